@@ -10,9 +10,7 @@ use super::network;
 use super::session::Place;
 use crate::model::{EngineTarget, ProcessId, Proof};
 use crate::parse::kernel::container_id;
-use crate::parse::process::{
-    Listener, TcpSocket, cgroup, is_within, listeners, stat, tcp_sockets, user_id,
-};
+use crate::parse::process::{TcpSocket, cgroup, is_within, stat, tcp_sockets, user_id};
 
 /// Rows of some 50,000 sockets.
 const MOST_SOCKET_BYTES: u64 = 8 << 20;
@@ -93,8 +91,8 @@ impl Claim<'_> {
         self.prove_sockets(&sockets, user)
     }
 
-    /// The same of the other end of a connection that is made by now. Whoever else listened when
-    /// it was made has it then, or had it ended by listening no longer.
+    /// Proves the same of the other end of an established connection. A socket that listened for a
+    /// moment only has accepted it, which shows, or was closed, which has reset it.
     ///
     /// # Errors
     /// As of [`Self::prove`].
@@ -102,33 +100,28 @@ impl Claim<'_> {
         if self.has_accepted(user, made)? {
             return Ok(());
         }
-        // One of those that listen will accept it.
+        // Not accepted yet: it is in the queue of a socket that listens.
         self.prove(user)?;
         self.has_accepted(user, made).map(drop)
     }
 
-    /// Whether it is accepted by the engine; an error: by somebody else, or it has ended.
+    /// Whether the engine has accepted it. An error: another process has, or it has ended.
     fn has_accepted(&self, user: u32, made: &Connection) -> Result<bool, String> {
         let server = self.server()?;
         let is_elsewhere = self.is_elsewhere(server.pid);
         let process = if is_elsewhere { "self".to_owned() } else { server.pid.to_string() };
         let origin = &self.place.origin;
-        let end = self.tcp(&process, |sockets| {
-            let mut ends = sockets.filter(|socket| {
-                !socket.is_listening && socket.local == made.server && socket.remote == made.client
-            });
-            ends.next()
-        })?;
-        match end {
+        let is_end = |socket: &TcpSocket| {
+            !socket.is_listening && socket.local == made.server && socket.remote == made.client
+        };
+        let ends = self.sockets(&process, is_end)?;
+        match ends.first() {
             Some(TcpSocket { inode: 0, .. }) => Ok(false),
             Some(end) if is_elsewhere && end.uid != 0 => {
                 Err(format!("the connection to {origin} was accepted by user {}", end.uid))
             }
             Some(_) if is_elsewhere => Ok(true),
-            Some(TcpSocket { local, uid, inode, .. }) => {
-                let accepted = Listener { at: local.ip(), uid, inode };
-                self.prove_sockets(&[accepted], user).map(|()| true)
-            }
+            Some(_) => self.prove_sockets(&ends, user).map(|()| true),
             // Its other end is in the container's network.
             None if is_elsewhere => self.prove_elsewhere().map(|()| true),
             None => Err(format!("the connection to {origin} has ended")),
@@ -143,7 +136,7 @@ impl Claim<'_> {
         is_there.then_some(*server).ok_or_else(|| format!("pid {server} has ended"))
     }
 
-    fn prove_sockets(&self, sockets: &[Listener], user: u32) -> Result<(), String> {
+    fn prove_sockets(&self, sockets: &[TcpSocket], user: u32) -> Result<(), String> {
         let name = &self.engine.name;
         let holders = self.holders(sockets).map_err(|error| {
             format!("the open files of {name} cannot be read: {error}: run as root")
@@ -157,14 +150,14 @@ impl Claim<'_> {
         Ok(())
     }
 
-    fn prove_process(&self, id: ProcessId, socket: &Listener, user: u32) -> Result<(), String> {
+    fn prove_process(&self, id: ProcessId, socket: &TcpSocket, user: u32) -> Result<(), String> {
         if !self.engine.proof.is_claimed() && self.is_in_its_cgroup(id) {
             return Ok(());
         }
         if self.is_contained(id) {
             return Err(format!(
-                "pid {id} is in a container that Docker does not confirm, where users are whom \
-                 the container wants: give the program Docker's or Podman's socket"
+                "pid {id} is in a container that Docker does not confirm, in which its user number \
+                 proves nothing: give the program Docker's or Podman's socket (path.docker_socket)"
             ));
         }
         let status = self.read(id.pid, "status").unwrap_or_default();
@@ -212,38 +205,36 @@ impl Claim<'_> {
     }
 
     /// The sockets that may accept a connection to that place, as seen by a process.
-    fn listening(&self, process: &str) -> Result<Vec<Listener>, String> {
+    fn listening(&self, process: &str) -> Result<Vec<TcpSocket>, String> {
         let (to, port) = (self.addresses()?, self.place.port().unwrap_or(80));
-        let accepts = |socket: &Listener| to.iter().any(|to| socket.accepts(*to));
-        let texts = self.tcp_texts(process)?;
-        let all = texts.iter().flat_map(|text| listeners(text, port));
-        Ok(all.filter(accepts).collect())
+        self.sockets(process, |socket| {
+            let is_open = socket.is_listening && socket.local.port() == port;
+            is_open && to.iter().any(|to| socket.accepts(*to))
+        })
     }
 
-    /// The TCP sockets in the network of a process.
-    fn tcp<T>(
+    /// Those of the TCP sockets in the network of a process that are wanted. An error: there are
+    /// too many to read them all, so that one could hide among them.
+    fn sockets(
         &self,
         process: &str,
-        find: impl FnOnce(&mut dyn Iterator<Item = TcpSocket>) -> T,
-    ) -> Result<T, String> {
-        let texts = self.tcp_texts(process)?;
-        Ok(find(&mut texts.iter().flat_map(|text| tcp_sockets(text))))
-    }
-
-    /// An error: there are more than anybody may be hidden among.
-    fn tcp_texts(&self, process: &str) -> Result<Vec<Vec<u8>>, String> {
-        let mut texts = Vec::new();
+        is_wanted: impl Fn(&TcpSocket) -> bool,
+    ) -> Result<Vec<TcpSocket>, String> {
+        let mut wanted = Vec::new();
         for name in ["net/tcp", "net/tcp6"] {
             let mut text = Vec::new();
             // A kernel without IPv6 has no such file.
             let Ok(file) = File::open(self.procfs.join(process).join(name)) else { continue };
             let read = file.take(MOST_SOCKET_BYTES).read_to_end(&mut text);
             if read.is_ok_and(|read| read as u64 == MOST_SOCKET_BYTES) {
-                return Err(format!("{process}/{name} is longer than {MOST_SOCKET_BYTES} bytes"));
+                return Err(format!(
+                    "/proc/{process}/{name} is longer than {MOST_SOCKET_BYTES} bytes: look which \
+                     process has so many sockets (ss -tanp)"
+                ));
             }
-            texts.push(text);
+            wanted.extend(tcp_sockets(&text).filter(&is_wanted));
         }
-        Ok(texts)
+        Ok(wanted)
     }
 
     /// Where the key is sent: a name may lead anywhere.
@@ -260,7 +251,7 @@ impl Claim<'_> {
 
     /// The processes of the engine that have those sockets, by inode. An error: one was not found,
     /// and not all can be looked at.
-    fn holders(&self, sockets: &[Listener]) -> io::Result<BTreeMap<u64, ProcessId>> {
+    fn holders(&self, sockets: &[TcpSocket]) -> io::Result<BTreeMap<u64, ProcessId>> {
         let mut wanted: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
         let (mut found, mut unseen) = (BTreeMap::new(), None);
         let mut left = MOST_OPEN_OF_ALL;
@@ -292,8 +283,8 @@ impl Claim<'_> {
         unseen.filter(|_| !wanted.is_empty()).map_or(Ok(found), Err)
     }
 
-    /// Whether it is in a container of root's other than ours, which may run it as any user. One in
-    /// a user namespace of its own runs as users of whoever has made that.
+    /// Whether a process is in another container than this program, and in the same user namespace:
+    /// root of the container can give it any user number.
     fn is_contained(&self, id: ProcessId) -> bool {
         let is_ours = |namespace: &str| {
             let of = |process: &str| fs::read_link(self.procfs.join(process).join(namespace)).ok();

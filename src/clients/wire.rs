@@ -36,7 +36,7 @@ const TOLD_CHARS: usize = 160;
 #[derive(Debug)]
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
-    /// Its ends, where these could be told.
+    /// Its ends; `None` where it ended at once.
     ends: Option<Connection>,
     /// Whoever moves the bytes.
     _moving: JoinSet<()>,

@@ -458,19 +458,17 @@ impl Load {
             Sight::None => None,
         };
         let before = pages.map_or_else(|| self.present(place), |pages| pages.cached);
-        if pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
-            let stays = self.measure(place).unwrap_or_default();
-            self.ledger.put_out(place, before, stays);
-            return;
+        if !pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
+            self.put_out_mapped(place);
+            // Without sight it may hold dirty pages, which the kernel would begin to write back.
+            let is_seen = pages.is_some();
+            if let Some(file) = self.files.files.get(place.file).filter(|_| is_seen) {
+                let _what_stays_is_measured = file.drop_unmapped(place.chunk);
+            }
         }
-        self.put_out_mapped(place);
-        // Without sight it may hold dirty pages, which the kernel would begin to write back.
-        let is_seen = pages.is_some();
-        if let Some(file) = self.files.files.get(place.file).filter(|_| is_seen) {
-            let _what_stays_is_measured = file.drop_unmapped(place.chunk);
+        if let Some(after) = self.measure(place) {
+            self.ledger.put_out(place, before, after);
         }
-        let after = self.measure(place).unwrap_or_default();
-        self.ledger.put_out(place, before, after);
     }
 
     fn put_out_mapped(&mut self, place: Place) {

@@ -1,5 +1,4 @@
-//! What local users can forge feeds no remedy that acts: what syslog(2) alone shows of the kernel
-//! log.
+//! Refuses remedies that act on events which only syslog(2) shows: local users can forge these.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,15 +11,15 @@ use crate::policy::rule::{Rule, RuleGroup};
 /// What syslog(2) shows of the kernel log.
 const CLAIMED_EVENTS: &str = "uma_kernel_claimed_events_total";
 
-/// Series that tell what rules and their remedies tell.
-const TOLD_BY_RULES: [&str; 3] = ["uma_actions_total", "uma_decisions_total", "uma_rule_state"];
+/// Series through which a rule reads the state of another rule.
+const RULE_SERIES: [&str; 3] = ["uma_actions_total", "uma_decisions_total", "uma_rule_state"];
 
 /// What to do about a remedy that acts on what may be forged.
 pub(super) const FORGED: &str = "local users can forge what syslog(2) shows: leave notify alone in \
     the remedy, or read uma_kernel_events_total and give the program /dev/kmsg";
 
-/// What local users can forge may be told to people, and nothing else may follow from it, neither
-/// by way of other rules: their series that a remedy that acts reads.
+/// Refuses a rule that reads forgeable events and has a remedy that acts. Returns the series of
+/// [`RULE_SERIES`] that a remedy that acts reads, to be checked once all rules are known.
 pub(super) fn refuse_acting(
     rule: &Rule,
     table: &Table<'_>,
@@ -40,19 +39,18 @@ pub(super) fn refuse_acting(
         findings.add(span, message).hint(FORGED);
         return None;
     }
-    let of_rules = read.into_iter().filter(|metric| TOLD_BY_RULES.contains(&&**metric));
+    let of_rules = read.into_iter().filter(|metric| RULE_SERIES.contains(&&**metric));
     let used = |metric| NameUse { kind: Kind::Series, name: metric, span: span.clone() };
     Some(of_rules.map(used).collect())
 }
 
-/// What is wrong with a remedy that acts on that series of [`TOLD_BY_RULES`], if a rule reads what
-/// may be forged.
+/// The mistake of a remedy that acts on that series of [`RULE_SERIES`] while a rule reads forgeable
+/// events.
 pub(super) fn acts_on_them(series: &str, groups: &[RuleGroup]) -> Option<String> {
     let reads =
         |rule: &&Rule| rule.expr.expr.reads().iter().any(|(metric, _)| **metric == *CLAIMED_EVENTS);
-    let teller = groups.iter().flat_map(|group| &group.rules).find(reads)?;
-    let teller = &teller.id;
-    Some(format!("this remedy acts on {series}, and the rule {teller} reads {CLAIMED_EVENTS}"))
+    let rule = &groups.iter().flat_map(|group| &group.rules).find(reads)?.id;
+    Some(format!("this remedy acts on {series}, and the rule {rule} reads {CLAIMED_EVENTS}"))
 }
 
 #[cfg(test)]
@@ -62,11 +60,11 @@ mod tests {
     use crate::config::mistake::SourceText;
     use crate::config::rules::parse_rules;
 
-    const TELLER: &str = "
+    const NOTIFIER: &str = "
 groups:
-- name: tells
+- name: notices
   rules:
-  - alert: Teller
+  - alert: Notifies
     expr: increase(uma_kernel_claimed_events_total[5m]) > 0
     remedy: {steps: [notify: {message: look}]}
 ";
@@ -87,20 +85,20 @@ groups:
     }
 
     #[test]
-    fn no_remedy_acts_on_what_may_be_forged_or_on_what_rules_tell_of_it() {
+    fn no_remedy_acts_on_forgeable_events_or_on_the_state_of_a_rule_that_reads_them() {
         let (fine, nothing) = ("uma_memory_free_bytes > 1", "groups:");
         let claimed = "uma_kernel_claimed_events_total > 0";
-        let state = r#"'uma_rule_state{rule="Teller",state="firing"} == 1'"#;
-        assert_eq!(mistakes(fine, fine, TELLER), None);
-        assert_eq!(mistakes(state, fine, nothing), None, "no rule reads what may be forged");
-        for (expr, aim, others, told) in [
+        let state = r#"'uma_rule_state{rule="Notifies",state="firing"} == 1'"#;
+        assert_eq!(mistakes(fine, fine, NOTIFIER), None);
+        assert_eq!(mistakes(state, fine, nothing), None, "no rule reads forgeable events");
+        for (expr, aim, others, message) in [
             (claimed, fine, nothing, "the rule reads uma_kernel_claimed_events_total"),
             (fine, claimed, nothing, "the rule reads uma_kernel_claimed_events_total"),
-            (state, fine, TELLER, "acts on uma_rule_state, and the rule tells/Teller reads"),
-            (fine, "uma_decisions_total > 0", TELLER, "acts on uma_decisions_total"),
+            (state, fine, NOTIFIER, "acts on uma_rule_state, and the rule notices/Notifies reads"),
+            (fine, "uma_decisions_total > 0", NOTIFIER, "acts on uma_decisions_total"),
         ] {
             let mistakes = mistakes(expr, aim, others).unwrap();
-            assert!(mistakes.contains(told) && mistakes.contains("rules.yaml:"), "{mistakes}");
+            assert!(mistakes.contains(message) && mistakes.contains("rules.yaml:"), "{mistakes}");
         }
     }
 }

@@ -62,7 +62,7 @@ fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>
 pub(super) enum Kind {
     Window,
     Alert,
-    /// A series that tells what rules tell, which a remedy that acts reads.
+    /// A series with the state of rules, which a remedy that acts reads.
     Series,
 }
 

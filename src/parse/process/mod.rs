@@ -277,33 +277,6 @@ pub fn listening(text: &[u8], port: u16) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// A socket that listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// On which address.
-    pub at: IpAddr,
-    /// The user who made it.
-    pub uid: u32,
-    /// Its inode.
-    pub inode: u64,
-}
-
-impl Listener {
-    /// Whether a connection to that address may reach it.
-    pub fn accepts(&self, to: IpAddr) -> bool {
-        // `::` accepts IPv4 too, unless told otherwise, which is not shown.
-        self.at == to || self.at.is_unspecified() && (self.at.is_ipv6() || to.is_ipv4())
-    }
-}
-
-/// The sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`.
-pub fn listeners(text: &[u8], port: u16) -> impl Iterator<Item = Listener> {
-    tcp_sockets(text).filter_map(move |socket| {
-        let is_it = socket.is_listening && socket.local.port() == port;
-        is_it.then_some(Listener { at: socket.local.ip(), uid: socket.uid, inode: socket.inode })
-    })
-}
-
 /// A row of `/proc/PID/net/tcp` or `tcp6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSocket {
@@ -315,8 +288,17 @@ pub struct TcpSocket {
     pub is_listening: bool,
     /// The user who made or accepted it.
     pub uid: u32,
-    /// Its inode; 0 where nobody has accepted it yet, or has it any more.
+    /// Its inode; 0 where no process has it: it is not accepted yet, or closed.
     pub inode: u64,
+}
+
+impl TcpSocket {
+    /// Whether a connection to that address may reach it, if it listens.
+    pub fn accepts(&self, to: IpAddr) -> bool {
+        let at = self.local.ip();
+        // `::` accepts IPv4 too, unless told otherwise, which is not shown.
+        at == to || at.is_unspecified() && (at.is_ipv6() || to.is_ipv4())
+    }
 }
 
 /// The sockets in `/proc/PID/net/tcp` or `tcp6`.

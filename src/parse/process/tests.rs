@@ -161,18 +161,26 @@ fn a_user_is_one_only_where_all_four_ids_agree() {
 }
 
 #[test]
-fn a_listener_is_told_with_its_maker_and_what_it_accepts() {
+fn a_socket_is_read_with_its_maker_and_its_ends_and_accepts_what_may_reach_it() {
     let text =
         b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
         timeout inode\n   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 \
         65534        0 91 1 0 100 0 0 10 0\n   1: 00000000:1F40 00000000:0000 01 \
         00000000:00000000 00:00000000 00000000     0        0 92 1 0 100 0 0 10 0\n";
-    let all: Vec<Listener> = listeners(text, 8000).collect();
-    let at: IpAddr = "127.0.0.1".parse().unwrap();
+    let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let on = |local: &str| TcpSocket {
+        local: SocketAddr::new(local.parse().unwrap(), 8000),
+        remote: end("0.0.0.0:0"),
+        is_listening: true,
+        uid: 0,
+        inode: 1,
+    };
+    let all: Vec<TcpSocket> = tcp_sockets(text).collect();
     if cfg!(target_endian = "little") {
-        assert_eq!(all, [Listener { at, uid: 65_534, inode: 91 }]);
+        let listens = TcpSocket { uid: 65_534, inode: 91, ..on("127.0.0.1") };
+        let connected = TcpSocket { is_listening: false, inode: 92, ..on("0.0.0.0") };
+        assert_eq!(all, [listens, connected]);
     }
-    let on = |at: &str| Listener { at: at.parse().unwrap(), uid: 0, inode: 1 };
     for (at, to, accepts) in [
         ("127.0.0.1", "127.0.0.1", true),
         ("0.0.0.0", "127.0.0.1", true),

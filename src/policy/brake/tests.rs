@@ -153,14 +153,19 @@ fn what_no_process_shows_is_attributed_to_the_engine_that_alone_has_the_driver_o
     assert_eq!(chosen(before, (outside(9), &[works(none)])), UNCLEAR, "nobody has it open");
 }
 
-#[test]
-fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot_be_seen() {
+/// A brake that saw one engine load alone while 8 GiB went outside of all counters.
+fn one_that_took() -> (Brake, Duration) {
     let scene = |gib, engine: Engine| Scene {
         taken: outside(gib),
         engines: vec![engine],
         ..Scene::default()
     };
-    let (mut brake, now) = seen(&scene(1, LOADING), &scene(9, works(LOADING)));
+    seen(&scene(1, LOADING), &scene(9, works(LOADING)))
+}
+
+#[test]
+fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot_be_seen() {
+    let (mut brake, now) = one_that_took();
     assert!(brake.choose(now).is_ok());
     let later = now + Duration::from_millis(200);
     let alone = scan(&[LOADING], &[]);
@@ -179,12 +184,7 @@ fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot
 
 #[test]
 fn a_process_that_nobody_may_look_into_spares_the_engine_only_while_it_runs() {
-    let scene = |gib, engine: Engine| Scene {
-        taken: outside(gib),
-        engines: vec![engine],
-        ..Scene::default()
-    };
-    let (mut brake, now) = seen(&scene(1, LOADING), &scene(9, works(LOADING)));
+    let (mut brake, now) = one_that_took();
     let id = ProcessId { pid: 1, start_ticks: 0 };
     let hidden = |cpu_ms| ProcessScan {
         hidden: vec![HiddenProcess { id, cpu_ms }],

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::scan::Scan;
@@ -26,6 +26,29 @@ fn opens(proc: &Path, place: &str, target: &str) {
     let place = proc.join(place);
     fs::create_dir_all(place.parent().unwrap()).unwrap();
     symlink(target, place).unwrap();
+}
+
+/// A script that waits for its input once it has printed a line; it ends with this.
+struct Python(Child);
+
+impl Python {
+    fn run(script: &str) -> Self {
+        let mut python = Command::new("python3")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+        Self(python)
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
 }
 
 fn look(proc: &Path) -> HolderReadings {
@@ -167,13 +190,7 @@ for _ in range(24):
     fcntl.fcntl(writes, 1031, 1 << 20)
     os.write(writes, b'x')
 print('has', flush=True); input()";
-    let mut python = Command::new("python3")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let _python = Python::run(script);
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let mut smaller = |is_urgent| {
         let found = scan.look(Duration::ZERO, is_urgent).memory;
@@ -181,27 +198,17 @@ print('has', flush=True); input()";
     };
     let (calm, urgent) = (smaller(false), smaller(true));
     assert!(urgent >= calm + (24 << 20), "{calm} {urgent}");
-    drop(python.stdin.take());
-    python.wait().unwrap();
 }
 
 /// On the real kernel: a process that has touched 80 MiB.
 #[test]
 fn large_processes_are_listed_with_what_they_have() {
     let script = "x = bytearray(80 << 20); print('has', flush=True); input()";
-    let mut python = Command::new("python3")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let python = Python::run(script);
     let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO, false);
-    let its = found.memory.iter().find(|memory| memory.id.pid == python.id()).unwrap();
+    let its = found.memory.iter().find(|memory| memory.id.pid == python.0.id()).unwrap();
     assert!((80 << 20..=120 << 20).contains(&its.anon_bytes), "{its:?}");
     assert!(found.memory.is_sorted_by_key(|memory| memory.id));
-    drop(python.stdin.take());
-    python.wait().unwrap();
 }
 
 #[test]

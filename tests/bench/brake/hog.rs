@@ -1,4 +1,4 @@
-//! What stands for an engine that loads: takes memory at a steady pace, and hardly any is in its RSS.
+//! A stand-in for an engine that loads: takes memory at a steady pace, hardly any of it in its RSS.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -8,8 +8,8 @@ use umawarden::parse::engine::{
     sglang_loads, sglang_version,
 };
 use umawarden::parse::process::{
-    arguments, cgroup, listeners, listening, mapped_files, read_amounts, resident, stat, system_unit,
-    system_units, unit, user_id, variable,
+    arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit,
+    system_units, tcp_sockets, unit, user_id, variable,
 };
 
 fuzz_target!(|text: &[u8]| {
@@ -23,7 +23,7 @@ fuzz_target!(|text: &[u8]| {
         assert_ne!(serving(kind, &arguments).port, Some(0));
     }
     let _ = (resident(text), read_amounts(text), listening(text, 8000).count(), variable(text, "A"));
-    let _ = (user_id(text), listeners(text, 8000).count());
+    let _ = (user_id(text), tcp_sockets(text).count());
     let mut files = Files::default();
     for (_, path) in mapped_files(text) {
         assert!(path.starts_with('/'));
