@@ -217,6 +217,7 @@ impl Machine {
         let mut engine = Engine::new(name.into(), kind, pid, uptime, goal);
         engine.place = place;
         engine.anonymous = self.build.total * 0.01;
+        engine.ledger.note(uptime, engine.holds());
         engine.answers = match self.chance.whole(0..=9) {
             0 => Answers::Hangs,
             1 | 2 => Answers::Nowhere,

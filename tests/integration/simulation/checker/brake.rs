@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use umawarden::model::{Decision, KernelEvent, Observation, Source, Target};
+use umawarden::model::{Decision, EventKind, KernelEvent, Observation, Source, Target};
 use umawarden::policy::Step;
 
 use super::{Checker, Clock, Violation, broken};
@@ -13,6 +13,8 @@ const LOOKED_BACK: Duration = Duration::from_secs(11);
 
 /// The same where memory ends slowly.
 const LOOKED_FAR_BACK: Duration = Duration::from_secs(301);
+
+const GIB: f64 = 1_073_741_824.0;
 
 /// The shipped rule.
 const SHIPPED: &str = "MemoryCollapse";
@@ -77,7 +79,8 @@ impl Signs {
         for event in &said.events {
             if matches!(
                 event.kind,
-                KernelEvent::NvNoMemory { .. } | KernelEvent::NvAllocFailed { .. }
+                EventKind::Kernel(KernelEvent::NvNoMemory { .. })
+                    | EventKind::Kernel(KernelEvent::NvAllocFailed { .. })
             ) {
                 self.failures.push_back(now);
             }
@@ -101,6 +104,14 @@ impl Signs {
         }
         if second().any(|told| told.available > available && told.free > free) {
             signs.push("it goes on");
+        }
+        // Where free memory is kept at its least by reclaim, only available memory shows the fall.
+        let falls = self.memory.iter().filter_map(|(at, told)| {
+            let ago = now.saturating_sub(*at).as_secs_f64();
+            (0.05..=1.1).contains(&ago).then_some((told.available - available) / ago)
+        });
+        if free < GIB && falls.fold(0.0, f64::max) * 0.5 > available {
+            signs.push("available memory ends");
         }
         if second().any(|told| told.scanned < self.latest.scanned) {
             signs.push("direct reclaim");
