@@ -104,8 +104,9 @@ def node():
         ]),
     ]
     events = [
-        bars("Kernel events", "What the kernel log told: failed allocations, kills, hung tasks.", [
+        bars("Events", "Faults in the kernel log, and what the program found itself.", [
             ("{{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0"),
+            ("{{event}}", "increase(uma_events_total[$__rate_interval]) > 0"),
         ]),
         bars("Decisions", "To act, or to hold and why.", [
             ("{{rule}}: {{verdict}} {{reason}}",
@@ -114,8 +115,9 @@ def node():
         states("Rules", "Rules that are not at rest; unknown means that a source fails.", [
             ("{{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1'),
         ], width=12, height=8),
-        rows("Last kernel events", "When each kind last happened in this boot.", [
-            ("when", "uma_kernel_event_last_timestamp_seconds * 1000 > 0"),
+        rows("Last events", "When each kind last happened in this boot.", [
+            ("when", "(uma_kernel_event_last_timestamp_seconds or uma_event_last_timestamp_seconds)"
+             " * 1000 > 0"),
         ], ["Time", "__name__", "job", "instance"], NODE, "dateTimeAsIso", 12, 8),
     ]
     program = [
@@ -205,7 +207,7 @@ def cluster():
             ("{{instance}} {{engine}}", "uma_engine_growth_bytes")], OF_CLUSTERS),
     ]
     events = [
-        bars("Kernel events", "What the kernel logs told.", [
+        bars("Kernel events", "Faults in the kernel logs.", [
             ("{{instance}} {{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0")],
              OF_CLUSTERS),
         bars("Actions", "What was done; skipped: only told, in observe mode.", [

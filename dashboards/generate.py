@@ -192,11 +192,12 @@ def annotation(name, color, expr, title, is_time_of_value, tags):
 
 
 def annotations(selector):
-    happened = on("uma_kernel_event_last_timestamp_seconds", selector)
+    happened = " or ".join(on(f"uma_{kind}_last_timestamp_seconds", selector)
+                           for kind in ("kernel_event", "event"))
     acted = on('uma_actions_total{outcome!~"skipped|not_done"}', selector)
     told = on('uma_actions_total{outcome="skipped"}', selector)
     return [
-        annotation("kernel events", "red", f"{happened} * 1000 > 0", "{{event}}", True,
+        annotation("events", "red", f"({happened}) * 1000 > 0", "{{event}}", True,
                    "event,instance"),
         annotation("actions", "blue", f"increase({acted}[$__rate_interval]) > 0",
                    "{{action}}: {{outcome}}", False, "action,instance"),

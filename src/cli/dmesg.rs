@@ -13,10 +13,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
-use super::{Exit, engines};
 use crate::cli::output::{self, ReaderGone};
-use crate::model::{Event, KernelEvent, Recovery, counted};
+use crate::model::{Event, EventKind, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
 
@@ -243,6 +243,10 @@ impl<W: Write> Report<W> {
     /// Takes over what the assembler has decided.
     fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
+            let what = match &event.kind {
+                EventKind::Kernel(fault) => describe(fault),
+                EventKind::Program(_) => continue,
+            };
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
@@ -255,7 +259,7 @@ impl<W: Write> Report<W> {
                 kind: Some(event.kind.kind()),
                 json: serde_json::to_string(&Object::of(&event, message, provenance))?,
                 time: event.utc.map_or(stamp, |utc| format!("{utc:.3}")),
-                what: describe(&event.kind),
+                what,
             };
             self.waiting.insert(number, row);
         }
@@ -431,7 +435,6 @@ fn meaning(kind: &str) -> &'static str {
         "page_alloc_failure" => "no free block of that size; often fragmentation",
         "hung_task" => "a task waits in state D; the owner of its lock is whom to look at",
         "userspace_kill" => "a daemon in user space killed for memory",
-        "unclean_boot" => "the boot before did not end in order",
         _ => "",
     }
 }
@@ -488,19 +491,6 @@ fn describe(event: &KernelEvent) -> String {
             let memcg = memcg.as_deref().map(|path| format!(" {path}")).unwrap_or_default();
             format!("killed{pid}{comm}{memcg}")
         }
-        KernelEvent::UncleanBoot { ended_boot_id, .. } => {
-            format!("boot {ended_boot_id} did not end in order")
-        }
-        KernelEvent::EnginePhase { .. }
-        | KernelEvent::EngineStuck { .. }
-        | KernelEvent::EngineRestart { .. }
-        | KernelEvent::EngineDied { .. }
-        | KernelEvent::EngineRelease { .. }
-        | KernelEvent::UnaccountedBaseline { .. }
-        | KernelEvent::MemoryVerdict { .. }
-        | KernelEvent::RebootChecked { .. }
-        | KernelEvent::JournalLost { .. }
-        | KernelEvent::ReceivedAlert { .. } => engines::event_text(event),
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
-use super::Exit;
 use super::control::{PlaceArguments, entries, list};
+use super::{Exit, last_boot};
 use crate::model::{
-    EngineKind, EnginePhase, KernelEvent, Orphan, ProcessId, RestartState, Supervisor, counted,
+    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, counted,
     duration_text,
 };
 
@@ -141,51 +141,51 @@ fn size(bytes: u64) -> String {
 }
 
 /// One line for people on what became of an engine.
-pub(super) fn event_text(event: &KernelEvent) -> String {
+pub(super) fn event_text(event: &ProgramEvent) -> String {
     match event {
-        KernelEvent::EnginePhase { engine, from, to, reason, .. } => {
+        ProgramEvent::EnginePhase { engine, from, to, reason, .. } => {
             let from = from.map(|from| format!("{from} → ")).unwrap_or_default();
             format!("{engine}: {from}{to}: {reason}")
         }
-        KernelEvent::EngineStuck { engine, stuck, reason, .. } => {
+        ProgramEvent::EngineStuck { engine, stuck, reason, .. } => {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
         }
-        KernelEvent::EngineRestart { engine, to, reason, .. } => {
+        ProgramEvent::EngineRestart { engine, to, reason, .. } => {
             format!("{engine}: {}: {reason}", to.meaning())
         }
-        KernelEvent::EngineDied { report } => {
+        ProgramEvent::EngineDied { report } => {
             let mut text = report.sentence();
             if let Some(advice) = report.advice.first() {
                 text.push_str(&format!("; what to do: {advice}"));
             }
             text
         }
-        KernelEvent::EngineRelease { engine, release, .. } => {
+        ProgramEvent::EngineRelease { engine, release, .. } => {
             format!("memory of {engine}: {release}")
         }
-        KernelEvent::UnaccountedBaseline { bytes } => {
+        ProgramEvent::UnaccountedBaseline { bytes } => {
             format!("while no engine runs, {} are in no counter of the kernel", size(*bytes))
         }
-        KernelEvent::MemoryVerdict { verdict, before, evidence, .. } => {
+        ProgramEvent::MemoryVerdict { verdict, before, evidence, .. } => {
             format!("memory is {verdict}, was {before}: {}", evidence.join("; "))
         }
-        KernelEvent::RebootChecked { decision, ended_boot_id, result, reason } => {
+        ProgramEvent::RebootChecked { decision, ended_boot_id, result, reason } => {
             format!(
                 "reboot #{decision} out of boot {ended_boot_id}: {}: {reason}",
                 result.meaning()
             )
         }
-        KernelEvent::JournalLost { .. } => {
+        ProgramEvent::JournalLost { .. } => {
             "the journal was lost, and with it what was counted of reboots: none is done until \
              that cannot matter any more, or umawarden reboot --clear"
                 .to_owned()
         }
-        KernelEvent::ReceivedAlert { to, alert } => {
+        ProgramEvent::ReceivedAlert { to, alert } => {
             let by = alert.by.iter().map(|by| format!("; told by {}", by.escape_debug()));
             let by = by.collect::<String>();
             format!("{alert} {}, began at {}{by}", to.words(), alert.starts_at)
         }
-        _ => String::new(),
+        ProgramEvent::UncleanBoot { .. } => last_boot::event_text(event),
     }
 }

@@ -15,8 +15,8 @@ use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
-    Reading, Verdict, bytes_text, counted, duration_text, instant,
+    AlertChange, Assessment, Decision, EventKind, Evidence, KernelEvent, Mode, Moment, Outcome,
+    OutcomeResult, Reading, Verdict, bytes_text, counted, duration_text, instant,
 };
 use crate::policy::promql::did_you_mean;
 
@@ -155,7 +155,7 @@ pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
 }
 
 fn kinds() -> PossibleValuesParser {
-    PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
+    PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(EventKind::KINDS))
 }
 
 /// An instant of the past, for a flag.
@@ -259,7 +259,14 @@ impl std::fmt::Display for Line<'_> {
     }
 }
 
-pub(super) fn event_text(event: &KernelEvent) -> String {
+pub(super) fn event_text(event: &EventKind) -> String {
+    match event {
+        EventKind::Kernel(event) => fault_text(event),
+        EventKind::Program(event) => engines::event_text(event),
+    }
+}
+
+fn fault_text(event: &KernelEvent) -> String {
     let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "?".to_owned());
     match event {
         KernelEvent::NvNoMemory { function, gpu, pool, location } => {
@@ -310,17 +317,6 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
             format!("{} killed {victim}", word(by))
         }
-        KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
-        KernelEvent::EnginePhase { .. }
-        | KernelEvent::EngineStuck { .. }
-        | KernelEvent::EngineRestart { .. }
-        | KernelEvent::EngineDied { .. }
-        | KernelEvent::EngineRelease { .. }
-        | KernelEvent::UnaccountedBaseline { .. }
-        | KernelEvent::MemoryVerdict { .. }
-        | KernelEvent::RebootChecked { .. }
-        | KernelEvent::JournalLost { .. }
-        | KernelEvent::ReceivedAlert { .. } => engines::event_text(event),
     }
 }
 

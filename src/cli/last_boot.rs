@@ -15,7 +15,7 @@ use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
 };
-use crate::model::{KernelEvent, Moment, Reading, as_number, duration_text};
+use crate::model::{Moment, ProgramEvent, Reading, as_number, duration_text};
 
 /// What the black box has not.
 const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
@@ -336,8 +336,8 @@ fn span(ms: i64) -> String {
 }
 
 /// The event in one line.
-pub(super) fn event_text(event: &KernelEvent) -> String {
-    let KernelEvent::UncleanBoot {
+pub(super) fn event_text(event: &ProgramEvent) -> String {
+    let ProgramEvent::UncleanBoot {
         ended_boot_id,
         last_record,
         gap_seconds,

@@ -45,8 +45,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
-    OutcomeResult, Verdict,
+    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    ProgramEvent, Verdict,
 };
 use crate::otlp::Otlp;
 use crate::policy::status::Status;
@@ -238,8 +238,8 @@ impl Daemon {
                 Command::Launched { engine } => self.engines.launched(engine),
                 Command::Died { report } => {
                     let utc = Some(report.ended);
-                    let kind = KernelEvent::EngineDied { report };
-                    self.seen.push(Observation::Event(Event { kind, utc, seq: None }));
+                    let kind = ProgramEvent::EngineDied { report };
+                    self.seen.push(Observation::Event(Event { kind: kind.into(), utc, seq: None }));
                     self.step(clock::now());
                 }
                 Command::Look { reply } => {
@@ -592,7 +592,7 @@ impl Daemon {
 
 /// The kernel log's events are kept together with how far it was read, others by themselves.
 fn is_of_a_boot(event: &Event) -> bool {
-    !event.kind.is_of_kernel_log()
+    !event.is_kernel()
 }
 
 fn is_notice(decision: &Decision) -> bool {

@@ -9,7 +9,9 @@ use super::clock;
 use crate::clients::collector::CollectorPlace;
 use crate::config::otlp::OtlpSettings;
 use crate::config::settings::Settings;
-use crate::model::{Event, ExportResult, KernelEvent, Outcome, Reading, SeriesKey, Signal};
+use crate::model::{
+    Event, EventKind, ExportResult, Outcome, ProgramEvent, Reading, SeriesKey, Signal,
+};
 use crate::otlp::{Otlp, OtlpSetup, Tally};
 use crate::policy::Step;
 use crate::policy::status::Status;
@@ -55,7 +57,9 @@ fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -
 /// Tells what a step brought, as the journal is told.
 pub(super) fn tell_step(otlp: &Otlp, step: &Step) {
     // What a flood of them brought is no matter: a round names the last of its kind.
-    let of_rounds = |event: &&Event| !matches!(event.kind, KernelEvent::ReceivedAlert { .. });
+    let of_rounds = |event: &&Event| {
+        !matches!(event.kind, EventKind::Program(ProgramEvent::ReceivedAlert { .. }))
+    };
     let beyond = step.events.iter().filter(of_rounds).count().saturating_sub(MOST_EVENTS);
     for event in step.events.iter().filter(of_rounds).skip(beyond) {
         otlp.tell(|| Told::Event(event.clone()));
@@ -112,10 +116,10 @@ pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Pool, ReceivedAlert, ReceivedStatus, ReceivedTurn};
+    use crate::model::{KernelEvent, Pool, ReceivedAlert, ReceivedStatus, ReceivedTurn};
 
-    fn event(seq: usize, kind: KernelEvent) -> Event {
-        Event { kind, utc: None, seq: Some(seq as u64) }
+    fn event(seq: usize, kind: impl Into<EventKind>) -> Event {
+        Event { kind: kind.into(), utc: None, seq: Some(seq as u64) }
     }
 
     fn alert() -> ReceivedAlert {
@@ -136,7 +140,7 @@ mod tests {
 
     #[test]
     fn of_a_flood_the_last_events_are_told_and_alerts_of_others_are_none_of_them() {
-        let alert = KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: alert().into() };
+        let alert = ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: alert().into() };
         let mut events: Vec<Event> = (0..3 * MOST_EVENTS).map(|at| event(at, fault())).collect();
         events.extend((0..2 * MOST_EVENTS).map(|at| event(at, alert.clone())));
         let (to, mut told) = tokio::sync::mpsc::channel(8 * MOST_EVENTS);
@@ -145,7 +149,7 @@ mod tests {
         drop(otlp);
         let mut seen = Vec::new();
         while let Some(Told::Event(event)) = told.blocking_recv() {
-            assert_eq!(event.kind, fault());
+            assert_eq!(event.kind, fault().into());
             seen.push(event.seq.unwrap());
         }
         let last = 2 * MOST_EVENTS as u64..3 * MOST_EVENTS as u64;

@@ -10,9 +10,9 @@ use tracing::field::debug;
 use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent,
-    MemoryVerdict, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading,
-    ReleaseEnd, Source, Verdict,
+    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, EventKind, Evidence,
+    MemoryVerdict, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    ProgramEvent, Reading, ReleaseEnd, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -101,30 +101,32 @@ impl Report {
 fn event(event: &Event, now: Moment) {
     let (kind, seq) = (event.kind.kind(), event.seq);
     let detail = serde_json::to_string(&event.kind).unwrap_or_default();
-    if let KernelEvent::EnginePhase { engine, to, reason, .. } = &event.kind {
+    if let EventKind::Program(ProgramEvent::EnginePhase { engine, to, reason, .. }) = &event.kind {
         return tracing::info!(engine, phase = to.name(), "engine {engine} is {to}: {reason}");
     }
-    if let KernelEvent::EngineStuck { engine, stuck, reason, .. } = &event.kind {
+    if let EventKind::Program(ProgramEvent::EngineStuck { engine, stuck, reason, .. }) = &event.kind
+    {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
-    if let KernelEvent::EngineRestart { engine, to, reason, .. } = &event.kind {
+    if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, reason, .. }) = &event.kind
+    {
         let stands = to.meaning();
         return tracing::warn!(engine, state = to.name(), "held {engine}: {stands}: {reason}");
     }
-    if let KernelEvent::EngineDied { report } = &event.kind {
+    if let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind {
         return death(report);
     }
-    if let KernelEvent::EngineRelease { engine, release, .. } = &event.kind {
+    if let EventKind::Program(ProgramEvent::EngineRelease { engine, release, .. }) = &event.kind {
         return match release.end {
             ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
             _ => tracing::info!(engine, "memory of {engine}: {release}"),
         };
     }
-    if let KernelEvent::UnaccountedBaseline { bytes } = event.kind {
+    if let EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) = event.kind {
         return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
     }
-    if let KernelEvent::MemoryVerdict { verdict, evidence, .. } = &event.kind {
+    if let EventKind::Program(ProgramEvent::MemoryVerdict { verdict, evidence, .. }) = &event.kind {
         let (name, why) = (verdict.name(), evidence.join("; "));
         let is_bad = matches!(verdict, MemoryVerdict::Leaked | MemoryVerdict::Wedged);
         return match is_bad {
@@ -132,7 +134,7 @@ fn event(event: &Event, now: Moment) {
             false => tracing::info!(verdict = name, "memory: {}: {why}", verdict.meaning()),
         };
     }
-    if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+    if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
         return tracing::info!(state = to.name(), "received alert {alert} {}", to.words());
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {

@@ -1,7 +1,7 @@
 //! The node itself: memory, kernel, driver, settings, and what this program may do here.
 
 use super::{Facts, Finding, Verdict, faults, known};
-use crate::model::{KernelEvent, Recovery, counted};
+use crate::model::{EventKind, KernelEvent, Recovery, counted};
 
 /// Since this kernel cachestat(2) tells what is cached of a file.
 const CACHESTAT: (u32, u32) = (6, 5);
@@ -157,18 +157,20 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
     let reboot = "sudo systemctl reboot; where that hangs: echo s, u, b > /proc/sysrq-trigger";
     for event in events {
         let found = match &event.kind {
-            KernelEvent::UvmFatal => {
+            EventKind::Kernel(KernelEvent::UvmFatal) => {
                 Some(("the UVM driver has given up until the next boot".to_owned(), reboot))
             }
-            KernelEvent::Xid { recovery: Some(Recovery::NodeReboot), .. } => Some((
+            EventKind::Kernel(KernelEvent::Xid {
+                recovery: Some(Recovery::NodeReboot), ..
+            }) => Some((
                 "the driver says that this node must be rebooted (Xid 154)".to_owned(),
                 reboot,
             )),
-            KernelEvent::Xid { xid: WRONG_FLAVOUR, .. } => Some((
+            EventKind::Kernel(KernelEvent::Xid { xid: WRONG_FLAVOUR, .. }) => Some((
                 "Xid 169: on GB10 the driver's modules are of the wrong flavour".to_owned(),
                 "install the flavour of the kernel modules that this machine's vendor ships",
             )),
-            KernelEvent::Xid { xid, .. } if DEVICE_DEAD.contains(xid) => {
+            EventKind::Kernel(KernelEvent::Xid { xid, .. }) if DEVICE_DEAD.contains(xid) => {
                 Some((format!("Xid {xid}: the GPU does not answer any more"), reboot))
             }
             _ => None,

@@ -215,7 +215,7 @@ pub struct PageRequest {
     pub since: Option<Timestamp>,
     /// Older than this.
     pub until: Option<Timestamp>,
-    /// Only events of these kinds, of [`crate::model::KernelEvent::KINDS`]; none: all.
+    /// Only events of these kinds, of [`crate::model::EventKind::KINDS`]; none: all.
     pub kinds: Vec<String>,
     /// Only decisions of this rule: `group/alert`, or the alert's name alone.
     pub rule: Option<String>,

@@ -5,7 +5,7 @@ use hyper::Uri;
 use jiff::Timestamp;
 
 use super::{PageRequest, Start};
-use crate::model::{KernelEvent, instant};
+use crate::model::{EventKind, instant};
 
 /// Entries on a page that names no limit.
 const DEFAULT_LIMIT: usize = 100;
@@ -88,8 +88,8 @@ fn set(
         ("until", _) => request.until = Some(time()?),
         ("kind", Filter::Kind) => {
             let kinds: Vec<&str> = value.split(',').collect();
-            if !kinds.iter().all(|kind| KernelEvent::KINDS.contains(kind)) {
-                let known = KernelEvent::KINDS.join(", ");
+            if !kinds.iter().all(|kind| EventKind::KINDS.contains(kind)) {
+                let known = EventKind::KINDS.join(", ");
                 return Err(wrong(&format!("one of {known}, or several with commas")));
             }
             request.kinds = kinds.into_iter().map(str::to_owned).collect();

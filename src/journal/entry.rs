@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::reboots::RebootRow;
 use crate::model::{
-    AlertChange, Assessment, Decision, Event, KernelEvent, Moment, OperatorCommand, OperatorOrder,
-    Outcome, RuleId, RuleSelector, Verdict,
+    AlertChange, Assessment, Decision, Event, EventKind, Moment, OperatorCommand, OperatorOrder,
+    Outcome, ProgramEvent, RuleId, RuleSelector, Verdict,
 };
 
 /// The action of a decision about a reboot begins so.
@@ -286,7 +286,7 @@ impl EventRow {
             seq: event.seq,
             utc_ms: event.utc.map(|utc| utc.as_millisecond()),
             kind: event.kind.kind(),
-            is_once: matches!(event.kind, KernelEvent::UncleanBoot { .. }),
+            is_once: matches!(event.kind, EventKind::Program(ProgramEvent::UncleanBoot { .. })),
             json: serde_json::to_string(event)?,
         })
     }

@@ -12,9 +12,9 @@ use super::reader::{JournalReader, ReadError};
 use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason, KernelEvent, Mode, Moment,
+    Assessment, Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason, Mode, Moment,
     OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, PastReceived,
-    RestartState, RuleId, RuleSelector, Verdict,
+    ProgramEvent, RestartState, RuleId, RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -221,7 +221,7 @@ impl JournalReader {
         let json: Option<String> = read.map_err(|error| self.failed(error))?;
         let event: Option<Event> = json.and_then(|json| from_json(&json));
         Ok(event.and_then(|event| match event.kind {
-            KernelEvent::UnaccountedBaseline { bytes } => Some(bytes),
+            EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) => Some(bytes),
             _ => None,
         }))
     }
@@ -239,8 +239,10 @@ impl JournalReader {
         };
         let mut last = BTreeMap::new();
         for json in read().map_err(|error| self.failed(error))? {
-            let Some(Event { kind: KernelEvent::EngineRestart { engine, to, .. }, .. }) =
-                from_json(&json)
+            let Some(Event {
+                kind: EventKind::Program(ProgramEvent::EngineRestart { engine, to, .. }),
+                ..
+            }) = from_json(&json)
             else {
                 continue;
             };
@@ -265,9 +267,11 @@ impl JournalReader {
         };
         let rows = read().map_err(|error| self.failed(error))?;
         let told = rows.iter().rev().filter_map(|json| match from_json(json)? {
-            Event { kind: KernelEvent::ReceivedAlert { to, alert }, utc, .. } => {
-                Some(PastReceived { to, alert, utc })
-            }
+            Event {
+                kind: EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }),
+                utc,
+                ..
+            } => Some(PastReceived { to, alert, utc }),
             _ => None,
         });
         Ok(told.collect())

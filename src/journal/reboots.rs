@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::Entry;
 use crate::model::{
-    Decision, DecisionId, KernelEvent, Mode, OperatorCommand, OperatorOrder, Outcome,
-    OutcomeResult, PastReboot, PastReboots, RebootAct, RebootLock, RebootMeans, RebootResult,
+    Decision, DecisionId, EventKind, Mode, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
+    PastReboot, PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans, RebootResult,
     ScheduledReboot, Verdict,
 };
 
@@ -56,10 +56,10 @@ impl RebootRow {
                     .then(|| Self::Outcome(outcome.clone()))
             }
             Entry::Event { event, .. } => match &event.kind {
-                KernelEvent::RebootChecked { decision, result, .. } => {
+                EventKind::Program(ProgramEvent::RebootChecked { decision, result, .. }) => {
                     Some(Self::Checked { decision: DecisionId(*decision), result: *result })
                 }
-                KernelEvent::JournalLost { boot_id, uptime_ms } => {
+                EventKind::Program(ProgramEvent::JournalLost { boot_id, uptime_ms }) => {
                     let boot =
                         BootLasted { boot_id: boot_id.as_str().into(), uptime_ms: *uptime_ms };
                     Some(Self::Lost { at: Some(boot).filter(|boot| !boot.boot_id.is_empty()) })

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::Note;
 use super::file::WITH_OPERATOR;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
-use crate::model::{AlertChange, Assessment, Decision, KernelEvent, OperatorCommand, Outcome};
+use crate::model::{AlertChange, Assessment, Decision, EventKind, OperatorCommand, Outcome};
 
 /// Which entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl TimelineQuery {
                 let kinds: Vec<String> = self
                     .kinds
                     .iter()
-                    .filter(|kind| KernelEvent::KINDS.contains(&kind.as_str()))
+                    .filter(|kind| EventKind::KINDS.contains(&kind.as_str()))
                     .cloned()
                     .collect();
                 if self.rule.is_some() || (kinds.is_empty() && !self.kinds.is_empty()) {

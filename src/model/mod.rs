@@ -18,11 +18,13 @@ mod gpu;
 mod held;
 mod holder;
 mod identity;
+mod kernel_event;
 mod moment;
 mod observation;
 mod operator;
 mod past;
 mod peer;
+mod program_event;
 mod reading;
 mod reboot;
 mod reboot_stage;
@@ -62,7 +64,7 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
-pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery, SYSLOG_SEQ_BASE};
+pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
     PeerAnswer, PeerGate, Room, Trend,
@@ -77,11 +79,13 @@ pub use held::{
 };
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
+pub use kernel_event::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
 pub use past::{Asked, Past, PastAct};
 pub use peer::PeerAddress;
+pub use program_event::ProgramEvent;
 pub use reading::{Reading, as_number};
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,

@@ -11,13 +11,20 @@ use jiff::Timestamp;
 use super::guard::Guard;
 use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{
-    Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Reading,
-    RuleId, SeriesKey, Verdict,
+    Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, ProgramEvent,
+    Reading, RuleId, SeriesKey, Verdict,
 };
 
 /// A place in [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cell(usize);
+
+/// The series of a kind of event: how many, and when the last one was.
+#[derive(Clone, Copy, Debug)]
+struct EventCells {
+    count: Cell,
+    last: Cell,
+}
 
 /// How the kernel log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +62,9 @@ pub(super) struct Counters {
     records_lost: Cell,
     records_malformed: Cell,
     records_userspace: Cell,
-    events: [Cell; KernelEvent::KINDS.len()],
-    last_events: [Cell; KernelEvent::KINDS.len()],
-    claimed: [Cell; KernelEvent::OF_KERNEL_LOG],
+    faults: [EventCells; KernelEvent::KINDS.len()],
+    claimed: [Cell; KernelEvent::KINDS.len()],
+    findings: [EventCells; ProgramEvent::KINDS.len()],
     /// Those of `cells` that only a log feeds which can be believed.
     of_believed_log: Range<usize>,
     /// How many of `cells`, the first ones, the kernel log feeds.
@@ -89,9 +96,9 @@ impl Counters {
             records_lost: Cell(0),
             records_malformed: Cell(0),
             records_userspace: Cell(0),
-            events: [Cell(0); KernelEvent::KINDS.len()],
-            last_events: [Cell(0); KernelEvent::KINDS.len()],
-            claimed: [Cell(0); KernelEvent::OF_KERNEL_LOG],
+            faults: [EventCells { count: Cell(0), last: Cell(0) }; KernelEvent::KINDS.len()],
+            claimed: [Cell(0); KernelEvent::KINDS.len()],
+            findings: [EventCells { count: Cell(0), last: Cell(0) }; ProgramEvent::KINDS.len()],
             of_believed_log: 0..0,
             of_kernel_log: 0,
             kernel_log: LogView::Believed,
@@ -109,21 +116,21 @@ impl Counters {
             counters.plain(store, "uma_kernel_log_malformed_records_total");
         counters.records_userspace =
             counters.plain(store, "uma_kernel_log_userspace_records_total");
-        let of_log = KernelEvent::KINDS.iter().take(KernelEvent::OF_KERNEL_LOG);
-        for (position, kind) in of_log.enumerate() {
-            let key = SeriesKey::new("uma_kernel_claimed_events_total", &[("event", kind)]);
-            counters.claimed[position] = counters.cell(store, &key);
+        for (position, kind) in KernelEvent::KINDS.iter().enumerate() {
+            counters.claimed[position] =
+                counters.of_event(store, "uma_kernel_claimed_events_total", kind);
         }
         let begin = counters.cells.len();
-        for (position, kind) in KernelEvent::KINDS.iter().enumerate() {
-            let key = SeriesKey::new("uma_kernel_events_total", &[("event", kind)]);
-            counters.events[position] = counters.cell(store, &key);
-            let key = SeriesKey::new("uma_kernel_event_last_timestamp_seconds", &[("event", kind)]);
-            counters.last_events[position] = counters.cell(store, &key);
-        }
+        counters.faults = KernelEvent::KINDS.map(|kind| EventCells {
+            count: counters.of_event(store, "uma_kernel_events_total", kind),
+            last: counters.of_event(store, "uma_kernel_event_last_timestamp_seconds", kind),
+        });
         counters.of_kernel_log = counters.cells.len();
-        // Two of each kind; what others tell than the log stands behind them.
-        counters.of_believed_log = begin..begin + 2 * KernelEvent::OF_KERNEL_LOG;
+        counters.of_believed_log = begin..counters.of_kernel_log;
+        counters.findings = ProgramEvent::KINDS.map(|kind| EventCells {
+            count: counters.of_event(store, "uma_events_total", kind),
+            last: counters.of_event(store, "uma_event_last_timestamp_seconds", kind),
+        });
         counters.guard = GuardCells {
             paused: counters.plain(store, "uma_paused"),
             restored: counters.plain(store, "uma_guard_rails_restored"),
@@ -164,6 +171,10 @@ impl Counters {
         store.replace(id, key);
         self.places.insert(key.clone(), cell);
         self.write(cell, Reading::Value(0.0));
+    }
+
+    fn of_event(&mut self, store: &mut SeriesStore, name: &str, kind: &str) -> Cell {
+        self.cell(store, &SeriesKey::new(name, &[("event", kind)]))
     }
 
     fn plain(&mut self, store: &mut SeriesStore, name: &str) -> Cell {
@@ -253,27 +264,34 @@ impl Counters {
     /// Counts an event that happened at `utc`; `late_ms` is its instant if rules shall not take it
     /// for news.
     pub(super) fn count_event(&mut self, kind: &str, utc: Timestamp, late_ms: Option<i64>) {
-        if let Some(position) = place_of(kind) {
-            self.count(self.events[position], late_ms);
+        if let Some(cells) = self.of_kind(kind) {
+            self.count(cells.count, late_ms);
             self.note_event(kind, utc);
         }
     }
 
     /// Counts an event that only syslog(2) shows, and that may be forged.
     pub(super) fn count_claimed_event(&mut self, kind: &str, late_ms: Option<i64>) {
-        if let Some(cell) = place_of(kind).and_then(|position| self.claimed.get(position)) {
-            self.count(*cell, late_ms);
+        let cells = KernelEvent::KINDS.iter().zip(&self.claimed);
+        let mut cells = cells.filter(|(known, _)| **known == kind).map(|(_, cell)| *cell);
+        if let Some(cell) = cells.next() {
+            self.count(cell, late_ms);
         }
     }
 
     /// An event of that kind has happened then; an earlier run may have counted it.
     pub(super) fn note_event(&mut self, kind: &str, utc: Timestamp) {
-        let Some(position) = place_of(kind) else { return };
-        let cell = self.last_events[position];
+        let Some(EventCells { last: cell, .. }) = self.of_kind(kind) else { return };
         let seconds = utc.as_millisecond() as f64 / 1000.0;
         if let Some((_, Reading::Value(last))) = self.cells.get(cell.0) {
             self.set(cell, last.max(seconds));
         }
+    }
+
+    fn of_kind(&self, kind: &str) -> Option<EventCells> {
+        let faults = KernelEvent::KINDS.iter().zip(&self.faults);
+        let mut all = faults.chain(ProgramEvent::KINDS.iter().zip(&self.findings));
+        all.find(|(known, _)| **known == kind).map(|(_, cells)| *cells)
     }
 
     fn count(&mut self, cell: Cell, late_ms: Option<i64>) {
@@ -383,10 +401,6 @@ impl Counters {
         let is_unknown = self.kernel_log.is_unknown(place, self);
         Some((*id, if is_unknown { Reading::Failed } else { *reading }))
     }
-}
-
-fn place_of(kind: &str) -> Option<usize> {
-    KernelEvent::KINDS.iter().position(|known| *known == kind)
 }
 
 fn decision_key(rule: &RuleId, verdict: Verdict) -> SeriesKey {

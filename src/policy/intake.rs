@@ -11,8 +11,8 @@ use super::received::{self, Received};
 use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
-    EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, PastReceived, Reading, Readings, SeriesKey, Source,
+    EngineReadings, Event, KernelRecord, Moment, Observation, OperatorCommand, OperatorOrder,
+    Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -211,8 +211,8 @@ impl Policy {
         };
         let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
         if let Some(bytes) = learned {
-            let kind = KernelEvent::UnaccountedBaseline { bytes };
-            step.events.push(Event { kind, utc: Some(at.utc), seq: None });
+            let kind = ProgramEvent::UnaccountedBaseline { bytes };
+            step.events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
         }
         let levels = Levels::of(&self.store);
         self.engines.measure(at, levels, &mut self.counters, &mut step.events);

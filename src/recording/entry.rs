@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER,
-    KernelEvent, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past, PastAct,
-    PastReceived, Pause, ReceivedTurn, RuleId, VerdictLimits,
+    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, EventKind,
+    FORGET_RECEIVED_AFTER, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past,
+    PastAct, PastReceived, Pause, ProgramEvent, ReceivedTurn, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -258,7 +258,7 @@ impl Begin {
             }
         }
         for event in events {
-            if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+            if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
                 let alert = Arc::clone(alert);
                 self.turn(PastReceived { to: *to, alert, utc: event.utc });
             }

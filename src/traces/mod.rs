@@ -261,7 +261,7 @@ impl Tracer {
     }
 }
 
-/// The kinds of kernel events that the values that led to a decision are about.
+/// The kinds of events that the values that led to a decision are about.
 fn read_events(decision: &Decision) -> Vec<&str> {
     let series = decision.because.iter().map(|evidence| &*evidence.series);
     let mut kinds: Vec<&str> = series.filter_map(read_event).collect();
@@ -271,7 +271,8 @@ fn read_events(decision: &Decision) -> Vec<&str> {
 }
 
 fn read_event(series: &str) -> Option<&str> {
-    let labels = series.strip_prefix("uma_kernel_event")?;
+    let counters = ["uma_kernel_event", "uma_event"];
+    let labels = counters.iter().find_map(|counter| series.strip_prefix(counter))?;
     let (_, kind) = labels.split_once("event=\"")?;
     kind.split_once('"').map(|(kind, _)| kind)
 }

@@ -117,7 +117,7 @@ fn told<'t>(trace: &'t Trace, span: &str, key: &str) -> Option<&'t Value> {
 fn a_round_is_one_trace_from_the_event_to_whether_it_helped() {
     let mut tracer = tracer();
     let kind = KernelEvent::UvmFatal;
-    tracer.take(Told::Event(Event { kind, utc: Some(at(6).utc), seq: Some(77) }));
+    tracer.take(Told::Event(Event { kind: kind.into(), utc: Some(at(6).utc), seq: Some(77) }));
     fires(&mut tracer, 10);
     let mut first = decision(1, 10, 0, Verdict::Act);
     let name = KernelEvent::UvmFatal;

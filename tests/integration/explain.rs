@@ -11,8 +11,8 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
-    DecisionId, Event, FORGET_RECEIVED_AFTER, HeldMemory, KernelEvent, Mode, Moment, Observation,
-    Outcome, OutcomeResult, Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema,
+    DecisionId, Event, FORGET_RECEIVED_AFTER, HeldMemory, Mode, Moment, Observation, Outcome,
+    OutcomeResult, ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema,
     SeriesKey, Source, Verdict, VerdictLimits, WhyUnknown,
 };
 use umawarden::policy::Policy;
@@ -425,12 +425,12 @@ fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
         curve: vec![ReleasePoint { seconds: 1.5, outstanding, free: Some(5 << 30) }],
         why_unknown: is_unknown.then_some(WhyUnknown::OthersBeside),
     };
-    let kind = KernelEvent::EngineRelease {
+    let kind = ProgramEvent::EngineRelease {
         engine: engine.to_owned(),
         pid: 4711,
         release: Box::new(release),
     };
-    Event { kind, utc: Some(moment(step).utc), seq: None }
+    Event { kind: kind.into(), utc: Some(moment(step).utc), seq: None }
 }
 
 #[test]

@@ -12,8 +12,8 @@ use serde_json::Value;
 use umawarden::journal::{Entry, Journal, Note, Retention};
 use umawarden::model::{
     Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, ReceivedAlert, ReceivedStatus,
-    ReceivedTurn, RuleId, Target, Verdict,
+    Mode, Moment, OomConstraint, Outcome, OutcomeResult, ProgramEvent, Reading, ReceivedAlert,
+    ReceivedStatus, ReceivedTurn, RuleId, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ fn oom_kill() -> Event {
         driver: false,
         container: None,
     };
-    Event { utc: Some(at(1).utc), seq: Some(77), kind }
+    Event { utc: Some(at(1).utc), seq: Some(77), kind: kind.into() }
 }
 
 /// A kill, a decision that would act with what came of it, one that holds, and a note.
@@ -132,8 +132,8 @@ fn a_received_alert_names_who_told_of_it() {
         labels: [("alertname".into(), "NodeMemoryLow".into())].into(),
         by: Some("user \u{1b}alice (10.0.0.7)".into()),
     };
-    let kind = KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Arc::new(alert) };
-    let events = vec![Event { utc: Some(at(1).utc), seq: None, kind }];
+    let kind = ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Arc::new(alert) };
+    let events = vec![Event { utc: Some(at(1).utc), seq: None, kind: kind.into() }];
     journal.record(&Entry::KernelLog { boot_id: Arc::from("boot"), events, resume_seq: 78 });
     journal.close(PATIENCE).unwrap();
     let expected = "2026-11-21T00:00:01.123Z  received_alert      NodeMemoryLow fires, began at \

@@ -28,7 +28,7 @@ fn now() -> Moment {
 }
 
 fn event(seq: u64) -> Event {
-    Event { utc: Some(now().utc), seq: Some(seq), kind: KernelEvent::UvmFatal }
+    Event { utc: Some(now().utc), seq: Some(seq), kind: KernelEvent::UvmFatal.into() }
 }
 
 fn decision(id: DecisionId) -> Decision {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use umawarden::model::{Event, KernelEvent};
+use umawarden::model::{Event, EventKind, KernelEvent};
 use umawarden::parse::dmesg::{LogText, Message};
 use umawarden::parse::kernel::{EventAssembler, KernelLine};
 
@@ -105,7 +105,7 @@ fn no_record_gives_two_events() {
 fn a_kill_is_dated_by_a_line_that_names_its_victim() {
     for (name, messages) in logs() {
         for event in events(&messages) {
-            let KernelEvent::OomKill { pid, .. } = &event.kind else { continue };
+            let EventKind::Kernel(KernelEvent::OomKill { pid, .. }) = &event.kind else { continue };
             let text = &messages[usize::try_from(event.seq.unwrap()).unwrap()].text;
             let named = ["Killed process", "oom-kill:", "Kill process"]
                 .iter()

@@ -16,7 +16,7 @@ use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, Event, FORGET_RECEIVED_AFTER, KernelEvent, KernelRecord, Mode, Moment, Observation,
+    DecisionId, Event, FORGET_RECEIVED_AFTER, KernelRecord, Mode, Moment, Observation,
     OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading,
     Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict, VerdictLimits,
 };
@@ -42,7 +42,8 @@ groups:
       cooldown: 1s
       at_most: {times: 3, per: 1h}
   - alert: Xid
-    expr: sum(increase(uma_kernel_events_total{event=~\"xid|unclean_boot\"}[5s])) > 0
+    expr: sum(increase(uma_kernel_events_total{event=\"xid\"}[5s]))
+      + sum(increase(uma_events_total{event=\"unclean_boot\"}[5s])) > 0
     remedy:
       steps: [{notify: {message: 'Xid, {{ $value }}'}}, {compact_memory: {}}]
       cooldown: 2s
@@ -238,7 +239,7 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
 }
 
 fn unclean_boot(at: Moment, value: f64) -> Event {
-    let kind = KernelEvent::UncleanBoot {
+    let kind = umawarden::model::ProgramEvent::UncleanBoot {
         ended_boot_id: "before".to_owned(),
         last_record: Some(at.utc),
         gap_seconds: Some(value),
@@ -250,7 +251,7 @@ fn unclean_boot(at: Moment, value: f64) -> Event {
         last_event: Some("xid".to_owned()),
         firing: vec!["Low".to_owned()],
     };
-    Event { kind, utc: Some(at.utc), seq: None }
+    Event { kind: kind.into(), utc: Some(at.utc), seq: None }
 }
 
 /// Runs a policy; gives what was to be recorded and what the policy said.

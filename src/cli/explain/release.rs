@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::history::{printable, size};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{HeldMemory, KernelEvent, Release, ReleaseEnd};
+use crate::model::{EventKind, HeldMemory, ProgramEvent, Release, ReleaseEnd};
 
 /// Releases that are shown.
 const SHOWN: usize = 5;
@@ -67,7 +67,8 @@ fn newest(dir: &Path, engine: &str, at: Option<Timestamp>) -> anyhow::Result<Vec
     let mut told = Vec::new();
     reader.timeline(&query, |at, item| {
         if let TimelineItem::Event(stored) = item
-            && let KernelEvent::EngineRelease { engine: of, pid, release } = stored.event.kind
+            && let EventKind::Program(ProgramEvent::EngineRelease { engine: of, pid, release }) =
+                stored.event.kind
             && (engine.is_empty() || of == engine)
         {
             told.push(Told { at, engine: of, pid, release: *release });

@@ -225,7 +225,7 @@ fn events_in(journal: &[u8]) -> Vec<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{KernelEvent, KillerDaemon};
+    use crate::model::{EventKind, KernelEvent, KillerDaemon};
 
     #[test]
     fn what_journald_tells_of_earlyoom_is_a_kill() {
@@ -243,7 +243,12 @@ mod tests {
             "sending SIGTERM to process 4711 uid 0 \"VLLM::EngineCor\": badness 900, VmRSS 1";
         let journal = [line(0, kill), line(1, "mem avail: 10 of 100")].concat();
         let events = events_in(journal.as_bytes());
-        let [Event { kind: KernelEvent::UserspaceKill { by, pid, .. }, utc, .. }] = &*events else {
+        let [
+            Event {
+                kind: EventKind::Kernel(KernelEvent::UserspaceKill { by, pid, .. }), utc, ..
+            },
+        ] = &*events
+        else {
             panic!("{events:?}")
         };
         assert_eq!((*by, *pid), (KillerDaemon::Earlyoom, Some(4711)));

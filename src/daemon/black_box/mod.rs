@@ -22,7 +22,7 @@ use super::clock;
 use super::standing::Standing;
 use crate::config::settings::Settings;
 use crate::journal::black_box::{BootId, EndOfBoot, LastBoot, Record, Signal};
-use crate::model::{Event, KernelEvent, Moment, Observation, Reading};
+use crate::model::{Event, Moment, Observation, ProgramEvent, Reading};
 use crate::policy::status::Status;
 use shared::Shared;
 use writer::Writer;
@@ -85,10 +85,8 @@ impl BlackBox {
 
     /// Lets the next record know the newest event.
     pub(super) fn note(&self, events: &[Event]) {
-        let told_by_kernel = |event: &&Event| event.kind.is_of_kernel_log() && !event.is_claimed();
-        if let (Some(shared), Some(event)) =
-            (&self.shared, events.iter().rev().find(told_by_kernel))
-        {
+        let is_fault = |event: &&Event| event.is_kernel() && !event.is_claimed();
+        if let (Some(shared), Some(event)) = (&self.shared, events.iter().rev().find(is_fault)) {
             shared.last_event.store(Some(Arc::new(event.clone())));
         }
     }
@@ -152,7 +150,7 @@ fn event(last_boot: &LastBoot, at: Moment) -> Event {
     let firing = |record: &Record| -> Vec<String> {
         record.firing.as_str().split_whitespace().map(str::to_owned).collect()
     };
-    let kind = KernelEvent::UncleanBoot {
+    let kind = ProgramEvent::UncleanBoot {
         ended_boot_id: last_boot.previous.boot_id.as_str().to_owned(),
         last_record: last.map(|record| record.at.utc),
         gap_seconds: last_boot.previous.gap_ms.map(seconds),
@@ -166,7 +164,7 @@ fn event(last_boot: &LastBoot, at: Moment) -> Event {
             .map(|event| event.kind.as_str().to_owned()),
         firing: last.map(firing).unwrap_or_default(),
     };
-    Event { kind, utc: Some(at.utc), seq: None }
+    Event { kind: kind.into(), utc: Some(at.utc), seq: None }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 milliseconds")]

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use crate::journal::black_box::{LastEvent, Record, ShortText, Signal};
-use crate::model::{Event, KernelEvent, Reading, SeriesKey};
+use crate::model::{Event, EventKind, KernelEvent, Reading, SeriesKey};
 use crate::policy::status::{RuleState, Status};
 
 type Wanted = (Signal, &'static str, &'static [(&'static str, &'static str)]);
@@ -71,8 +71,10 @@ impl Picture {
 /// What fits of an event.
 pub(super) fn last_event(event: &Event) -> LastEvent {
     let mut detail = ShortText::default();
-    // A short text takes what fits and never fails.
-    let _cut = write!(detail, "{}", Detail(&event.kind));
+    if let EventKind::Kernel(event) = &event.kind {
+        // A short text takes what fits and never fails.
+        let _cut = write!(detail, "{}", Detail(event));
+    }
     let kind = ShortText::new(event.kind.kind());
     LastEvent { utc: event.utc, seq: event.seq, kind, detail }
 }
@@ -107,27 +109,7 @@ impl fmt::Display for Detail<'_> {
                 (_, _, Some(memcg)) => f.write_str(memcg),
                 _ => Ok(()),
             },
-            KernelEvent::UvmFatal | KernelEvent::OomNoVictim | KernelEvent::UncleanBoot { .. } => {
-                Ok(())
-            }
-            KernelEvent::EnginePhase { engine, to, .. } => write!(f, "{engine} is {to}"),
-            KernelEvent::EngineStuck { engine, stuck, .. } => {
-                write!(f, "{engine} is {}", if *stuck { "stuck" } else { "no longer stuck" })
-            }
-            KernelEvent::EngineRestart { engine, to, .. } => write!(f, "{engine} is {to}"),
-            KernelEvent::EngineDied { report } => {
-                write!(f, "{} died: {}", report.who.name, report.killer.name())
-            }
-            KernelEvent::EngineRelease { engine, release, .. } => {
-                write!(f, "memory of {engine} {}", release.end.name())
-            }
-            KernelEvent::UnaccountedBaseline { bytes } => write!(f, "{} MiB", bytes >> 20),
-            KernelEvent::MemoryVerdict { verdict, .. } => write!(f, "memory is {verdict}"),
-            KernelEvent::RebootChecked { result, .. } => f.write_str(result.name()),
-            KernelEvent::JournalLost { .. } => Ok(()),
-            KernelEvent::ReceivedAlert { to, alert } => {
-                write!(f, "{} {}", alert.name().escape_debug(), to.name())
-            }
+            KernelEvent::UvmFatal | KernelEvent::OomNoVictim => Ok(()),
         }
     }
 }

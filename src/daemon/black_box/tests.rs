@@ -7,7 +7,7 @@ use super::*;
 use crate::config::flags::RunFlags;
 use crate::config::settings::{Environment, FileSettings};
 use crate::journal::black_box::{Disk, Page, Previous, Ring, ShortText, Slot};
-use crate::model::{Mode, OomConstraint, RuleId, Source};
+use crate::model::{EventKind, KernelEvent, Mode, OomConstraint, ProgramEvent, RuleId, Source};
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
 use crate::policy::status::{RuleState, RuleStatus};
@@ -83,7 +83,7 @@ fn oom_kill(pid: u32) -> Event {
         driver: true,
         container: None,
     };
-    Event { kind, utc: None, seq: Some(u64::from(pid)) }
+    Event { kind: kind.into(), utc: None, seq: Some(u64::from(pid)) }
 }
 
 #[test]
@@ -245,8 +245,10 @@ fn an_unclean_boot_is_told_once_and_seen_to_grow() {
     let counts = [(false, None), (false, Some(2.0)), (true, Some(3.0)), (false, Some(3.0))];
     assert_eq!(told[..4], counts);
     assert!(marked);
-    let Some(Event { kind: KernelEvent::UncleanBoot { memory_free_bytes, firing, .. }, .. }) =
-        event
+    let Some(Event {
+        kind: EventKind::Program(ProgramEvent::UncleanBoot { memory_free_bytes, firing, .. }),
+        ..
+    }) = event
     else {
         panic!("{event:?}")
     };

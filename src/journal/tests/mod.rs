@@ -18,7 +18,7 @@ use super::{Entry, Journal, Note, Retention};
 use crate::model::{
     Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
     HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
-    Pool, Reading, RuleId, RuleSelector, Target, Verdict,
+    Pool, ProgramEvent, Reading, RuleId, RuleSelector, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,12 +42,13 @@ fn event(seq: u64) -> Event {
             gpu: None,
             pool: Pool::Any,
             location: Some("mem_desc.c:1359".to_owned()),
-        },
+        }
+        .into(),
     }
 }
 
-fn unclean_boot() -> KernelEvent {
-    KernelEvent::UncleanBoot {
+fn unclean_boot() -> ProgramEvent {
+    ProgramEvent::UncleanBoot {
         ended_boot_id: "before".to_owned(),
         last_record: Some(moment(0).utc),
         gap_seconds: Some(12.5),

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::super::{FILE_NAME, JournalReader, StoredAct, file};
 use super::*;
-use crate::model::{EnginePhase, OperatorOrder, RestartState, RuleSelector};
+use crate::model::{EnginePhase, OperatorOrder, ProgramEvent, RestartState, RuleSelector};
 
 fn act(id: u64, mode: Mode) -> Decision {
     Decision { mode, verdict: Verdict::Act, ..decision(id) }
@@ -242,8 +242,11 @@ fn what_a_damaged_journal_held_is_told_to_be_lost() {
 
 fn restart(engine: &str, to: RestartState) -> Entry {
     let (engine, reason) = (engine.to_owned(), "test".to_owned());
-    let kind = KernelEvent::EngineRestart { engine, to, reason, container: None };
-    Entry::Event { boot_id: Arc::from(BOOT), event: Event { kind, utc: None, seq: None } }
+    let kind = ProgramEvent::EngineRestart { engine, to, reason, container: None };
+    Entry::Event {
+        boot_id: Arc::from(BOOT),
+        event: Event { kind: kind.into(), utc: None, seq: None },
+    }
 }
 
 #[test]

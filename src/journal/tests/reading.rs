@@ -56,7 +56,7 @@ fn pages_in_both_directions_give_every_event_once() {
 fn events_are_chosen_by_time_and_kind() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    let fatal = Event { kind: KernelEvent::UvmFatal, ..event(5) };
+    let fatal = Event { kind: KernelEvent::UvmFatal.into(), ..event(5) };
     journal.record(&log((0..5).map(event).chain([fatal]).collect(), 6));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();

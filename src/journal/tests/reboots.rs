@@ -5,8 +5,8 @@ use rusqlite::Connection;
 use super::super::{BootLasted, FILE_NAME, JournalReader, RebootRow, past_reboots};
 use super::*;
 use crate::model::{
-    PastReboots, RebootAct, RebootLock, RebootMeans, RebootOrder, RebootPlan, RebootResult,
-    RebootWay,
+    PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans, RebootOrder, RebootPlan,
+    RebootResult, RebootWay,
 };
 
 fn plan(boot: &str) -> RebootPlan {
@@ -40,8 +40,8 @@ fn order(order: OperatorOrder) -> OperatorCommand {
 
 fn checked(decision: u64, result: RebootResult) -> Event {
     let (ended_boot_id, reason) = ("a".to_owned(), String::new());
-    let kind = KernelEvent::RebootChecked { decision, ended_boot_id, result, reason };
-    Event { kind, utc: Some(moment(9).utc), seq: None }
+    let kind = ProgramEvent::RebootChecked { decision, ended_boot_id, result, reason };
+    Event { kind: kind.into(), utc: Some(moment(9).utc), seq: None }
 }
 
 fn alive(boot: &str, seconds: u64) -> Entry {
@@ -168,8 +168,8 @@ fn a_loss_is_counted_from_when_it_was_noted_by_uptimes_and_can_be_cleared() {
     settle(&journal);
     let of = |boot: &str| known(dir.path(), boot);
     assert_eq!((of("a").lost_ms, of("a").is_newly_lost), (None, true));
-    let kind = KernelEvent::JournalLost { boot_id: "a".to_owned(), uptime_ms: 50_000 };
-    let event = Event { kind, utc: Some(moment(9).utc), seq: None };
+    let kind = ProgramEvent::JournalLost { boot_id: "a".to_owned(), uptime_ms: 50_000 };
+    let event = Event { kind: kind.into(), utc: Some(moment(9).utc), seq: None };
     journal.record(&Entry::Event { boot_id: "a".into(), event });
     journal.record(&alive("a", 80));
     journal.record(&alive("b", 100));

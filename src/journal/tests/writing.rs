@@ -85,7 +85,7 @@ fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
     let dir = tempfile::tempdir().unwrap();
     let told = |boot: &str, seconds: i64| Entry::Event {
         boot_id: Arc::from(boot),
-        event: Event { utc: Some(moment(seconds).utc), seq: None, kind: unclean_boot() },
+        event: Event { utc: Some(moment(seconds).utc), seq: None, kind: unclean_boot().into() },
     };
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&log(vec![event(1)], 2));
@@ -100,7 +100,7 @@ fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
     let page = JournalReader::open(dir.path()).unwrap().events(&query).unwrap();
     let utc = |row: &super::super::StoredEvent| row.event.utc.unwrap();
     let found: Vec<_> =
-        page.rows.iter().filter(|row| row.event.kind == unclean_boot()).map(utc).collect();
+        page.rows.iter().filter(|row| row.event.kind == unclean_boot().into()).map(utc).collect();
     assert_eq!(page.rows.len(), 3);
     assert_eq!(found, [moment(9).utc, moment(1).utc], "the newest first");
 }
@@ -393,7 +393,7 @@ fn too_large_a_journal_loses_its_oldest_entries_and_shrinks_on_disk() {
 fn what_last_happened_in_a_boot_is_known_when_its_events_are_gone() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    let fatal = |seq: u64| Event { kind: KernelEvent::UvmFatal, ..event(seq) };
+    let fatal = |seq: u64| Event { kind: KernelEvent::UvmFatal.into(), ..event(seq) };
     journal.record(&log(vec![fatal(100), event(90), event(70), event(80)], 101));
     let other = Event { utc: Some(moment(5_000).utc), ..fatal(1) };
     journal.record(&Entry::KernelLog {

@@ -1,8 +1,8 @@
 //! What this program tells about itself.
 
 use super::super::{
-    Action, HoldReason, KernelEvent, Mode, OutcomeResult, RefusalReason, SETTING_NAMES, Source,
-    UndoResult,
+    Action, HoldReason, KernelEvent, Mode, OutcomeResult, ProgramEvent, RefusalReason,
+    SETTING_NAMES, Source, UndoResult,
 };
 use super::{Metric, MetricKind};
 
@@ -127,8 +127,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
-        "Events recognised in the kernel log; unclean_boot is told by the black box, engine_* by \
-         those who look at engines.",
+        "Faults recognised in the kernel log.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::counter(
@@ -138,15 +137,31 @@ pub(super) const METRICS: &[Metric] = &[
         "Events in what syslog(2) shows of the kernel log, where /dev/kmsg cannot be read: local \
          users can forge its lines. A rule that reads this may notify, and nothing more.",
     )
-    .closed(&[("event", KernelEvent::KINDS.split_at(KernelEvent::OF_KERNEL_LOG).0)]),
+    .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(
         Source::KernelLog,
         "uma_kernel_event_last_timestamp_seconds",
         &["event"],
-        "When the last such event of this boot happened, in seconds since 1970; 0 if none is known \
-         of. Restarts of this program do not reset it, a reboot does.",
+        "Time of the last such fault of this boot, in seconds since 1970; 0 if none is known. \
+         Restarts of this program do not reset it, a reboot does.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_events_total",
+        &["event"],
+        "Events that this program found itself: lives and deaths of engines, memory verdicts, \
+         reboots, received alerts. They do not depend on the kernel log.",
+    )
+    .closed(&[("event", &ProgramEvent::KINDS)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_event_last_timestamp_seconds",
+        &["event"],
+        "Time of the last such event of this boot, in seconds since 1970; 0 if none is known. \
+         Restarts of this program do not reset it, a reboot does.",
+    )
+    .closed(&[("event", &ProgramEvent::KINDS)]),
     Metric::gauge(
         Source::Daemon,
         "uma_rule_state",

@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::OomConstraint;
+use crate::model::{EventKind, KernelEvent, OomConstraint};
 
 /// Events of a log whose lines are a millisecond apart and numbered from 1.
 fn events(lines: &[&str]) -> Vec<Event> {
@@ -36,7 +36,7 @@ fn kills(events: &[Event]) -> Vec<(u32, String)> {
     events
         .iter()
         .filter_map(|event| match &event.kind {
-            KernelEvent::OomKill { pid, comm, .. } => Some((*pid, comm.clone())),
+            EventKind::Kernel(KernelEvent::OomKill { pid, comm, .. }) => Some((*pid, comm.clone())),
             _ => None,
         })
         .collect()
@@ -92,6 +92,7 @@ fn a_trace_is_one_kill_with_all_that_it_tells() {
             driver: true,
             container: None,
         }
+        .into()
     );
     assert_eq!(events[0].seq, Some(10));
     assert_eq!(events[1].kind.kind(), "oom_reaped");
@@ -117,7 +118,8 @@ fn dropping_any_one_line_leaves_exactly_one_kill() {
         rest.remove(dropped);
         let events = events(&rest);
         assert_eq!(kills(&events), [(42, "a".to_owned())], "without {:?}", lines[dropped]);
-        let KernelEvent::OomKill { oom_memcg, trigger_comm, constraint, .. } = &events[0].kind
+        let EventKind::Kernel(KernelEvent::OomKill { oom_memcg, trigger_comm, constraint, .. }) =
+            &events[0].kind
         else {
             panic!("{events:?}");
         };
@@ -150,7 +152,9 @@ fn the_summary_may_be_broken_at_any_byte() {
         broken.extend([head, tail, lines[9].as_str()]);
         let events = events(&broken);
         assert_eq!(kills(&events), [(42, "b".to_owned())], "broken at {head:?}");
-        let KernelEvent::OomKill { memcg, .. } = &events[0].kind else { panic!() };
+        let EventKind::Kernel(KernelEvent::OomKill { memcg, .. }) = &events[0].kind else {
+            panic!()
+        };
         assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
     }
 }
@@ -176,7 +180,7 @@ fn a_line_of_the_driver_may_be_broken_at_any_byte() {
         "NVRM: _iovaspaceCreate: failed to allocate 0x176028 bytes for IOVA mapping metadata",
         "NVRM: report: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
     ] {
-        let kinds = |lines: &[&str]| -> Vec<KernelEvent> {
+        let kinds = |lines: &[&str]| -> Vec<EventKind> {
             events(lines).into_iter().map(|event| event.kind).collect()
         };
         let expected = kinds(&[whole]);
@@ -230,7 +234,7 @@ fn a_trace_that_a_slow_console_prints_for_long_is_whole() {
     for (number, text) in lines[7..].iter().enumerate() {
         feed(40_200 + number as u64, text);
     }
-    let KernelEvent::OomKill { trigger_comm, driver, .. } = &out[0].kind else {
+    let EventKind::Kernel(KernelEvent::OomKill { trigger_comm, driver, .. }) = &out[0].kind else {
         panic!("no kill: {out:?}");
     };
     assert_eq!((trigger_comm.as_deref(), *driver), (Some("a"), true));
@@ -318,7 +322,7 @@ fn stacks_of_other_tasks_between_its_lines_are_not_the_traces() {
     ];
     let driver = |events: &[Event]| {
         events.iter().find_map(|event| match event.kind {
-            KernelEvent::OomKill { driver, .. } => Some(driver),
+            EventKind::Kernel(KernelEvent::OomKill { driver, .. }) => Some(driver),
             _ => None,
         })
     };
@@ -368,7 +372,7 @@ proptest! {
         let lines = trace(&trigger, &victim, pid);
         let whole = events(&refs(&lines));
         prop_assert_eq!(kills(&whole), [(pid, victim.clone())]);
-        let KernelEvent::OomKill { trigger_comm, memcg, .. } = &whole[0].kind else { panic!() };
+        let EventKind::Kernel(KernelEvent::OomKill { trigger_comm, memcg, .. }) = &whole[0].kind else { panic!() };
         prop_assert_eq!(trigger_comm.as_deref(), Some(&*trigger));
         let sub = format!("/limit{}/sub", pid);
         prop_assert_eq!(memcg.as_deref(), Some(&*sub));
@@ -393,7 +397,7 @@ proptest! {
         found.sort();
         prop_assert_eq!(found, [(42, "b".to_owned()), (77, "d".to_owned())]);
         for event in &events {
-            if let KernelEvent::OomKill { pid, trigger_comm, .. } = &event.kind {
+            if let EventKind::Kernel(KernelEvent::OomKill { pid, trigger_comm, .. }) = &event.kind {
                 let trigger = if *pid == 42 { "a" } else { "c" };
                 prop_assert_eq!(trigger_comm.as_deref(), Some(trigger));
             }

@@ -22,7 +22,7 @@ impl Anchor {
     }
 
     pub(super) fn event(self, kind: KernelEvent) -> Event {
-        Event { kind, utc: self.utc, seq: self.seq }
+        Event { kind: kind.into(), utc: self.utc, seq: self.seq }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, Decision, EnginePhase, EngineProcess, EngineSeen,
-    Event, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
+    Event, EventKind, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
     OutcomeResult, OwnLog, ProcessEnd, Reading, Requested, Supervisor, Target, Verdict,
 };
 use crate::policy::Surroundings;
@@ -41,7 +41,8 @@ impl Kills {
         for event in events {
             let kills = matches!(
                 event.kind,
-                KernelEvent::OomKill { .. } | KernelEvent::UserspaceKill { .. }
+                EventKind::Kernel(KernelEvent::OomKill { .. })
+                    | EventKind::Kernel(KernelEvent::UserspaceKill { .. })
             );
             if kills && !event.is_claimed() {
                 keep(&mut self.events, event.clone());
@@ -85,10 +86,10 @@ impl Kills {
             ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
         };
         self.events.iter().filter(|event| is_near(event)).any(|event| match &event.kind {
-            KernelEvent::OomKill { memcg, container, .. } => {
+            EventKind::Kernel(KernelEvent::OomKill { memcg, container, .. }) => {
                 is_its(memcg.as_deref().unwrap_or_default(), container.as_deref())
             }
-            KernelEvent::UserspaceKill { memcg, .. } => {
+            EventKind::Kernel(KernelEvent::UserspaceKill { memcg, .. }) => {
                 is_its(memcg.as_deref().unwrap_or_default(), None)
             }
             _ => false,

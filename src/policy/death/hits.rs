@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{Circumstances, Relative};
 use crate::model::{
-    DeathProof, Event, ExitStatus, KernelEvent, KilledWorker, Killer, Moment, signal_name,
+    DeathProof, Event, EventKind, ExitStatus, KernelEvent, KilledWorker, Killer, Moment,
+    signal_name,
 };
 use crate::parse::engine::LastWords;
 
@@ -90,7 +91,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
         return None;
     }
     let (killer, pid, comm, cgroup, container) = match &event.kind {
-        KernelEvent::OomKill {
+        EventKind::Kernel(KernelEvent::OomKill {
             pid,
             comm,
             constraint,
@@ -100,7 +101,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
             driver,
             container,
             ..
-        } => {
+        }) => {
             let killer = Killer::KernelOom {
                 constraint: *constraint,
                 cgroup: oom_memcg.clone(),
@@ -109,7 +110,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
             };
             (killer, Some(*pid), Some(comm.as_str()), memcg.as_deref(), container.as_deref())
         }
-        KernelEvent::UserspaceKill { by, pid, comm, memcg } => {
+        EventKind::Kernel(KernelEvent::UserspaceKill { by, pid, comm, memcg }) => {
             let killer = Killer::UserspaceOom { daemon: *by };
             (killer, *pid, comm.as_deref(), memcg.as_deref(), None)
         }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{KernelEvent, KillerDaemon, OomConstraint};
+use crate::model::{EventKind, KernelEvent, KillerDaemon, OomConstraint};
 use crate::parse::kernel::{EventAssembler, KernelLine};
 
 const SERVER: ProcessId = ProcessId { pid: 100, start_ticks: 10_000 };
@@ -239,7 +239,8 @@ fn the_brake_and_killers_in_user_space_are_named() {
             pid,
             comm: pid.map(|_| "VLLM::EngineCor".to_owned()),
             memcg: memcg.map(str::to_owned),
-        },
+        }
+        .into(),
         utc: Some(at(500).utc),
         seq: None,
     };
@@ -423,7 +424,7 @@ fn kills() -> impl Strategy<Value = Event> {
         Just(KernelEvent::OomNoVictim),
     ];
     (kind, proptest::option::of(0_u64..700)).prop_map(|(kind, seconds)| Event {
-        kind,
+        kind: kind.into(),
         utc: seconds.map(|seconds| at(seconds).utc),
         seq: None,
     })
@@ -449,10 +450,10 @@ proptest! {
         let proves = |proof: &DeathProof| match (&report.killer, proof) {
             (Killer::KernelOom { .. }, DeathProof::Counter { .. }) => true,
             (Killer::KernelOom { .. }, DeathProof::Event { event, .. }) => {
-                matches!(event.kind, KernelEvent::OomKill { .. })
+                matches!(event.kind, EventKind::Kernel(KernelEvent::OomKill { .. }))
             }
             (Killer::UserspaceOom { .. }, DeathProof::Event { event, .. }) => {
-                matches!(event.kind, KernelEvent::UserspaceKill { .. })
+                matches!(event.kind, EventKind::Kernel(KernelEvent::UserspaceKill { .. }))
             }
             _ => false,
         };
@@ -462,8 +463,11 @@ proptest! {
         prop_assert!(!is_of_others || report.is_failure);
         for proof in &report.proofs {
             if let DeathProof::Event { event, .. } = proof {
-                let (KernelEvent::OomKill { pid, .. }
-                | KernelEvent::UserspaceKill { pid: Some(pid), .. }) = event.kind else {
+                let EventKind::Kernel(
+                    KernelEvent::OomKill { pid, .. }
+                    | KernelEvent::UserspaceKill { pid: Some(pid), .. },
+                ) = event.kind
+                else {
                     return Err(TestCaseError::fail("no kill"));
                 };
                 prop_assert!(family.iter().any(|one| one.id.pid == pid));

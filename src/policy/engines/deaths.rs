@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::life::{self, Life, ticks};
 use crate::model::{
-    DeathMemory, EnginePhase, EngineReadings, EngineSeen, Event, HeldEnded, HeldTarget,
-    KernelEvent, ProcessId, Supervisor,
+    DeathMemory, EnginePhase, EngineReadings, EngineSeen, Event, HeldEnded, HeldTarget, ProcessId,
+    ProgramEvent, Supervisor,
 };
 use crate::policy::Surroundings;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory};
@@ -137,8 +137,8 @@ impl Deaths {
             }
             .report(around);
             let utc = Some(report.ended);
-            let kind = KernelEvent::EngineDied { report: Box::new(report) };
-            events.push(Event { kind, utc, seq: None });
+            let kind = ProgramEvent::EngineDied { report: Box::new(report) };
+            events.push(Event { kind: kind.into(), utc, seq: None });
         }
     }
 }

@@ -25,7 +25,7 @@ use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    HeldTarget, KernelEvent, Moment, Orphan, ProcessId, Reading, Release, Supervisor,
+    HeldTarget, Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Supervisor,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
@@ -360,8 +360,8 @@ impl Engines {
         let Some(release) = told else { return };
         self.node.count_release(&release, counters);
         let (engine, pid) = (of.engine.to_string(), of.server.pid);
-        let kind = KernelEvent::EngineRelease { engine, pid, release: Box::new(release) };
-        events.push(Event { kind, utc: Some(at.utc), seq: None });
+        let kind = ProgramEvent::EngineRelease { engine, pid, release: Box::new(release) };
+        events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
     }
 
     /// Those that have been gone for long.
@@ -532,9 +532,9 @@ fn tell(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {
     let (engine, pid) = (life.name().to_string(), life.server().pid);
     let kind = match turn {
         Turn::Phase { from, to, reason } => {
-            KernelEvent::EnginePhase { engine, from, to, reason, pid }
+            ProgramEvent::EnginePhase { engine, from, to, reason, pid }
         }
-        Turn::Stuck { stuck, reason } => KernelEvent::EngineStuck { engine, stuck, reason, pid },
+        Turn::Stuck { stuck, reason } => ProgramEvent::EngineStuck { engine, stuck, reason, pid },
     };
-    events.push(Event { kind, utc: Some(life.turned().utc), seq: None });
+    events.push(Event { kind: kind.into(), utc: Some(life.turned().utc), seq: None });
 }

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use crate::model::{
     DecisionId, EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineReadings,
-    EngineSeen, EngineTarget, Event, HealthAnswer, KernelEvent, Mode, Moment, Observation,
-    ProcessId, Reading,
+    EngineSeen, EngineTarget, Event, EventKind, HealthAnswer, Mode, Moment, Observation, ProcessId,
+    ProgramEvent, Reading,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -85,8 +85,12 @@ impl World {
 
 fn short(event: &Event) -> String {
     match &event.kind {
-        KernelEvent::EnginePhase { engine, to, reason, .. } => format!("{engine} {to}: {reason}"),
-        KernelEvent::EngineStuck { stuck, reason, .. } => format!("stuck {stuck}: {reason}"),
+        EventKind::Program(ProgramEvent::EnginePhase { engine, to, reason, .. }) => {
+            format!("{engine} {to}: {reason}")
+        }
+        EventKind::Program(ProgramEvent::EngineStuck { stuck, reason, .. }) => {
+            format!("stuck {stuck}: {reason}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -457,7 +461,7 @@ proptest! {
                 _ => look(vec![seen.clone()]),
             };
             for event in policy.step(moment(now), &[observation]).events {
-                let KernelEvent::EnginePhase { from, to, reason, .. } = event.kind else { continue };
+                let EventKind::Program(ProgramEvent::EnginePhase { from, to, reason, .. }) = event.kind else { continue };
                 prop_assert_eq!(from, phase, "{}", reason);
                 prop_assert!(phase_follows(from, to), "{:?} {}: {}", from, to, reason);
                 phase = Some(to);

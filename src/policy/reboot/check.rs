@@ -1,7 +1,7 @@
 //! After the boot: did it happen, and has it helped?
 
 use super::{Reboots, Scene, View, needs_reboot};
-use crate::model::{Event, KernelEvent, MemoryVerdict, PastReboot, RebootResult, bytes_text};
+use crate::model::{Event, MemoryVerdict, PastReboot, ProgramEvent, RebootResult, bytes_text};
 use crate::policy::remedy::Condition;
 
 impl Reboots {
@@ -46,7 +46,7 @@ impl Reboots {
     ) {
         let Some(attempt) = self.attempts.get_mut(place) else { return };
         attempt.result = Some(result);
-        let kind = KernelEvent::RebootChecked {
+        let kind = ProgramEvent::RebootChecked {
             decision: attempt.decision.0,
             ended_boot_id: attempt.boot_id.to_string(),
             result,
@@ -54,7 +54,7 @@ impl Reboots {
         };
         self.has_changed = true;
         self.cells.count(result, scene.counters);
-        Self::tell(scene, Event { kind, utc: Some(scene.at.utc), seq: None });
+        Self::tell(scene, Event { kind: kind.into(), utc: Some(scene.at.utc), seq: None });
     }
 
     /// Whether the last reboot has helped, once that can be told, or could have been for long.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Held, Reboots, Scene};
-use crate::model::{Event, HoldReason, KernelEvent, Moment, PastReboots, Reading, duration_text};
+use crate::model::{Event, HoldReason, Moment, PastReboots, ProgramEvent, Reading, duration_text};
 
 /// How often the journal was lost in this process.
 const LOST: &str = "uma_journal_lost_total";
@@ -47,8 +47,8 @@ impl Reboots {
         self.loss.since_ms = Some(uptime_ms);
         self.has_changed = true;
         let boot_id = self.boot_id.as_deref().unwrap_or_default().to_owned();
-        let kind = KernelEvent::JournalLost { boot_id, uptime_ms };
-        Self::tell(scene, Event { kind, utc: Some(scene.at.utc), seq: None });
+        let kind = ProgramEvent::JournalLost { boot_id, uptime_ms };
+        Self::tell(scene, Event { kind: kind.into(), utc: Some(scene.at.utc), seq: None });
     }
 
     /// Whether reboots may be missing from what is counted.

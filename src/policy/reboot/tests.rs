@@ -15,12 +15,12 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules_under;
 use crate::model::{
-    Decision, DecisionId, EngineReadings, EngineSeen, GpuDriver, GpuPicture, GpuReadings,
-    HoldReason, Holder, HolderReadings, KernelEvent, LoggedIn, LoggedInReadings, LoggedInRule,
+    Decision, DecisionId, EngineReadings, EngineSeen, EventKind, GpuDriver, GpuPicture,
+    GpuReadings, HoldReason, Holder, HolderReadings, LoggedIn, LoggedInReadings, LoggedInRule,
     Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
-    PastReboot, PastReboots, Reading, Readings, RebootAct, RebootForce, RebootLock, RebootMeans,
-    RebootPlan, RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot,
-    Schema, SeriesKey, Source, Target, Verdict,
+    PastReboot, PastReboots, ProgramEvent, Reading, Readings, RebootAct, RebootForce, RebootLock,
+    RebootMeans, RebootPlan, RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId,
+    ScheduledReboot, Schema, SeriesKey, Source, Target, Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::GuardRails;
@@ -145,8 +145,14 @@ impl Node {
         let step = self.policy.step(at, &seen);
         for event in step.events {
             match event.kind {
-                KernelEvent::RebootChecked { result, .. } => self.results.push(result),
-                KernelEvent::JournalLost { boot_id, .. } if boot_id == BOOT => self.losses += 1,
+                EventKind::Program(ProgramEvent::RebootChecked { result, .. }) => {
+                    self.results.push(result)
+                }
+                EventKind::Program(ProgramEvent::JournalLost { boot_id, .. })
+                    if boot_id == BOOT =>
+                {
+                    self.losses += 1
+                }
                 _ => {}
             }
         }

@@ -17,7 +17,7 @@ use self::series::{Cells, Slots};
 use super::counters::Counters;
 use super::store::SeriesStore;
 use crate::model::{
-    ALERTS, Event, FORGET_RECEIVED_AFTER, KernelEvent, Moment, PastReceived, ReceivedAlert,
+    ALERTS, Event, FORGET_RECEIVED_AFTER, Moment, PastReceived, ProgramEvent, ReceivedAlert,
     ReceivedAlertStatus, ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
 };
 
@@ -84,8 +84,8 @@ pub(super) struct Around<'a> {
 impl Around<'_> {
     fn tell(&mut self, cells: &Cells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
         cells.count_turn(to, self.counters);
-        let kind = KernelEvent::ReceivedAlert { to, alert: Arc::clone(alert) };
-        self.events.push(Event { kind, utc: Some(self.at.utc), seq: None });
+        let kind = ProgramEvent::ReceivedAlert { to, alert: Arc::clone(alert) };
+        self.events.push(Event { kind: kind.into(), utc: Some(self.at.utc), seq: None });
     }
 }
 

@@ -4,7 +4,10 @@ use super::series::MOST_SHOWN;
 use super::*;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::{DecisionId, Mode, Observation, Past, Readings, Schema, SeriesKey, Source};
+use crate::model::{
+    DecisionId, EventKind, Mode, Observation, Past, ProgramEvent, Readings, Schema, SeriesKey,
+    Source,
+};
 use crate::policy::status::RuleState;
 use crate::policy::{Policy, Step};
 
@@ -80,7 +83,7 @@ impl World {
 
 fn told(step: &Step) -> Vec<String> {
     let events = step.events.iter().filter_map(|event| match &event.kind {
-        KernelEvent::ReceivedAlert { to, alert } => {
+        EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) => {
             Some(format!("{} {}", alert.fingerprint, to.name()))
         }
         _ => None,

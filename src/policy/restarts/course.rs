@@ -11,7 +11,7 @@ use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
     Assessment, DecisionId, EnginePhase, EngineSeen, Event, HeldEnd, HeldSeen, HeldState,
-    HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId,
+    HeldTarget, HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent,
     RestartState, RestartStatus, RuleId, Supervisor,
 };
 use crate::policy::Surroundings;
@@ -269,8 +269,8 @@ impl Course {
             }
             .report(around);
             let utc = Some(report.ended);
-            let kind = KernelEvent::EngineDied { report: Box::new(report) };
-            events.push(Event { kind, utc, seq: None });
+            let kind = ProgramEvent::EngineDied { report: Box::new(report) };
+            events.push(Event { kind: kind.into(), utc, seq: None });
         }
     }
 
@@ -488,12 +488,13 @@ impl Course {
             self.is_told = true;
             let is_container = self.supervisor() == Supervisor::Docker;
             events.push(Event {
-                kind: KernelEvent::EngineRestart {
+                kind: ProgramEvent::EngineRestart {
                     engine: self.seen.target.name.to_string(),
                     to: state,
                     reason: self.reason.to_string(),
                     container: is_container.then(|| self.seen.target.id.to_string()),
-                },
+                }
+                .into(),
                 utc: Some(at.utc),
                 seq: None,
             });

@@ -6,9 +6,9 @@ mod world;
 use std::time::Duration;
 
 use crate::model::{
-    Decision, DecisionId, EnginePhase, Event, HeldEnd, HeldHealth, HeldState, HoldReason,
-    KernelEvent, Mode, Observation, OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct,
-    Pause, Reading, Requested, RestartState, RuleId, RuleSelector, Verdict,
+    Decision, DecisionId, EnginePhase, Event, EventKind, HeldEnd, HeldHealth, HeldState,
+    HoldReason, Mode, Observation, OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct,
+    Pause, ProgramEvent, Reading, Requested, RestartState, RuleId, RuleSelector, Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
@@ -43,7 +43,7 @@ fn what_died_waits_for_memory_and_is_started_once() {
         .events
         .iter()
         .filter_map(|event| match &event.kind {
-            KernelEvent::EngineRestart { to, container, .. } => {
+            EventKind::Program(ProgramEvent::EngineRestart { to, container, .. }) => {
                 assert_eq!(container.as_deref(), Some(&*id("vllm")));
                 Some(*to)
             }
@@ -52,7 +52,7 @@ fn what_died_waits_for_memory_and_is_started_once() {
         .collect();
     let (running, starting) = (RestartState::Running, RestartState::Starting);
     assert_eq!(told, [starting, running, RestartState::Waiting, starting, running]);
-    assert_eq!(world.value("uma_kernel_events_total{event=\"engine_restart\"}"), Some(5.0));
+    assert_eq!(world.value("uma_events_total{event=\"engine_restart\"}"), Some(5.0));
 }
 
 #[test]
@@ -552,7 +552,8 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     world.of("vllm").state = second;
     world.run(1);
     assert_eq!(world.stands("vllm").0, RestartState::Running);
-    let died = |event: &&Event| matches!(event.kind, KernelEvent::EngineDied { .. });
+    let died =
+        |event: &&Event| matches!(event.kind, EventKind::Program(ProgramEvent::EngineDied { .. }));
     assert_eq!(world.events.iter().filter(died).count(), 2);
 }
 

@@ -28,9 +28,14 @@ fn a_kernel_record_becomes_an_event_and_is_counted() {
 
 #[test]
 fn what_the_black_box_found_is_an_event_like_those_of_the_log() {
-    let mut world = World::new(&BURST.replace("xid", "unclean_boot"), Mode::Observe);
+    let mut world = World::new(
+        &BURST
+            .replace("uma_kernel_events_total", "uma_events_total")
+            .replace("xid", "unclean_boot"),
+        Mode::Observe,
+    );
     world.tick();
-    let kind = KernelEvent::UncleanBoot {
+    let kind = crate::model::ProgramEvent::UncleanBoot {
         ended_boot_id: "before".to_owned(),
         last_record: None,
         gap_seconds: None,
@@ -42,10 +47,10 @@ fn what_the_black_box_found_is_an_event_like_those_of_the_log() {
         last_event: None,
         firing: Vec::new(),
     };
-    let event = Event { kind, utc: Some(world.at.utc), seq: None };
+    let event = Event { kind: kind.into(), utc: Some(world.at.utc), seq: None };
     world.seen.push(Observation::Event(event.clone()));
     assert_eq!(world.tick().events, [event]);
-    assert_eq!(world.value(&COUNT.replace("xid", "unclean_boot")), Some(1.0));
+    assert_eq!(world.value("uma_events_total{event=\"unclean_boot\"}"), Some(1.0));
     assert_eq!(world.state(0), RuleState::Firing);
 }
 

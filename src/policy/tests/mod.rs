@@ -22,9 +22,8 @@ use super::{Policy, Step};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, Decision, DecisionId, Event, HoldReason, KernelEvent, KernelRecord, Mode, Moment,
-    Observation, Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey,
-    Source, Verdict,
+    Action, Decision, DecisionId, Event, HoldReason, KernelRecord, Mode, Moment, Observation,
+    Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use crate::policy::rule::RuleSet;
 

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::model::{
-    DecisionId, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, GateQuestion,
-    GateReason, KernelEvent, Mode, Moment, Observation, Past, ProcessId, Reading, Readings,
-    Release, ReleaseEnd, Schema, SeriesKey, Source,
+    DecisionId, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, EventKind,
+    GateQuestion, GateReason, Mode, Moment, Observation, Past, ProcessId, ProgramEvent, Reading,
+    Readings, Release, ReleaseEnd, Schema, SeriesKey, Source,
 };
 use crate::policy::Policy;
 use crate::policy::gate::judge;
@@ -115,7 +115,7 @@ impl Node {
             seen.push(Observation::Engines(Box::new(looked)));
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {
-            if let KernelEvent::EngineRelease { release, .. } = kind {
+            if let EventKind::Program(ProgramEvent::EngineRelease { release, .. }) = kind {
                 self.told.push((self.now.as_secs_f64(), *release));
             }
         }

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    DecisionId, EngineReadings, Event, GpuDriver, GpuPicture, GpuReadings, Holder, HolderReadings,
-    KernelEvent, KernelRecord, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult,
-    Past, ProcessId, Reading, Readings, SYSLOG_SEQ_BASE, Schema, SeriesKey, Source, TaskSeen,
-    Verdict,
+    DecisionId, EngineReadings, Event, EventKind, GpuDriver, GpuPicture, GpuReadings, Holder,
+    HolderReadings, KernelEvent, KernelRecord, MemoryVerdict, Mode, Moment, Observation, Outcome,
+    OutcomeResult, Past, ProcessId, ProgramEvent, Reading, Readings, SYSLOG_SEQ_BASE, Schema,
+    SeriesKey, Source, TaskSeen, Verdict,
 };
 use crate::policy::Policy;
 
@@ -142,7 +142,7 @@ impl Node {
         let (at, second) = (self.at(), self.now.as_secs());
         let step = self.policy.step(at, &seen);
         for event in step.events {
-            if let KernelEvent::MemoryVerdict { verdict, .. } = event.kind {
+            if let EventKind::Program(ProgramEvent::MemoryVerdict { verdict, .. }) = event.kind {
                 self.told.push((second, verdict));
             }
         }
@@ -355,7 +355,7 @@ fn a_driver_that_is_stuck_is_told_by_two_signs() {
         owner_comm: None,
     };
     let utc = Some(node.at().utc);
-    node.events.push(Event { kind: hung, utc, seq: Some(1) });
+    node.events.push(Event { kind: hung.into(), utc, seq: Some(1) });
     node.wait(10);
     assert_eq!(node.verdict(), MemoryVerdict::InUse, "that is the same sign");
     node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::model::{
     Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDevice, GpuDriver,
-    GpuPicture, GpuReadings, HolderReadings, KernelEvent, MemoryJudgement, MemoryPlatform,
-    MemoryVerdict, Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict,
+    GpuPicture, GpuReadings, HolderReadings, MemoryJudgement, MemoryPlatform, MemoryVerdict,
+    Moment, Orphan, Outcome, OutcomeResult, ProgramEvent, Reading, Room, SeriesKey, Verdict,
     VerdictEvidence, VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
@@ -250,8 +250,8 @@ impl VerdictWatch {
         let is_first = is_new && !std::mem::replace(&mut self.has_judged, true);
         if is_new && !(is_first && is_well) {
             let (held_bytes, evidence) = (judged.held, judgement.reasons());
-            let kind = KernelEvent::MemoryVerdict { verdict, before, held_bytes, evidence };
-            events.push(Event { kind, utc: Some(at.utc), seq: None });
+            let kind = ProgramEvent::MemoryVerdict { verdict, before, held_bytes, evidence };
+            events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
         }
         self.judgement = Arc::new(judgement);
     }

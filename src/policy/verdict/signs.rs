@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Event, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen, WedgeSign};
+use crate::model::{
+    Event, EventKind, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen, WedgeSign,
+};
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
 /// does not answer: the kernel itself calls a task hung after 120 s, wedges last for minutes to
@@ -99,14 +101,20 @@ impl Signs {
     /// Something has happened.
     pub(super) fn hear(&mut self, at: Duration, event: &Event) {
         match &event.kind {
-            KernelEvent::UvmFatal => self.said = Some(("uvm_fatal", at)),
-            KernelEvent::Xid { xid, recovery, .. } => {
+            EventKind::Kernel(KernelEvent::UvmFatal) => self.said = Some(("uvm_fatal", at)),
+            EventKind::Kernel(KernelEvent::Xid { xid, recovery, .. }) => {
                 let is_dead = DEAD.contains(xid) || *recovery == Some(Recovery::NodeReboot);
                 if is_dead {
                     self.said = Some(("xid", at));
                 }
             }
-            KernelEvent::HungTask { pid: waiter, comm, seconds, owner_pid, owner_comm } => {
+            EventKind::Kernel(KernelEvent::HungTask {
+                pid: waiter,
+                comm,
+                seconds,
+                owner_pid,
+                owner_comm,
+            }) => {
                 let owner = owner_pid.zip(owner_comm.as_deref());
                 let all = [Some((*waiter, comm.as_str())), owner];
                 let found = all.into_iter().flatten().find(|(pid, comm)| {

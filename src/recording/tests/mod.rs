@@ -158,7 +158,8 @@ fn a_segment_that_starts_later_knows_when_each_kind_of_event_last_happened() {
     assert!(begin.last_events.is_empty(), "as in a recording from before it was kept");
     let time = |seconds| Timestamp::from_second(seconds).unwrap();
     for seconds in [50, 90, 70] {
-        let event = Event { kind: KernelEvent::UvmFatal, utc: Some(time(seconds)), seq: Some(1) };
+        let event =
+            Event { kind: KernelEvent::UvmFatal.into(), utc: Some(time(seconds)), seq: Some(1) };
         begin.pass(&Entry::Step(RecordedStep {
             at: Moment { uptime: Duration::from_secs(2), utc: time(100) },
             seen: Vec::new(),

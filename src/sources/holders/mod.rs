@@ -19,7 +19,8 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::model::{
-    Event, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema, SeriesKey, Source,
+    Event, EventKind, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema,
+    SeriesKey, Source,
 };
 use scan::Scan;
 
@@ -118,7 +119,9 @@ impl HolderWatch {
     pub fn look_up_hung(&self, events: &[Event]) {
         let hung = events.iter().filter(|event| !event.is_claimed());
         let named = hung.filter_map(|event| match &event.kind {
-            KernelEvent::HungTask { pid, owner_pid, .. } => Some([Some(*pid), *owner_pid]),
+            EventKind::Kernel(KernelEvent::HungTask { pid, owner_pid, .. }) => {
+                Some([Some(*pid), *owner_pid])
+            }
             _ => None,
         });
         for task in named.flatten().flatten() {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
-use umawarden::model::{DecisionId, EnginePhase, KernelEvent, Mode, Moment, Observation};
+use umawarden::model::{
+    DecisionId, EnginePhase, EventKind, Mode, Moment, Observation, ProgramEvent,
+};
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
 use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
@@ -147,7 +149,8 @@ impl Follower {
             self.watch.take(uptime(), &mut seen);
             let at = Moment { uptime: uptime(), utc: Timestamp::now() };
             for event in self.policy.step(at, &seen).events {
-                if let KernelEvent::EnginePhase { to, reason, pid, .. } = event.kind
+                if let EventKind::Program(ProgramEvent::EnginePhase { to, reason, pid, .. }) =
+                    event.kind
                     && pid == self.server
                 {
                     self.told.push((to, reason));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
-    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase,
-    FORGET_RECEIVED_AFTER, HealthAnswer, KernelEvent, Mode, Moment, Observation, Reading,
+    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase, EventKind,
+    FORGET_RECEIVED_AFTER, HealthAnswer, Mode, Moment, Observation, ProgramEvent, Reading,
     VerdictLimits,
 };
 use umawarden::policy::Policy;
@@ -111,7 +111,7 @@ fn phases(told: &[(Moment, Vec<Observation>)]) -> Vec<(EnginePhase, String)> {
     let mut phases = Vec::new();
     for (at, seen) in told {
         for event in policy.step(*at, seen).events {
-            if let KernelEvent::EnginePhase { to, reason, .. } = event.kind {
+            if let EventKind::Program(ProgramEvent::EnginePhase { to, reason, .. }) = event.kind {
                 phases.push((to, reason));
             }
         }

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::model::{
-    DecisionId, Event, HoldReason, KernelEvent, Moment, Observation, OperatorCommand,
-    OperatorOrder, Past, PastReceived, Pause, Reading, Readings, ReceivedAlert, ReceivedStatus,
+    DecisionId, Event, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Past,
+    PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert, ReceivedStatus,
     ReceivedTurn, RuleSelector, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::promql::{Evaluated, Value, parse};
@@ -100,8 +100,8 @@ fn a_segment_that_starts_later_knows_which_received_alerts_fire() {
         PastReceived { to, alert: Arc::new(alert), utc: Some(moment(1).utc) }
     };
     let said = |seconds, told: PastReceived| {
-        let kind = KernelEvent::ReceivedAlert { to: told.to, alert: told.alert };
-        let event = Event { kind, utc: told.utc, seq: None };
+        let kind = ProgramEvent::ReceivedAlert { to: told.to, alert: told.alert };
+        let event = Event { kind: kind.into(), utc: told.utc, seq: None };
         let said = Said { events: vec![event], ..Said::default() };
         Entry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })
     };

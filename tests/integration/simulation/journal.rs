@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason,
-    KernelEvent, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    PastReboots, PastReceived, RestartState, Verdict,
+    AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, EventKind,
+    HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
+    PastReboots, PastReceived, ProgramEvent, RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -192,7 +192,9 @@ impl Kept {
 
     fn baseline(&self, boot: &Arc<str>) -> Option<u64> {
         self.events().rev().find_map(|(of, event)| match event.kind {
-            KernelEvent::UnaccountedBaseline { bytes } if of == boot => Some(bytes),
+            EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) if of == boot => {
+                Some(bytes)
+            }
             _ => None,
         })
     }
@@ -200,7 +202,7 @@ impl Kept {
     fn stood(&self) -> BTreeMap<Arc<str>, RestartState> {
         let mut stood = BTreeMap::new();
         for (_, event) in self.events() {
-            if let KernelEvent::EngineRestart { engine, to, .. } = &event.kind
+            if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, .. }) = &event.kind
                 && *to != RestartState::Unknown
             {
                 stood.insert(Arc::from(engine.as_str()), *to);
@@ -213,7 +215,7 @@ impl Kept {
     fn received(&self) -> Vec<PastReceived> {
         let mut last: BTreeMap<Arc<str>, (usize, PastReceived)> = BTreeMap::new();
         for (place, (_, event)) in self.events().enumerate() {
-            if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+            if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
                 let (to, alert, utc) = (*to, Arc::clone(alert), event.utc);
                 let told = PastReceived { to, alert, utc };
                 last.insert(Arc::clone(&told.alert.fingerprint), (place, told));

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::world::{GIB, World, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, EngineKind, EnginePhase, EngineReadings, EngineSeen,
-    EngineTarget, Event, ExitStatus, HeldEnd, HeldEnded, HeldTarget, KernelEvent, Killer, Mode,
-    Observation, OutcomeResult, OwnLog, ProcessEnd, ProcessId, Requested, RuleId, Supervisor,
-    Target, Verdict,
+    EngineTarget, Event, EventKind, ExitStatus, HeldEnd, HeldEnded, HeldTarget, Killer, Mode,
+    Observation, OutcomeResult, OwnLog, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId,
+    Supervisor, Target, Verdict,
 };
 
 /// One that somebody has started in a shell.
@@ -25,7 +25,7 @@ fn bare(pid: u32) -> EngineSeen {
 
 fn reports(world: &World) -> Vec<DeathReport> {
     let of = |event: &Event| match &event.kind {
-        KernelEvent::EngineDied { report } => Some((**report).clone()),
+        EventKind::Program(ProgramEvent::EngineDied { report }) => Some((**report).clone()),
         _ => None,
     };
     world.events.iter().filter_map(of).collect()
@@ -61,7 +61,7 @@ fn one_whose_worker_the_kernel_has_killed_is_told_with_that_whatever_it_ended_wi
     assert_eq!(report.memory.unwrap().own_bytes, Some(7 * GIB));
     // Since its process began, by the ticks of that.
     assert!(report.lived_seconds.is_some_and(|lived| (950.0..1_000.0).contains(&lived)));
-    assert_eq!(world.value("uma_kernel_events_total{event=\"engine_died\"}"), Some(1.0));
+    assert_eq!(world.value("uma_events_total{event=\"engine_died\"}"), Some(1.0));
 }
 
 fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEnd {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{
-    KernelEvent, Moment, Observation, Past, ReceivedAlert, ReceivedStatus, ReceivedTurn, Verdict,
+    EventKind, Moment, Observation, Past, ProgramEvent, ReceivedAlert, ReceivedStatus,
+    ReceivedTurn, Verdict,
 };
 use umawarden::policy::Step;
 use umawarden::policy::status::Status;
@@ -243,7 +244,9 @@ impl Checker {
             return Ok(());
         }
         let told = said.events.iter().filter_map(|event| match &event.kind {
-            KernelEvent::ReceivedAlert { to, alert } => Some((Arc::clone(&alert.fingerprint), *to)),
+            EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) => {
+                Some((Arc::clone(&alert.fingerprint), *to))
+            }
             _ => None,
         });
         let mut told: Vec<_> = told.collect();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use umawarden::model::{
     Action, Assessment, Decision, DecisionId, EnginePhase, EngineReadings, EngineSeen,
-    EngineTarget, HealthAnswer, HeldHealth, HeldReadings, HeldSeen, HeldState, KernelEvent,
-    Observation, Outcome, OutcomeResult, ProcessId, Reading, Requested, Source, Supervisor, Target,
-    Verdict,
+    EngineTarget, EventKind, HealthAnswer, HeldHealth, HeldReadings, HeldSeen, HeldState,
+    Observation, Outcome, OutcomeResult, ProcessId, ProgramEvent, Reading, Requested, Source,
+    Supervisor, Target, Verdict,
 };
 use umawarden::policy::Step;
 
@@ -187,20 +187,26 @@ impl Restarts {
     pub fn said(&mut self, said: &Step) {
         for event in &said.events {
             match &event.kind {
-                KernelEvent::EnginePhase { engine, to: EnginePhase::Loading, .. } => {
+                EventKind::Program(ProgramEvent::EnginePhase {
+                    engine,
+                    to: EnginePhase::Loading,
+                    ..
+                }) => {
                     self.loading.insert(engine.clone());
                 }
-                KernelEvent::EnginePhase { engine, .. } => {
+                EventKind::Program(ProgramEvent::EnginePhase { engine, .. }) => {
                     self.loading.remove(engine);
                 }
-                KernelEvent::EngineStuck { engine, stuck, .. } => {
+                EventKind::Program(ProgramEvent::EngineStuck { engine, stuck, .. }) => {
                     let is_known = self.loading.remove(engine);
                     if !stuck && (is_known || self.engines.iter().any(|one| *one.name == **engine))
                     {
                         self.loading.insert(engine.clone());
                     }
                 }
-                KernelEvent::UnaccountedBaseline { bytes } => self.baseline = Some(*bytes),
+                EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) => {
+                    self.baseline = Some(*bytes)
+                }
                 _ => {}
             }
         }

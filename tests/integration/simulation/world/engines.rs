@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, CachePermission, Decision, EngineReadings, Event, KernelEvent, Mode, Observation,
-    OutcomeResult, Target,
+    Action, CachePermission, Decision, EngineReadings, Event, EventKind, Mode, Observation,
+    OutcomeResult, ProgramEvent, Target,
 };
 
 use super::World;
@@ -196,7 +196,9 @@ impl World {
     /// has. Of others supervisors tell, who may lie.
     pub(super) fn are_dead(&mut self, events: &[Event]) -> Result<(), Violation> {
         for event in events {
-            let KernelEvent::EngineDied { report } = &event.kind else { continue };
+            let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind else {
+                continue;
+            };
             let who = &report.who;
             let Some(server) = who.server.filter(|_| who.container.is_none() && who.unit.is_none())
             else {
