@@ -26,21 +26,22 @@ pub struct DoctorArguments {
     #[arg(long)]
     all: bool,
 
-    /// Where procfs is mounted.
-    #[arg(long = "path.procfs", value_name = "DIR", default_value = "/proc")]
-    procfs: PathBuf,
+    /// Where procfs is mounted [default: path.procfs of the configuration, else /proc].
+    #[arg(long = "path.procfs", value_name = "DIR")]
+    procfs: Option<PathBuf>,
 
-    /// Where sysfs is mounted.
-    #[arg(long = "path.sysfs", value_name = "DIR", default_value = "/sys")]
-    sysfs: PathBuf,
+    /// Where sysfs is mounted [default: path.sysfs of the configuration, else /sys].
+    #[arg(long = "path.sysfs", value_name = "DIR")]
+    sysfs: Option<PathBuf>,
 
-    /// The kernel log.
-    #[arg(long = "path.kmsg", value_name = "FILE", default_value = "/dev/kmsg")]
-    kmsg: PathBuf,
+    /// The kernel log [default: path.kmsg of the configuration, else /dev/kmsg].
+    #[arg(long = "path.kmsg", value_name = "FILE")]
+    kmsg: Option<PathBuf>,
 
-    /// The socket of Docker, or of what speaks its language.
-    #[arg(long = "path.docker-socket", value_name = "FILE", default_value = "/run/docker.sock")]
-    docker: PathBuf,
+    /// The socket of Docker or Podman [default: path.docker_socket of the configuration, else
+    /// /run/docker.sock].
+    #[arg(long = "path.docker-socket", value_name = "FILE")]
+    docker: Option<PathBuf>,
 
     /// Where systemd's units are; several times for several folders [default: those of systemd].
     #[arg(long = "path.units", value_name = "DIR")]

@@ -102,3 +102,29 @@ fn a_systemctl_that_hangs_fails_or_lies_leaves_the_files() {
         assert!(names(&found).contains(&"kill_mode"), "{script}: {found:?}");
     }
 }
+
+#[test]
+fn paths_of_the_configuration_are_examined_unless_a_flag_names_others() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (name, release) in [("configured", "5.10.0-of-the-file"), ("named", "6.1.0-of-the-flag")] {
+        fs::create_dir_all(path(name).join("sys/kernel")).unwrap();
+        fs::write(path(name).join("sys/kernel/osrelease"), format!("{release}\n")).unwrap();
+    }
+    let config = path("umawarden.yaml");
+    fs::write(&config, "path: {procfs: configured}\n").unwrap();
+    let all = |more: &[String]| {
+        let output = Command::new(binary())
+            .args(["doctor", "--all", "--json"])
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.path={}", path("storage").display()))
+            .args(more)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let configured = all(&[]);
+    assert!(configured.contains("5.10.0-of-the-file"), "{configured}");
+    let named = all(&[format!("--path.procfs={}", path("named").display())]);
+    assert!(named.contains("6.1.0-of-the-flag"), "{named}");
+}

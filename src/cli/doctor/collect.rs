@@ -13,6 +13,7 @@ use crate::cli::launch::kernel_events;
 use crate::cli::tune::misfits;
 use crate::config::flags::RunFlags;
 use crate::config::reader::{environment, load};
+use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
 use crate::doctor::{ContainerFacts, EngineFacts, Facts, Known, Lack, UnitFacts, unit};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
@@ -46,20 +47,21 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let flags = RunFlags {
         config_file: place.storage.config_file.clone(),
         storage_path: place.storage.storage_path.clone(),
-        procfs: Some(arguments.procfs.clone()),
-        sysfs: Some(arguments.sysfs.clone()),
-        docker_socket: Some(arguments.docker.clone()),
+        procfs: arguments.procfs.clone(),
+        sysfs: arguments.sysfs.clone(),
+        kmsg: arguments.kmsg.clone(),
+        docker_socket: arguments.docker.clone(),
         ..RunFlags::default()
     };
     let loaded = load(&flags, &environment())?;
+    let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg } = loaded.settings.path.clone();
     let client = place.client()?.with_patience(DAEMON_TAKES);
     let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
         what: one.what,
         remedy: one.remedy.to_owned(),
         is_wanted_now: one.wanted_now,
     });
-    let (docker, units) = (arguments.docker.clone(), arguments.units.clone());
-    let kmsg = arguments.kmsg.clone();
+    let units = arguments.units.clone();
     let units = within("the units of systemd", move || all_units(&units));
     let of_engines: Vec<String> = match &units {
         Known::Is((units, _)) => units.iter().map(|unit| unit.name.clone()).collect(),
@@ -68,15 +70,15 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let program = arguments.systemctl.clone();
     Ok(Facts {
         systemd: within("systemd", move || systemctl::ask(program.as_deref(), of_engines)),
-        memory: memory(&arguments.procfs),
-        kernel: line(&arguments.procfs.join("sys/kernel/osrelease")),
-        driver: line_or_absent(&arguments.procfs.join("driver/nvidia/version")),
-        has_pressure: Known::Is(arguments.procfs.join("pressure/memory").exists()),
+        memory: memory(&procfs),
+        kernel: line(&procfs.join("sys/kernel/osrelease")),
+        driver: line_or_absent(&procfs.join("driver/nvidia/version")),
+        has_pressure: Known::Is(procfs.join("pressure/memory").exists()),
         kernel_log: within("the kernel log", move || match kernel_events(&kmsg) {
             Some(events) => Known::Is(events),
             None => Known::Not(format!("{} cannot be opened", kmsg.display())),
         }),
-        settings: settings(arguments),
+        settings: settings(&procfs, &sysfs),
         lacks: Known::Is(lacks.collect()),
         has_daemon: match client.ask("GET", "/api/v1/pause", None) {
             Ok(_) | Err(ClientError::Forbidden(_)) => Known::Is(true),
@@ -141,8 +143,8 @@ fn line_or_absent(path: &Path) -> Known<String> {
     }
 }
 
-fn settings(arguments: &DoctorArguments) -> Known<(String, Vec<crate::doctor::Misfit>)> {
-    match misfits(&arguments.procfs, &arguments.sysfs) {
+fn settings(procfs: &Path, sysfs: &Path) -> Known<(String, Vec<crate::doctor::Misfit>)> {
+    match misfits(procfs, sysfs) {
         Ok(Some(found)) => Known::Is(found),
         Ok(None) => Known::Absent,
         Err(error) => Known::Not(format!("{error:#}")),
