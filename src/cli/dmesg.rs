@@ -16,9 +16,9 @@ use serde::Serialize;
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use crate::cli::output::{self, ReaderGone};
-use crate::model::{Event, EventKind, KernelEvent, Recovery, counted};
-use crate::parse::dmesg::{LogText, Message};
-use crate::parse::kernel::EventAssembler;
+use crate::model::{KernelEvent, Recovery, counted};
+use kernel_faults::dmesg::{LogText, Message};
+use kernel_faults::{EventAssembler, LoggedEvent};
 
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
@@ -182,7 +182,7 @@ struct Report<W: Write> {
     json: bool,
     all: bool,
     assembler: EventAssembler,
-    events: Vec<Event>,
+    events: Vec<LoggedEvent>,
     messages: u64,
     /// Time and identity of the records that were read.
     seen: BTreeSet<(Option<Duration>, u64)>,
@@ -243,10 +243,7 @@ impl<W: Write> Report<W> {
     /// Takes over what the assembler has decided.
     fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
-            let what = match &event.kind {
-                EventKind::Kernel(fault) => describe(fault),
-                EventKind::Program(_) => continue,
-            };
+            let what = describe(&event.kind);
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
@@ -355,7 +352,7 @@ fn identity(message: &Message) -> Option<u64> {
 #[derive(Serialize)]
 struct Object<'a> {
     #[serde(flatten)]
-    event: &'a Event,
+    event: &'a LoggedEvent,
     /// Where the log has the wall time without its zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     utc_from: Option<&'static str>,
@@ -366,7 +363,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn of(event: &'a Event, message: Option<&Message>, provenance: &'static str) -> Self {
+    fn of(event: &'a LoggedEvent, message: Option<&Message>, provenance: &'static str) -> Self {
         Self {
             event,
             utc_from: message.and_then(utc_from),

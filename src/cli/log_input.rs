@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use rustix::fs::OFlags;
 
 use crate::cli::output::errln;
-use crate::parse::dmesg::{JsonRecords, LogText, Message, begins_with_records};
+use kernel_faults::dmesg::{JsonRecords, LogText, Message, begins_with_records};
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::network;
 use super::session::Place;
 use crate::model::{EngineTarget, ProcessId, Proof};
-use crate::parse::kernel::container_id;
 use crate::parse::process::{TcpSocket, cgroup, is_within, stat, tcp_sockets, user_id};
+use kernel_faults::container_id;
 
 /// Rows of some 50,000 sockets.
 const MOST_SOCKET_BYTES: u64 = 8 << 20;

@@ -4,6 +4,7 @@
 //! `umawarden history --json` and `/api/v1/events` speak it.
 
 use jiff::Timestamp;
+use kernel_faults::LoggedEvent;
 use serde::{Deserialize, Serialize};
 
 use super::{KernelEvent, ProgramEvent};
@@ -88,6 +89,12 @@ impl EventKind {
             Self::Kernel(event) => event.kind(),
             Self::Program(event) => event.kind(),
         }
+    }
+}
+
+impl From<LoggedEvent> for Event {
+    fn from(event: LoggedEvent) -> Self {
+        Self { kind: event.kind.into(), utc: event.utc, seq: event.seq }
     }
 }
 

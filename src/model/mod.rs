@@ -18,7 +18,6 @@ mod gpu;
 mod held;
 mod holder;
 mod identity;
-mod kernel_event;
 mod moment;
 mod observation;
 mod operator;
@@ -79,7 +78,7 @@ pub use held::{
 };
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
-pub use kernel_event::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};

@@ -1,16 +1,13 @@
-//! Text into typed facts: kernel-log records, kernel faults, `/proc` files. Pure.
+//! Text into typed facts: `/proc` files, answers of engines and servers. Pure.
 
 pub mod alertmanager;
 pub mod container;
-pub mod dmesg;
 pub mod engine;
 pub mod exposition;
 pub mod file_sd;
 pub mod gpu;
 pub mod header_lines;
 pub mod held_object;
-pub mod kernel;
-pub mod kmsg;
 pub mod model_config;
 pub mod proc;
 pub mod process;

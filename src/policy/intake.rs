@@ -14,7 +14,7 @@ use crate::model::{
     EngineReadings, Event, KernelRecord, Moment, Observation, OperatorCommand, OperatorOrder,
     Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
 };
-use crate::parse::kernel::KernelLine;
+use kernel_faults::KernelLine;
 
 /// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
 /// machine may: after a suspend the first thing seen may be a line of the kernel log.
@@ -116,7 +116,8 @@ impl Policy {
     /// What one view has begun to tell, another does not go on with: only one may be forged.
     fn set_log_view(&mut self, at: Moment, view: LogView, step: &mut Step) {
         if self.counters.set_kernel_log(view, at, &mut self.store) {
-            self.kernel_log.finish(&mut step.events);
+            self.kernel_log.finish(&mut self.logged);
+            step.events.extend(self.logged.drain(..).map(Event::from));
         }
     }
 
@@ -143,7 +144,8 @@ impl Policy {
             caller: record.caller.as_deref(),
             text: &record.text,
         };
-        self.kernel_log.feed(&line, &mut step.events);
+        self.kernel_log.feed(&line, &mut self.logged);
+        step.events.extend(self.logged.drain(..).map(Event::from));
         written
     }
 

@@ -44,7 +44,6 @@ use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, EngineTarget, Event, Mode,
     Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
-use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
 use cluster::Cluster;
 use counters::Counters;
@@ -54,6 +53,7 @@ use gate::NodeGate;
 use gpu::Gpus;
 use group::Group;
 use guard::Guard;
+use kernel_faults::{EventAssembler, LoggedEvent};
 use pace::Memory;
 use reboot::Reboots;
 use received::Received;
@@ -124,6 +124,8 @@ pub struct Policy {
     store: SeriesStore,
     sources: SourceTable,
     kernel_log: EventAssembler,
+    /// What the assembler has just found; empty between steps.
+    logged: Vec<LoggedEvent>,
     /// Kernel events that an earlier run of this program has counted, by sequence number.
     already_counted: BTreeSet<u64>,
     counters: Counters,
@@ -187,6 +189,7 @@ impl Policy {
             store,
             sources: SourceTable::default(),
             kernel_log: EventAssembler::new(),
+            logged: Vec::new(),
             already_counted: BTreeSet::new(),
             counters,
             groups: Vec::new(),
@@ -281,7 +284,8 @@ impl Policy {
         }
         // More records may wait to be read, so what is unfinished has been silent only until the
         // last one; in a backlog that may be long ago.
-        self.kernel_log.tick(newest_record.unwrap_or(at.uptime), &mut step.events);
+        self.kernel_log.tick(newest_record.unwrap_or(at.uptime), &mut self.logged);
+        step.events.extend(self.logged.drain(..).map(Event::from));
         if !self.already_counted.is_empty() {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));

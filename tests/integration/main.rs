@@ -26,7 +26,6 @@ mod gpu;
 mod held;
 mod history;
 mod journal;
-mod kernel_events;
 mod kernel_log_source;
 mod launch;
 mod layers;

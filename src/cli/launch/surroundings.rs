@@ -12,12 +12,12 @@ use jiff::Timestamp;
 
 use super::clock;
 use crate::model::{DeathMemory, Event, Moment, Observation, Reading};
-use crate::parse::dmesg::LogText;
-use crate::parse::kernel::{EventAssembler, KernelLine, container_id};
 use crate::parse::proc::derived::unaccounted;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
 use crate::parse::process;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
+use kernel_faults::dmesg::LogText;
+use kernel_faults::{EventAssembler, KernelLine, container_id};
 
 /// The largest ring that a kernel can have holds fewer.
 const MOST_RECORDS: usize = 1 << 20;
@@ -143,7 +143,7 @@ fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
         && source.read(read, &mut seen, RECORDS_AT_ONCE) == ReadEnd::More
     {}
     told.is_kernel_log_read = source.reader() != Reader::None;
-    let mut assembler = EventAssembler::new();
+    let (mut assembler, mut events) = (EventAssembler::new(), Vec::new());
     for observation in &seen {
         match observation {
             Observation::KernelRecord(record) if record.utc >= earlier(since.utc) => {
@@ -156,7 +156,7 @@ fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
                     caller: record.caller.as_deref(),
                     text: &record.text,
                 };
-                assembler.feed(&line, &mut told.events);
+                assembler.feed(&line, &mut events);
             }
             Observation::KernelRecordsLost(lost) => told.not_known.push(format!(
                 "{lost} records of the kernel log were overwritten before they were read"
@@ -164,7 +164,8 @@ fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
             _ => {}
         }
     }
-    assembler.finish(&mut told.events);
+    assembler.finish(&mut events);
+    told.events.extend(events.into_iter().map(Event::from));
 }
 
 fn earlier(utc: Timestamp) -> Timestamp {
@@ -219,7 +220,7 @@ fn events_in(journal: &[u8]) -> Vec<Event> {
         assembler.feed(&message.kernel_line(), &mut events);
     }
     assembler.finish(&mut events);
-    events
+    events.into_iter().map(Event::from).collect()
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use crate::model::{
     DecisionId, FORGET_RECEIVED_AFTER, KernelRecord, METRICS, Mode, Moment, Observation, Reading,
     Readings, Schema, SeriesKey, Source, VerdictLimits,
 };
-use crate::parse::dmesg::Message;
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+use kernel_faults::dmesg::Message;
 
 /// The clock starts so long before the first record, for its increase to be seen.
 const LEAD: Duration = Duration::from_secs(1);

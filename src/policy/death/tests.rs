@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{EventKind, KernelEvent, KillerDaemon, OomConstraint};
-use crate::parse::kernel::{EventAssembler, KernelLine};
+use kernel_faults::{EventAssembler, KernelLine};
 
 const SERVER: ProcessId = ProcessId { pid: 100, start_ticks: 10_000 };
 const WORKER: ProcessId = ProcessId { pid: 101, start_ticks: 11_000 };
@@ -50,7 +50,7 @@ fn kernel_log(lines: &[(u64, &str)]) -> Vec<Event> {
         assembler.feed(&line, &mut events);
     }
     assembler.finish(&mut events);
-    events
+    events.into_iter().map(Event::from).collect()
 }
 
 fn oom_of_worker(pid: u32, seconds: u64) -> Vec<Event> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::model::{ProcessId, Proof};
 use crate::parse::container::Containers;
-use crate::parse::kernel::container_id;
 use crate::parse::process::{cgroup, is_within, stat, system_unit};
+use kernel_faults::container_id;
 
 /// The control group namespace in which paths begin at the root of the machine
 /// (PROC_CGROUP_INIT_INO). In another one they begin wherever somebody has made it.

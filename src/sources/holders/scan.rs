@@ -12,11 +12,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 use super::memory::{Queued, Queues, Tally, sockets};
 use crate::model::{HiddenProcess, Holder, HolderReadings, ProcessId, Reading, TaskSeen};
 use crate::parse::held_object::{HeldObject, driver_majors, is_monitor};
-use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sources::is_procfs;
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
+use kernel_faults::container_id;
 
 /// A scan without descriptors finds nobody's.
 const TOO_MANY_OPEN: &str =

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{ReadClock, ResumeFrom};
 use crate::model::{KernelRecord, Observation, SYSLOG_SEQ_BASE};
-use crate::parse::kmsg::{Record, parse_record};
+use kernel_faults::kmsg::{Record, parse_record};
 
 /// Numbers per microsecond of the syslog(2) ring: its lines bear
 /// `SYSLOG_SEQ_BASE + microseconds since boot * 1000 + n`, where `n` counts the lines that share a

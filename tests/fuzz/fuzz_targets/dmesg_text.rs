@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::dmesg::{JsonRecords, LogText};
-use umawarden::parse::kernel::EventAssembler;
+use kernel_faults::dmesg::{JsonRecords, LogText};
+use kernel_faults::EventAssembler;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut log = LogText::new();

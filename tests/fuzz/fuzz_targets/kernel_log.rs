@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::kernel::{EventAssembler, KernelLine};
+use kernel_faults::{EventAssembler, KernelLine};
 
 fuzz_target!(|text: &str| {
     let mut assembler = EventAssembler::new();

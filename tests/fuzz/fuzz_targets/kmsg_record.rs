@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::kmsg;
+use kernel_faults::kmsg;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(record) = kmsg::parse_record(bytes) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::kmsg::parse_record;
+use kernel_faults::kmsg::parse_record;
 use umawarden::sources::kernel_log::pieces;
 
 /// A record is never longer.

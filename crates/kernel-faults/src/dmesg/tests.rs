@@ -122,7 +122,7 @@ fn wall_time_is_known_only_with_its_zone() {
 /// left out.
 fn damaged_json() -> impl Strategy<Value = String> {
     let forms = [
-        include_str!("../../../tests/fixtures/kernel/real-6.18-memcg-json.log"),
+        include_str!("../../../../tests/fixtures/kernel/real-6.18-memcg-json.log"),
         "{\"__REALTIME_TIMESTAMP\":\"1795312800250000\",\"_TRANSPORT\":\"kernel\",\"PRIORITY\":\"3\",\
          \"SYSLOG_IDENTIFIER\":\"kernel\",\"MESSAGE\":[79,79,77]}\n\
          {\"MESSAGE\":\"x\",\"SYSLOG_FACILITY\":\"0\",\"__MONOTONIC_TIMESTAMP\":\"12\"}\n",

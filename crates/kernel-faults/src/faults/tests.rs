@@ -3,15 +3,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{EventKind, KernelEvent, OomConstraint};
+use crate::{KernelEvent, OomConstraint};
 
 /// Events of a log whose lines are a millisecond apart and numbered from 1.
-fn events(lines: &[&str]) -> Vec<Event> {
+fn events(lines: &[&str]) -> Vec<LoggedEvent> {
     let lines: Vec<(Option<&str>, &str)> = lines.iter().map(|line| (None, *line)).collect();
     events_by(&lines)
 }
 
-fn events_by(lines: &[(Option<&str>, &str)]) -> Vec<Event> {
+fn events_by(lines: &[(Option<&str>, &str)]) -> Vec<LoggedEvent> {
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
     for (number, (caller, text)) in lines.iter().enumerate() {
@@ -32,11 +32,11 @@ fn line<'a>(seq: u64, caller: Option<&'a str>, text: &'a str) -> KernelLine<'a> 
     }
 }
 
-fn kills(events: &[Event]) -> Vec<(u32, String)> {
+fn kills(events: &[LoggedEvent]) -> Vec<(u32, String)> {
     events
         .iter()
         .filter_map(|event| match &event.kind {
-            EventKind::Kernel(KernelEvent::OomKill { pid, comm, .. }) => Some((*pid, comm.clone())),
+            KernelEvent::OomKill { pid, comm, .. } => Some((*pid, comm.clone())),
             _ => None,
         })
         .collect()
@@ -92,7 +92,6 @@ fn a_trace_is_one_kill_with_all_that_it_tells() {
             driver: true,
             container: None,
         }
-        .into()
     );
     assert_eq!(events[0].seq, Some(10));
     assert_eq!(events[1].kind.kind(), "oom_reaped");
@@ -118,8 +117,7 @@ fn dropping_any_one_line_leaves_exactly_one_kill() {
         rest.remove(dropped);
         let events = events(&rest);
         assert_eq!(kills(&events), [(42, "a".to_owned())], "without {:?}", lines[dropped]);
-        let EventKind::Kernel(KernelEvent::OomKill { oom_memcg, trigger_comm, constraint, .. }) =
-            &events[0].kind
+        let KernelEvent::OomKill { oom_memcg, trigger_comm, constraint, .. } = &events[0].kind
         else {
             panic!("{events:?}");
         };
@@ -135,7 +133,7 @@ fn doubling_every_line_changes_nothing() {
     let once = events(&refs(&lines));
     let twice: Vec<&str> = lines.iter().flat_map(|line| [line.as_str(); 2]).collect();
     let doubled = events(&twice);
-    let kinds = |events: &[Event]| events.iter().map(|e| e.kind.clone()).collect::<Vec<_>>();
+    let kinds = |events: &[LoggedEvent]| events.iter().map(|e| e.kind.clone()).collect::<Vec<_>>();
     assert_eq!(kinds(&doubled), kinds(&once));
     let noise = vec!["usb 1-1: new device"; 3_000];
     let again = [refs(&lines), noise, refs(&lines)].concat();
@@ -152,9 +150,7 @@ fn the_summary_may_be_broken_at_any_byte() {
         broken.extend([head, tail, lines[9].as_str()]);
         let events = events(&broken);
         assert_eq!(kills(&events), [(42, "b".to_owned())], "broken at {head:?}");
-        let EventKind::Kernel(KernelEvent::OomKill { memcg, .. }) = &events[0].kind else {
-            panic!()
-        };
+        let KernelEvent::OomKill { memcg, .. } = &events[0].kind else { panic!() };
         assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
     }
 }
@@ -180,7 +176,7 @@ fn a_line_of_the_driver_may_be_broken_at_any_byte() {
         "NVRM: _iovaspaceCreate: failed to allocate 0x176028 bytes for IOVA mapping metadata",
         "NVRM: report: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
     ] {
-        let kinds = |lines: &[&str]| -> Vec<EventKind> {
+        let kinds = |lines: &[&str]| -> Vec<KernelEvent> {
             events(lines).into_iter().map(|event| event.kind).collect()
         };
         let expected = kinds(&[whole]);
@@ -234,7 +230,7 @@ fn a_trace_that_a_slow_console_prints_for_long_is_whole() {
     for (number, text) in lines[7..].iter().enumerate() {
         feed(40_200 + number as u64, text);
     }
-    let EventKind::Kernel(KernelEvent::OomKill { trigger_comm, driver, .. }) = &out[0].kind else {
+    let KernelEvent::OomKill { trigger_comm, driver, .. } = &out[0].kind else {
         panic!("no kill: {out:?}");
     };
     assert_eq!((trigger_comm.as_deref(), *driver), (Some("a"), true));
@@ -320,9 +316,9 @@ fn stacks_of_other_tasks_between_its_lines_are_not_the_traces() {
         " nv_alloc_pages+0x1/0x2 [nvidia]",
         "WARNING: CPU: 2 PID: 8 at mm/x.c:1 x+0x1/0x2",
     ];
-    let driver = |events: &[Event]| {
+    let driver = |events: &[LoggedEvent]| {
         events.iter().find_map(|event| match event.kind {
-            EventKind::Kernel(KernelEvent::OomKill { driver, .. }) => Some(driver),
+            KernelEvent::OomKill { driver, .. } => Some(driver),
             _ => None,
         })
     };
@@ -372,7 +368,7 @@ proptest! {
         let lines = trace(&trigger, &victim, pid);
         let whole = events(&refs(&lines));
         prop_assert_eq!(kills(&whole), [(pid, victim.clone())]);
-        let EventKind::Kernel(KernelEvent::OomKill { trigger_comm, memcg, .. }) = &whole[0].kind else { panic!() };
+        let KernelEvent::OomKill { trigger_comm, memcg, .. } = &whole[0].kind else { panic!() };
         prop_assert_eq!(trigger_comm.as_deref(), Some(&*trigger));
         let sub = format!("/limit{}/sub", pid);
         prop_assert_eq!(memcg.as_deref(), Some(&*sub));
@@ -397,7 +393,7 @@ proptest! {
         found.sort();
         prop_assert_eq!(found, [(42, "b".to_owned()), (77, "d".to_owned())]);
         for event in &events {
-            if let EventKind::Kernel(KernelEvent::OomKill { pid, trigger_comm, .. }) = &event.kind {
+            if let KernelEvent::OomKill { pid, trigger_comm, .. } = &event.kind {
                 let trigger = if *pid == 42 { "a" } else { "c" };
                 prop_assert_eq!(trigger_comm.as_deref(), Some(trigger));
             }
@@ -450,13 +446,13 @@ proptest! {
         callers: bool,
     ) {
         let mut lines: Vec<String> = [
-            include_str!("../../../tests/fixtures/kernel/oom-global-driver.log"),
-            include_str!("../../../tests/fixtures/kernel/oom-interleaved-lost-split.log"),
-            include_str!("../../../tests/fixtures/kernel/oom-group.log"),
-            include_str!("../../../tests/fixtures/kernel/oom-4.x.log"),
-            include_str!("../../../tests/fixtures/kernel/nvrm.log"),
-            include_str!("../../../tests/fixtures/kernel/xid.log"),
-            include_str!("../../../tests/fixtures/kernel/hung-tasks.log"),
+            include_str!("../../../../tests/fixtures/kernel/oom-global-driver.log"),
+            include_str!("../../../../tests/fixtures/kernel/oom-interleaved-lost-split.log"),
+            include_str!("../../../../tests/fixtures/kernel/oom-group.log"),
+            include_str!("../../../../tests/fixtures/kernel/oom-4.x.log"),
+            include_str!("../../../../tests/fixtures/kernel/nvrm.log"),
+            include_str!("../../../../tests/fixtures/kernel/xid.log"),
+            include_str!("../../../../tests/fixtures/kernel/hung-tasks.log"),
         ]
         .iter()
         .flat_map(|log| log.lines())

@@ -3,7 +3,7 @@
 //! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may hold
 //! anything, so lines are read from their ends, where only numbers stand.
 
-use crate::model::OomConstraint;
+use crate::OomConstraint;
 
 use super::text::{fits_comm, number, pid, whole_pid};
 

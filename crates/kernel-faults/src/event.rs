@@ -1,6 +1,19 @@
 //! Faults that the kernel log reports, typed.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+/// A fault, with its time and its record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoggedEvent {
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: KernelEvent,
+    /// When, if the log carries wall time.
+    pub utc: Option<Timestamp>,
+    /// Sequence number of the record that completed the event. `None` where the log carries none.
+    pub seq: Option<u64>,
+}
 
 /// Which memory a failed driver allocation was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

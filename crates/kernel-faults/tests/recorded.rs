@@ -8,10 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use kernel_faults::dmesg::{LogText, Message};
+use kernel_faults::{EventAssembler, KernelEvent, KernelLine, LoggedEvent};
 use proptest::prelude::*;
-use umawarden::model::{Event, EventKind, KernelEvent};
-use umawarden::parse::dmesg::{LogText, Message};
-use umawarden::parse::kernel::{EventAssembler, KernelLine};
 
 /// Other forms of a log that is there anyway, and one whose clock goes back, as no live one's does.
 const LEFT_OUT: [&str; 8] = [
@@ -27,7 +26,7 @@ const LEFT_OUT: [&str; 8] = [
 
 /// The messages of every fixture, in the order of their names.
 fn logs() -> Vec<(String, Vec<Message>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kernel");
     let mut logs: Vec<(String, Vec<Message>)> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -56,7 +55,7 @@ fn line(number: usize, message: &Message) -> KernelLine<'_> {
     }
 }
 
-fn events(messages: &[Message]) -> Vec<Event> {
+fn events(messages: &[Message]) -> Vec<LoggedEvent> {
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
     for (number, message) in messages.iter().enumerate() {
@@ -69,7 +68,7 @@ fn events(messages: &[Message]) -> Vec<Event> {
 
 /// The same with a stop after each of these lines: what was given by then is kept, once a record,
 /// and reading goes on where something was pending.
-fn events_with_stops(messages: &[Message], stops: &[usize]) -> BTreeMap<u64, Event> {
+fn events_with_stops(messages: &[Message], stops: &[usize]) -> BTreeMap<u64, LoggedEvent> {
     let mut kept = BTreeMap::new();
     let mut from = 0;
     for stop in stops.iter().copied().chain([messages.len()]) {
@@ -105,7 +104,7 @@ fn no_record_gives_two_events() {
 fn a_kill_is_dated_by_a_line_that_names_its_victim() {
     for (name, messages) in logs() {
         for event in events(&messages) {
-            let EventKind::Kernel(KernelEvent::OomKill { pid, .. }) = &event.kind else { continue };
+            let KernelEvent::OomKill { pid, .. } = &event.kind else { continue };
             let text = &messages[usize::try_from(event.seq.unwrap()).unwrap()].text;
             let named = ["Killed process", "oom-kill:", "Kill process"]
                 .iter()
@@ -118,7 +117,7 @@ fn a_kill_is_dated_by_a_line_that_names_its_victim() {
 #[test]
 fn a_stop_after_any_one_line_changes_nothing() {
     for (name, messages) in logs() {
-        let whole: BTreeMap<u64, Event> =
+        let whole: BTreeMap<u64, LoggedEvent> =
             events(&messages).into_iter().map(|event| (event.seq.unwrap(), event)).collect();
         for stop in 0..=messages.len() {
             let again = events_with_stops(&messages, &[stop]);
@@ -135,7 +134,7 @@ proptest! {
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 1..12),
     ) {
         for (name, messages) in logs() {
-            let whole: BTreeMap<u64, Event> =
+            let whole: BTreeMap<u64, LoggedEvent> =
                 events(&messages).into_iter().map(|event| (event.seq.unwrap(), event)).collect();
             let mut stops: Vec<usize> =
                 cuts.iter().map(|cut| cut.index(messages.len() + 1)).collect();

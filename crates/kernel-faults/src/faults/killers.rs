@@ -1,6 +1,6 @@
 //! Daemons in user space that kill for memory, in the words of their own log lines.
 
-use crate::model::{KernelEvent, KillerDaemon};
+use crate::{KernelEvent, KillerDaemon};
 
 use super::text::{pid, whole_pid};
 

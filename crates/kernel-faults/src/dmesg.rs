@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::kernel::KernelLine;
+use super::KernelLine;
 use super::kmsg;
 
 pub use local::LocalTime;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Event, KernelEvent, OomConstraint};
+use crate::{KernelEvent, LoggedEvent, OomConstraint};
 
 use super::KernelLine;
 use super::oom::{self, Cgroups, Frame, Killed, Summary};
@@ -21,8 +21,8 @@ impl Anchor {
         Self { seq: line.seq, utc: line.utc }
     }
 
-    pub(super) fn event(self, kind: KernelEvent) -> Event {
-        Event { kind: kind.into(), utc: self.utc, seq: self.seq }
+    pub(super) fn event(self, kind: KernelEvent) -> LoggedEvent {
+        LoggedEvent { kind, utc: self.utc, seq: self.seq }
     }
 }
 

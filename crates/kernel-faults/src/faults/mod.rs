@@ -1,7 +1,7 @@
-//! The meaning of the kernel log: lines in, [`Event`]s out.
+//! The meaning of the kernel log: lines in, [`LoggedEvent`]s out.
 //!
 //! A new event: its grammar in the file of its subsystem, a variant of
-//! [`crate::model::KernelEvent`], an arm in [`EventAssembler::feed`], a fixture in
+//! [`crate::KernelEvent`], an arm in [`EventAssembler::feed`], a fixture in
 //! `tests/fixtures/kernel`.
 //!
 //! Every matcher is anchored at the start of the message: kernel-like text that another message
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Event, KernelEvent};
+use crate::{KernelEvent, LoggedEvent};
 
 use killers::Killer;
 use nvidia::Nvidia;
@@ -149,7 +149,7 @@ impl EventAssembler {
     }
 
     /// Takes in the next line; complete events are appended to `out`.
-    pub fn feed(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    pub fn feed(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.now.line += 1;
         if line.uptime.is_some() {
             self.now.uptime = line.uptime;
@@ -163,7 +163,7 @@ impl EventAssembler {
         }
     }
 
-    fn feed_kernel(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn feed_kernel(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         if self.join_broken(line, out)
             || self.join_broken_kill(line, out)
             || self.join_broken_cgroup(line, out)
@@ -188,7 +188,7 @@ impl EventAssembler {
         }
     }
 
-    fn feed_nvidia(&mut self, message: Nvidia, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn feed_nvidia(&mut self, message: Nvidia, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         let (event, unfinished) = match message {
             Nvidia::Event(event) => (Some(event), false),
             Nvidia::Unfinished(event) => (event, true),
@@ -205,7 +205,7 @@ impl EventAssembler {
     }
 
     /// Whether the line is the rest of a message of the driver that was broken.
-    fn join_broken(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) -> bool {
+    fn join_broken(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) -> bool {
         let Some(broken) = &self.broken else { return false };
         if broken.caller.as_deref() != line.caller {
             return false;
@@ -228,7 +228,7 @@ impl EventAssembler {
         false
     }
 
-    fn feed_task(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn feed_task(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.expect_other_stack(None, line);
         let about = self.hung.iter().rev().find_map(|held| {
             tasks::lock(line.text, &held.comm, held.pid).map(|lock| (held.anchor, held.at, lock))
@@ -257,7 +257,7 @@ impl EventAssembler {
         }
     }
 
-    fn feed_killer(&mut self, identifier: &str, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn feed_killer(&mut self, identifier: &str, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         let kill = match killers::parse(identifier, line.text) {
             Some(Killer::Kill(kill)) => kill,
             Some(Killer::Failed) => {
@@ -287,7 +287,7 @@ impl EventAssembler {
         }
     }
 
-    fn release_killer(&mut self, out: &mut Vec<Event>) {
+    fn release_killer(&mut self, out: &mut Vec<LoggedEvent>) {
         let Some(held) = self.held_killer.take() else { return };
         if let KernelEvent::UserspaceKill { comm: Some(comm), .. } = &held.event {
             let entry = Remembered {
@@ -303,13 +303,13 @@ impl EventAssembler {
     }
 
     /// Tells the time while no line comes. `now` is on the clock of [`KernelLine::uptime`].
-    pub fn tick(&mut self, now: Duration, out: &mut Vec<Event>) {
+    pub fn tick(&mut self, now: Duration, out: &mut Vec<LoggedEvent>) {
         self.now.uptime = Some(now);
         self.expire(true, out);
     }
 
     /// The log has ended: everything that is held is decided.
-    pub fn finish(&mut self, out: &mut Vec<Event>) {
+    pub fn finish(&mut self, out: &mut Vec<LoggedEvent>) {
         out.extend(self.broken.take().and_then(BrokenMessage::finish));
         self.finish_broken_kill(out);
         for trace in std::mem::take(&mut self.traces) {
@@ -348,7 +348,7 @@ impl EventAssembler {
 
     /// Decides what has been silent for long. `at_deadline` includes the very instant of a
     /// deadline.
-    fn expire(&mut self, at_deadline: bool, out: &mut Vec<Event>) {
+    fn expire(&mut self, at_deadline: bool, out: &mut Vec<LoggedEvent>) {
         let now = self.now;
         let late = Duration::from_nanos(u64::from(at_deadline));
         let over = |at: &Position, time: Duration, lines: u64| {
@@ -377,7 +377,7 @@ impl EventAssembler {
 }
 
 impl HeldHungTask {
-    fn finish(self, lock: Option<tasks::Lock<'_>>) -> Event {
+    fn finish(self, lock: Option<tasks::Lock<'_>>) -> LoggedEvent {
         let (owner_pid, owner_comm) = match lock {
             Some(tasks::Lock::Owner { pid, comm }) => (Some(pid), Some(comm.to_owned())),
             Some(tasks::Lock::Unknown) | None => (None, None),
@@ -403,7 +403,7 @@ impl BrokenMessage {
         }
     }
 
-    fn finish(self) -> Option<Event> {
+    fn finish(self) -> Option<LoggedEvent> {
         self.event.map(|event| self.anchor.event(event))
     }
 }

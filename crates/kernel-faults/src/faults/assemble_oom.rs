@@ -1,6 +1,6 @@
 //! The lines of OOM traces, put together.
 
-use crate::model::{Event, KernelEvent};
+use crate::{KernelEvent, LoggedEvent};
 
 use super::oom::{self, Killed, OomLine, Summary};
 use super::trace::{Anchor, Trace};
@@ -14,7 +14,7 @@ impl EventAssembler {
         &mut self,
         message: OomLine<'_>,
         line: &KernelLine<'_>,
-        out: &mut Vec<Event>,
+        out: &mut Vec<LoggedEvent>,
     ) {
         match message {
             OomLine::Invoked { comm } => self.invoked(comm, line, out),
@@ -50,7 +50,7 @@ impl EventAssembler {
         }
     }
 
-    fn invoked(&mut self, comm: &str, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn invoked(&mut self, comm: &str, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         let repeated = self.traces.last().is_some_and(|trace| {
             trace.last.line + 1 == self.now.line
                 && trace.body_lines == 0
@@ -78,7 +78,7 @@ impl EventAssembler {
         self.push_trace(trace, out);
     }
 
-    fn push_trace(&mut self, trace: Trace, out: &mut Vec<Event>) {
+    fn push_trace(&mut self, trace: Trace, out: &mut Vec<LoggedEvent>) {
         if self.traces.len() >= MOST_HELD {
             let oldest = self.traces.remove(0);
             self.finish_trace(&oldest, out);
@@ -207,7 +207,7 @@ impl EventAssembler {
         }
     }
 
-    fn summary(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn summary(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         let summary = oom::summary(line.text);
         if let Some(summary) = &summary
             && let Some(trace) = self
@@ -317,7 +317,7 @@ impl EventAssembler {
         comm: &str,
         memcg: bool,
         line: &KernelLine<'_>,
-        out: &mut Vec<Event>,
+        out: &mut Vec<LoggedEvent>,
     ) {
         let fitting = self
             .traces
@@ -351,7 +351,7 @@ impl EventAssembler {
         }
     }
 
-    fn killed(&mut self, killed: Killed<'_>, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn killed(&mut self, killed: Killed<'_>, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.finish_broken_kill(out);
         if self.is_repeated(&killed, line.text) {
             for trace in self.traces.iter_mut().filter(|trace| trace.chose(killed.pid)) {
@@ -409,7 +409,7 @@ impl EventAssembler {
     pub(super) fn join_broken_cgroup(
         &mut self,
         line: &KernelLine<'_>,
-        out: &mut Vec<Event>,
+        out: &mut Vec<LoggedEvent>,
     ) -> bool {
         let Some(broken) = &self.broken_cgroup else { return false };
         let close = self.now.line - broken.at.line <= super::BROKEN_MESSAGE_LINES;
@@ -437,13 +437,17 @@ impl EventAssembler {
     }
 
     /// A kill whose line is cut: its figures may follow in the next record.
-    fn killed_unfinished(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
+    fn killed_unfinished(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.finish_broken_kill(out);
         self.broken_kill = Some(BrokenMessage::new(line, self.now, None));
     }
 
     /// Whether the line is the rest of a `Killed process` line.
-    pub(super) fn join_broken_kill(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) -> bool {
+    pub(super) fn join_broken_kill(
+        &mut self,
+        line: &KernelLine<'_>,
+        out: &mut Vec<LoggedEvent>,
+    ) -> bool {
         let Some(broken) = &self.broken_kill else { return false };
         let joined = format!("{}{}", broken.text, line.text);
         let other = is_other_message(line.text) || broken.caller.as_deref() != line.caller;
@@ -462,7 +466,7 @@ impl EventAssembler {
         true
     }
 
-    pub(super) fn finish_broken_kill(&mut self, out: &mut Vec<Event>) {
+    pub(super) fn finish_broken_kill(&mut self, out: &mut Vec<LoggedEvent>) {
         let Some(broken) = self.broken_kill.take() else { return };
         if let Some(OomLine::KilledUnfinished(killed)) = oom::parse(&broken.text) {
             let line = KernelLine {
@@ -483,7 +487,7 @@ impl EventAssembler {
         comm: &str,
         reaped: bool,
         line: &KernelLine<'_>,
-        out: &mut Vec<Event>,
+        out: &mut Vec<LoggedEvent>,
     ) {
         self.confirm(pid, out);
         let repeated = self.reaped.iter().any(|earlier| {
@@ -512,7 +516,7 @@ impl EventAssembler {
     }
 
     /// The reaper works on victims only: a process that was chosen has been killed.
-    fn confirm(&mut self, pid: u32, out: &mut Vec<Event>) {
+    fn confirm(&mut self, pid: u32, out: &mut Vec<LoggedEvent>) {
         let at = self
             .traces
             .iter()
@@ -530,7 +534,7 @@ impl EventAssembler {
     }
 
     /// A trace has ended: a kill whose own line was lost is told now.
-    pub(super) fn finish_trace(&mut self, trace: &Trace, out: &mut Vec<Event>) {
+    pub(super) fn finish_trace(&mut self, trace: &Trace, out: &mut Vec<LoggedEvent>) {
         let Some((pid, comm, anchor)) = trace.unconfirmed() else { return };
         out.push(anchor.event(trace.kill(pid, comm, None)));
         let comm = comm.to_owned();

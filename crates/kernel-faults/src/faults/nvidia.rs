@@ -2,7 +2,7 @@
 //!
 //! Shapes: `NV_PRINTF` and `nvCheckOk…` of open-gpu-kernel-modules; the Xid catalogue.
 
-use crate::model::{KernelEvent, Pool, Recovery};
+use crate::{KernelEvent, Pool, Recovery};
 
 use super::text::{fits_comm, gpu_prefix, hex, identifier, number, pid, whole_pid};
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Message;
 use super::stamp::{self, Clock};
-use crate::parse::kmsg;
+use crate::kmsg;
 
 /// Longer entries are not read.
 const LONGEST_ENTRY: usize = 256 * 1024;

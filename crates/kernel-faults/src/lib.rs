@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+
+pub mod dmesg;
+mod event;
+mod faults;
+pub mod kmsg;
+
+pub use event::{KernelEvent, KillerDaemon, LoggedEvent, OomConstraint, Pool, Recovery};
+pub use faults::{EventAssembler, KernelLine, container_id};
