@@ -23,6 +23,8 @@ pub struct PrintArguments {
 
 #[derive(Debug, Subcommand)]
 enum Printed {
+    /// The configuration file with all keys, their defaults and what they mean.
+    Config,
     /// A unit for the daemon; or, with a command, for an engine that waits for memory.
     SystemdUnit(UnitArguments),
 }
@@ -62,6 +64,9 @@ has died too often. Put it where its first line says, and: sudo systemctl daemon
 
 Exit codes: 0 printed, 2 the arguments cannot be used.";
 
+/// All keys of the configuration file, commented out. The book shows the same file.
+const CONFIG: &str = include_str!("../../packaging/umawarden.yaml");
+
 /// Beyond the gate's own time.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -93,7 +98,13 @@ fn name(text: &str) -> Result<String, String> {
 /// # Errors
 /// A word of the command cannot stand in a unit.
 pub fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
-    let Printed::SystemdUnit(unit) = &arguments.what;
+    let unit = match &arguments.what {
+        Printed::Config => {
+            output::print(CONFIG);
+            return Ok(Exit::Fine);
+        }
+        Printed::SystemdUnit(unit) => unit,
+    };
     let own = env::current_exe().context("cannot find where this program is")?;
     let own = word(own.as_os_str())?;
     let text = match (&unit.need, unit.command.first()) {
