@@ -6,8 +6,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "RULES.md", "METRICS.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md"];
+use crate::book::documents;
 
 /// What stands in a document as code: whole lines of blocks, and what is quoted within a line.
 fn code(text: &str) -> Vec<String> {
@@ -55,6 +54,8 @@ impl Helps {
                 }
                 // Nobody is to type it, and no help lists it.
                 Some((&"nvml-child", _)) => return None,
+                // A flag of the program itself.
+                Some((word, _)) if path.is_empty() && word.starts_with("--") => break,
                 _ if is_one_itself(self.of(&path)) => break,
                 word => return Some(format!("{word:?} does not begin with any of {commands:?}")),
             }
@@ -83,19 +84,19 @@ fn listed(help: &str) -> Option<Vec<String>> {
     Some(named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
-fn read(document: &str) -> String {
+fn read(document: &Path) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap()
 }
 
 #[test]
 fn every_command_of_the_documents_can_be_typed() {
     let (mut helps, mut faults, mut seen) = (Helps::default(), Vec::new(), 0);
-    for name in DOCUMENTS {
-        for code in code(&read(name)) {
+    for name in documents() {
+        for code in code(&read(&name)) {
             let Some(words) = words(&code) else { continue };
             seen += 1;
             if let Some(fault) = helps.fault(&words) {
-                faults.push(format!("{name}: `{code}`: {fault}"));
+                faults.push(format!("{}: `{code}`: {fault}", name.display()));
             }
         }
     }
@@ -106,10 +107,10 @@ fn every_command_of_the_documents_can_be_typed() {
 /// But for words that stand for whatever rule it is, all in capitals.
 #[test]
 fn rules_that_the_commands_name_are_shipped() {
-    let rules = read("RULES.md");
+    let rules = read(Path::new("docs/src/reference/rules.md"));
     let shipped: HashSet<&str> = rules.split(|c: char| !c.is_alphanumeric()).collect();
     let mut named = 0;
-    for code in DOCUMENTS.into_iter().flat_map(|name| code(&read(name))) {
+    for code in documents().into_iter().flat_map(|name| code(&read(&name))) {
         let Some(&["explain" | "silence", rule, ..]) = words(&code).as_deref() else { continue };
         if rule.starts_with(char::is_uppercase) && rule.contains(char::is_lowercase) {
             assert!(shipped.contains(rule), "{code}");

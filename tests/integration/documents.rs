@@ -1,4 +1,5 @@
-//! METRICS.md and RULES.md say what the program says: they are written from its own tables.
+//! The reference of metrics and rules is written from the program's own tables, and each example of
+//! the documents can be used as it stands.
 //! `UPDATE_GOLDEN=1 cargo test` writes them anew.
 
 use std::fmt::Write;
@@ -67,7 +68,7 @@ fn metrics_md_lists_every_series() {
     for reason in HoldReason::ALL {
         writeln!(text, "| `{}` | {} |", reason.name(), cell(reason.meaning())).unwrap();
     }
-    assert_document("METRICS.md", &text);
+    assert_document("docs/src/reference/metrics.md", &text);
 }
 
 fn remedy(remedy: &Remedy) -> String {
@@ -131,7 +132,7 @@ fn rules_md_lists_every_shipped_rule() {
         write!(text, "\n```promql\n{}\n```\n", rule.expr.text.trim()).unwrap();
     }
     text.push_str(&writing_rules());
-    assert_document("RULES.md", &text);
+    assert_document("docs/src/reference/rules.md", &text);
 }
 
 fn code_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
@@ -139,7 +140,7 @@ fn code_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// What a rule may say, from the tables that rule files are read by.
-/// What RULES.md says of readings that fail.
+/// What the reference says of readings that fail.
 const FAILED_READINGS: &str = "
 ## Readings that fail
 
@@ -163,7 +164,7 @@ fn writing_rules() -> String {
          cannot be meant; `umawarden rules test` plays promtool's unit tests; `umawarden rules \
          export` writes the alerts for a Prometheus. Their `--help` shows examples.\n\n\
          ## Expressions\n\nPromQL as Prometheus 3 evaluates it, over the series of this node alone \
-         ([METRICS.md](METRICS.md)), which carry no labels but their own: no `instance`, no `job`. \
+         ([Metrics](metrics.md)), which carry no labels but their own: no `instance`, no `job`. \
          A series, a label or a value of a label that this build does not export is refused. A \
          range reaches back an hour at most, and an expression has at most 4096 bytes.\n\nRules of a \
          group with `scope: cluster` read the same series of all nodes of the cluster, with the \
@@ -223,113 +224,6 @@ fn writing_rules() -> String {
          and the flag still wins.\n",
     );
     text
-}
-
-/// The examples in YAML of the README, each with the line where it begins.
-fn examples() -> Vec<(usize, String)> {
-    let readme = include_str!("../../README.md");
-    let mut examples = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    for (number, line) in (1..).zip(readme.lines()) {
-        match (&mut open, line) {
-            (None, "```yaml") => open = Some((number, String::new())),
-            (Some(_), "```") => examples.extend(open.take()),
-            (Some((_, text)), line) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            (None, _) => {}
-        }
-    }
-    examples
-}
-
-/// A part of a remedy, as a rule file.
-fn in_a_rule(part: &str) -> String {
-    let rule = "groups:\n- name: part\n  rules:\n  - alert: Part\n    expr: \
-                uma_memory_free_bytes < 1e9\n    remedy:\n";
-    part.lines().fold(rule.to_owned(), |text, line| format!("{text}      {line}\n"))
-}
-
-/// What the example of a tokens file names.
-fn prepare_door(folder: &Path) {
-    let hash = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
-    fs::write(folder.join("web.yml"), format!("basic_auth_users: {{alice: {hash}}}\n")).unwrap();
-    fs::write(folder.join("alertmanager.token"), "umawarden_0123456789abcdef\n").unwrap();
-    for (from, to) in [("server.pem", "node.pem"), ("server.key", "node.key")] {
-        fs::copy(crate::door::fixture(from), folder.join(to)).unwrap();
-    }
-    for name in ["tokens.yaml", "alertmanager.token", "guarded-web.yml", "node.key"] {
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(folder.join(name), private).unwrap();
-    }
-}
-
-#[test]
-fn every_example_of_the_readme_can_be_used_as_it_stands() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let (mut reboot, mut tokens, mut others, mut alertmanager) = (0, 0, 0, 0);
-    let (mut cluster, mut guarded, mut web, mut otlp) = (0, 0, 0, 0);
-    // The init container is tried with a daemon, see gate.rs.
-    for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
-        let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
-            "groups" => (&mut rules, "my.yaml"),
-            "mode" => (&mut config, "umawarden.yaml"),
-            "otlp" => (&mut otlp, "otlp.yaml"),
-            "reboot" => (&mut reboot, "reboot.yaml"),
-            "#" => (&mut others, "others.yaml"),
-            "alertmanager" => (&mut alertmanager, "alertmanager.yaml"),
-            "cluster" if text.contains("tls:") => (&mut guarded, "guarded.yaml"),
-            "cluster" => (&mut cluster, "cluster.yaml"),
-            "tls_server_config" => (&mut web, "guarded-web.yml"),
-            "rule_files" => (&mut test, "my_test.yaml"),
-            "scrape_configs" => (&mut scrape, "prometheus.yaml"),
-            "steps" => (&mut part, "part.yaml"),
-            "-" => (&mut tokens, "tokens.yaml"),
-            other => panic!("README.md:{line}: what is {other}?"),
-        };
-        *count += 1;
-        let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
-        fs::write(folder.path().join(file), text).unwrap();
-    }
-    let about_others = [cluster, guarded, web, otlp, others, alertmanager];
-    assert_eq!(about_others, [1; 6], "one file of each");
-    assert_eq!([rules, config, reboot, test, scrape, part, tokens], [1; 7], "one file of each");
-    prepare_door(folder.path());
-    let run = |arguments: &[&str]| {
-        let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
-        let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.code(), told)
-    };
-    let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
-    assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
-    let configs = ["reboot.yaml", "cluster.yaml", "guarded.yaml", "alertmanager.yaml", "otlp.yaml"];
-    for config in configs {
-        let (code, told) = run(&["rules", "check", "--config.file", config]);
-        assert!(code == Some(0), "{told}");
-    }
-    let (code, told) = run(&["rules", "check", "others.yaml"]);
-    assert!(code == Some(0) && told.contains("others.yaml: OK, 1 group, 1 rule"), "{told}");
-    let (code, told) = run(&["rules", "check", "my.yaml"]);
-    assert!(code == Some(0) && told.contains("was not checked"), "{told}");
-    let (code, told) = run(&["rules", "check", "part.yaml"]);
-    assert!(code == Some(0), "{told}");
-    let (code, told) = run(&["rules", "test", "my_test.yaml"]);
-    assert!(code == Some(0) && !told.contains("remark"), "{told}");
-    let web = ["--web.config.file", "web.yml", "--web.tokens.file", "tokens.yaml"];
-    let (code, told) = run(&[["config", "check"].as_slice(), &web].concat());
-    assert!(code == Some(0) && told.contains("3 entries"), "{told}");
-    let (code, told) = run(&["config", "check", "--web.config.file", "guarded-web.yml"]);
-    assert!(code == Some(0), "{told}");
-    let flags = umawarden::config::flags::RunFlags {
-        config_file: Some(folder.path().join("umawarden.yaml")),
-        ..Default::default()
-    };
-    let environment = umawarden::config::settings::Environment::default();
-    let loaded = umawarden::config::reader::load(&flags, &environment);
-    assert!(loaded.is_ok_and(|loaded| loaded.remarks.is_empty()));
 }
 
 #[test]

@@ -378,12 +378,11 @@ fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_mor
 }
 
 #[test]
-fn readme_says_who_may_do_what() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(readme).unwrap();
+fn the_book_says_who_may_do_what() {
+    let page = include_str!("../../docs/src/tasks/access.md");
     for (method, path, access) in access_table().filter(|(_, _, access)| *access != "read") {
         let row = if access == "local" { "nobody".to_owned() } else { format!("`{access}`") };
-        let row = readme.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
+        let row = page.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
         let path = path.split("/{").next().unwrap();
         assert!(row.contains(path) || method == "DELETE", "{method} {path} is not in: {row}");
     }

@@ -402,21 +402,21 @@ fn this_machine_has_a_little() {
     assert!(told.contains("can be had") && began.elapsed() < Duration::from_secs(20), "{told}");
 }
 
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/src/tasks/gate.md");
 
-/// The lines of the README that begin so, without that.
-fn of_readme(begin: &str) -> Vec<&'static str> {
-    let lines = README.lines().flat_map(|line| line.split('`'));
+/// The lines of the page that begin so, without that.
+fn of_page(begin: &str) -> Vec<&'static str> {
+    let lines = PAGE.lines().flat_map(|line| line.split('`'));
     lines.filter_map(|line| line.trim_start().strip_prefix(begin)).collect()
 }
 
 #[test]
-fn the_lines_for_systemd_in_the_readme_are_true() {
+fn the_lines_for_systemd_in_the_book_are_true() {
     let open = Node::new(Memory { anonymous: 10 * GIB_IN_KIB, ..Memory::free(108) });
     let closed = Node::new(Memory::free(20));
-    let mut lines = of_readme("ExecStartPre=/usr/bin/umawarden gate ");
+    let mut lines = of_page("ExecStartPre=/usr/bin/umawarden gate ");
     assert_eq!(lines.len(), 1);
-    lines.extend(of_readme("ExecCondition=/usr/bin/umawarden gate "));
+    lines.extend(of_page("ExecCondition=/usr/bin/umawarden gate "));
     assert_eq!(lines.len(), 2);
     for line in &lines {
         let arguments: Vec<&str> = line.split(' ').collect();
@@ -426,7 +426,7 @@ fn the_lines_for_systemd_in_the_readme_are_true() {
     // systemd skips the unit at 1 to 254, and without a failure.
     let condition: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!(closed.gate(&condition).output().unwrap().status.code(), Some(1));
-    let unit = README.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
+    let unit = PAGE.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
     let unit = unit.replace("/usr/bin/umawarden", &binary().display().to_string());
     let unit = unit.replace("/usr/local/bin/serve-model", "/bin/true");
     let file = open.path("model.service");
@@ -441,11 +441,11 @@ fn the_lines_for_systemd_in_the_readme_are_true() {
 }
 
 #[test]
-fn the_init_container_of_the_readme_waits_and_ends() {
+fn the_init_container_of_the_book_waits_and_ends() {
     if Command::new("wget").arg("--version").output().is_err() {
         return eprintln!("skipped: there is no wget");
     }
-    let script = of_readme("- until wget ");
+    let script = of_page("- until wget ");
     let [script] = script.as_slice() else { panic!("{script:?}") };
     let node = Node::new(Memory::free(20));
     fs::write(node.path("kmsg"), "").unwrap();

@@ -3,6 +3,7 @@
 
 mod actions;
 mod alerts;
+mod book;
 mod bus_peers;
 mod closed_readers;
 mod cluster;
