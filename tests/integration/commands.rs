@@ -25,7 +25,7 @@ fn code(text: &str) -> Vec<String> {
 
 /// The words of a command of ours, without what a shell makes of the rest.
 fn words(code: &str) -> Option<Vec<&str>> {
-    let code = code.trim_start().trim_start_matches("$ ");
+    let code = code.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
     let ends = ["#", "|", ";", "&&", "&", ">", "2>", "<"];
     let words = code.strip_prefix("umawarden ")?.split_whitespace();
     Some(words.take_while(|word| !ends.contains(word)).collect())
