@@ -381,9 +381,12 @@ fn filled_pipes_are_unaccounted_memory_and_nothing_else_names_it() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
-    // Others on this machine fill and empty buffers of their own meanwhile.
-    let parts: Vec<f64> = (0..3).map(|_| part_of_filled_pipes_that_is_unaccounted()).collect();
-    assert!(parts.iter().any(|part| (0.8..1.2).contains(part)), "{parts:?}");
+    // Other tests fill and empty buffers of their own at the same time.
+    let mut parts = Vec::new();
+    while !parts.last().is_some_and(|part| (0.8..1.2).contains(part)) {
+        assert!(parts.len() < 20, "{parts:?}");
+        parts.push(part_of_filled_pipes_that_is_unaccounted());
+    }
 }
 
 fn part_of_filled_pipes_that_is_unaccounted() -> f64 {
