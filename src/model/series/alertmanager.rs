@@ -12,8 +12,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Alertmanager,
         ALERTS,
         &["alertname", "alertstate"],
-        "1 for each alert that an Alertmanager has posted and that fires, with all of its labels. \
-         Rules read it; it is not on /metrics, where a Prometheus would take it for its own.",
+        "1 for each firing alert that an Alertmanager has posted, with all labels of the alert. \
+         Rules read it. It is not on /metrics, where a Prometheus would take it for its own \
+         series.",
     )
     .closed(&[("alertstate", &["firing"])])
     .flag()
@@ -22,43 +23,44 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_received_alerts",
         &[],
-        "Alerts that an Alertmanager has posted and that fire.",
+        "Firing alerts that an Alertmanager has posted.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_received_alert_turns_total",
         &["to"],
-        "What has become of received alerts: firing (it began), resolved, forgotten (nobody has \
-         repeated it for alertmanager.receive.forget_after, or its endsAt has passed).",
+        "State changes of received alerts: firing (it began), resolved, forgotten (it was not \
+         repeated within alertmanager.receive.forget_after, or its endsAt has passed).",
     )
     .closed(&[("to", &TURNS)]),
     Metric::counter(
         Source::Daemon,
         "uma_received_alerts_ignored_total",
         &["reason"],
-        "Alerts in posts that changed nothing: repeated (it was known), outdated (something newer \
-         is known of it), too_many (as many fire as can be kept: rules that read ALERTS are \
-         unknown until fewer do).",
+        "Posted alerts that changed nothing: repeated (known already), outdated (a newer state is \
+         known), too_many (no more firing alerts can be kept). Beyond that limit, rules that read \
+         ALERTS are unknown until fewer alerts fire.",
     )
     .closed(&[("reason", &IGNORED)]),
     Metric::counter(
         Source::Daemon,
         "uma_received_posts_total",
         &[],
-        "Posts of alerts that were taken in.",
+        "Posts of alerts that were accepted.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_received_last_post_timestamp_seconds",
         &[],
-        "When alerts were posted last; missing while nobody has.",
+        "Time of the last accepted post of alerts, in seconds since 1970; missing before the \
+         first.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_received_labels_left_out_total",
         &[],
-        "Labels of received alerts that were left out: names that no rule can write, texts that \
-         are too long, too many of them.",
+        "Labels of received alerts that were dropped: a name that no rule can write, a text that \
+         is too long, or too many labels.",
     ),
     Metric::counter(
         Source::Daemon,
@@ -70,15 +72,15 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Alertmanager,
         "uma_received_posts_refused_total",
         &["reason"],
-        "Posts of which nothing was taken: malformed, too_large, busy (503; the Alertmanager posts \
-         again).",
+        "Posts that were rejected as a whole: malformed, too_large, busy (503; the Alertmanager \
+         posts again).",
     )
     .closed(&[("reason", &["malformed", "too_large", "busy"])]),
     Metric::gauge(
         Source::Alertmanager,
         "uma_alertmanager_alerts",
         &["state"],
-        "Alerts of this node that Alertmanagers are told of: firing, or resolved in the last 15 \
+        "Alerts of this node that are sent to Alertmanagers: firing, or resolved in the last 15 \
          minutes.",
     )
     .closed(&[("state", &["firing", "resolved"])]),
@@ -86,44 +88,45 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Alertmanager,
         "uma_alertmanager_alerts_left_out",
         &[],
-        "Alerts of this node that fire and that Alertmanagers are not told of, since there are too \
+        "Firing alerts of this node that are not sent to Alertmanagers, because there are too \
          many.",
     ),
     Metric::counter(
         Source::Alertmanager,
         "uma_alertmanager_decisions_left_out_total",
         &[],
-        "Decisions that Alertmanagers were not told of, since there were too many at once.",
+        "Decisions that were not sent to Alertmanagers, because there were too many at once.",
     ),
     Metric::gauge(
         Source::Alertmanager,
         "uma_alertmanager_up",
         &["alertmanager"],
-        "1 if the Alertmanager took what it was told last; missing before.",
+        "1 if the Alertmanager accepted the last post; missing before the first.",
     )
     .flag(),
     Metric::counter(
         Source::Alertmanager,
         "uma_alertmanager_sent_alerts_total",
         &["alertmanager"],
-        "Alerts that the Alertmanager has taken, repetitions included.",
+        "Alerts that the Alertmanager has accepted, repetitions included.",
     ),
     Metric::counter(
         Source::Alertmanager,
         "uma_alertmanager_posts_failed_total",
         &["alertmanager"],
-        "Posts that the Alertmanager did not take, or not in time.",
+        "Posts that the Alertmanager did not accept, or not in time.",
     ),
     Metric::gauge(
         Source::Alertmanager,
         "uma_alertmanager_last_success_timestamp_seconds",
         &["alertmanager"],
-        "When the Alertmanager last took all that it was told.",
+        "Time of the last post that the Alertmanager accepted, in seconds since 1970; missing \
+         before the first.",
     ),
     Metric::gauge(
         Source::Alertmanager,
         "uma_alertmanager_post_duration_seconds",
         &["alertmanager"],
-        "How long the last post to the Alertmanager took, with its answer or without.",
+        "Duration of the last post to the Alertmanager, with or without a response.",
     ),
 ];

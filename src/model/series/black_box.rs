@@ -15,53 +15,54 @@ pub(super) const METRICS: &[Metric] = &[
         Source::BlackBox,
         "uma_black_box_missed_records_total",
         &[],
-        "Seconds without a record, since the disk or the machine was too slow.",
+        "Seconds without a record, because the disk or the machine was too slow.",
     ),
     Metric::counter(
         Source::BlackBox,
         "uma_black_box_write_errors_total",
         &[],
-        "Tries to open the black box or to write a record that failed.",
+        "Failed attempts to open the black box or to write a record.",
     ),
     Metric::gauge(
         Source::BlackBox,
         "uma_black_box_write_duration_seconds",
         &[],
-        "How long the last record took until it was on disk.",
+        "Duration of the last write, until the record was on disk.",
     ),
     Metric::gauge(
         Source::BlackBox,
         "uma_black_box_locked_in_memory",
         &[],
-        "1 if this program's memory is locked, so that it goes on when memory is short.",
+        "1 if the memory of umawarden is locked, so that umawarden keeps running when memory is \
+         short.",
     )
     .flag(),
     Metric::counter(
         Source::BlackBox,
         "uma_unclean_boots_total",
         &[],
-        "Boots of this node that did not end in order, as far as the black box knows; it goes on \
-         over restarts and reboots.",
+        "Boots of this node that did not end in order, as far as the black box knows. The count \
+         continues over restarts and reboots.",
     ),
     Metric::gauge(
         Source::BlackBox,
         "uma_last_boot_clean",
         &[],
-        "1 if the boot before this one ended in order, 0 if its records just stop; absent where \
-         that is not known.",
+        "1 if the boot before this one ended in order, 0 if its records end abruptly; missing \
+         where this is unknown.",
     )
     .flag(),
     Metric::gauge(
         Source::BlackBox,
         "uma_last_boot_last_record_timestamp_seconds",
         &[],
-        "When the black box' last record of the boot before was written, in seconds since 1970.",
+        "Time of the last black-box record of the boot before, in seconds since 1970.",
     ),
     Metric::gauge(
         Source::BlackBox,
         "uma_last_boot_memory_bytes",
         &["kind"],
-        "Memory in that record.",
+        "Memory in the last black-box record of the boot before.",
     )
     .closed(&[("kind", &["total", "free", "available", "page_cache", "unaccounted"])])
     .signed(),
@@ -69,7 +70,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::BlackBox,
         "uma_last_boot_pressure_ratio",
         &["resource", "share"],
-        "Share of the 10 s before that record in which some or all tasks waited for a resource.",
+        "Share of the 10 s before the last record of the boot before in which some or all tasks \
+         waited for a resource.",
     )
     .closed(&[("resource", &["io", "memory"]), ("share", &["some", "full"])])
     .share(),

@@ -12,48 +12,48 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_kernel_info",
         &["machine", "release"],
-        "Which kernel runs here, and for which machine (uname -r and -m).",
+        "Release and machine of the running kernel (uname -r and -m).",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_cluster_peer_up",
         &["peer"],
-        "1 while what the other node of the cluster said last is known, 0 once it has not answered \
-         for three questions: then what it would say is unknown, and not absent.",
+        "1 while the last answer of the peer counts as known, 0 once it is older than three polls, \
+         and at least 5 s. At 0, the series of the peer are unknown, not absent.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_cluster_peer_last_answer_age_seconds",
         &["peer"],
-        "How long ago the other node has answered; missing where it never has.",
+        "Age of the last answer of the peer; missing if the peer has never answered.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_cluster_peer_duration_seconds",
         &["peer"],
-        "How long asking the other node took last.",
+        "Duration of the last poll of the peer.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_cluster_peer_series",
         &["peer"],
-        "Series of the other node that are kept, those that rules with scope cluster read.",
+        "Series of the peer that are kept: those that rules with scope cluster read.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_cluster_peer_failures_total",
         &["peer"],
-        "Questions that the other node has not answered as it should.",
+        "Polls that the peer did not answer, or not as expected.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_cluster_refused_series_total",
         &["reason"],
-        "Series that other nodes told and that were not believed or not kept: impossible (a value \
-         that the series cannot have), twice (in one answer), too_many (150 are kept of a node), \
-         too_long (labels of more than 256 bytes).",
+        "Series of peers that were rejected: impossible (the series cannot have the value), twice \
+         (in one answer), too_many, too_long. At most 150 series of a node are kept; labels have \
+         at most 256 bytes.",
     )
     .closed(&[("reason", &REFUSALS)]),
 ];

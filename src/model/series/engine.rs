@@ -17,14 +17,14 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engines",
         &[],
-        "Inference engines of which processes are there, declared ones and those known by name.",
+        "Inference engines that have processes: declared ones, and those recognised by name.",
     ),
     Metric::new(
         MetricKind::Info,
         Source::Engines,
         "uma_engine_info",
         &["engine", "kind"],
-        "Which engines are there, or were in the last ten minutes, and what they are.",
+        "Kind of each engine that is present, or was within the last ten minutes.",
     )
     .closed(&[("kind", &KINDS)])
     .flag(),
@@ -32,14 +32,14 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_starts_total",
         &["engine"],
-        "Lives of the engine that were seen to begin: a restart is a new one.",
+        "Starts of the engine that were observed; a restart counts as a new start.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_phase",
         &["engine", "phase"],
-        "1 for the phase that the engine is in: starting, loading, ready, serving, stopping, or \
-         gone (for ten minutes, then its series end).",
+        "1 for the phase of the engine: starting, loading, ready, serving, stopping or gone. The \
+         series of a gone engine end after ten minutes.",
     )
     .closed(&[("phase", &PHASES)])
     .flag(),
@@ -47,88 +47,92 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_phase_seconds",
         &["engine"],
-        "How long the engine has been in its phase.",
+        "Time since the engine entered its phase.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_stuck",
         &["engine"],
-        "1 while a starting or loading engine has made no progress for its stuck_after: nothing \
-         read, no memory taken or given back, no process begun, hardly a line in its log.",
+        "1 while a starting or loading engine has made no progress for its stuck_after. Progress \
+         is data read, memory taken or released, a process begun or ended, or more than a few \
+         lines in its log.",
     )
     .flag(),
     Metric::gauge(
         Source::Engines,
         "uma_engine_without_progress_seconds",
         &["engine"],
-        "How long a starting or loading engine has made no progress; absent in other phases.",
+        "Time for which a starting or loading engine has made no progress; absent in other phases.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_load_read_bytes",
         &["engine"],
-        "What the engine read from storage until it was ready (read_bytes of /proc/PID/io), since \
-         it was found; pages that were in the cache are not in it.",
+        "Bytes that the engine read from storage after it was found and until it was ready \
+         (read_bytes of /proc/PID/io). Pages that were cached already are not included.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_memory_bytes",
         &["engine", "type"],
         "Memory of the engine's processes (RssAnon, RssFile, RssShmem and HugetlbPages of \
-         /proc/PID/status): pages that several of them share count for each. What the driver has \
-         taken for the engine is not in it.",
+         /proc/PID/status). A page that several of them share counts for each. Memory that the \
+         driver has allocated for the engine is not included.",
     )
     .closed(&[("type", &["anon", "file", "shmem", "hugetlb"])]),
     Metric::gauge(
         Source::Engines,
         "uma_engine_growth_bytes",
         &["engine"],
-        "What the engine has taken within the last 10 s, as stop_engine counts it: its processes' \
-         anonymous, shared and huge pages, and what no process shows where that is laid to it.",
+        "Memory that the engine has taken within the last 10 s, as stop_engine counts it. It is \
+         memory of its processes (anonymous, shared, huge pages, pipes, sockets), and unaccounted \
+         memory that is attributed to the engine.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_mapped_model_bytes",
         &["engine"],
-        "How much of its model files the engine has mapped, resident or not.",
+        "Bytes of its model files that the engine has mapped, resident or not.",
     ),
     Metric::gauge(Source::Engines, "uma_engine_processes", &["engine"], "Processes of the engine."),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests",
         &["engine"],
-        "Requests that the engine works on or keeps waiting, where it tells without a key.",
+        "Requests that the engine processes or queues; missing where the engine does not report \
+         them.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_orphans",
         &["engine"],
-        "Processes that outlive the engine's server and hold memory (64 MiB or more) or the GPU.",
+        "Processes that outlive the engine's server, and have 64 MiB or more of memory or the GPU \
+         open.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_held_bytes",
         &["engine", "type"],
-        "What an engine that has died held when it was last seen alive, above what the node had \
-         before it: memory that no counter names, shared memory, page cache, and what processes \
-         hold that outlive its server; absent while it lives, and where it cannot be told.",
+        "Memory that a dead engine owned when it was last observed alive, above what was in use \
+         before it. It is unaccounted memory, shared memory, page cache, and memory of processes \
+         that outlive its server. Absent while the engine lives, and where the amount is unknown.",
     )
     .closed(&[("type", LEFT)]),
     Metric::gauge(
         Source::Engines,
         "uma_engine_outstanding_bytes",
         &["engine", "type"],
-        "What of uma_engine_held_bytes the node has not got back yet; followed for ten minutes, or \
-         until another engine begins.",
+        "Part of uma_engine_held_bytes that has not returned yet. It is tracked for ten minutes, \
+         or until another engine starts.",
     )
     .closed(&[("type", LEFT)]),
     Metric::counter(
         Source::Engines,
         "uma_engine_releases_total",
         &["end"],
-        "Engines that held 256 MiB or more and died, by what came of it: all returned, some stayed \
-         (it has not fallen for 10 s; if it returns later, that is counted, too), overtaken by the \
-         next engine, or unknown what they held.",
+        "Releases of memory by dead engines that owned 256 MiB or more. Ends: returned (all of \
+         it), stayed (no decrease for 10 s), overtaken (by the start of another engine), unknown \
+         (how much was owned). Memory that returns after stayed is counted as well.",
     )
     .closed(&[("end", &ENDS)]),
     Metric::new(
@@ -136,80 +140,80 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_release_seconds_bucket",
         &["le"],
-        "How long it took from when an engine was last seen alive until all that it held was back, \
-         its page cache left out; how often it took no longer than le seconds.",
+        "Releases that took no longer than le seconds. A release lasts from when the engine was \
+         last observed alive until all its memory has returned, page cache excepted.",
     ),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,
         "uma_engine_release_seconds_sum",
         &[],
-        "All these times together.",
+        "Sum of the durations of these releases.",
     ),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,
         "uma_engine_release_seconds_count",
         &[],
-        "How often all that an engine held came back.",
+        "Releases in which all memory of an engine returned.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests_running",
         &["engine"],
-        "Requests that the engine works on (SGLang num_running_reqs, vLLM num_requests_running, \
-         llama-server requests_processing, ComfyUI queue_running, LMDeploy \
-         num_requests_running, text-generation-inference tgi_batch_current_size).",
+        "Requests that the engine processes (SGLang num_running_reqs, vLLM num_requests_running, \
+         llama-server requests_processing, ComfyUI queue_running, LMDeploy num_requests_running, \
+         text-generation-inference tgi_batch_current_size).",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests_waiting",
         &["engine"],
-        "Requests that the engine keeps waiting (SGLang num_waiting_reqs, vLLM \
-         num_requests_waiting, llama-server requests_deferred, ComfyUI queue_pending, LMDeploy \
-         num_requests_waiting, text-generation-inference tgi_queue_size).",
+        "Requests that the engine queues (SGLang num_waiting_reqs, vLLM num_requests_waiting, \
+         llama-server requests_deferred, ComfyUI queue_pending, LMDeploy num_requests_waiting, \
+         text-generation-inference tgi_queue_size).",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_kv_cache_usage_ratio",
         &["engine"],
-        "Share of the engine's KV cache that is in use (SGLang token_usage, vLLM \
-         kv_cache_usage_perc); of several ranks the fullest. The cache itself keeps its memory \
-         from start to end.",
+        "Used share of the engine's KV cache, of the fullest rank (SGLang token_usage, vLLM \
+         kv_cache_usage_perc, llama-server kv_cache_usage_ratio, LMDeploy gpu_cache_usage_perc). \
+         The cache keeps its memory from start to end.",
     )
     .share(),
     Metric::gauge(
         Source::Engines,
         "uma_engine_kv_cache_available_tokens",
         &["engine"],
-        "Tokens for which SGLang's KV cache has room, on all ranks: free, or held by prefixes that \
-         it would give up.",
+        "Free tokens in SGLang's KV cache, on all ranks: unused, or used by prefixes that SGLang \
+         would evict.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_sleeping",
         &["engine"],
-        "1 while vLLM sleeps (engine_sleep_state is not awake): it answers, and serves nothing.",
+        "1 while vLLM sleeps (engine_sleep_state is not awake): it responds, but serves nothing.",
     )
     .flag(),
     Metric::gauge(
         Source::Engines,
         "uma_engine_scan_processes",
         &[],
-        "Processes that the last look for engines has found, kernel threads left out.",
+        "Processes that the last scan for engines has found, without kernel threads.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_scan_silent_processes",
         &[],
-        "Processes that keep whoever reads their command line, environment or mappings waiting, as \
-         with a page of a FUSE file system that hangs; each is left out, and the log names it.",
+        "Processes that block any reader of their command line, environment or mappings, as with a \
+         page of a hanging FUSE file system. Each is left out, and the log names it.",
     ),
     Metric::gauge(
         Source::Docker,
         "uma_containers",
         &[],
-        "Containers that run, as Docker tells; missing, as is uma_source_up of docker, where there \
-         is no Docker and no engine is declared by a container's name or label.",
+        "Running containers, as Docker reports them. Missing, as is uma_source_up of docker, where \
+         there is no Docker and no engine is declared by a container's name or label.",
     ),
 ];

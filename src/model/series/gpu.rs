@@ -11,81 +11,84 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Gpu,
         "uma_gpu_driver_responsive",
         &[],
-        "1 if the NVIDIA driver answers (an error is an answer), 0 while it has not answered in \
-         time and still does not; missing where there is no driver, and where nobody can tell.",
+        "1 if the NVIDIA driver responds (an error is a response), 0 while a response is overdue. \
+         Missing where there is no driver, and where its state is unknown.",
     )
     .flag(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_last_answer_age_seconds",
         &[],
-        "How long ago the NVIDIA driver answered last.",
+        "Time since the last response of the NVIDIA driver.",
     ),
     Metric::counter(
         Source::Gpu,
         "uma_gpu_child_restarts_total",
         &[],
-        "How often the process that asks the NVIDIA driver was started again, since it had ended \
-         by itself or was ended because it hung outside of the kernel.",
+        "Restarts of the process that queries the NVIDIA driver, after it ended by itself or was \
+         killed because it hung outside of the kernel.",
     ),
     Metric::counter(
         Source::Gpu,
         "uma_gpu_child_abandoned_total",
         &[],
-        "Processes that asked the NVIDIA driver and were given up, since they hang in the kernel.",
+        "Processes that queried the NVIDIA driver and were abandoned, because they hang in the \
+         kernel.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_children_hanging",
         &[],
-        "Processes that were given up and still hang in the kernel; beyond 3 none is started.",
+        "Abandoned processes that still hang in the kernel; beyond 3, no further process is \
+         started.",
     ),
     Metric::new(
         MetricKind::Info,
         Source::Gpu,
         "uma_gpu_info",
         &["compute_mode", "driver_version", "gpu", "name", "nvml_version", "pci_address", "uuid"],
-        "Which GPU this is, and which driver runs it; unknown where the driver does not say.",
+        "Identity of the GPU, and the versions of its driver; a label is unknown where the driver \
+         does not report it.",
     )
     .flag(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_memory_total_bytes",
         &["gpu"],
-        "Memory of the GPU's own; missing where it shares the machine's, as on GB10.",
+        "Memory of the GPU itself; missing where the GPU shares the machine's memory, as on GB10.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_memory_used_bytes",
         &["gpu"],
-        "Memory of the GPU's own that is taken, without what the driver keeps for itself.",
+        "Used memory of the GPU itself, without the driver's own reserve.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_memory_free_bytes",
         &["gpu"],
-        "Memory of the GPU's own that is free.",
+        "Free memory of the GPU itself.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_memory_unheld_bytes",
         &["gpu"],
-        "Memory of the GPU's own that is taken and that the driver lays to no process; a context \
-         takes some. Missing where it is parted (MIG), and on Grace Hopper and Grace Blackwell, \
-         where memory may stay counted after its process. No reboot follows from it.",
+        "Used memory of the GPU itself that the driver attributes to no process; a context uses \
+         some. Missing with MIG, and on Grace Hopper and Grace Blackwell, where memory may stay \
+         counted after its process. It causes no reboot.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_engine_memory_bytes",
         &["engine", "gpu"],
-        "Memory that the driver has given to the engine's processes on the GPU; on GB10 this is \
-         the machine's memory, which is in no process' RSS.",
+        "Memory that the driver has allocated on the GPU for the engine's processes. On GB10 this \
+         is the machine's memory, and is in no process' RSS.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_other_memory_bytes",
         &["gpu"],
-        "Memory that the driver has given on the GPU to processes that belong to no engine.",
+        "Memory that the driver has allocated on the GPU for processes of no engine.",
     ),
     Metric::gauge(
         Source::Gpu,
@@ -97,14 +100,15 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Gpu,
         "uma_gpu_utilization_ratio",
         &["gpu"],
-        "Share of the last moment in which the GPU computed.",
+        "Share of the driver's last sample period in which the GPU computed.",
     )
     .share(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_memory_utilization_ratio",
         &["gpu"],
-        "Share of the last moment in which memory of the GPU's own was read or written.",
+        "Share of the driver's last sample period in which memory of the GPU itself was read or \
+         written.",
     )
     .share(),
     Metric::gauge(Source::Gpu, "uma_gpu_temperature_celsius", &["gpu"], "Temperature of the GPU.")
@@ -114,53 +118,53 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Gpu,
         "uma_gpu_mig_enabled",
         &["gpu"],
-        "1 if the GPU is parted into instances (MIG).",
+        "1 if the GPU is partitioned into instances (MIG).",
     )
     .flag(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_instance_memory_total_bytes",
         &["compute_instance", "gpu", "gpu_instance"],
-        "Memory of a part of the GPU (MIG).",
+        "Memory of an instance of the GPU (MIG).",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_instance_memory_used_bytes",
         &["compute_instance", "gpu", "gpu_instance"],
-        "Memory of a part of the GPU (MIG) that is taken.",
+        "Used memory of an instance of the GPU (MIG).",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_instance_memory_free_bytes",
         &["compute_instance", "gpu", "gpu_instance"],
-        "Memory of a part of the GPU (MIG) that is free.",
+        "Free memory of an instance of the GPU (MIG).",
     ),
     Metric::counter(
         Source::Gpu,
         "uma_gpu_uncorrected_errors_total",
         &["gpu"],
-        "Memory errors of the GPU that could not be corrected, since the driver was loaded.",
+        "Uncorrected memory errors of the GPU since the driver was loaded.",
     ),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_repair_pending",
         &["gpu"],
-        "1 if memory of the GPU is put out of use (retired pages, remapped rows) when the GPU is \
-         next reset.",
+        "1 if the next reset of the GPU takes some of its memory out of use (retired pages, \
+         remapped rows).",
     )
     .flag(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_repair_failed",
         &["gpu"],
-        "1 if rows of the GPU's memory could not be remapped: the GPU is to be replaced.",
+        "1 if rows of the GPU's memory could not be remapped: replace the GPU.",
     )
     .flag(),
     Metric::gauge(
         Source::Gpu,
         "uma_gpu_recovery_action",
         &["action", "gpu"],
-        "1 for what the driver wants done so that the GPU can go on (Xid 154).",
+        "1 for the action that the driver requires before the GPU can continue (Xid 154).",
     )
     .closed(&[("action", &RECOVERIES)])
     .flag(),

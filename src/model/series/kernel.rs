@@ -43,15 +43,15 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Vmstat,
         "uma_memory_reclaim_scanned_pages_total",
         &["reclaimer"],
-        "Pages looked at to be taken back (/proc/vmstat pgscan_direct, pgscan_kswapd, \
-         pgscan_khugepaged); direct means that an allocation waited.",
+        "Pages scanned for reclaim (/proc/vmstat pgscan_direct, pgscan_kswapd, pgscan_khugepaged); \
+         direct means that an allocation waited.",
     )
     .closed(&[("reclaimer", &["direct", "kswapd", "khugepaged"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_reclaim_stolen_pages_total",
         &["reclaimer"],
-        "Pages taken back (/proc/vmstat pgsteal_direct, pgsteal_kswapd, pgsteal_khugepaged).",
+        "Pages reclaimed (/proc/vmstat pgsteal_direct, pgsteal_kswapd, pgsteal_khugepaged).",
     )
     .closed(&[("reclaimer", &["direct", "kswapd", "khugepaged"])]),
     Metric::counter(
@@ -92,13 +92,13 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Vmstat,
         "uma_memory_compaction_failures_total",
         &[],
-        "Those for which it did not help (/proc/vmstat compact_fail).",
+        "Allocations for which compaction failed (/proc/vmstat compact_fail).",
     ),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_compaction_successes_total",
         &[],
-        "Those for which it did (/proc/vmstat compact_success).",
+        "Allocations for which compaction succeeded (/proc/vmstat compact_success).",
     ),
     Metric::counter(
         Source::Vmstat,
@@ -110,7 +110,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Vmstat,
         "uma_memory_refaulted_pages_total",
         &["kind"],
-        "Pages read back soon after they were taken (/proc/vmstat workingset_refault_anon, \
+        "Pages read back soon after they were reclaimed (/proc/vmstat workingset_refault_anon, \
          workingset_refault_file).",
     )
     .closed(&[("kind", &["anonymous", "file"])]),
@@ -136,7 +136,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Vmstat,
         "uma_memory_cache_drops_total",
         &["what"],
-        "Writes to drop_caches by anybody (/proc/vmstat drop_pagecache, drop_slab).",
+        "Writes to drop_caches by any process (/proc/vmstat drop_pagecache, drop_slab).",
     )
     .closed(&[("what", &["pagecache", "slab"])]),
     Metric::counter(
@@ -149,13 +149,13 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Vmstat,
         "uma_memory_unpinned_pages_total",
         &[],
-        "Pages released from such pins (/proc/vmstat nr_foll_pin_released).",
+        "Pages released from long-term pins by devices (/proc/vmstat nr_foll_pin_released).",
     ),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_huge_page_faults_total",
         &["outcome"],
-        "Huge pages wanted at a page fault (/proc/vmstat thp_fault_alloc, thp_fault_fallback).",
+        "Huge pages requested at a page fault (/proc/vmstat thp_fault_alloc, thp_fault_fallback).",
     )
     .closed(&[("outcome", &["allocated", "fell_back"])]),
     Metric::counter(
@@ -181,7 +181,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Zoneinfo,
         "uma_memory_watermark_boost_bytes",
         &[],
-        "How far the watermarks are raised for now (/proc/zoneinfo boost).",
+        "Sum of the zones' watermark boosts in force (/proc/zoneinfo boost).",
     ),
     Metric::gauge(
         Source::Zoneinfo,
@@ -258,13 +258,13 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Sysctl,
         "uma_memory_reserve_bytes",
         &[],
-        "What the kernel keeps free for itself (vm.min_free_kbytes).",
+        "Memory that the kernel keeps free as its reserve (vm.min_free_kbytes).",
     ),
     Metric::gauge(
         Source::Sysctl,
         "uma_sysctl",
         &["name"],
-        "A setting, in its own unit (/proc/sys/vm/*).",
+        "Value of a kernel setting, in the setting's own unit (/proc/sys/vm/*).",
     )
     .closed(&[("name", SETTINGS)]),
 ];

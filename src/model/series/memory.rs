@@ -21,8 +21,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_available_bytes",
         &[],
-        "The kernel's estimate of what can be had without swapping; over-reports what a driver \
-         can take (/proc/meminfo MemAvailable).",
+        "Kernel estimate of the memory that can be allocated without swapping; more than a driver \
+         can allocate (/proc/meminfo MemAvailable).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -34,7 +34,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_cached_bytes",
         &[],
-        "Page cache of files, shmem included, swap cache and buffers not (/proc/meminfo Cached).",
+        "Page cache of files, with shmem, without swap cache and buffers (/proc/meminfo Cached).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -51,7 +51,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_unevictable_bytes",
         &[],
-        "Memory that reclaim leaves alone (/proc/meminfo Unevictable).",
+        "Memory that is excluded from reclaim (/proc/meminfo Unevictable).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -93,8 +93,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_kernel_reclaimable_bytes",
         &[],
-        "Kernel memory that can be taken back, reclaimable slab included (/proc/meminfo \
-         KReclaimable).",
+        "Reclaimable kernel memory, reclaimable slab included (/proc/meminfo KReclaimable).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -138,7 +137,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_commit_limit_bytes",
         &[],
-        "What may be committed when overcommit is off (/proc/meminfo CommitLimit).",
+        "Memory that can be committed when overcommit is off (/proc/meminfo CommitLimit).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -156,13 +155,13 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_zswap_bytes",
         &[],
-        "Memory that holds compressed swap (/proc/meminfo Zswap).",
+        "Memory that compressed swap uses (/proc/meminfo Zswap).",
     ),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_zswapped_bytes",
         &[],
-        "What that memory would take uncompressed (/proc/meminfo Zswapped).",
+        "Uncompressed size of compressed swap (/proc/meminfo Zswapped).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -181,8 +180,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_cma_free_bytes",
         &[],
-        "Free part of it; counted in MemFree, of no use to unmovable allocations (/proc/meminfo \
-         CmaFree).",
+        "Free memory set aside for contiguous allocations. MemFree includes it, but unmovable \
+         allocations cannot use it (/proc/meminfo CmaFree).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -194,7 +193,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_nvmap_bytes",
         &[],
-        "Memory that the Jetson's NvMap driver has handed out (/proc/meminfo NvMapMemUsed).",
+        "Memory that the Jetson's NvMap driver has allocated (/proc/meminfo NvMapMemUsed).",
     ),
     Metric::gauge(
         Source::Meminfo,
@@ -231,8 +230,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_page_cache_bytes",
         &["state"],
-        "Page cache without shmem, split: dirty = Dirty + Writeback, mapped = Mapped (shmem \
-         included), clean = the rest, the least that drop_caches can take; the three add up to \
+        "Page cache without shmem: dirty (Dirty + Writeback), mapped (Mapped, shmem included), \
+         clean (the rest). drop_caches can reclaim at least the clean part. The three add up to \
          Cached + Buffers - Shmem.",
     )
     .closed(&[("state", &["clean", "dirty", "mapped"])]),
@@ -240,9 +239,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_unaccounted_bytes",
         &[],
-        "Memory that no counter of the kernel names, such as a driver's: MemTotal less free (lists \
-         of the CPUs included), cached, anonymous, slab, stacks, page tables, per-CPU, vmalloc, \
-         huge pages and zswap.",
+        "Memory in no counter of the kernel, such as a driver's. It is MemTotal minus free memory \
+         (per-CPU lists included), Cached, Buffers, swap cache, anonymous, slab, kernel stacks, \
+         page tables, per-CPU, vmalloc, huge pages and zswap.",
     )
     .signed(),
     Metric::gauge(

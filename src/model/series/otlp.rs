@@ -12,24 +12,23 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_otlp_exports_total",
         &["result", "signal"],
-        "Requests to the collector of otlp.endpoint: success; partial, when it took not all; \
-         refused; busy, when it asked to be left alone for now; unreachable, when there was no \
-         answer.",
+        "Requests to the collector of otlp.endpoint: success, partial (it accepted only a part), \
+         refused, busy (it requested a pause), unreachable (no response).",
     )
     .closed(&[("result", &EXPORT_RESULTS), ("signal", &SIGNALS)]),
     Metric::counter(
         Source::Daemon,
         "uma_otlp_dropped_total",
         &["signal"],
-        "Points of metrics and spans of traces that were given up: refused, or too many while the \
-         collector was away.",
+        "Metric points and trace spans that were dropped: refused, or too many while the collector \
+         was unavailable.",
     )
     .closed(&[("signal", &SIGNALS)]),
     Metric::gauge(
         Source::Daemon,
         "uma_otlp_last_success_timestamp_seconds",
         &["signal"],
-        "When the collector last took something, in seconds since 1970; missing before that.",
+        "Time when the collector last accepted data, in seconds since 1970; missing before that.",
     )
     .closed(&[("signal", &SIGNALS)]),
     Metric::gauge(

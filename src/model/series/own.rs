@@ -27,14 +27,14 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_build_info",
         &["version"],
-        "Which build this is.",
+        "Version of the running umawarden.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_mode",
         &["mode"],
-        "1 for the mode in force: observe tells, enforce acts.",
+        "1 for the mode in force: observe only reports, enforce acts.",
     )
     .closed(&[("mode", &[Mode::Observe.name(), Mode::Enforce.name()])])
     .flag(),
@@ -42,7 +42,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_source_up",
         &["source"],
-        "1 if the source answered when it was last read.",
+        "1 if the last read of the source succeeded.",
     )
     .closed(&[("source", &SOURCES)])
     .flag(),
@@ -63,30 +63,30 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_sampling_interval_seconds",
         &[],
-        "How long after the last reading of memory the next one is due; it follows what memory \
-         does unless sampling_interval is fixed.",
+        "Time from the last sample of memory to the next one. It adapts to the state of memory \
+         unless sampling_interval is fixed.",
     ),
     Metric::new(
         MetricKind::Histogram,
         Source::Daemon,
         "uma_loop_reaction_seconds_bucket",
         &["le"],
-        "How long the loop took from when a sample was due, or it was woken, until what it decided \
-         was handed over; how often it took no longer than le seconds.",
+        "Reactions of the loop that took no longer than le seconds. A reaction lasts from when a \
+         sample is due, or the loop is woken, until the decisions are handed over.",
     ),
     Metric::new(
         MetricKind::Histogram,
         Source::Daemon,
         "uma_loop_reaction_seconds_sum",
         &[],
-        "All these times together.",
+        "Sum of the durations of these reactions.",
     ),
     Metric::new(
         MetricKind::Histogram,
         Source::Daemon,
         "uma_loop_reaction_seconds_count",
         &[],
-        "How often the loop had something to do.",
+        "Reactions of the loop: times that it had work to do.",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -98,15 +98,16 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_lost_records_total",
         &[],
-        "Numbers missing between kernel-log records: overwritten in the kernel's ring before they \
-         could be read, which the syslog ring does not tell. In a file or FIFO: not in it, or \
-         damaged there.",
+        "Missing sequence numbers between kernel-log records: the kernel's ring overwrote the \
+         records before they were read. The syslog ring does not report this. In a file or FIFO: \
+         the records are absent or damaged.",
     ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_log_malformed_records_total",
         &[],
-        "Kernel-log lines skipped since they are no record (`prio,seq,usec,flags;text`).",
+        "Kernel-log lines that were skipped because they are not records \
+         (`prio,seq,usec,flags;text`).",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -118,8 +119,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_reader",
         &["reader"],
-        "1 for the way in which the kernel log is read: kmsg, syslog (the ring of syslog(2)), file \
-         (a file or FIFO), or none: nothing reads it, and what it feeds is missing.",
+        "1 for the reader of the kernel log: kmsg, syslog (the ring of syslog(2)), file (a file or \
+         FIFO), or none. With none, all series that the log feeds are missing.",
     )
     .closed(&[("reader", &["kmsg", "syslog", "file", "none"])])
     .flag(),
@@ -134,8 +135,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_claimed_events_total",
         &["event"],
-        "Events in what syslog(2) shows of the kernel log, where /dev/kmsg cannot be read: local \
-         users can forge its lines. A rule that reads this may notify, and nothing more.",
+        "Events in the kernel log as syslog(2) shows it, where /dev/kmsg cannot be read. Local \
+         users can forge these lines. A rule that reads this series may only notify.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(
@@ -150,7 +151,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_events_total",
         &["event"],
-        "Events that this program found itself: lives and deaths of engines, memory verdicts, \
+        "Events that umawarden itself detects: phases and deaths of engines, memory verdicts, \
          reboots, received alerts. They do not depend on the kernel log.",
     )
     .closed(&[("event", &ProgramEvent::KINDS)]),
@@ -174,7 +175,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_rule_evaluation_duration_seconds",
         &[],
-        "How long the last evaluation of all due rules took.",
+        "Duration of the last evaluation step: new samples are taken in, and all due rules are \
+         evaluated.",
     ),
     Metric::counter(
         Source::Daemon,
@@ -186,52 +188,52 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_decisions_total",
         &["reason", "rule", "verdict"],
-        "Decisions to act or to hold, and why held.",
+        "Decisions to act or to hold, with the reason of a hold.",
     )
     .closed(&[("reason", &REASONS), ("verdict", &["act", "hold"])]),
     Metric::counter(
         Source::Daemon,
         "uma_actions_total",
         &["action", "outcome"],
-        "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun.",
+        "Actions by outcome; skipped: observe mode only reported it; not_done: nothing was begun.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_evicted_bytes_total",
         &["action"],
-        "Bytes of model files that evict_checkpoint has put out of memory behind an engine that \
-         loads, by cachestat(2) before and after.",
+        "Bytes of model files that evict_checkpoint has evicted from the page cache behind a \
+         loading engine, measured with cachestat(2) before and after.",
     )
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::counter(
         Source::Daemon,
         "uma_evicted_refaulted_bytes_total",
         &["action"],
-        "Of uma_evicted_bytes_total, the bytes that were read into memory again while the load was \
-         still followed.",
+        "Part of uma_evicted_bytes_total that was read into memory again while the load was still \
+         tracked.",
     )
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::counter(
         Source::Daemon,
         "uma_engine_cache_emptied_bytes_total",
         &[],
-        "Memory that came back while empty_cache was at work, by MemFree, unaccounted memory or \
-         the engine's own, whichever shows most.",
+        "Memory that returned while empty_cache ran, by MemFree, unaccounted memory or the \
+         engine's own memory, whichever shows most.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_engine_evicting",
         &["engine"],
-        "1 while evict_checkpoint follows the engine's load.",
+        "1 while evict_checkpoint tracks the load of the engine.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_temporary_settings",
         &["setting"],
-        "1 while a remedy has changed the setting for a while; read_ahead_kb stands for all disks, \
-         engine_pause for all engines that are paused for a moment to be emptied.",
+        "1 while a remedy has changed the setting temporarily. read_ahead_kb covers all disks, \
+         engine_pause all engines that are paused briefly to empty their caches.",
     )
     .closed(&[("setting", &SETTING_NAMES)])
     .flag(),
@@ -239,30 +241,30 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_temporary_settings_undone_total",
         &["result", "setting"],
-        "Temporary settings by how their end went: restored, already_back (it had its value again \
-         before), left_alone (somebody else has changed it since, or it has gone), failed (tried \
-         again).",
+        "Ended temporary settings by result: restored, already_back (it had its former value \
+         already), left_alone (changed by others since, or gone), failed (tried again).",
     )
     .closed(&[("result", &UndoResult::NAMES), ("setting", &SETTING_NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_paused",
         &[],
-        "1 while nothing is done, since a person has paused the program or that cannot be told.",
+        "1 while a pause suppresses all remedies: a person has paused umawarden, or the pause \
+         state is unknown.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_guard_rails_restored",
         &[],
-        "1 once it is known from the journal what earlier runs did; until then nothing is done.",
+        "1 once the actions of earlier runs are known from the journal; until then no remedy acts.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_silences",
         &[],
-        "Silences in force; each holds back the remedies of some rules.",
+        "Silences in force; each suppresses the remedies of some rules.",
     ),
     Metric::gauge(
         Source::Daemon,
@@ -274,67 +276,66 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_remedy_breaker_open",
         &["group", "rule"],
-        "1 while the remedy is stopped, since it has missed its aim too often in a row; where its \
-         breaker counts by engine, for any engine.",
+        "1 while the breaker blocks the remedy, because the remedy has missed its aim too often in \
+         a row. If the breaker counts by engine: 1 while it is open for any engine.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_remedy_approval_pending",
         &["group", "rule"],
-        "1 while the remedy waits for a person to approve of an act.",
+        "1 while the remedy waits for a person to approve an action.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_successful",
         &[],
-        "1 if the last reload of configuration and rules was taken over.",
+        "1 if the last reload of configuration and rules succeeded.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_success_timestamp_seconds",
         &[],
-        "When configuration and rules were last taken over, in seconds since 1970.",
+        "Time when configuration and rules were last applied, in seconds since 1970.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_web_refused_requests_total",
         &["reason"],
-        "Requests that were refused at the door: without a credential that is needed, with a wrong \
-         or expired one, with one of too small a role, what is answered on this node alone, what a \
-         page of another site has sent, beyond rate_limit, with too many passwords at once; and \
-         connections beyond those of one address, and answers that its address does not read.",
+        "Requests refused by access control: no_credential, wrong_credential, expired, role (too \
+         low), local_only (this node only), cross_site (from a page of another site), rate_limit. \
+         Also busy (too many passwords to verify at once), connections (too many of one address), \
+         unread (responses that the address does not read).",
     )
     .closed(&[("reason", &REFUSALS)]),
     Metric::counter(
         Source::Daemon,
         "uma_web_failed_handshakes_total",
         &[],
-        "TLS handshakes that came to nothing: no TLS, a certificate that is missing or not good, \
-         too slow.",
+        "Failed TLS handshakes: no TLS, a missing or invalid certificate, too slow.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_web_certificate_expiry_timestamp_seconds",
         &[],
-        "Until when the certificate of this server is good, in seconds since 1970; missing without \
-         TLS.",
+        "Expiry time of this server's certificate, in seconds since 1970; missing without TLS.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_web_config_last_reload_successful",
         &[],
-        "1 if the files of --web.config.file and --web.tokens.file, and those they name, are in \
-         force as they stand; missing without any.",
+        "1 if the present content of --web.config.file and --web.tokens.file, and of the files \
+         that they name, is in force; missing without any.",
     )
     .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_web_config_last_reload_success_timestamp_seconds",
         &[],
-        "When those files were last taken over, in seconds since 1970.",
+        "Time when --web.config.file and --web.tokens.file were last applied, in seconds since \
+         1970; missing without any.",
     ),
     Metric::gauge(Source::Journal, "uma_journal_up", &[], "1 if the journal can be written.")
         .flag(),
@@ -355,8 +356,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Journal,
         "uma_journal_lost_total",
         &[],
-        "How often the journal was deleted, replaced or damaged while umawarden ran, and was begun \
-         anew; no machine is rebooted while what is lost of reboots could matter.",
+        "Times that the journal was deleted, replaced or damaged while umawarden ran, and was \
+         begun anew. No machine is rebooted while lost entries about reboots could matter.",
     ),
     Metric::counter(
         Source::Daemon,

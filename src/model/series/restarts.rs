@@ -11,10 +11,10 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_restart_state",
         &["engine", "state"],
-        "1 for where the container or unit stands that is started again when there is memory for \
-         it: starting, running, waiting (for memory, its back-off or its turn), stopped (somebody \
-         wanted that), given_up (it died too often), not_ours (its supervisor starts it itself), \
-         unknown (its supervisor does not tell).",
+        "1 for the state of the container or unit: starting, running, waiting (for memory, \
+         back-off or its turn), stopped (on request, or never started). Also given_up (too many \
+         deaths), not_ours (its supervisor restarts it, or its settings are invalid), unknown (no \
+         usable report of its supervisor). It is restarted when there is memory for it.",
     )
     .closed(&[("state", &STATES)])
     .flag(),
@@ -22,22 +22,22 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_restarts_total",
         &["engine", "outcome"],
-        "Starts of the container or unit after a death, by what came of them: it became ready, \
-         died before, or could not be started.",
+        "Starts of the container or unit after a death, by outcome: ready, died (before it was \
+         ready), failed (it could not be started).",
     )
     .closed(&[("outcome", &["ready", "died", "failed"])]),
     Metric::gauge(
         Source::Daemon,
         "uma_restart_deaths_in_a_row",
         &["engine"],
-        "Deaths of the container or unit in a row in the same phase after such starts; 0 once it \
-         has been ready for its healthy_after.",
+        "Deaths in a row of the container or unit in the same phase after starts by umawarden; 0 \
+         once ready for its healthy_after.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_restart_waiting_seconds",
         &["engine"],
-        "How long the container or unit has been down and waits to be started; 0 while it does \
-         not wait.",
+        "Time for which the container or unit has been down and has waited for its start; 0 while \
+         it does not wait.",
     ),
 ];
