@@ -90,7 +90,7 @@ pub(super) struct EventRow {
     pub(super) json: String,
 }
 
-/// See `format_2.sql`.
+/// A row of `operator_commands`.
 #[derive(Debug)]
 pub(super) struct OperatorRow {
     pub(super) utc_ms: i64,

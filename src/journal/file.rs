@@ -19,22 +19,7 @@ pub(super) const APPLICATION_ID: i64 = 0x756d_6177;
 const MOST_SET_ASIDE: u32 = 8;
 
 /// One script for each format, from nothing to the newest.
-pub(super) const FORMATS: &[&str] = &[
-    include_str!("format_1.sql"),
-    include_str!("format_2.sql"),
-    include_str!("format_3.sql"),
-    include_str!("format_4.sql"),
-    include_str!("format_5.sql"),
-];
-
-/// The format from which on there are operators' commands.
-pub(super) const WITH_OPERATOR: i64 = 2;
-
-/// The format from which on it is known in which order things were stored.
-pub(super) const WITH_PLACES: i64 = 4;
-
-/// The format from which on reboots are kept apart.
-pub(super) const WITH_REBOOTS: i64 = 5;
+pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
 
 /// Why a step on the database failed, by what can be done about it.
 #[derive(Debug, PartialEq, Eq)]

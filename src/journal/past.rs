@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 use serde::Deserialize;
 
-use super::file::{WITH_PLACES, WITH_REBOOTS};
 use super::reader::{JournalReader, ReadError};
 use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
@@ -138,24 +137,20 @@ impl JournalReader {
     /// The newest acts, in the order in which they were stored; with a number, only those stored
     /// before the decision of that number.
     pub fn acts(&self, before: Option<DecisionId>) -> Result<Vec<StoredAct>, ReadError> {
-        let has_places = self.format >= WITH_PLACES;
-        let (place, judged) = if has_places { ("d.place", "a.place") } else { ("d.id", "NULL") };
-        let sql = format!(
-            "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json,
-                 {place} AS act_place, coalesce({judged}, 0) AS judged_place
+        let sql = "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json,
+                 d.place AS act_place, coalesce(a.place, 0) AS judged_place
              FROM decisions d
              LEFT JOIN outcomes o ON o.decision = d.id
              LEFT JOIN assessments a ON a.decision = d.id
              WHERE d.verdict = 'act' AND (?1 IS NULL OR coalesce(
-                 {place} < (SELECT {place} FROM decisions d WHERE d.id = ?1), d.id < ?1))
-             ORDER BY {place} DESC"
-        );
+                 d.place < (SELECT d.place FROM decisions d WHERE d.id = ?1), d.id < ?1))
+             ORDER BY d.place DESC";
         let read = || -> rusqlite::Result<Vec<StoredAct>> {
-            let resets = if has_places { self.resets()? } else { Vec::new() };
+            let resets = self.resets()?;
             let mut kept = Vec::new();
             let mut of_mode: BTreeMap<Mode, usize> = BTreeMap::new();
             let mut of_rule: BTreeMap<(RuleId, Mode), usize> = BTreeMap::new();
-            let mut select = self.connection.prepare(&sql)?;
+            let mut select = self.connection.prepare(sql)?;
             let mut rows = select.query([before.map(row_id)])?;
             while let Some(row) = rows.next()? {
                 let Some(act) = stored_act(row, &resets)? else { continue };
@@ -215,7 +210,7 @@ impl JournalReader {
 
     /// How much memory no counter named while no engine ran in that boot, as far as it is known.
     pub fn unaccounted_baseline(&self, boot_id: &str) -> Result<Option<u64>, ReadError> {
-        let sql = "SELECT json FROM kernel_events WHERE boot_id = ?
+        let sql = "SELECT json FROM events WHERE boot_id = ?
             AND kind = 'unaccounted_baseline' ORDER BY id DESC LIMIT 1";
         let read = self.connection.query_row(sql, [boot_id], |row| row.get(0)).optional();
         let json: Option<String> = read.map_err(|error| self.failed(error))?;
@@ -228,8 +223,8 @@ impl JournalReader {
 
     /// Where what is started again when there is memory stood when it was last told of, by name.
     pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
-        let sql = "SELECT json FROM kernel_events WHERE kind = 'engine_restart'
-            AND id > (SELECT coalesce(max(id), 0) FROM kernel_events) - ?1
+        let sql = "SELECT json FROM events WHERE kind = 'engine_restart'
+            AND id > (SELECT coalesce(max(id), 0) FROM events) - ?1
             ORDER BY id DESC LIMIT ?2";
         let read = || -> rusqlite::Result<Vec<String>> {
             self.connection
@@ -256,8 +251,8 @@ impl JournalReader {
 
     /// What was last told of each received alert, oldest first; only of the newest.
     pub fn received(&self) -> Result<Vec<PastReceived>, ReadError> {
-        let sql = "SELECT json FROM kernel_events WHERE id IN (
-                SELECT max(id) FROM kernel_events WHERE kind = 'received_alert'
+        let sql = "SELECT json FROM events WHERE id IN (
+                SELECT max(id) FROM events WHERE kind = 'received_alert'
                 AND json_valid(json)
                 GROUP BY json_extract(json, '$.fingerprint'))
             ORDER BY id DESC LIMIT ?";
@@ -281,9 +276,6 @@ impl JournalReader {
     /// be understood may be a reboot: then no name is given, and nothing is rebooted.
     pub fn reboots(&self, boot_id: Option<&str>) -> Result<PastReboots, ReadError> {
         let Some(boot_id) = boot_id else { return Ok(PastReboots::default()) };
-        if self.format < WITH_REBOOTS {
-            return Ok(past_reboots(&[], &[], boot_id));
-        }
         let read = || -> rusqlite::Result<(Vec<Option<RebootRow>>, Vec<BootLasted>)> {
             let mut select = self.connection.prepare("SELECT json FROM reboots ORDER BY id")?;
             let rows = select.query_map([], |row| row.get::<_, String>(0))?;

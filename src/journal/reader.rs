@@ -11,8 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
 
 use super::Note;
 use super::file::{
-    APPLICATION_ID, FILE_NAME, FORMATS, WITH_OPERATOR, is_newer, newer_format,
-    refuse_other_than_files,
+    APPLICATION_ID, FILE_NAME, FORMATS, is_newer, newer_format, refuse_other_than_files,
 };
 use super::timeline::from_json;
 use crate::model::{Assessment, Decision, Event, OperatorCommand, Outcome};
@@ -172,7 +171,6 @@ pub struct JournalReader {
     pub(super) connection: Connection,
     path: PathBuf,
     without_log: bool,
-    pub(super) format: i64,
 }
 
 impl JournalReader {
@@ -228,7 +226,7 @@ impl JournalReader {
         if is_newer(format, FORMATS) {
             return Err(ReadError::Newer(newer_format(path, format, FORMATS)));
         }
-        Ok(Self { connection, path: path.to_owned(), without_log: false, format })
+        Ok(Self { connection, path: path.to_owned(), without_log: false })
     }
 
     /// Whether the newest entries may be missing, since the directory is read-only and the last
@@ -243,7 +241,7 @@ impl JournalReader {
         filter.ids("id", query.after_id, query.before_id);
         filter.times("utc_ms", query.since, query.until);
         filter.any_of("kind", &query.kinds);
-        let sql = filter.sql("SELECT id, boot_id, json FROM kernel_events", "id", query.order);
+        let sql = filter.sql("SELECT id, boot_id, json FROM events", "id", query.order);
         self.page(&sql, filter, query.limit, |row| {
             let (id, boot_id, json): (i64, String, String) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -303,9 +301,6 @@ impl JournalReader {
 
     /// What people ordered.
     pub fn orders(&self, query: &OrderQuery) -> Result<Page<StoredOrder>, ReadError> {
-        if self.format < WITH_OPERATOR {
-            return Ok(Page { rows: Vec::new(), next: None, unreadable: 0 });
-        }
         let mut filter = Filter::default();
         filter.ids("id", query.after_id, query.before_id);
         filter.times("utc_ms", query.since, query.until);

@@ -23,7 +23,7 @@ const STEP_PAGES: u32 = 256;
 /// Boots whose place in the kernel log is remembered.
 const BOOTS: u32 = 64;
 /// Tables with a time; the decisions' outcomes and assessments go with them.
-const TABLES: [&str; 5] = ["kernel_events", "decisions", "alerts", "notes", "operator_commands"];
+const TABLES: [&str; 5] = ["events", "decisions", "alerts", "notes", "operator_commands"];
 
 /// Which rows of a table may go, for a WHERE: what a person ordered stays while it is in force.
 fn may_go(table: &str, now_ms: i64) -> String {
@@ -137,7 +137,7 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
         [],
     )?;
     connection.execute(
-        "DELETE FROM last_kernel_events
+        "DELETE FROM last_events
          WHERE boot_id NOT IN (SELECT boot_id FROM kernel_log_cursor)",
         [],
     )?;

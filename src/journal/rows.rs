@@ -208,7 +208,7 @@ fn insert_event(
 ) -> rusqlite::Result<()> {
     execute(
         transaction,
-        "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
+        "INSERT INTO events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
     )?;
@@ -218,7 +218,7 @@ fn insert_event(
     }
     execute(
         transaction,
-        "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
+        "INSERT INTO last_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
          ON CONFLICT (boot_id, kind) DO UPDATE SET utc_ms = max(utc_ms, ?3)",
         params![boot_id, event.kind, utc_ms],
     )
@@ -233,7 +233,7 @@ fn insert_event_once(
 ) -> rusqlite::Result<()> {
     let first = transaction
         .prepare_cached(
-            "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
+            "INSERT INTO last_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
              ON CONFLICT (boot_id, kind) DO NOTHING",
         )?
         .execute(params![boot_id, event.kind, utc_ms])?;
@@ -242,7 +242,7 @@ fn insert_event_once(
     }
     execute(
         transaction,
-        "INSERT INTO kernel_events (boot_id, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4)",
+        "INSERT INTO events (boot_id, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4)",
         params![boot_id, utc_ms, event.kind, event.json],
     )
 }
@@ -304,7 +304,7 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
     Ok(Stored::New)
 }
 
-/// See `format_4.sql`.
+/// See `place` in `format_1.sql`.
 fn next_place(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
     let sql = "INSERT INTO meta (key, value) VALUES ('last_place', 1)
         ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value";
@@ -427,9 +427,9 @@ pub(super) fn resume_point(
     let Some(place) = place else { return Ok(None) };
     // SQLite has no unsigned numbers: those above its largest stand below zero.
     let sql = if place >= 0 {
-        "SELECT seq FROM kernel_events WHERE boot_id = ?1 AND (seq >= ?2 OR seq < 0)"
+        "SELECT seq FROM events WHERE boot_id = ?1 AND (seq >= ?2 OR seq < 0)"
     } else {
-        "SELECT seq FROM kernel_events WHERE boot_id = ?1 AND seq >= ?2 AND seq < 0"
+        "SELECT seq FROM events WHERE boot_id = ?1 AND seq >= ?2 AND seq < 0"
     };
     let known: BTreeSet<u64> = connection
         .prepare(sql)
@@ -447,7 +447,7 @@ fn last_events(
     connection: &Connection,
     boot_id: &str,
 ) -> rusqlite::Result<BTreeMap<String, Timestamp>> {
-    let sql = "SELECT kind, utc_ms FROM last_kernel_events WHERE boot_id = ?1";
+    let sql = "SELECT kind, utc_ms FROM last_events WHERE boot_id = ?1";
     let mut select = connection.prepare(sql)?;
     let rows = select.query_map([boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut last = BTreeMap::new();

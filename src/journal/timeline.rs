@@ -8,7 +8,6 @@ use rusqlite::{OptionalExtension, Row, params_from_iter};
 use serde::de::DeserializeOwned;
 
 use super::Note;
-use super::file::WITH_OPERATOR;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
 use crate::model::{AlertChange, Assessment, Decision, EventKind, OperatorCommand, Outcome};
 
@@ -61,7 +60,7 @@ impl TimelineItem {
 /// The parts of the timeline, in the order of cause and effect for what happened within one
 /// millisecond: kind, columns, table.
 const PARTS: [(&str, &str, &str); 6] = [
-    ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "kernel_events"),
+    ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "events"),
     ("operator", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "operator_commands"),
     ("alert", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "alerts"),
     ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
@@ -122,7 +121,7 @@ impl JournalReader {
         after: Option<Place>,
         limit: usize,
     ) -> rusqlite::Result<Vec<(Place, TimelineItem)>> {
-        let Some((sql, mut values)) = query.sql(after, self.format) else { return Ok(Vec::new()) };
+        let Some((sql, mut values)) = query.sql(after) else { return Ok(Vec::new()) };
         values.push(integer(limit));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
@@ -136,7 +135,7 @@ impl JournalReader {
         query: &TimelineQuery,
         count: usize,
     ) -> rusqlite::Result<Option<Place>> {
-        let Some((sql, mut values)) = query.sql(None, self.format) else { return Ok(None) };
+        let Some((sql, mut values)) = query.sql(None) else { return Ok(None) };
         values.push(integer(count));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
@@ -174,12 +173,11 @@ impl TimelineQuery {
     /// Everything that matches beyond that place, unsorted; `None` if nothing can match. Sorting
     /// must be appended to the whole: then SQLite merges the tables' time indices, and reads no
     /// more rows than it returns.
-    fn sql(&self, after: Option<Place>, format: i64) -> Option<(String, Vec<Value>)> {
+    fn sql(&self, after: Option<Place>) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();
         let mut values = Vec::new();
         for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
-            let is_there = *kind != "operator" || format >= WITH_OPERATOR;
-            let Some(mut filter) = self.filter(kind).filter(|_| is_there) else { continue };
+            let Some(mut filter) = self.filter(kind) else { continue };
             if let Some(place) = after {
                 place.go_on(&mut filter, kind, rank);
             }

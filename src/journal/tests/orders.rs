@@ -143,34 +143,6 @@ fn what_is_in_force_outlives_its_age_and_a_full_journal() {
 }
 
 #[test]
-fn a_journal_of_the_first_format_is_brought_to_this_one_and_can_be_read_before() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE_NAME);
-    let mut connection = Connection::open(&path).unwrap();
-    file::bring_to_format(&mut connection, &path, &file::FORMATS[..1]).unwrap();
-    connection.execute("INSERT INTO notes (utc_ms, json) VALUES (1, 'old')", []).unwrap();
-    drop(connection);
-    assert_eq!(kept(dir.path()), []);
-    let items = |query: &TimelineQuery| {
-        let mut items = 0;
-        let reader = JournalReader::open(dir.path()).unwrap();
-        reader
-            .timeline(query, |_, _| {
-                items += 1;
-                true
-            })
-            .unwrap();
-        items
-    };
-    assert_eq!(items(&TimelineQuery::default()), 1);
-    let of_people = TimelineQuery { kinds: vec!["operator".to_owned()], ..Default::default() };
-    assert_eq!(items(&of_people), 0);
-    let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.keep_order(&silence(1, 1, 1_000), PATIENCE).unwrap();
-    assert_eq!((items(&TimelineQuery::default()), items(&of_people)), (2, 1));
-}
-
-#[test]
 fn the_timeline_of_a_rule_has_the_orders_that_concern_it() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

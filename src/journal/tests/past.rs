@@ -1,8 +1,8 @@
 //! What guard rails are told of earlier runs.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use super::super::{FILE_NAME, JournalReader, StoredAct, file};
+use super::super::{FILE_NAME, JournalReader};
 use super::*;
 use crate::model::{EnginePhase, OperatorOrder, ProgramEvent, RestartState, RuleSelector};
 
@@ -190,36 +190,6 @@ fn a_reset_forgives_what_was_judged_before_it_whatever_the_clocks_say() {
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
     let forgiven: Vec<_> = acts.iter().map(|act| (act.id.0, act.is_forgiven)).collect();
     assert_eq!(forgiven, [(2, true), (4, false), (6, true), (5, false), (1, false)]);
-}
-
-#[test]
-fn an_older_journal_keeps_its_order_and_where_its_boot_began() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE_NAME);
-    let mut connection = Connection::open(&path).unwrap();
-    file::bring_to_format(&mut connection, &path, &file::FORMATS[..3]).unwrap();
-    for id in [3_i64, 5, 900] {
-        let (rule, json) =
-            (rule("Old"), serde_json::to_string(&act(id.cast_unsigned(), Mode::Enforce)).unwrap());
-        let sql = "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json)
-            VALUES (?, 0, ?, ?, 'act', ?)";
-        connection.execute(sql, params![id, rule.to_string(), rule.alert, json]).unwrap();
-    }
-    let meta = "INSERT INTO meta (key, value)
-        VALUES ('boot_id', 'this'), ('boot_first_decision', 5), ('last_decision', 900)";
-    connection.execute(meta, []).unwrap();
-    drop(connection);
-    let ids = |acts: Vec<StoredAct>| acts.iter().map(|act| act.id.0).collect::<Vec<_>>();
-    let read = |before| JournalReader::open(dir.path()).unwrap().acts(before).unwrap();
-    assert_eq!(ids(read(None)), [3, 5, 900], "before it is brought to this format");
-    assert_eq!(ids(read(Some(DecisionId(900)))), [3, 5]);
-    let journal = Journal::open(dir.path(), KEEP_ALL);
-    let begins_after = journal.boot_begins_after("this", PATIENCE).unwrap();
-    journal.record(&Entry::Decision(act(7, Mode::Enforce)));
-    journal.close(PATIENCE).unwrap();
-    assert_eq!(ids(read(None)), [3, 5, 900, 7]);
-    let of_boot = read(None).into_iter().filter(|act| act.place > begins_after).collect();
-    assert_eq!(ids(of_boot), [5, 900, 7]);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn events_are_chosen_by_time_and_kind() {
     assert_eq!(seqs(EventQuery { since, until, ..Default::default() }), [3, 2]);
     let kinds = vec!["uvm_fatal".to_owned()];
     assert_eq!(seqs(EventQuery { kinds, ..Default::default() }), [5]);
-    let kinds = vec!["'; DROP TABLE kernel_events; --".to_owned()];
+    let kinds = vec!["'; DROP TABLE events; --".to_owned()];
     assert_eq!(seqs(EventQuery { kinds, ..Default::default() }), Vec::<u64>::new());
 }
 
@@ -205,7 +205,7 @@ fn rows_of_unknown_meaning_are_counted_and_skipped() {
     journal.close(PATIENCE).unwrap();
     let connection = rusqlite::Connection::open(dir.path().join(FILE_NAME)).unwrap();
     connection
-        .execute_batch("UPDATE kernel_events SET json = '{\"kind\":\"later\"}' WHERE seq = 2")
+        .execute_batch("UPDATE events SET json = '{\"kind\":\"later\"}' WHERE seq = 2")
         .unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let page = reader.events(&EventQuery { limit: 1, ..Default::default() }).unwrap();

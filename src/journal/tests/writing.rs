@@ -417,29 +417,6 @@ fn what_last_happened_in_a_boot_is_known_when_its_events_are_gone() {
 }
 
 #[test]
-fn a_journal_of_the_first_format_tells_what_last_happened() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE_NAME);
-    let mut connection = Connection::open(&path).unwrap();
-    file::bring_to_format(&mut connection, &path, &file::FORMATS[..1]).unwrap();
-    for (seq, kind) in [(1, "xid"), (2, "xid"), (3, "uvm_fatal")] {
-        let sql = "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json)
-            VALUES (?1, ?2, ?2 * 1000, ?3, '{}')";
-        connection.execute(sql, rusqlite::params![BOOT, seq, kind]).unwrap();
-    }
-    let sql = "INSERT INTO kernel_log_cursor (boot_id, resume_seq) VALUES (?1, 4)";
-    connection.execute(sql, [BOOT]).unwrap();
-    drop(connection);
-    let journal = Journal::open(dir.path(), KEEP_ALL);
-    let resume = journal.resume_point(BOOT, PATIENCE).unwrap().unwrap();
-    let expected = [("xid", 2), ("uvm_fatal", 3)];
-    let at = |seconds| Timestamp::from_second(seconds).unwrap();
-    let expected = expected.map(|(kind, seconds)| (kind.to_owned(), at(seconds)));
-    assert_eq!(resume.last_events, expected.into());
-    journal.close(PATIENCE).unwrap();
-}
-
-#[test]
 fn age_deletes_decisions_with_what_came_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
