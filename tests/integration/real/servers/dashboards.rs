@@ -53,8 +53,9 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let model = folder.path().join("model.safetensors");
     fs::write(&model, vec![7; 8 << 20]).unwrap();
-    let engine = engine(&model);
-    let script = format!("machine gb10\nprocess {} 1073741824", engine.0.id());
+    let started = engine(&model);
+    let script = format!("machine gb10\nprocess {} 1073741824", started.0.id());
+    let mut engine = Some(started);
     let other = "process 4000000 1073741824";
     let library = Library::new(&format!("{script}\n{other}")).expect("a compiler for C");
     let [observes, acts] =
@@ -85,6 +86,10 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
         left.retain(|(_, expr)| {
             instances.iter().all(|instance| !prometheus.has_had(&filled(expr, instance)))
         });
+        // Nothing but its end is an event of the program's own in these seconds.
+        if left.iter().all(|(_, expr)| expr.contains("uma_events_total")) {
+            drop(engine.take());
+        }
     }
     assert!(left.is_empty(), "no data for {left:#?}\n{}", observes.log());
 }
