@@ -232,11 +232,9 @@ impl HoldReason {
                  like alone, and nothing but another start waits for a start"
             }
             Self::AimMet => "the aim is met already",
-            Self::Unknown => {
-                "whether the rule or its aim holds cannot be told: a source is failing"
-            }
+            Self::Unknown => "whether the rule or its aim holds is unknown: a source fails",
             Self::StepsExhausted => "every step has been tried and the aim is still missed",
-            Self::Paused => "a person has paused the program, or that cannot be told",
+            Self::Paused => "a person has paused the program, or that is unknown",
             Self::JournalUnreadable => {
                 "what earlier runs did is not known: the journal cannot be read, or was lost so \
                  lately that it would matter"
@@ -248,10 +246,10 @@ impl HoldReason {
             Self::NoTarget => {
                 "the alert names no target, or nothing that could be one, or no engine runs here"
             }
-            Self::Protected => "the target is protected, or it cannot be told whether it is",
+            Self::Protected => "the target is protected, or that is unknown",
             Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
             Self::Approval => "a person must approve (require_approval), and has not",
-            Self::UnclearTarget => "it cannot be told which engine's growth eats the memory",
+            Self::UnclearTarget => "the engine whose growth takes the memory is unknown",
             Self::Unconfirmed => {
                 "the rule's expr does not hold at this moment, and no engine is stopped for what \
                  was true before"
@@ -291,8 +289,7 @@ impl HoldReason {
     fn meaning_for_reboot(self) -> Option<&'static str> {
         let meaning = match self {
             Self::NoCause => {
-                "what the matter is with memory cannot be told, and nothing is rebooted for \
-                 what is not known"
+                "what holds the memory is unknown, and nothing is rebooted for an unknown cause"
             }
             Self::RebootUnderWay => "a reboot is scheduled or under way already",
             Self::RebootBudget => {
@@ -305,13 +302,11 @@ impl HoldReason {
             }
             Self::MinimumUptime => "the machine has booted less than reboot.minimum_uptime ago",
             Self::BootUnknown => {
-                "which boot this is cannot be told (sys/kernel/random/boot_id), so that \
-                 reboots cannot be counted"
+                "the boot id is unknown (sys/kernel/random/boot_id), so that reboots cannot be \
+                 counted"
             }
-            Self::LoggedIn => {
-                "somebody is logged in, or it cannot be told whether (reboot.logged_in)"
-            }
-            Self::EnginesRun => "an engine runs, or it cannot be told whether (reboot.engines)",
+            Self::LoggedIn => "a person is logged in, or that is unknown (reboot.logged_in)",
+            Self::EnginesRun => "an engine runs, or that is unknown (reboot.engines)",
             Self::Blocked => "an alert of reboot.blocked_by fires, or cannot be judged",
             Self::NoSlot => "the cluster's lock (reboot.lock) has given no slot",
             Self::CalledOff => {

@@ -14,8 +14,8 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ProgramEvent {
-    /// The boot before this one did not end in order. The black box tells it, at the first start
-    /// after that; what was, is that boot's last record.
+    /// The boot before this one did not end in order. The black box reports it at the first start
+    /// after that. The other fields are of that boot's last record.
     UncleanBoot {
         /// Which boot.
         ended_boot_id: String,
@@ -62,11 +62,11 @@ pub enum ProgramEvent {
         /// The number of its server.
         pid: u32,
     },
-    /// Where something stands that is started again when there is memory has changed.
+    /// The state of a deferred restart has changed.
     EngineRestart {
         /// Its name.
         engine: String,
-        /// Where it stands now.
+        /// The state now.
         to: RestartState,
         /// Why.
         reason: String,
@@ -125,11 +125,11 @@ pub enum ProgramEvent {
         /// How long that had lasted, in milliseconds.
         uptime_ms: i64,
     },
-    /// An alert that an Alertmanager has told of began to fire, or fires no more.
+    /// An alert received from an Alertmanager began or ceased to fire.
     ReceivedAlert {
         /// What has become of it.
         to: ReceivedTurn,
-        /// Which, as it was told.
+        /// The alert as received.
         #[serde(flatten)]
         alert: Arc<ReceivedAlert>,
     },

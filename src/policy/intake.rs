@@ -117,8 +117,13 @@ impl Policy {
     fn set_log_view(&mut self, at: Moment, view: LogView, step: &mut Step) {
         if self.counters.set_kernel_log(view, at, &mut self.store) {
             self.kernel_log.finish(&mut self.logged);
-            step.events.extend(self.logged.drain(..).map(Event::from));
+            self.take_logged(step);
         }
+    }
+
+    /// Hands on what the assembler has found.
+    pub(super) fn take_logged(&mut self, step: &mut Step) {
+        step.events.extend(self.logged.drain(..).map(Event::from));
     }
 
     /// Returns when the record was written, on the uptime clock.
@@ -145,7 +150,7 @@ impl Policy {
             text: &record.text,
         };
         self.kernel_log.feed(&line, &mut self.logged);
-        step.events.extend(self.logged.drain(..).map(Event::from));
+        self.take_logged(step);
         written
     }
 

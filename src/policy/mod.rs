@@ -285,7 +285,7 @@ impl Policy {
         // More records may wait to be read, so what is unfinished has been silent only until the
         // last one; in a backlog that may be long ago.
         self.kernel_log.tick(newest_record.unwrap_or(at.uptime), &mut self.logged);
-        step.events.extend(self.logged.drain(..).map(Event::from));
+        self.take_logged(&mut step);
         if !self.already_counted.is_empty() {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));

@@ -33,8 +33,8 @@ fn metrics_md_lists_every_series() {
     let mut text = String::from(
         "# Metrics\n\nEverything on `/metrics`, and every series that a rule may read. Written from \
          the program's own table.\n\nA series is missing where this kernel or machine does not have \
-         it, and where reading it failed: absence is never written as 0. `uma_source_up` tells \
-         which.\n",
+         it, and where reading it failed: absence is never written as 0. \
+         `uma_source_up` shows which.\n",
     );
     for source in Source::ALL {
         let metrics: Vec<_> = METRICS.iter().filter(|metric| metric.source == source).collect();
@@ -62,7 +62,7 @@ fn metrics_md_lists_every_series() {
     }
     text.push_str(
         "\n## Why a remedy holds back\n\nThe `reason` of `uma_decisions_total`, of `umawarden \
-         history` and of `remedy_test`; the first that holds is told.\n\n| reason | meaning \
+         history` and of `remedy_test`; the first that applies is given.\n\n| reason | meaning \
          |\n|---|---|\n",
     );
     for reason in HoldReason::ALL {
