@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::keys::{KeyError, Secret};
 use super::owner::{Claim, Connection};
@@ -25,6 +25,7 @@ pub struct EngineKey {
     secret: Secret,
     ring: KeyRing,
     user: u32,
+    refusal: Arc<OnceLock<Arc<str>>>,
 }
 
 /// There is a key, and it is not sent.
@@ -65,7 +66,7 @@ impl KeyRing {
         let secret = Secret::read(place)?;
         let user = self.user(place).map_err(NoKey::Unproven)?;
         self.claim().prove(user).map_err(NoKey::Unproven)?;
-        Ok(EngineKey { secret, ring: self.clone(), user })
+        Ok(EngineKey { secret, ring: self.clone(), user, refusal: Arc::default() })
     }
 
     /// Whose processes get it.
@@ -95,7 +96,17 @@ impl EngineKey {
     /// # Errors
     /// What is at the other end is not proven to be the engine.
     pub fn reveal(&self, made: &Connection) -> Result<&Secret, String> {
-        self.ring.claim().prove_connection(self.user, made)?;
-        Ok(&self.secret)
+        match self.ring.claim().prove_connection(self.user, made) {
+            Ok(()) => Ok(&self.secret),
+            Err(why) => {
+                let _only_the_first = self.refusal.set(why.as_str().into());
+                Err(why)
+            }
+        }
+    }
+
+    /// Why the key was first not revealed to a connection.
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        self.refusal.get().cloned()
     }
 }

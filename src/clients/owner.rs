@@ -156,8 +156,9 @@ impl Claim<'_> {
         }
         if self.is_contained(id) {
             return Err(format!(
-                "pid {id} is in a container that Docker does not confirm, in which its user number \
-                 proves nothing: give the program Docker's or Podman's socket (path.docker_socket)"
+                "pid {id} is in a container that no runtime confirms, in which its user number \
+                 proves nothing: give the program the socket of Docker or Podman \
+                 (path.docker_socket) or of the CRI (path.cri_socket)"
             ));
         }
         let status = self.read(id.pid, "status").unwrap_or_default();
@@ -170,7 +171,7 @@ impl Claim<'_> {
             None => "has several user ids, as a setuid program has".to_owned(),
         };
         let claims = match &self.engine.claimed_container {
-            Some(id) => format!(" and Docker does not confirm its container {id:.12}"),
+            Some(id) => format!(" and no runtime confirms its container {id:.12}"),
             None => String::new(),
         };
         let made = match runs_as == Some(user) {

@@ -128,6 +128,13 @@ pub struct RunFlags {
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     pub docker_socket: Option<PathBuf>,
 
+    /// The socket of the container runtime of Kubernetes (CRI). It confirms that an engine runs in
+    /// the pod's container that its control group names, and gives that container's name and labels
+    /// [default: the first that answers of /run/containerd/containerd.sock,
+    /// /run/k3s/containerd/containerd.sock, /run/crio/crio.sock].
+    #[arg(long = "path.cri-socket", value_name = "FILE")]
+    pub cri_socket: Option<PathBuf>,
+
     /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
     /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
     ///

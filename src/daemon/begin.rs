@@ -232,6 +232,7 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     let setup = EngineSetup {
         procfs: settings.path.procfs.clone(),
         docker: settings.path.docker_socket.clone(),
+        cri: settings.path.cri_sockets.clone(),
         declared: settings.engines.clone(),
         pace: DockerPace::default(),
         clock: clock::uptime,

@@ -21,6 +21,8 @@ pub enum Proof {
     /// Docker, or what speaks its API: the processes are in a container that it reports as
     /// running.
     Container,
+    /// The container runtime of Kubernetes (CRI) reports the same of a pod's container.
+    PodContainer,
 }
 
 impl Proof {
@@ -35,6 +37,7 @@ impl Proof {
             Self::Claimed => "claimed",
             Self::Unit => "unit",
             Self::Container => "container",
+            Self::PodContainer => "pod_container",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What Docker, or whatever speaks its language, tells of running containers. All of it may be
 //! hostile: whoever makes an image chooses its labels.
 
+mod cri;
 mod log;
 mod state;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use super::process::printable;
 use crate::model::ProcessId;
+pub use cri::pod_container;
 pub use log::log_end;
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
@@ -28,9 +30,21 @@ const MAX_NAME_BYTES: usize = 128;
 /// More ports and addresses of one container are not looked at.
 const MAX_PLACES: usize = 256;
 
+/// Who reports a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    /// Docker, or what speaks its API.
+    #[default]
+    Docker,
+    /// The container runtime of Kubernetes.
+    Cri,
+}
+
 /// A running container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
+    /// Who reports it.
+    pub runtime: Runtime,
     /// Its name, printable.
     pub name: Arc<str>,
     /// Its labels, as they are: to be compared, and not to be shown.
@@ -72,6 +86,7 @@ fn container(told: &Value) -> Option<(Arc<str>, Container)> {
     let id = told.get("Id")?.as_str().filter(|id| is_id(id))?;
     let network = told.get("HostConfig").and_then(|config| config.get("NetworkMode"));
     let container = Container {
+        runtime: Runtime::Docker,
         name: name(told).into(),
         labels: label_map(told.get("Labels")),
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
@@ -94,18 +109,27 @@ fn name(told: &Value) -> String {
         let name = name.strip_prefix('/').unwrap_or(name);
         (!name.contains('/')).then_some(name)
     });
-    let own = own.unwrap_or_default().as_bytes();
-    printable(&own[..own.len().min(MAX_NAME_BYTES)])
+    cut_name(own.unwrap_or_default())
+}
+
+fn cut_name(name: &str) -> String {
+    printable(&name.as_bytes()[..name.len().min(MAX_NAME_BYTES)])
 }
 
 fn label_map(told: Option<&Value>) -> BTreeMap<String, String> {
     let labels = told.and_then(Value::as_object);
-    let labels = labels.into_iter().flatten().filter_map(|(key, value)| {
-        let value = value.as_str()?;
-        let is_short = key.len() <= MAX_LABEL_BYTES && value.len() <= MAX_LABEL_BYTES;
-        is_short.then(|| (key.clone(), value.to_owned()))
-    });
-    labels.take(MAX_LABELS).collect()
+    let labels = labels.into_iter().flatten();
+    bounded_labels(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))))
+}
+
+fn bounded_labels<'a>(
+    labels: impl Iterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<String, String> {
+    let is_short = |(key, value): &(&str, &str)| {
+        key.len() <= MAX_LABEL_BYTES && value.len() <= MAX_LABEL_BYTES
+    };
+    let short = labels.filter(is_short).take(MAX_LABELS);
+    short.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn addresses(told: &Value) -> Vec<IpAddr> {

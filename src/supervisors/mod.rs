@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 mod bus;
+pub mod cri;
 pub mod docker;
 pub mod logged_in;
 pub mod logind;

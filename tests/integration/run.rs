@@ -3,7 +3,7 @@
 mod acting;
 mod alertmanager;
 mod black_box;
-mod brake;
+pub mod brake;
 mod empty_cache;
 mod engines;
 mod held;

@@ -27,7 +27,7 @@ use rustix::time::{
 };
 
 use super::cgroup::open_below;
-use crate::model::{EngineTarget, ProcessId, Target};
+use crate::model::{EngineTarget, ProcessId, Proof, Target};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sys::descriptors::with_reserve;
 use family::Processes;
@@ -195,8 +195,12 @@ impl Stop<'_> {
         if let Some(container) = &self.engine.claimed_container {
             tracing::warn!(
                 engine = %self.engine.name, %container,
-                "Docker does not confirm its container: only the engine's own are signalled"
+                "no runtime confirms its container: only the engine's own are signalled"
             );
+        }
+        // A kubelet starts the containers of a pod again whoever ends them.
+        if self.engine.proof != Proof::Container {
+            return Ok(false);
         }
         let Some(container) = &self.engine.container else { return Ok(false) };
         let alone = self.is_alone(held)?;

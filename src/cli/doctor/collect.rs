@@ -54,7 +54,8 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         ..RunFlags::default()
     };
     let loaded = load(&flags, &environment())?;
-    let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg } = loaded.settings.path.clone();
+    let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg, .. } =
+        loaded.settings.path.clone();
     let client = place.client()?.with_patience(DAEMON_TAKES);
     let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
         what: one.what,

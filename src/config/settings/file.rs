@@ -35,6 +35,8 @@ pub struct FileSettings {
     pub sysfs: Option<PathBuf>,
     /// `path.docker_socket`.
     pub docker_socket: Option<PathBuf>,
+    /// `path.cri_socket`.
+    pub cri_socket: Option<PathBuf>,
     /// `path.kmsg`.
     pub kmsg: Option<PathBuf>,
     /// `web.listen_address`.
@@ -235,12 +237,13 @@ fn section<'n>(
 }
 
 fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["procfs", "sysfs", "docker_socket", "kmsg"];
+    let keys = ["procfs", "sysfs", "docker_socket", "cri_socket", "kmsg"];
     let Some(table) = section(table, "path", &keys, findings) else { return };
     let mut read = |key: &str| path(table.get(key)?, key, findings);
     settings.procfs = read("procfs");
     settings.sysfs = read("sysfs");
     settings.docker_socket = read("docker_socket");
+    settings.cri_socket = read("cri_socket");
     settings.kmsg = read("kmsg");
 }
 

@@ -115,6 +115,8 @@ pub struct SystemPaths {
     pub sysfs: PathBuf,
     /// Docker's socket.
     pub docker_socket: PathBuf,
+    /// Where a container runtime of Kubernetes may serve the CRI.
+    pub cri_sockets: Vec<PathBuf>,
     /// The kernel log.
     pub kmsg: PathBuf,
 }
@@ -209,6 +211,13 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
 }
 
+/// Where containerd, the containerd of k3s, and CRI-O listen by default.
+const CRI_SOCKETS: [&str; 3] = [
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+];
+
 /// The control socket's name beside the journal.
 const SOCKET: &str = "control.sock";
 
@@ -222,7 +231,7 @@ impl Settings {
         environment: &Environment,
     ) -> Self {
         let in_folder = |path: PathBuf| folder.join(path);
-        let path = |flag: &_, file, default| either_path(folder, flag, file, default);
+        let paths = merge_paths(flags, &file, folder);
         let rules = match file.rule_files {
             _ if !flags.rules.is_empty() => RuleSource::Paths(flags.rules.clone()),
             Some(patterns) => {
@@ -248,12 +257,7 @@ impl Settings {
                 .or(file.sampling_interval)
                 .unwrap_or_default(),
             evaluation_interval: file.evaluation_interval.unwrap_or(limits::DEFAULT_INTERVAL),
-            path: SystemPaths {
-                procfs: path(&flags.procfs, file.procfs, "/proc"),
-                sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
-                docker_socket: path(&flags.docker_socket, file.docker_socket, "/run/docker.sock"),
-                kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
-            },
+            path: paths,
             web: Web {
                 control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
                 config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
@@ -290,6 +294,23 @@ impl Settings {
             alertmanager: file.alertmanager.unwrap_or_default(),
             otlp: merge_otlp(flags, file.otlp, folder),
         }
+    }
+}
+
+fn merge_paths(flags: &RunFlags, file: &FileSettings, folder: &Path) -> SystemPaths {
+    let path = |flag: &_, file: &Option<PathBuf>, default| {
+        either_path(folder, flag, file.clone(), default)
+    };
+    let cri_socket = file.cri_socket.as_ref().map(|path| folder.join(path));
+    SystemPaths {
+        procfs: path(&flags.procfs, &file.procfs, "/proc"),
+        sysfs: path(&flags.sysfs, &file.sysfs, "/sys"),
+        docker_socket: path(&flags.docker_socket, &file.docker_socket, "/run/docker.sock"),
+        cri_sockets: match flags.cri_socket.clone().or(cri_socket) {
+            Some(socket) => vec![socket],
+            None => CRI_SOCKETS.map(PathBuf::from).to_vec(),
+        },
+        kmsg: path(&flags.kmsg, &file.kmsg, "/dev/kmsg"),
     }
 }
 

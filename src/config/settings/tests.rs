@@ -64,6 +64,7 @@ fn everything_has_a_default() {
             procfs: "/proc".into(),
             sysfs: "/sys".into(),
             docker_socket: "/run/docker.sock".into(),
+            cri_sockets: CRI_SOCKETS.map(PathBuf::from).to_vec(),
             kmsg: "/dev/kmsg".into(),
         },
         web: Web {
@@ -155,6 +156,7 @@ fn flags_win_over_the_file() {
         "--path.procfs=p",
         "--path.sysfs=s",
         "--path.docker-socket=e",
+        "--path.cri-socket=c",
         "--path.kmsg=k",
         "--log.level=warn",
         "--log.format=text",
@@ -181,6 +183,7 @@ fn flags_win_over_the_file() {
         procfs: "p".into(),
         sysfs: "s".into(),
         docker_socket: "e".into(),
+        cri_sockets: vec!["c".into()],
         kmsg: "k".into(),
     };
     assert_eq!(settings.path, paths);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::pods::PodContainers;
 use crate::model::{Observation, ProcessId, Reading, Readings, Schema, SeriesKey, Source};
 use crate::parse::container::{Container, Containers, containers, inspected};
 use crate::parse::process::stat;
@@ -27,7 +28,7 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 const MAX_INSPECT_BYTES: usize = 1 << 20;
 
 /// Of so many containers it is asked which process is their first, each time that it is asked.
-const MAX_INSPECTED: usize = 64;
+pub(super) const MAX_INSPECTED: usize = 64;
 
 /// How often Docker is asked, and how long it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +125,12 @@ pub(super) struct ContainerWatch {
     told: BTreeMap<Arc<str>, (Container, Duration)>,
     /// Of which Docker did not answer when it was asked last.
     silent: BTreeSet<Arc<str>>,
+    pods: PodContainers,
 }
 
 impl ContainerWatch {
     pub(super) fn new(
-        (socket, pace, procfs): (PathBuf, DockerPace, PathBuf),
+        (socket, pods, pace, procfs): (PathBuf, Vec<PathBuf>, DockerPace, PathBuf),
         shared: Shared,
         is_wanted: Arc<AtomicBool>,
         to: SyncSender<Observation>,
@@ -137,6 +139,7 @@ impl ContainerWatch {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
         let (told, has_answered) = (BTreeMap::new(), false);
+        let pods = PodContainers::new(pods, procfs.clone(), pace.answer_takes);
         Ok(Self {
             socket,
             pace,
@@ -150,6 +153,7 @@ impl ContainerWatch {
             has_answered,
             told,
             silent: BTreeSet::new(),
+            pods,
         })
     }
 
@@ -202,9 +206,13 @@ impl ContainerWatch {
             }
         };
         let is_absent = standing == Standing::Absent;
+        let claimed = self.shared.claimed();
+        let unknown_here = claimed.iter().filter(|id| !self.told.contains_key(*id)).collect();
+        self.pods.query(&self.runtime, &unknown_here);
         let containers = self.told.iter().map(|(id, (told, _))| (Arc::clone(id), told.clone()));
-        let containers = Arc::new(containers.collect());
-        self.shared.set(Known { containers, standing });
+        let mut containers: Containers = containers.collect();
+        containers.extend(self.pods.known().clone());
+        self.shared.set(Known { containers: Arc::new(containers), standing });
         // Without Docker nothing is lacking, unless it was there or the configuration asks for it.
         if is_absent && !self.has_answered && !self.is_wanted.load(Ordering::Relaxed) {
             return;
@@ -273,7 +281,7 @@ impl ContainerWatch {
 }
 
 /// The process that has that number now.
-fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
+pub(super) fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
     let text = std::fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
     Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })
 }

@@ -208,7 +208,7 @@ impl Details {
         }
         let first = processes.first()?.id.pid;
         let member = self.membership(first, look.confirmed);
-        let (container, claimed_container) = match member.is_confirmed {
+        let (container, claimed_container) = match member.is_confirmed() {
             true => (member.container.clone(), None),
             false => (None, member.container.clone()),
         };

@@ -218,6 +218,7 @@ async fn ask(target: Target, now: Duration) -> EngineHealth {
         HealthAnswer::Ready => target.load(key.as_ref()).await,
         _ => EngineLoad::default(),
     };
+    let key_withheld = key_withheld.or_else(|| key.and_then(|key| key.refusal()));
     let Target { engine, server, .. } = target;
     let requests = load.requests();
     let asked_at = now;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::model::{ProcessId, Proof};
-use crate::parse::container::Containers;
+use crate::parse::container::{Containers, Runtime};
 use crate::parse::process::{cgroup, is_within, stat, system_unit};
 use kernel_faults::container_id;
 
@@ -52,8 +52,8 @@ const OF_USERS: [&str; 30] = [
 /// What is confirmed at the time of one look.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed {
-    /// The control groups of containers that Docker reports as running.
-    containers: BTreeMap<Arc<str>, String>,
+    /// The control groups of containers that a runtime reports as running, and which runtime.
+    containers: BTreeMap<Arc<str>, (String, Runtime)>,
     /// Whether paths of control groups begin at the root of the machine.
     are_paths_whole: bool,
 }
@@ -65,11 +65,16 @@ pub(super) struct Membership {
     pub(super) path: Option<Arc<str>>,
     /// The container that the path names.
     pub(super) container: Option<Arc<str>>,
-    /// Whether Docker confirms that the process is in it.
-    pub(super) is_confirmed: bool,
+    /// The runtime that confirms that the process is in it.
+    pub(super) confirmed_by: Option<Runtime>,
 }
 
 impl Membership {
+    /// Whether a runtime confirms that the process is in the container.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed_by.is_some()
+    }
+
     /// Whether it is a user who has named that control group.
     pub(super) fn is_of_user(&self) -> bool {
         self.path.as_ref().is_some_and(|path| path.starts_with("/user.slice/"))
@@ -77,7 +82,7 @@ impl Membership {
 }
 
 impl Confirmed {
-    /// As Docker has told of containers, and `/proc` shows their first processes now.
+    /// As runtimes report containers, and `/proc` shows their first processes now.
     pub(super) fn look(procfs: &Path, containers: &Containers) -> Self {
         let own = fs::read_link(procfs.join("self/ns/cgroup")).ok();
         let are_paths_whole = own.is_some_and(|own| own.to_str() == Some(ALL_GROUPS));
@@ -89,19 +94,23 @@ impl Confirmed {
             let is_same = known.start_ticks == init.start_ticks;
             is_same.then(|| container_group(cgroup(&text)?, id))?
         };
-        let groups = containers
-            .iter()
-            .filter_map(|(id, container)| Some((Arc::clone(id), of_init(id, container.init?)?)));
+        let groups = containers.iter().filter_map(|(id, container)| {
+            let group = of_init(id, container.init?)?;
+            Some((Arc::clone(id), (group, container.runtime)))
+        });
         Self { containers: groups.collect(), are_paths_whole }
     }
 
     /// What a process says that is in that control group.
     pub(super) fn membership(&self, path: Option<&str>) -> Membership {
         let id = path.and_then(container_id);
-        let group = id.as_deref().and_then(|id| self.containers.get(id));
-        let is_confirmed =
-            path.zip(group).is_some_and(|(path, group)| is_within(path, group.as_str()));
-        Membership { path: path.map(Arc::from), container: id.map(Arc::from), is_confirmed }
+        let known = id.as_deref().and_then(|id| self.containers.get(id)).zip(path);
+        let confirming = known.filter(|((group, _), path)| is_within(path, group.as_str()));
+        Membership {
+            path: path.map(Arc::from),
+            container: id.map(Arc::from),
+            confirmed_by: confirming.map(|((_, runtime), _)| *runtime),
+        }
     }
 
     /// Who vouches for that. A service that runs what users hand it does so only where the
@@ -113,8 +122,11 @@ impl Confirmed {
             (unit.ends_with(".service") && (is_unit_named || !is_of_users)).then_some(unit)
         };
         match &member.container {
-            Some(_) if member.is_confirmed => Proof::Container,
-            Some(_) => Proof::Claimed,
+            Some(_) => match member.confirmed_by {
+                Some(Runtime::Docker) => Proof::Container,
+                Some(Runtime::Cri) => Proof::PodContainer,
+                None => Proof::Claimed,
+            },
             None if self.are_paths_whole && service().is_some() => Proof::Unit,
             None => Proof::Claimed,
         }
@@ -176,11 +188,11 @@ mod tests {
         put(folder.path(), 8, 80, &of_user);
         let init = ProcessId { pid: 8, start_ticks: 80 };
         let confirmed = Confirmed::look(folder.path(), &told(Some(init)));
-        assert!(!confirmed.membership(Some(&of_user)).is_confirmed);
+        assert!(!confirmed.membership(Some(&of_user)).is_confirmed());
         // Docker does not say which process, or that one is another by now.
         for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
             let confirmed = Confirmed::look(folder.path(), &told(init));
-            assert!(!confirmed.membership(Some(&own)).is_confirmed);
+            assert!(!confirmed.membership(Some(&own)).is_confirmed());
         }
     }
 

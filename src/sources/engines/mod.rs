@@ -16,6 +16,7 @@ mod identity;
 mod inspect;
 mod matching;
 mod places;
+mod pods;
 mod scan;
 mod selection;
 #[cfg(test)]
@@ -75,6 +76,8 @@ pub struct EngineSetup {
     pub procfs: PathBuf,
     /// The socket of Docker, or of what speaks its language.
     pub docker: PathBuf,
+    /// Sockets at which a container runtime of Kubernetes may serve the CRI.
+    pub cri: Vec<PathBuf>,
     /// What the configuration declares.
     pub declared: Vec<DeclaredEngine>,
     /// How Docker is asked.
@@ -103,7 +106,7 @@ impl EngineWatch {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
-        let EngineSetup { procfs, docker, declared, pace, clock } = setup;
+        let EngineSetup { procfs, docker, cri, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (tell, told) = channel();
         let (ask_docker, asked) = sync_channel(1);
@@ -118,8 +121,8 @@ impl EngineWatch {
         let containers = Shared::default();
         let needs = Arc::clone(&needs_docker);
         let known = containers.clone();
-        let docker = (docker, pace, procfs.clone());
-        let mut watch = ContainerWatch::new(docker, known, needs, to.clone(), clock)?;
+        let sockets = (docker, cri, pace, procfs.clone());
+        let mut watch = ContainerWatch::new(sockets, known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
             scanner,

@@ -173,7 +173,7 @@ impl Scanner {
             // Names that users have given take the room of none that may be true.
             of(false).into_iter().chain(of(true)).take(MAX_CLAIMED).collect()
         };
-        (ids(|_| true), ids(|member| !member.is_confirmed))
+        (ids(|_| true), ids(|member| !member.is_confirmed()))
     }
 
     /// How many processes there are, without the kernel's own.
@@ -357,7 +357,7 @@ impl Scanner {
         if is_asked || known.kin.recognised.is_some() {
             known.member = self.details.membership(id.pid, &self.confirmed);
         }
-        let container = known.member.container.as_deref().filter(|_| known.member.is_confirmed);
+        let container = known.member.container.as_deref().filter(|_| known.member.is_confirmed());
         let traits = Traits {
             comm: &known.stat.comm,
             arguments,
@@ -475,7 +475,7 @@ impl Scanner {
         let mut known = members.iter().filter_map(|id| self.known.get(&id.pid));
         let is_untold = |known: &Known| {
             let is_open = known.member.container.is_some()
-                && !known.member.is_confirmed
+                && !known.member.is_confirmed()
                 && !known.member.is_of_user();
             is_open && known.kin.declared.is_none()
         };

@@ -248,7 +248,8 @@ fn uptime() -> Duration {
 
 fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> EngineWatch {
     let procfs = PathBuf::from("/proc");
-    EngineWatch::start(EngineSetup { procfs, docker, declared, pace, clock: uptime }).unwrap()
+    let cri = Vec::new();
+    EngineWatch::start(EngineSetup { procfs, docker, cri, declared, pace, clock: uptime }).unwrap()
 }
 
 /// The next that the source of that name tells; how often others were told meanwhile.

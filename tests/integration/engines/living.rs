@@ -46,6 +46,7 @@ pub fn watch(procfs: &str, docker: &str) -> EngineWatch {
     let setup = EngineSetup {
         procfs: procfs.into(),
         docker: docker.into(),
+        cri: Vec::new(),
         declared: Vec::new(),
         pace: DockerPace::default(),
         clock: uptime,

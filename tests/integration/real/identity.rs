@@ -23,7 +23,7 @@ use crate::daemon::{Daemon, write_secret};
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 
 const FOLDER: &str = "UMAWARDEN_PRETENDER";
-const KEY: &str = "sk-of-root";
+pub const KEY: &str = "sk-of-root";
 
 /// Serves what vLLM does, and writes down what it is sent.
 #[test]
@@ -51,7 +51,7 @@ impl Drop for Running {
     }
 }
 
-fn as_user(user: &str, program: &Path) -> Command {
+pub fn as_user(user: &str, program: &Path) -> Command {
     if user == "root" {
         return Command::new(program);
     }
@@ -60,48 +60,48 @@ fn as_user(user: &str, program: &Path) -> Command {
     command
 }
 
-struct Pretender {
-    _running: Running,
+pub struct Pretender {
+    running: Running,
     folder: tempfile::TempDir,
 }
 
 impl Pretender {
-    fn start(user: &str, marker: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    /// The command line of one that serves on a free port, and writes into that folder what it is
+    /// sent.
+    pub fn command(folder: &Path, marker: &str) -> Vec<String> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let program = std::env::current_exe().unwrap();
         let test = "real::identity::vllm_of_other_tests";
-        let mut command = match user {
-            "root" => {
-                let mut command = Command::new(&program);
-                command.arg0("vllm");
-                command
-            }
-            user => {
-                let mut command = as_user(user, Path::new("bash"));
-                command.args(["-c", "exec -a vllm \"$0\" \"$@\""]).arg(&program);
-                command
-            }
-        };
-        let child = command
-            .args(["serve", "--exact", test, "--nocapture", "--", "--port", &port.to_string()])
-            .arg(marker)
-            .env(FOLDER, folder.path())
+        let script = format!("export {FOLDER}={}; exec -a vllm \"$0\" \"$@\"", folder.display());
+        let (program, port) = (program.display().to_string(), port.to_string());
+        let serve = ["serve", "--exact", test, "--nocapture", "--", "--port", &port, marker];
+        ["bash", "-c", &script, &program].iter().chain(&serve).map(ToString::to_string).collect()
+    }
+
+    pub fn start(user: &str, marker: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let command = Self::command(folder.path(), marker);
+        let child = as_user(user, Path::new(&command[0]))
+            .args(&command[1..])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { _running: Running(child), folder }
+        Self { running: Running(child), folder }
     }
 
-    fn asked(&self) -> String {
+    pub fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    pub fn asked(&self) -> String {
         fs::read_to_string(self.folder.path().join("asked")).unwrap_or_default()
     }
 }
 
-fn engine(daemon: &Daemon, name: &str) -> serde_json::Value {
+pub fn engine(daemon: &Daemon, name: &str) -> serde_json::Value {
     let (_, text) = daemon.get("/api/v1/engines");
     let told: serde_json::Value = serde_json::from_str(&text).unwrap();
     let engines = told["data"]["engines"].as_array().cloned().unwrap_or_default();
@@ -148,7 +148,7 @@ fn a_key_is_sent_to_nobody_who_only_claims_to_be_the_engine() {
 
 /// A Docker that lists one container, says that `pid` is its first process, and writes down what
 /// it is asked to do.
-fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
+pub fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
     let listener = UnixListener::bind(socket).unwrap();
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let (log, id) = (Arc::clone(&asked), id.to_owned());
@@ -158,11 +158,14 @@ fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
             let length = stream.read(&mut request).unwrap_or(0);
             let line = String::from_utf8_lossy(&request[..length]);
             let line = line.lines().next().unwrap_or_default().to_owned();
-            let body = match line.contains("/json") {
-                true => format!(
+            let body = match () {
+                () if line.contains("/containers/json") => {
+                    format!(r#"[{{"Id":"{id}","Names":["/victim"]}}]"#)
+                }
+                () if line.contains("/json") => format!(
                     r#"{{"Id":"{id}","Name":"/victim","State":{{"Status":"running","Pid":{pid}}}}}"#
                 ),
-                false => String::new(),
+                () => String::new(),
             };
             log.lock().unwrap().push(line);
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
@@ -174,10 +177,14 @@ fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
 }
 
 /// A control group with that name, in the hierarchy that counts here.
-struct Group(PathBuf);
+pub struct Group(PathBuf);
 
 impl Group {
-    fn new(name: &str) -> Self {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn new(name: &str) -> Self {
         let memory = Path::new("/sys/fs/cgroup/memory");
         let root = if memory.exists() { memory } else { Path::new("/sys/fs/cgroup") };
         let folder = root.join(name);
@@ -263,6 +270,16 @@ fn many_that_sleep_do_not_push_out_the_engine_of_root() {
     std::thread::sleep(Duration::from_millis(500));
     let own = sleeper("root", &format!("{marker}-own"));
     std::thread::sleep(Duration::from_millis(200));
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |of: &str| format!("- {{name: {of}, match: {{cmdline: '* {marker}-{of}*'}}}}\n");
+    let config = folder.path().join("umawarden.yaml");
+    let entries = entry("false") + &entry("own");
+    fs::write(&config, format!("rule_files: []\nengines:\n{entries}")).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
+    daemon.wait_until("aware of an engine of nobody", |daemon| engine(daemon, "false").is_object());
+    assert!(engine(&daemon, "own").is_object(), "{}", daemon.log());
+    daemon.terminate();
     let declared = vec![
         declared("false", &format!("{marker}-false")),
         declared("own", &format!("{marker}-own")),

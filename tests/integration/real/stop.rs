@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use procfs::process::Process;
 use umawarden::actions::{Evictor, Executor as _, Live};
-use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Target};
+use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Proof, Target};
 
 use super::docker::Dockerd;
 use super::enabled;
@@ -153,6 +153,7 @@ fn real_container_that_is_always_started_again_stays_stopped() {
         processes: vec![id(server)],
         cgroup: cgroup.map(Arc::from),
         container: Some(Arc::from(container.as_str())),
+        proof: Proof::Container,
         ..EngineTarget::default()
     };
     assert!(engine.cgroup.is_some(), "{cgroups}");

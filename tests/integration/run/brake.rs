@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::Node;
 use crate::daemon::{Daemon, history, of_kind};
 
-const GIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 20;
 
 /// What the engine's processes have in their command line, and no other process.
-const ENGINE: &str = "86399.125";
+pub const ENGINE: &str = "86399.125";
 
 /// A process that is killed when the test ends, if not before.
-struct Process(Child);
+pub struct Process(pub Child);
 
 impl Process {
     fn sleeping(name: &str) -> Self {
@@ -23,14 +23,18 @@ impl Process {
 
     /// One that uses some processor time, as an engine does that takes memory.
     fn working(name: &str) -> Self {
+        Self::working_as(Command::new("sh"), name)
+    }
+
+    /// The same by a command that runs `sh`.
+    pub fn working_as(mut shell: Command, name: &str) -> Self {
         let script =
             "while :; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; sleep 0.05; done";
-        let mut shell = Command::new("sh");
         shell.args(["-c", script, name]).stdin(Stdio::null());
         Self(shell.spawn().unwrap())
     }
 
-    fn signal(&mut self) -> Option<i32> {
+    pub fn signal(&mut self) -> Option<i32> {
         self.0.try_wait().unwrap().and_then(|status| status.signal())
     }
 }
@@ -44,13 +48,13 @@ impl Drop for Process {
 
 impl Node {
     /// A real process is one of this node's.
-    fn adopt(&self, pid: u32) {
+    pub fn adopt(&self, pid: u32) {
         let pid = pid.to_string();
         symlink(format!("/proc/{pid}"), self.path("proc").join(pid)).unwrap();
     }
 
     /// The same, with the driver open: whoever reads its descriptors finds one of that name.
-    fn adopt_user(&self, pid: u32) {
+    pub fn adopt_user(&self, pid: u32) {
         let own = self.path("proc").join(pid.to_string());
         std::fs::create_dir(&own).unwrap();
         for entry in std::fs::read_dir(format!("/proc/{pid}")).unwrap().flatten() {
@@ -99,13 +103,13 @@ impl Node {
         daemon
     }
 
-    fn leave(&self, free_kib: u64) {
+    pub fn leave(&self, free_kib: u64) {
         self.set_meminfo("MemFree", free_kib);
         self.set_meminfo("MemAvailable", free_kib + GIB / 2);
     }
 
     /// 8 GiB a second are taken, down to that.
-    fn collapse(&self, to_kib: u64) {
+    pub fn collapse(&self, to_kib: u64) {
         let began = Instant::now();
         loop {
             let taken = (began.elapsed().as_secs_f64() * 8.0 * GIB as f64) as u64;
