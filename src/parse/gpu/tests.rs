@@ -66,6 +66,22 @@ fn what_the_child_has_written_is_an_answer() {
     assert!(matches!(&told[4], Told::Nothing(nothing) if nothing.kind == Lack::Driver));
 }
 
+/// Two CUDA processes had taken 4 GiB and six times 1 GiB each on an H200.
+#[test]
+fn figures_of_a_real_driver_are_those_of_its_processes() {
+    let line = include_str!("../../../tests/fixtures/gpu/h200-580.159.04.jsonl");
+    let Told::Picture(picture) = answer(line.trim_end().as_bytes()).unwrap().told else { panic!() };
+    let [device] = &picture.devices[..] else { panic!("{picture:?}") };
+    assert_eq!(device.is_unified(), Some(false));
+    let own: Vec<_> = device.processes().iter().map(|own| (own.pid, own.used_bytes)).collect();
+    let used = Reading::Value(11_280_580_608);
+    assert_eq!(own, [(570, used), (571, used)]);
+    // Beside the processes' memory the driver itself keeps 15 MB, and 645 MB are not offered.
+    let (total, free) = (device.memory.total_bytes.value(), device.memory.free_bytes.value());
+    assert_eq!(device.memory.used_bytes, Reading::Value(2 * 11_280_580_608 + 15_138_816));
+    assert_eq!(total.zip(free).map(|(total, free)| total - free), Some(23_221_239_808));
+}
+
 #[test]
 fn memory_that_a_gpu_does_not_have_is_never_zero() {
     let zeros =
