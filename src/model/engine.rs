@@ -25,71 +25,70 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// What serves a model.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum EngineKind {
+/// Declares the kinds of engines: each with its name in labels, in JSON and to people.
+macro_rules! engine_kinds {
+    ($($(#[$about:meta])* $kind:ident = $name:literal,)*) => {
+        /// What serves a model.
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            Default,
+            PartialEq,
+            Eq,
+            PartialOrd,
+            Ord,
+            Hash,
+            Serialize,
+            Deserialize,
+        )]
+        pub enum EngineKind {
+            $($(#[$about])* #[serde(rename = $name)] $kind,)*
+        }
+
+        impl EngineKind {
+            /// All kinds.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
+
+            /// The name in labels, JSON and to people.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// What is known of each is in `src/engines`, in the same order.
+engine_kinds! {
     /// SGLang.
-    Sglang,
+    Sglang = "sglang",
     /// vLLM.
-    Vllm,
+    Vllm = "vllm",
     /// Ollama, with the runners that it starts.
-    Ollama,
+    Ollama = "ollama",
     /// `llama-server` of llama.cpp.
-    LlamaServer,
+    LlamaServer = "llama_server",
     /// ComfyUI.
-    #[serde(rename = "comfyui")]
-    ComfyUi,
+    ComfyUi = "comfyui",
     /// TensorRT-LLM.
-    #[serde(rename = "tensorrt_llm")]
-    TensorRtLlm,
+    TensorRtLlm = "tensorrt_llm",
     /// NVIDIA Triton.
-    Triton,
+    Triton = "triton",
     /// LMDeploy.
-    Lmdeploy,
+    Lmdeploy = "lmdeploy",
     /// Hugging Face's text-generation-inference.
-    Tgi,
+    Tgi = "tgi",
     /// Something else, which the configuration declares.
     #[default]
-    Declared,
+    Declared = "declared",
 }
 
 impl EngineKind {
-    /// All kinds.
-    pub const ALL: [Self; 10] = [
-        Self::Sglang,
-        Self::Vllm,
-        Self::Ollama,
-        Self::LlamaServer,
-        Self::ComfyUi,
-        Self::TensorRtLlm,
-        Self::Triton,
-        Self::Lmdeploy,
-        Self::Tgi,
-        Self::Declared,
-    ];
-
     /// Whether it is known how such an engine is asked to give memory back, or why it cannot be.
     pub const fn can_empty_cache(self) -> bool {
         !matches!(self, Self::TensorRtLlm | Self::Tgi | Self::Declared)
-    }
-
-    /// The name in labels, JSON and to people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sglang => "sglang",
-            Self::Vllm => "vllm",
-            Self::Ollama => "ollama",
-            Self::LlamaServer => "llama_server",
-            Self::ComfyUi => "comfyui",
-            Self::TensorRtLlm => "tensorrt_llm",
-            Self::Triton => "triton",
-            Self::Lmdeploy => "lmdeploy",
-            Self::Tgi => "tgi",
-            Self::Declared => "declared",
-        }
     }
 }
 
