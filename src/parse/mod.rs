@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod header_lines;
 pub mod held_object;
 pub mod model_config;
+pub mod model_files;
 pub mod proc;
 pub mod process;
 pub mod prometheus_answer;

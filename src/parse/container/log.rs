@@ -3,8 +3,6 @@
 
 use jiff::Timestamp;
 
-use crate::parse::engine::last_words;
-
 /// Of a longer line the beginning is read.
 const LONGEST_LINE_BYTES: usize = 4096;
 /// And so much of it is kept.
@@ -40,7 +38,12 @@ const SECRETS: [&str; 15] = [
 
 /// The last lines of a log, and those before them that tell why it ended; the newest last. Docker
 /// writes when each was written in front of it: what is older than `since` is another life's.
-pub fn log_end(log: &[u8], is_terminal: bool, since: Option<Timestamp>) -> Vec<String> {
+pub fn log_end(
+    log: &[u8],
+    is_terminal: bool,
+    since: Option<Timestamp>,
+    tells_why: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let mut lines = Lines { since, open: [const { Vec::new() }; 3], told: Vec::new() };
     let mut rest = log;
     while !is_terminal && let Some((output, text, behind)) = frame(rest) {
@@ -54,7 +57,7 @@ pub fn log_end(log: &[u8], is_terminal: bool, since: Option<Timestamp>) -> Vec<S
     }
     let mut told = lines.told;
     let last = told.split_off(told.len().saturating_sub(LAST_LINES));
-    told.retain(|line| last_words(line).is_some());
+    told.retain(|line| tells_why(line));
     let mut kept = told.split_off(told.len().saturating_sub(TELLING_LINES));
     kept.extend(last);
     kept
@@ -174,6 +177,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn log_end(log: &[u8], is_terminal: bool, since: Option<Timestamp>) -> Vec<String> {
+        super::log_end(log, is_terminal, since, |line| line.contains("CUDA out of memory"))
+    }
 
     fn framed(output: u8, text: &str) -> Vec<u8> {
         let length = u32::try_from(text.len()).unwrap().to_be_bytes();

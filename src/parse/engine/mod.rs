@@ -3,13 +3,11 @@
 //! A title (`VLLM::EngineCore`) replaces the command line of the process that takes it, so that
 //! ports and models are read from the one that was started: the server.
 
-mod files;
 mod last_words;
 mod load;
 #[cfg(test)]
 mod tests;
 
-pub use files::{Files, escaped, is_model_file, pattern_of};
 pub use last_words::{LastWords, last_words};
 pub use load::{comfy_queue, load_in_metrics, metric_sum, sglang_loads, sglang_version};
 

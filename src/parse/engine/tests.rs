@@ -112,38 +112,6 @@ fn port_host_and_model_are_read_and_keys_are_not() {
     assert_eq!(of(EngineKind::Declared, "my-server --port 5").port, Some(5));
 }
 
-#[test]
-fn weights_are_known_by_their_names() {
-    let digest = "a".repeat(64);
-    for path in [
-        "/m/model-00001-of-00002.safetensors",
-        "/m/x.gguf",
-        "/m/pytorch_model-1.bin",
-        &format!("/root/.ollama/models/blobs/sha256-{digest}"),
-        &format!("/hub/models--x/blobs/{digest}"),
-    ] {
-        assert!(is_model_file(path), "{path}");
-    }
-    for path in ["/m/.safetensors", "/m/tokenizer.json", "/lib/x.so", "/m/data.bin", "/m/sha256-a"]
-    {
-        assert!(!is_model_file(path), "{path}");
-    }
-}
-
-#[test]
-fn patterns_stand_for_files_and_their_like_and_for_nothing_else() {
-    let mut files = Files::default();
-    for path in ["/m [1]/a-1.safetensors", "/m [1]/a-2.safetensors", "/n/x.gguf", "/n/model*.bin"] {
-        files.add(path);
-    }
-    assert_eq!(files.patterns(), ["/m [[]1[]]/*.safetensors", "/n/*.gguf", "/n/model[*].bin"]);
-    for number in 0..1000 {
-        files.add(&format!("/m{number}/x.gguf"));
-    }
-    assert!(files.patterns().len() <= 16);
-    assert!(files.patterns().contains(&"/m [[]1[]]/*.safetensors".to_owned()), "of most files");
-}
-
 proptest! {
     #[test]
     fn any_command_line_is_read(
@@ -158,12 +126,6 @@ proptest! {
                 prop_assert!(serving.port != Some(0));
             }
         }
-    }
-
-    #[test]
-    fn a_pattern_matches_the_file_that_it_was_made_of(path in "(/[a-z*?\\[\\] ]{1,6}){1,3}\\.(gguf|bin)") {
-        let pattern = glob::Pattern::new(&pattern_of(&path)).unwrap();
-        prop_assert!(pattern.matches(&path), "{} {}", pattern, path);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
 use crate::parse::container::{
     ContainerEvent, Inspected, end_after, event, log_end, requested, time,
 };
+use crate::parse::engine::last_words;
 use crate::supervisors::docker::{Docker, NoAnswer, escaped};
 
 /// How long it may take to answer. The next one waits no more where one was in vain.
@@ -311,7 +312,10 @@ impl Ends {
             }
         }
         match told {
-            Ok(bytes) => OwnLog::Lines(log_end(&bytes, found.has_terminal, began)),
+            Ok(bytes) => {
+                let tells_why = |line: &str| last_words(line).is_some();
+                OwnLog::Lines(log_end(&bytes, found.has_terminal, began, tells_why))
+            }
             Err(why) => OwnLog::Unknown(why),
         }
     }

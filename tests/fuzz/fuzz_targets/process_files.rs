@@ -4,9 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 use umawarden::model::EngineKind;
 use umawarden::parse::engine::{
-    Files, comfy_queue, is_model_file, load_in_metrics, metric_sum, recognise, serving,
-    sglang_loads, sglang_version,
+    comfy_queue, load_in_metrics, metric_sum, recognise, serving, sglang_loads, sglang_version,
 };
+use umawarden::parse::model_files::{Files, is_model_file};
 use umawarden::parse::process::{
     arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit,
     system_units, tcp_sockets, unit, user_id, variable,
