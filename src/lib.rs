@@ -7,6 +7,8 @@ pub mod model;
 
 pub mod parse;
 
+pub mod engines;
+
 pub mod policy;
 
 pub mod config;

@@ -21,10 +21,10 @@ use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
+use crate::engines::recognise;
 use crate::model::{
     DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, PeerAddress, duration_text,
 };
-use crate::parse::engine::recognise;
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use link::DaemonLink;

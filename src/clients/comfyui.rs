@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Emptying, Refusal};
+use crate::engines::comfy_queue;
 use crate::model::counted;
-use crate::parse::engine::comfy_queue;
 
 const QUEUE: &str = "/queue";
 const FREE: &str = "/free";

@@ -7,8 +7,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{Emptying, EngineKey, Refusal};
+use crate::engines::load_in_metrics;
 use crate::model::{CachePermission, EngineKind, counted};
-use crate::parse::engine::load_in_metrics;
 
 const MODELS: &str = "/models";
 const UNLOAD: &str = "/models/unload";

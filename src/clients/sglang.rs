@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Emptying, EngineKey, KeyRing, NoKey, Pausing, Refusal, Session};
+use crate::engines::{sglang_loads, sglang_version};
 use crate::model::{CachePermission, EngineLoad, counted};
-use crate::parse::engine::{sglang_loads, sglang_version};
 
 const LOADS: &str = "/v1/loads?include=core";
 const CONTINUE: &str = "/continue_generation";

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Facts, Finding, Known, Verdict, known};
+use crate::engines::recognise;
 use crate::model::{EngineKind, duration_text};
-use crate::parse::engine::recognise;
 use crate::parse::process::printable;
 
 /// Images of engines, as far as their makers name them.

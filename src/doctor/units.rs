@@ -7,8 +7,8 @@ use super::containers::LOADS_WITHIN;
 use super::systemctl::{Told, ToldUnit};
 use super::time_span::time_span;
 use super::{Facts, Finding, Known, Verdict, known};
+use crate::engines::recognise;
 use crate::model::{EngineKind, duration, duration_text};
-use crate::parse::engine::recognise;
 use crate::parse::process::printable;
 
 /// What systemd takes where a unit does not say (system.conf(5)).

@@ -1,8 +1,7 @@
-//! Text into typed facts: `/proc` files, answers of engines and servers. Pure.
+//! Text into typed facts: `/proc` files, answers of servers. Pure.
 
 pub mod alertmanager;
 pub mod container;
-pub mod engine;
 pub mod exposition;
 pub mod file_sd;
 pub mod gpu;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&str, &[&str], bool)] = &[
     ("model", &[], true),
     ("parse", &["model"], true),
-    ("policy", &["model", "parse"], true),
+    ("engines", &["model", "parse"], true),
+    ("policy", &["model", "parse", "engines"], true),
     ("config", &["model", "policy"], false),
     (
         "scenario",
@@ -32,7 +33,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
     ("fit", &[], true),
-    ("doctor", &["model", "parse"], true),
+    ("doctor", &["model", "parse", "engines"], true),
     (
         "door",
         &[
@@ -57,12 +58,13 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         false,
     ),
     ("supervisors", &["model", "parse"], false),
-    ("clients", &["model", "parse"], false),
+    ("clients", &["model", "parse", "engines"], false),
     (
         "sources",
         &[
             "model",
             "parse",
+            "engines",
             "clients",
             "supervisors",
             "sys::descriptors",
@@ -100,6 +102,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         &[
             "model",
             "parse",
+            "engines",
             "policy",
             "config",
             "clients",

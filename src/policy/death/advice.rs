@@ -1,9 +1,9 @@
 //! What to do about a death, the most important first.
 
+use crate::engines::LastWords;
 use crate::model::{
     DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, Survivor, signal_name,
 };
-use crate::parse::engine::LastWords;
 
 /// Less than this in the hand of an orphan keeps nobody from starting.
 const WORTH_TELLING_BYTES: u64 = 64 << 20;

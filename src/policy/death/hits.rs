@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::{Circumstances, Relative};
+use crate::engines::LastWords;
 use crate::model::{
     DeathProof, Event, EventKind, ExitStatus, KernelEvent, KilledWorker, Killer, Moment,
     signal_name,
 };
-use crate::parse::engine::LastWords;
 
 /// The kernel's clock of start times counts hundredths of a second; wall clocks are set.
 const SLACK: Duration = Duration::from_secs(2);

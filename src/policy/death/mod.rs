@@ -14,11 +14,11 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engines::{LastWords, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
     KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
 };
-use crate::parse::engine::{LastWords, last_words};
 pub(super) use bereavement::{Bereavement, Kills, TOLD_AFTER, memory, own_bytes};
 use hits::Hit;
 

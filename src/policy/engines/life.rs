@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::footprint::{Footprint, Mark};
 use super::recent::RecentLevels;
 use super::release::{Levels, Own};
+use crate::engines::facts;
 use crate::model::{
-    EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer,
-    Moment, ProcessId, Reading, WhyUnknown,
+    EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer, Moment,
+    ProcessId, Reading, WhyUnknown,
 };
 use crate::policy::status::EngineStatus;
 
@@ -442,12 +443,8 @@ impl Life {
                 }
             });
         }
-        let prefix = match self.seen.kind {
-            EngineKind::Vllm => "VLLM::",
-            EngineKind::Sglang => "sglang::",
-            _ => "\0",
-        };
-        let is_worker = |process: &&EngineProcess| process.comm.starts_with(prefix);
+        let facts = facts(self.seen.kind);
+        let is_worker = |process: &&EngineProcess| facts.has_title(&process.comm);
         if let Some(worker) = self.seen.processes.iter().find(is_worker) {
             return Some(format!("its worker {} (pid {}) has started", worker.comm, worker.id));
         }
@@ -511,7 +508,7 @@ impl Life {
 
     /// Whether a runner of a server that is up anyway takes in a model.
     fn takes_in_another(&self) -> bool {
-        self.seen.kind == EngineKind::Ollama
+        facts(self.seen.kind).loads_while_up
             && self.holders().any(|process| !self.settled.contains(&process.id))
     }
 

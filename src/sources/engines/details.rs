@@ -12,9 +12,9 @@ use std::time::Duration;
 use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
 use super::places::{Asked, Places};
+use crate::engines::Serving;
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
-use crate::parse::engine::Serving;
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
     cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::engines::{Role, facts};
 use crate::model::{EngineKind, ProcessId};
-use crate::parse::engine::Role;
 
 /// Nobody's ancestors are more; a loop in what was read at different times ends here.
 const MAX_DEPTH: usize = 128;
@@ -36,8 +36,9 @@ impl Kin {
             return false;
         }
         match (self.recognised, below.recognised) {
-            (Some((EngineKind::Ollama, _)), Some((EngineKind::LlamaServer, _))) => true,
-            (Some((one, _)), Some((other, _))) => one == other,
+            (Some((one, _)), Some((other, _))) => {
+                one == other || facts(one).starts.contains(&other)
+            }
             _ => true,
         }
     }

@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use super::http::{ANSWER_TAKES, NoAnswer, get};
 use crate::clients::network::Network;
 use crate::clients::{EngineKey, KeyRing, NoKey, Place, origin};
+use crate::engines::{comfy_queue, load_in_metrics, sglang_loads};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
     ProcessId,
 };
-use crate::parse::engine::{comfy_queue, load_in_metrics, sglang_loads};
 
 /// Between two questions: to one that is on its way, and to one that answers, which writes a line
 /// of log for each.

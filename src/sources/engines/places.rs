@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clients::network::{self, may_enter};
+use crate::engines::{Serving, facts};
 use crate::model::EngineKind;
 use crate::parse::container::Container;
-use crate::parse::engine::Serving;
 
 /// Of whom it is to be found out.
 #[derive(Clone, Copy, Debug)]
@@ -93,10 +93,7 @@ impl Asked<'_> {
 
     /// The host that it was told; the first of several.
     fn host(&self) -> Result<IpAddr, &str> {
-        let usual = match self.kind {
-            EngineKind::Vllm | EngineKind::Triton => "0.0.0.0",
-            _ => "127.0.0.1",
-        };
+        let usual = facts(self.kind).host;
         let host = self.serving.host.as_deref().unwrap_or(usual);
         let host = host.split(',').next().unwrap_or_default();
         host.parse().map_err(|_| host)

@@ -11,11 +11,11 @@ use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
 use super::matching::{Matcher, Traits};
 use super::selection::{Candidate, LeftOut, MAX_ENGINES, ranked};
+use crate::engines::{Role, Serving, facts, recognise, serving_with};
 use crate::model::{
     DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
 };
 use crate::parse::container::{Container, Containers};
-use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
 use crate::parse::process::{Stat, arguments, stat, system_unit, variable};
 use crate::sys::descriptors::with_reserve;
 
@@ -345,7 +345,7 @@ impl Scanner {
 
     /// Of the environment nothing is kept but those variables: keys are among the others.
     fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
-        let has_some = !variables(kind).is_empty();
+        let has_some = !facts(kind).environment.variables.is_empty();
         let environment = has_some.then(|| self.details.environment(id)).flatten();
         let environment = environment.unwrap_or_default();
         serving_with(kind, arguments, |name| variable(&environment, name))

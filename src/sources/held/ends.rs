@@ -8,11 +8,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Teller;
+use crate::engines::last_words;
 use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
 use crate::parse::container::{
     ContainerEvent, Inspected, end_after, event, log_end, requested, time,
 };
-use crate::parse::engine::last_words;
 use crate::supervisors::docker::{Docker, NoAnswer, escaped};
 
 /// How long it may take to answer. The next one waits no more where one was in vain.

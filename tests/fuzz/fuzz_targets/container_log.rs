@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use umawarden::engines::last_words;
 use umawarden::parse::container::log_end;
-use umawarden::parse::engine::last_words;
 
 fuzz_target!(|log: &[u8]| {
     let tells_why = |line: &str| last_words(line).is_some();

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::doctor::{ContainerFacts, unit};
-use umawarden::parse::engine::last_words;
+use umawarden::engines::last_words;
 use umawarden::parse::process::exit_status;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::model::EngineKind;
-use umawarden::parse::engine::{
+use umawarden::engines::{
     comfy_queue, load_in_metrics, metric_sum, recognise, serving, sglang_loads, sglang_version,
 };
 use umawarden::parse::model_files::{Files, is_model_file};

@@ -1,8 +1,8 @@
 //! What engines write when they die. It is user space's word, and a logged prompt may hold any of
 //! it: it may name a reason, and proves no kill.
 
-use super::super::process::{MAX_TEXT, printable};
 use crate::model::ExitStatus;
+use crate::parse::process::{MAX_TEXT, printable};
 
 /// What a line of an engine's log tells of its end.
 #[derive(Clone, Debug, PartialEq, Eq)]

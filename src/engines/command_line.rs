@@ -1,0 +1,162 @@
+//! Which processes are inference engines, told by what they are called and how they were started.
+//!
+//! A title (`VLLM::EngineCore`) replaces the command line of the process that takes it, so that
+//! ports and models are read from the one that was started: the server.
+
+use super::{ENGINES, EngineFacts, facts};
+use crate::model::EngineKind;
+
+/// What a process is to its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It was started to serve; its arguments tell how.
+    Server,
+    /// It works for one.
+    Worker,
+}
+
+/// How an engine serves, as far as its arguments tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serving {
+    /// `--host`.
+    pub host: Option<String>,
+    /// `--port`, else what is usual.
+    pub port: Option<u16>,
+    /// The model.
+    pub model: Option<String>,
+}
+
+impl Serving {
+    pub(super) const NONE: Self = Self { host: None, port: None, model: None };
+}
+
+/// What a command line runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// A module (`python -m`) or the name of a file.
+    pub name: &'a str,
+    /// The whole path of the file.
+    pub path: &'a str,
+    /// The arguments behind it.
+    pub rest: &'a [String],
+    /// The name of the folder that it works in.
+    pub folder: Option<&'a str>,
+}
+
+impl Program<'_> {
+    /// Whether its first argument is that command.
+    pub(super) fn has_command(&self, command: &str) -> bool {
+        self.rest.first().is_some_and(|first| first == command)
+    }
+}
+
+/// What those arguments run: a shell or Python, and what wraps a script, is looked through.
+fn program(arguments: &[String]) -> Option<Program<'_>> {
+    let first = arguments.first()?;
+    let interpreter = base_name(first);
+    let is_python = interpreter.starts_with("python") || interpreter.starts_with("pypy");
+    if !is_python && !matches!(interpreter, "sh" | "bash" | "dash") {
+        return Some(Program {
+            name: interpreter,
+            path: first,
+            rest: &arguments[1..],
+            folder: None,
+        });
+    }
+    let mut at = 1;
+    loop {
+        let argument = arguments.get(at)?;
+        let rest = arguments.get(at + 1..)?;
+        match argument.as_str() {
+            "-m" if is_python => {
+                let module = rest.first()?;
+                return Some(Program { name: module, path: "", rest: &rest[1..], folder: None });
+            }
+            // What follows is a program's text, and no name.
+            "-c" => return None,
+            "-X" | "-W" => at += 2,
+            option if option.starts_with('-') => at += 1,
+            script => {
+                return Some(Program { name: base_name(script), path: script, rest, folder: None });
+            }
+        }
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// What a process is, told by its name, its arguments, and the name of the folder that it works in.
+pub fn recognise(
+    comm: &str,
+    arguments: &[String],
+    folder: Option<&str>,
+) -> Option<(EngineKind, Role)> {
+    let title = arguments.first().map_or("", String::as_str);
+    let is_worker = |facts: &&&EngineFacts| facts.has_title(comm) || facts.has_title(title);
+    if let Some(facts) = ENGINES.iter().find(is_worker) {
+        return Some((facts.kind, Role::Worker));
+    }
+    let program = Program { folder, ..program(arguments)? };
+    ENGINES.iter().find_map(|facts| Some((facts.kind, (facts.recognise)(&program)?)))
+}
+
+/// How a server serves. Of the arguments nothing else is kept: keys are among them.
+pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
+    let Some(program) = program(arguments) else { return Serving::default() };
+    let rest = program.rest;
+    let EngineFacts { options, port: usual_port, .. } = facts(kind);
+    let port =
+        option(rest, options.port).and_then(|text| text.parse().ok()).filter(|port| *port != 0);
+    // Behind an option it might be that option's value, which may be a key.
+    let commands = ["serve", "api_server"];
+    let mut words = rest.iter().zip(commands);
+    let place = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
+    let may_be_named = options.may_name_model_first;
+    let named = rest.get(place).filter(|name| may_be_named && !name.starts_with('-'));
+    Serving {
+        host: option(rest, options.host).map(str::to_owned),
+        port: port.or(*usual_port),
+        model: option(rest, options.model).map(str::to_owned).or_else(|| named.cloned()),
+    }
+}
+
+/// How a server serves, by its arguments and, where those say nothing, by its environment.
+pub fn serving_with(
+    kind: EngineKind,
+    arguments: &[String],
+    variable: impl Fn(&str) -> Option<String>,
+) -> Serving {
+    let told = serving(kind, arguments);
+    let EngineFacts { options, environment, .. } = facts(kind);
+    let environment = (environment.serving)(&variable);
+    let program = program(arguments);
+    let is_told = program.is_some_and(|program| option(program.rest, options.port).is_some());
+    Serving {
+        host: told.host.or(environment.host).filter(|host| !host.is_empty()),
+        port: if is_told {
+            told.port
+        } else {
+            environment.port.filter(|port| *port != 0).or(told.port)
+        },
+        model: told.model.or(environment.model),
+    }
+}
+
+/// The last value of an option, as `--name value` or `--name=value`.
+fn option<'a>(arguments: &'a [String], names: &[&str]) -> Option<&'a str> {
+    let mut found = None;
+    for (at, argument) in arguments.iter().enumerate() {
+        for name in names {
+            let after = argument.strip_prefix(name);
+            if let Some(value) = after.and_then(|after| after.strip_prefix('=')) {
+                found = Some(value);
+            } else if after == Some("") {
+                let next = arguments.get(at + 1).map(String::as_str);
+                found = next.filter(|next| !next.starts_with("--")).or(found);
+            }
+        }
+    }
+    found.filter(|value| !value.is_empty())
+}

@@ -1,0 +1,71 @@
+//! The facts about one kind of engine.
+
+use super::command_line::{Program, Role, Serving};
+use crate::model::EngineKind;
+
+/// What is known of one kind of engine: data, and functions without I/O.
+#[derive(Debug)]
+pub struct EngineFacts {
+    /// The kind that this is about.
+    pub kind: EngineKind,
+    /// Recognises its processes by what they run.
+    pub recognise: fn(&Program<'_>) -> Option<Role>,
+    /// How the titles of its workers begin. The kernel keeps 15 bytes of a title.
+    pub titles: &'static [&'static str],
+    /// Engines that are workers of this one where it has started them.
+    pub starts: &'static [EngineKind],
+    /// Whether a worker may load a model while the server is up.
+    pub loads_while_up: bool,
+    /// The port that it serves on without an option.
+    pub port: Option<u16>,
+    /// The address that it listens at without an option.
+    pub host: &'static str,
+    /// The options that say how it serves.
+    pub options: Options,
+    /// The variables that say how it serves, where its options do not.
+    pub environment: Environment,
+}
+
+/// Options of a server, each in all of its spellings.
+#[derive(Debug)]
+pub struct Options {
+    /// The port.
+    pub port: &'static [&'static str],
+    /// The address.
+    pub host: &'static [&'static str],
+    /// The model.
+    pub model: &'static [&'static str],
+    /// Whether the first argument that is no option may name the model.
+    pub may_name_model_first: bool,
+}
+
+/// Variables of a server's environment.
+#[derive(Debug)]
+pub struct Environment {
+    /// Their names. Others are not read: keys are among them.
+    pub variables: &'static [&'static str],
+    /// What they say, by a function that returns the value of one of them.
+    pub serving: fn(&dyn Fn(&str) -> Option<String>) -> Serving,
+}
+
+impl EngineFacts {
+    /// Nothing is known of it.
+    pub(super) const fn new(kind: EngineKind) -> Self {
+        Self {
+            kind,
+            recognise: |_| None,
+            titles: &[],
+            starts: &[],
+            loads_while_up: false,
+            port: None,
+            host: "127.0.0.1",
+            options: Options { port: &[], host: &[], model: &[], may_name_model_first: false },
+            environment: Environment { variables: &[], serving: |_| Serving::NONE },
+        }
+    }
+
+    /// Whether a process of that name, or with that title, is one of its workers.
+    pub fn has_title(&self, name: &str) -> bool {
+        self.titles.iter().any(|title| name.starts_with(title))
+    }
+}

@@ -1,0 +1,61 @@
+//! What is known of inference engines: a file for each, and [`ENGINES`], the list of them.
+//!
+//! To add an engine:
+//! 1. its kind and name in the table of `model/engine.rs`;
+//! 2. a file here with its `FACTS`; what it does not name is what [`EngineFacts::new`] says;
+//! 3. its line in [`ENGINES`], in the order of the kinds;
+//! 4. what a real one showed, in `tests/fixtures/engines`.
+//!
+//! Others ask [`facts`] and match on no kind. This module is pure: clients and sources make the
+//! calls.
+
+mod comfyui;
+mod command_line;
+mod declared;
+mod facts;
+mod last_words;
+mod llama_server;
+mod lmdeploy;
+mod load;
+mod ollama;
+mod sglang;
+mod tensorrt_llm;
+#[cfg(test)]
+mod tests;
+mod tgi;
+mod triton;
+mod vllm;
+
+pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
+pub use facts::{EngineFacts, Environment, Options};
+pub use last_words::{LastWords, last_words};
+pub use load::{comfy_queue, load_in_metrics, metric_sum, sglang_loads, sglang_version};
+
+use crate::model::EngineKind;
+
+/// All engines, in the order of their kinds.
+pub static ENGINES: [&EngineFacts; EngineKind::ALL.len()] = [
+    &sglang::FACTS,
+    &vllm::FACTS,
+    &ollama::FACTS,
+    &llama_server::FACTS,
+    &comfyui::FACTS,
+    &tensorrt_llm::FACTS,
+    &triton::FACTS,
+    &lmdeploy::FACTS,
+    &tgi::FACTS,
+    &declared::FACTS,
+];
+
+const _: () = {
+    let mut place = 0;
+    while place < ENGINES.len() {
+        assert!(ENGINES[place].kind as usize == place, "ENGINES is not in the order of the kinds");
+        place += 1;
+    }
+};
+
+/// What is known of engines of that kind.
+pub fn facts(kind: EngineKind) -> &'static EngineFacts {
+    ENGINES[kind as usize]
+}

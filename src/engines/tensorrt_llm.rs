@@ -1,0 +1,22 @@
+//! TensorRT-LLM.
+
+use super::command_line::{Program, Role};
+use super::facts::{EngineFacts, Options};
+use crate::model::EngineKind;
+
+pub(super) static FACTS: EngineFacts = EngineFacts {
+    recognise,
+    port: Some(8000),
+    options: Options {
+        port: &["--port"],
+        host: &["--host"],
+        model: &["--model"],
+        may_name_model_first: true,
+    },
+    ..EngineFacts::new(EngineKind::TensorRtLlm)
+};
+
+fn recognise(program: &Program<'_>) -> Option<Role> {
+    let is_it = matches!(program.name, "trtllm-serve" | "tensorrt_llm.commands.serve");
+    is_it.then_some(Role::Server)
+}

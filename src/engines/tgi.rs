@@ -1,0 +1,35 @@
+//! Hugging Face's text-generation-inference.
+
+use super::command_line::{Program, Role, Serving};
+use super::facts::{EngineFacts, Environment, Options};
+use crate::model::EngineKind;
+
+pub(super) static FACTS: EngineFacts = EngineFacts {
+    recognise,
+    port: Some(3000),
+    options: Options {
+        port: &["--port", "-p"],
+        host: &["--hostname"],
+        model: &["--model-id"],
+        may_name_model_first: false,
+    },
+    environment: Environment {
+        // HOSTNAME is the container's own name, and no address that it listens at.
+        variables: &["PORT", "MODEL_ID"],
+        serving: |variable| Serving {
+            host: None,
+            port: variable("PORT").and_then(|text| text.parse().ok()),
+            model: variable("MODEL_ID"),
+        },
+    },
+    ..EngineFacts::new(EngineKind::Tgi)
+};
+
+fn recognise(program: &Program<'_>) -> Option<Role> {
+    match program.name {
+        "text-generation-launcher" => Some(Role::Server),
+        // The launcher starts both, with the options of each.
+        "text-generation-router" | "text-generation-server" => Some(Role::Worker),
+        _ => None,
+    }
+}
