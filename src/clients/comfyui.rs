@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Emptying, Refusal};
-use crate::engines::comfy_queue;
+use crate::engines::comfyui::{QUEUE, queue};
 use crate::model::counted;
 
-const QUEUE: &str = "/queue";
 const FREE: &str = "/free";
 
 const LOOKING_TAKES: Duration = Duration::from_secs(2);
@@ -18,8 +17,8 @@ const FREEING_TAKES: Duration = Duration::from_secs(5);
 /// Has it free everything.
 pub(super) fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     let session = emptying.session;
-    let queue = session.get(QUEUE, None, LOOKING_TAKES)?;
-    let load = comfy_queue(&queue.text()).filter(|_| queue.is_success());
+    let answer = session.get(QUEUE, None, LOOKING_TAKES)?;
+    let load = queue(&answer.text()).filter(|_| answer.is_success());
     let load = load.ok_or_else(|| Refusal::Unreadable(QUEUE.to_owned()))?;
     let body = json!({"unload_models": true, "free_memory": true});
     let answer = session.post(FREE, Some(&body), None, FREEING_TAKES)?;

@@ -7,8 +7,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{Emptying, EngineKey, Refusal};
-use crate::engines::load_in_metrics;
-use crate::model::{CachePermission, EngineKind, counted};
+use crate::engines::llama_server::metrics;
+use crate::model::{CachePermission, counted};
 
 const MODELS: &str = "/models";
 const UNLOAD: &str = "/models/unload";
@@ -86,6 +86,6 @@ fn requests(emptying: &Emptying<'_>, key: Option<&EngineKey>, model: &str) -> Re
     let model = utf8_percent_encode(model, NON_ALPHANUMERIC);
     let path = format!("/metrics?model={model}&autoload=false");
     let answer = emptying.session.get(&path, key, LOOKING_TAKES)?;
-    let load = load_in_metrics(EngineKind::LlamaServer, &answer.text());
-    Ok(load.requests().value().filter(|_| answer.is_success()).unwrap_or(0))
+    let load = metrics(&answer.text()).filter(|_| answer.is_success());
+    Ok(load.and_then(|load| load.requests().value()).unwrap_or(0))
 }

@@ -9,10 +9,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Emptying, EngineKey, KeyRing, NoKey, Pausing, Refusal, Session};
-use crate::engines::{sglang_loads, sglang_version};
+use crate::engines::sglang::{LOADS, loads, version};
 use crate::model::{CachePermission, EngineLoad, counted};
 
-const LOADS: &str = "/v1/loads?include=core";
 const CONTINUE: &str = "/continue_generation";
 const PAUSE: &str = "/pause_generation";
 const FLUSH: &str = "/flush_cache";
@@ -86,8 +85,8 @@ fn look(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
         return Ok(Known { load: None, version: None });
     }
     let text = answer.text();
-    let load = sglang_loads(&text).ok_or_else(|| Refusal::Unreadable(LOADS.to_owned()))?;
-    Ok(Known { load: Some(load), version: sglang_version(&text) })
+    let load = loads(&text).ok_or_else(|| Refusal::Unreadable(LOADS.to_owned()))?;
+    Ok(Known { load: Some(load), version: version(&text) })
 }
 
 /// To continue un-pauses an engine that a trainer has paused on purpose.

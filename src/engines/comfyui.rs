@@ -1,8 +1,13 @@
 //! ComfyUI.
 
+use serde_json::Value;
+
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use crate::model::{EngineKind, EngineLoad, Reading};
+
+/// Its prompts, running and waiting.
+pub const QUEUE: &str = "/queue";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -13,6 +18,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &[],
         may_name_model_first: false,
     },
+    health: &[HealthPath::of("/system_stats")],
+    load: &[LoadSource { path: QUEUE, read: queue }],
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 
@@ -31,4 +38,13 @@ fn is_in_its_folder(program: &Program<'_>) -> bool {
         Some(part) if part != "." => is_its(part),
         _ => program.folder.is_some_and(is_its),
     }
+}
+
+/// Reads the response of [`QUEUE`].
+pub fn queue(text: &str) -> Option<EngineLoad> {
+    let told: Value = serde_json::from_str(text).ok()?;
+    let of = |name: &str| told.get(name)?.as_array().map(|queue| queue.len() as u64);
+    let running = Reading::Value(of("queue_running")?);
+    let waiting = Reading::Value(of("queue_pending")?);
+    Some(EngineLoad { running, waiting, ..EngineLoad::NONE })
 }

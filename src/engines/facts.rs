@@ -1,7 +1,7 @@
 //! The facts about one kind of engine.
 
 use super::command_line::{Program, Role, Serving};
-use crate::model::EngineKind;
+use crate::model::{EngineKind, EngineLoad};
 
 /// What is known of one kind of engine: data, and functions without I/O.
 #[derive(Debug)]
@@ -24,6 +24,37 @@ pub struct EngineFacts {
     pub options: Options,
     /// The variables that say how it serves, where its options do not.
     pub environment: Environment,
+    /// Where it is asked for its health: the first path, and a later one where an earlier one is
+    /// not there. A request must cost nothing and wake nothing.
+    pub health: &'static [HealthPath],
+    /// Where it reports its work: a later path where the earlier ones report nothing.
+    pub load: &'static [LoadSource],
+    /// Its load where that could not be read.
+    pub unread_load: EngineLoad,
+}
+
+/// A path that is asked for an engine's health.
+#[derive(Debug)]
+pub struct HealthPath {
+    /// The path.
+    pub path: &'static str,
+    /// Whether it is also asked where an earlier one has answered that the engine is not ready.
+    pub overrules_unready: bool,
+}
+
+impl HealthPath {
+    pub(super) const fn of(path: &'static str) -> Self {
+        Self { path, overrules_unready: false }
+    }
+}
+
+/// A path at which an engine reports its work.
+#[derive(Debug)]
+pub struct LoadSource {
+    /// The path.
+    pub path: &'static str,
+    /// Reads the body of the response; `None` if it is something else.
+    pub read: fn(&str) -> Option<EngineLoad>,
 }
 
 /// Options of a server, each in all of its spellings.
@@ -61,6 +92,9 @@ impl EngineFacts {
             host: "127.0.0.1",
             options: Options { port: &[], host: &[], model: &[], may_name_model_first: false },
             environment: Environment { variables: &[], serving: |_| Serving::NONE },
+            health: &[],
+            load: &[],
+            unread_load: EngineLoad::UNREAD,
         }
     }
 

@@ -1,8 +1,9 @@
 //! `llama-server` of llama.cpp.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+use super::load::{greatest_share, sum};
+use crate::model::{EngineKind, EngineLoad};
 
 const HOST: &str = "LLAMA_ARG_HOST";
 const PORT: &str = "LLAMA_ARG_PORT";
@@ -25,9 +26,21 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
             model: variable(MODEL),
         },
     },
+    health: &[HealthPath::of("/health")],
+    load: &[LoadSource { path: "/metrics", read: metrics }],
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
 
 fn recognise(program: &Program<'_>) -> Option<Role> {
     (program.name == "llama-server").then_some(Role::Server)
+}
+
+/// Reads its metrics; those of one model where it is a router.
+pub fn metrics(text: &str) -> Option<EngineLoad> {
+    Some(EngineLoad {
+        running: sum(text, &["llamacpp:requests_processing"]),
+        waiting: sum(text, &["llamacpp:requests_deferred"]),
+        kv_cache_usage: greatest_share(text, "llamacpp:kv_cache_usage_ratio"),
+        ..EngineLoad::NONE
+    })
 }

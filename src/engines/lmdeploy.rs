@@ -1,8 +1,9 @@
 //! LMDeploy.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::load::{greatest_share, sum};
+use crate::model::{EngineKind, EngineLoad};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -13,6 +14,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &[],
         may_name_model_first: true,
     },
+    health: &[HealthPath::of("/health")],
+    // Without the slash it may answer with a redirect, and none is followed.
+    load: &[LoadSource { path: "/metrics/", read: metrics }],
     ..EngineFacts::new(EngineKind::Lmdeploy)
 };
 
@@ -22,4 +26,13 @@ fn recognise(program: &Program<'_>) -> Option<Role> {
         (name, _) => name == "lmdeploy.serve.openai.api_server",
     };
     is_it.then_some(Role::Server)
+}
+
+fn metrics(text: &str) -> Option<EngineLoad> {
+    Some(EngineLoad {
+        running: sum(text, &["lmdeploy:num_requests_running"]),
+        waiting: sum(text, &["lmdeploy:num_requests_waiting"]),
+        kv_cache_usage: greatest_share(text, "lmdeploy:gpu_cache_usage_perc"),
+        ..EngineLoad::NONE
+    })
 }

@@ -9,16 +9,16 @@
 //! Others ask [`facts`] and match on no kind. This module is pure: clients and sources make the
 //! calls.
 
-mod comfyui;
+pub mod comfyui;
 mod command_line;
 mod declared;
 mod facts;
 mod last_words;
-mod llama_server;
+pub mod llama_server;
 mod lmdeploy;
 mod load;
 mod ollama;
-mod sglang;
+pub mod sglang;
 mod tensorrt_llm;
 #[cfg(test)]
 mod tests;
@@ -27,9 +27,8 @@ mod triton;
 mod vllm;
 
 pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
-pub use facts::{EngineFacts, Environment, Options};
+pub use facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
 pub use last_words::{LastWords, last_words};
-pub use load::{comfy_queue, load_in_metrics, metric_sum, sglang_loads, sglang_version};
 
 use crate::model::EngineKind;
 

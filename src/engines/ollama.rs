@@ -1,7 +1,7 @@
 //! Ollama. Its server loads no model: it starts a runner for each.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment};
+use super::facts::{EngineFacts, Environment, HealthPath};
 use crate::model::EngineKind;
 
 const HOST: &str = "OLLAMA_HOST";
@@ -16,6 +16,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         variables: &[HOST],
         serving: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
     },
+    health: &[HealthPath::of("/api/version")],
     ..EngineFacts::new(EngineKind::Ollama)
 };
 

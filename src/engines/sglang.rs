@@ -1,8 +1,14 @@
 //! SGLang.
 
+use serde_json::Value;
+
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::load::{greatest_share, share, sum};
+use crate::model::{EngineKind, EngineLoad, Reading};
+
+/// Its load, within milliseconds; with the API key where it has one.
+pub const LOADS: &str = "/v1/loads?include=core";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -14,6 +20,22 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &["--model-path", "--model"],
         may_name_model_first: false,
     },
+    // After a pause /ready stays 503 until somebody has asked /health, which takes seconds.
+    health: &[
+        HealthPath::of("/ready"),
+        HealthPath { path: LOADS, overrules_unready: true },
+        HealthPath::of("/health"),
+    ],
+    load: &[
+        LoadSource { path: LOADS, read: loads },
+        // It wants a key for that, or is older; for its metrics it wants none.
+        LoadSource { path: "/metrics", read: metrics },
+    ],
+    unread_load: EngineLoad {
+        kv_cache_usage: Reading::Failed,
+        kv_cache_available_tokens: Reading::Failed,
+        ..EngineLoad::UNREAD
+    },
     ..EngineFacts::new(EngineKind::Sglang)
 };
 
@@ -24,4 +46,52 @@ fn recognise(program: &Program<'_>) -> Option<Role> {
         "launch_server.py" if program.path.contains("sglang/") => Some(Role::Server),
         _ => None,
     }
+}
+
+fn metrics(text: &str) -> Option<EngineLoad> {
+    Some(EngineLoad {
+        running: sum(text, &["sglang:num_running_reqs"]),
+        waiting: sum(text, &["sglang:num_queue_reqs"]),
+        kv_cache_usage: greatest_share(text, "sglang:token_usage"),
+        kv_cache_available_tokens: sum(
+            text,
+            &["sglang:kv_available_tokens", "sglang:kv_evictable_tokens"],
+        ),
+        ..EngineLoad::NONE
+    })
+}
+
+/// Reads the response of [`LOADS`]: of all ranks.
+pub fn loads(text: &str) -> Option<EngineLoad> {
+    let told: Value = serde_json::from_str(text).ok()?;
+    let loads = told.get("loads")?.as_array()?;
+    let sum = |of: &dyn Fn(&Value) -> Option<u64>| {
+        Reading::from(loads.iter().filter_map(of).reduce(u64::saturating_add))
+    };
+    let number = |load: &Value, name: &str| load.get(name).and_then(Value::as_u64);
+    let running = sum(&|load| number(load, "num_running_reqs"));
+    running.value()?;
+    let usage = loads.iter().filter_map(|load| share(load.get("token_usage")?.as_f64()?));
+    Some(EngineLoad {
+        running,
+        waiting: sum(&|load| number(load, "num_waiting_reqs")),
+        kv_cache_usage: usage.reduce(f64::max).into(),
+        kv_cache_available_tokens: sum(&|load| {
+            let used = number(load, "num_used_tokens")?;
+            Some(number(load, "max_total_num_tokens")?.saturating_sub(used))
+        }),
+        is_sleeping: Reading::Unsupported,
+    })
+}
+
+/// The version that SGLang tells in [`LOADS`]: `0.5.23`, perhaps with something behind it.
+pub fn version(text: &str) -> Option<[u32; 3]> {
+    let told: Value = serde_json::from_str(text).ok()?;
+    let mut parts = told.get("version")?.as_str()?.splitn(3, '.');
+    let mut next = || {
+        let part = parts.next()?;
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        part.get(..digits)?.parse().ok()
+    };
+    Some([next()?, next()?, next()?])
 }

@@ -1,7 +1,7 @@
 //! TensorRT-LLM.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
+use super::facts::{EngineFacts, HealthPath, Options};
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -13,6 +13,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &["--model"],
         may_name_model_first: true,
     },
+    health: &[HealthPath::of("/health")],
     ..EngineFacts::new(EngineKind::TensorRtLlm)
 };
 

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::load::sum;
 use super::*;
 use crate::model::EngineKind::{
     ComfyUi, LlamaServer, Lmdeploy, Ollama, Sglang, TensorRtLlm, Tgi, Triton, Vllm,
@@ -9,6 +10,12 @@ use crate::parse::process::arguments;
 
 fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
+}
+
+/// What the last source of that kind, which is its metrics, reports.
+fn load_in_metrics(kind: EngineKind, text: &str) -> EngineLoad {
+    let source = facts(kind).load.last().unwrap();
+    (source.read)(text).unwrap_or_default()
 }
 
 fn told(line: &str) -> Option<(EngineKind, Role)> {
@@ -175,30 +182,31 @@ fn requests_are_counted_as_each_engine_tells_them() {
         vllm:num_requests_running{engine=\"1\"} 1\n\
         vllm:num_requests_running_peak 9\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
     let names = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
-    assert_eq!(metric_sum(metrics, &names), Some(7));
-    assert_eq!(metric_sum("other 1\n", &names), None, "none told is not none running");
+    assert_eq!(sum(metrics, &names), Reading::Value(7));
+    assert_eq!(sum("other 1\n", &names), Reading::Unsupported, "none told is not none running");
     for value in ["NaN", "-1", "1e300", "x", ""] {
-        assert_eq!(metric_sum(&format!("{} {value}\n", names[0]), &names), None, "{value}");
+        let told = sum(&format!("{} {value}\n", names[0]), &names);
+        assert_eq!(told, Reading::Unsupported, "{value}");
     }
     // As SGLang 0.5.23 answers, shortened.
     let loads = r#"{"version":"0.5.23","loads":[{"dp_rank":0,"num_running_reqs":2,
         "num_waiting_reqs":1,"token_usage":0.25,"num_used_tokens":10,"max_total_num_tokens":40},
         {"dp_rank":1,"num_running_reqs":1,"token_usage":0.5}]}"#;
-    let told = sglang_loads(loads).unwrap();
+    let told = sglang::loads(loads).unwrap();
     assert_eq!(told.requests(), Reading::Value(4));
     assert_eq!((told.running, told.waiting), (Reading::Value(3), Reading::Value(1)));
     assert_eq!(told.kv_cache_usage, Reading::Value(0.5), "the fullest rank's");
     assert_eq!(told.kv_cache_available_tokens, Reading::Value(30));
-    assert_eq!(sglang_loads(r#"{"loads":[]}"#), None);
-    assert_eq!(sglang_loads(r#"{"error":"key"}"#), None);
-    let queue = comfy_queue(r#"{"queue_running":[[0]],"queue_pending":[]}"#).unwrap();
+    assert_eq!(sglang::loads(r#"{"loads":[]}"#), None);
+    assert_eq!(sglang::loads(r#"{"error":"key"}"#), None);
+    let queue = comfyui::queue(r#"{"queue_running":[[0]],"queue_pending":[]}"#).unwrap();
     assert_eq!(queue.requests(), Reading::Value(1));
-    assert_eq!(comfy_queue("[]"), None);
+    assert_eq!(comfyui::queue("[]"), None);
 }
 
 #[test]
 fn a_version_is_three_numbers_or_none() {
-    let of = |version: &str| sglang_version(&format!("{{\"version\":\"{version}\"}}"));
+    let of = |version: &str| sglang::version(&format!("{{\"version\":\"{version}\"}}"));
     assert_eq!(of("0.5.23"), Some([0, 5, 23]));
     assert_eq!(of("0.5.12.post1"), Some([0, 5, 12]));
     assert_eq!(of("0.5.9rc1+cu130"), Some([0, 5, 9]));
@@ -225,7 +233,8 @@ fn the_load_that_engines_tell_is_read() {
     assert!(vllm.kv_cache_usage.value().is_some_and(|usage| usage > 0.0 && usage < 1.0));
     let asleep = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0.0\n";
     assert_eq!(load_in_metrics(Vllm, asleep).is_sleeping, Reading::Value(true));
-    let loads = sglang_loads(&recorded("sglang", "busy", "/v1/loads?include=core,memory")).unwrap();
+    let loads =
+        sglang::loads(&recorded("sglang", "busy", "/v1/loads?include=core,memory")).unwrap();
     let metrics = load_in_metrics(Sglang, &recorded("sglang", "busy", "/metrics"));
     assert_eq!((loads.running, loads.waiting), (Reading::Value(1), Reading::Value(0)));
     assert_eq!(metrics.requests().value(), Some(1), "told a moment later");
@@ -234,8 +243,8 @@ fn the_load_that_engines_tell_is_read() {
         assert!((1..65_536).contains(&room), "{room}");
     }
     let idle = recorded("sglang", "idle", "/v1/loads?include=core,memory");
-    assert_eq!(sglang_loads(&idle).unwrap().requests(), Reading::Value(0));
-    assert_eq!(sglang_version(&idle), Some([0, 5, 23]));
+    assert_eq!(sglang::loads(&idle).unwrap().requests(), Reading::Value(0));
+    assert_eq!(sglang::version(&idle), Some([0, 5, 23]));
     let llama = recorded("llama-server", "busy", "/metrics?model=tiny&autoload=false");
     let llama = load_in_metrics(LlamaServer, &llama);
     assert_eq!((llama.running, llama.waiting), (Reading::Value(1), Reading::Value(0)));
@@ -257,8 +266,8 @@ proptest! {
     #[test]
     fn any_answer_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {
         for text in [&text, &format!("{{\"loads\":{loads}}}")] {
-            let _ = (metric_sum(text, &["a"]), sglang_loads(text), comfy_queue(text));
-            let _ = (load_in_metrics(Vllm, text), sglang_version(text));
+            let _ = (sum(text, &["a"]), sglang::loads(text), comfyui::queue(text));
+            let _ = (load_in_metrics(Vllm, text), sglang::version(text));
         }
     }
 }

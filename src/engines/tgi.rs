@@ -1,8 +1,9 @@
 //! Hugging Face's text-generation-inference.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+use super::load::sum;
+use crate::model::{EngineKind, EngineLoad};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -22,6 +23,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
             model: variable("MODEL_ID"),
         },
     },
+    health: &[HealthPath::of("/health")],
+    load: &[LoadSource { path: "/metrics", read: metrics }],
     ..EngineFacts::new(EngineKind::Tgi)
 };
 
@@ -32,4 +35,12 @@ fn recognise(program: &Program<'_>) -> Option<Role> {
         "text-generation-router" | "text-generation-server" => Some(Role::Worker),
         _ => None,
     }
+}
+
+fn metrics(text: &str) -> Option<EngineLoad> {
+    Some(EngineLoad {
+        running: sum(text, &["tgi_batch_current_size"]),
+        waiting: sum(text, &["tgi_queue_size"]),
+        ..EngineLoad::NONE
+    })
 }

@@ -1,7 +1,7 @@
 //! NVIDIA Triton.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
+use super::facts::{EngineFacts, HealthPath, Options};
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -14,6 +14,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &["--model-repository"],
         may_name_model_first: false,
     },
+    health: &[HealthPath::of("/v2/health/ready")],
     ..EngineFacts::new(EngineKind::Triton)
 };
 

@@ -1,8 +1,9 @@
 //! vLLM.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, Options};
-use crate::model::EngineKind;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::load::{greatest_share, samples, sum};
+use crate::model::{EngineKind, EngineLoad, Reading};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -15,6 +16,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &["--model"],
         may_name_model_first: true,
     },
+    health: &[HealthPath::of("/health")],
+    load: &[LoadSource { path: "/metrics", read: metrics }],
+    unread_load: EngineLoad {
+        kv_cache_usage: Reading::Failed,
+        is_sleeping: Reading::Failed,
+        ..EngineLoad::UNREAD
+    },
     ..EngineFacts::new(EngineKind::Vllm)
 };
 
@@ -24,4 +32,21 @@ fn recognise(program: &Program<'_>) -> Option<Role> {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Some(Role::Server),
         _ => None,
     }
+}
+
+fn metrics(text: &str) -> Option<EngineLoad> {
+    Some(EngineLoad {
+        running: sum(text, &["vllm:num_requests_running"]),
+        waiting: sum(text, &["vllm:num_requests_waiting"]),
+        kv_cache_usage: greatest_share(text, "vllm:kv_cache_usage_perc"),
+        is_sleeping: sleeps(text).into(),
+        ..EngineLoad::NONE
+    })
+}
+
+/// One series for each state; of several engines any that is not awake.
+fn sleeps(text: &str) -> Option<bool> {
+    let awake = samples(text, &["vllm:engine_sleep_state"])
+        .filter(|(series, _)| series.contains("sleep_state=\"awake\""));
+    awake.map(|(_, value)| value == 0.0).reduce(|one, other| one || other)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKind, EngineUser, Reading};
+use super::{EngineUser, Reading};
 
 /// Where a secret is kept. The secret itself is read when it is needed, and kept nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,35 +64,27 @@ pub struct EngineLoad {
 
 impl Default for EngineLoad {
     fn default() -> Self {
-        Self {
-            running: Reading::Unsupported,
-            waiting: Reading::Unsupported,
-            kv_cache_usage: Reading::Unsupported,
-            kv_cache_available_tokens: Reading::Unsupported,
-            is_sleeping: Reading::Unsupported,
-        }
+        Self::NONE
     }
 }
 
 impl EngineLoad {
+    /// It tells nothing.
+    pub const NONE: Self = Self {
+        running: Reading::Unsupported,
+        waiting: Reading::Unsupported,
+        kv_cache_usage: Reading::Unsupported,
+        kv_cache_available_tokens: Reading::Unsupported,
+        is_sleeping: Reading::Unsupported,
+    };
+
+    /// Its requests could not be read.
+    pub const UNREAD: Self =
+        Self { running: Reading::Failed, waiting: Reading::Failed, ..Self::NONE };
+
     /// Whether it tells nothing.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What an engine of that kind mostly tells could not be read.
-    pub fn failed(kind: EngineKind) -> Self {
-        let requests =
-            Self { running: Reading::Failed, waiting: Reading::Failed, ..Self::default() };
-        let kv_cache_usage = Reading::Failed;
-        match kind {
-            EngineKind::Sglang => {
-                let kv_cache_available_tokens = Reading::Failed;
-                Self { kv_cache_usage, kv_cache_available_tokens, ..requests }
-            }
-            EngineKind::Vllm => Self { kv_cache_usage, is_sleeping: Reading::Failed, ..requests },
-            _ => requests,
-        }
+        *self == Self::NONE
     }
 
     /// Requests that it has, running and waiting.

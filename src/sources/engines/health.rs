@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::http::{ANSWER_TAKES, NoAnswer, get};
 use crate::clients::network::Network;
 use crate::clients::{EngineKey, KeyRing, NoKey, Place, origin};
-use crate::engines::{comfy_queue, load_in_metrics, sglang_loads};
+use crate::engines::{HealthPath, LoadSource, facts};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
     ProcessId,
@@ -35,29 +35,9 @@ const TICK: Duration = Duration::from_millis(200);
 /// Of an answer no more is read.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Where each kind is asked; a later one if an earlier one is not there. SGLang's `/ready` stays
-/// 503 after a pause until somebody has asked `/health`, which takes seconds: its loads tell it
-/// too.
-fn paths(kind: EngineKind) -> &'static [&'static str] {
-    match kind {
-        EngineKind::Sglang => &["/ready", SGLANG_LOADS, "/health"],
-        EngineKind::Vllm
-        | EngineKind::LlamaServer
-        | EngineKind::TensorRtLlm
-        | EngineKind::Lmdeploy
-        | EngineKind::Tgi => &["/health"],
-        EngineKind::Ollama => &["/api/version"],
-        EngineKind::ComfyUi => &["/system_stats"],
-        EngineKind::Triton => &["/v2/health/ready"],
-        EngineKind::Declared => &[],
-    }
-}
-
-const SGLANG_LOADS: &str = "/v1/loads?include=core";
-
 /// Where a kind is asked first, if it can be.
 pub(super) fn path(kind: EngineKind) -> Option<&'static str> {
-    paths(kind).first().copied()
+    facts(kind).health.first().map(|first| first.path)
 }
 
 /// Whom to ask.
@@ -237,15 +217,16 @@ fn log_withheld(health: &EngineHealth, is_logged: &AtomicBool, logged: &Logged) 
 
 impl Target {
     async fn answer(&self) -> HealthAnswer {
-        let (usual, origin) = (paths(self.kind), origin(&self.url));
-        let is_usual = usual.first().is_some_and(|path| format!("{origin}{path}") == *self.url);
+        let (usual, origin) = (facts(self.kind).health, origin(&self.url));
+        let is_usual =
+            usual.first().is_some_and(|first| format!("{origin}{}", first.path) == *self.url);
         if !is_usual {
             return self.answer_at(&self.url).await;
         }
         let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
-        for path in usual {
+        for HealthPath { path, overrules_unready } in usual {
             let unready = matches!(last, HealthAnswer::NotReady { .. });
-            if unready && *path != SGLANG_LOADS {
+            if unready && !overrules_unready {
                 return last;
             }
             match self.answer_at(&format!("{origin}{path}")).await {
@@ -275,37 +256,23 @@ impl Target {
 
     /// What it tells of its work.
     async fn load(&self, key: Option<&EngineKey>) -> EngineLoad {
-        let kind = self.kind;
-        let metrics = move |text: &str| Some(load_in_metrics(kind, text));
-        match kind {
-            EngineKind::Sglang => match self.told_at(SGLANG_LOADS, key, sglang_loads).await {
-                // It wants a key for that, or is older; for its metrics it wants none.
-                load if load.is_empty() => self.told_at("/metrics", key, metrics).await,
-                load => load,
-            },
-            EngineKind::Vllm | EngineKind::LlamaServer | EngineKind::Tgi => {
-                self.told_at("/metrics", key, metrics).await
+        for source in facts(self.kind).load {
+            let load = self.told_at(source, key).await;
+            if !load.is_empty() {
+                return load;
             }
-            // Without the slash it may answer with a redirect, and none is followed.
-            EngineKind::Lmdeploy => self.told_at("/metrics/", key, metrics).await,
-            EngineKind::ComfyUi => self.told_at("/queue", key, comfy_queue).await,
-            _ => EngineLoad::default(),
         }
+        EngineLoad::NONE
     }
 
-    async fn told_at(
-        &self,
-        path: &str,
-        key: Option<&EngineKey>,
-        read: impl FnOnce(&str) -> Option<EngineLoad>,
-    ) -> EngineLoad {
-        let url = format!("{}{path}", origin(&self.url));
+    async fn told_at(&self, source: &LoadSource, key: Option<&EngineKey>) -> EngineLoad {
+        let url = format!("{}{}", origin(&self.url), source.path);
         match get(&url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
             Ok(answer) if answer.status.is_success() => {
-                read(&String::from_utf8_lossy(&answer.body)).unwrap_or_default()
+                (source.read)(&String::from_utf8_lossy(&answer.body)).unwrap_or_default()
             }
             Ok(_) => EngineLoad::default(),
-            Err(_) => EngineLoad::failed(self.kind),
+            Err(_) => facts(self.kind).unread_load,
         }
     }
 

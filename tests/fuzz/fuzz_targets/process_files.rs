@@ -2,10 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use umawarden::engines::{ENGINES, recognise, serving, sglang};
 use umawarden::model::EngineKind;
-use umawarden::engines::{
-    comfy_queue, load_in_metrics, metric_sum, recognise, serving, sglang_loads, sglang_version,
-};
 use umawarden::parse::model_files::{Files, is_model_file};
 use umawarden::parse::process::{
     arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit,
@@ -22,7 +20,8 @@ fuzz_target!(|text: &[u8]| {
     for kind in EngineKind::ALL {
         assert_ne!(serving(kind, &arguments).port, Some(0));
     }
-    let _ = (resident(text), read_amounts(text), listening(text, 8000).count(), variable(text, "A"));
+    let _ =
+        (resident(text), read_amounts(text), listening(text, 8000).count(), variable(text, "A"));
     let _ = (user_id(text), tcp_sockets(text).count());
     let mut files = Files::default();
     for (_, path) in mapped_files(text) {
@@ -36,6 +35,8 @@ fuzz_target!(|text: &[u8]| {
         assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
         let _ = (unit(path), system_unit(path), system_units(path).count());
     }
-    let _ = (metric_sum(&text, &["a"]), sglang_loads(&text), comfy_queue(&text));
-    let _ = (load_in_metrics(EngineKind::Vllm, &text), sglang_version(&text));
+    for source in ENGINES.iter().flat_map(|facts| facts.load) {
+        let _ = (source.read)(&text);
+    }
+    let _ = sglang::version(&text);
 });
