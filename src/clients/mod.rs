@@ -4,8 +4,9 @@
 //! [`collector`] sends telemetry. What is asked of them is bounded in one place, `wire`; TLS is in
 //! `tls`.
 //!
-//! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in
-//! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
+//! To add an engine that gives memory back: a file here whose `empty` makes the safest call that
+//! the engine has, an [`EngineClient`] and its line in [`empty_cache`], and what the real one
+//! answers in `tests/fixtures/engines/answers`. One that does not says why in its facts.
 //!
 //! Some calls are made by none of them, whatever a rule says: what may kill the server or the host
 //! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
@@ -21,7 +22,6 @@ pub mod fleet_lock;
 mod key_ring;
 mod keys;
 mod llama_server;
-mod lmdeploy;
 pub mod network;
 mod ollama;
 pub mod owner;
@@ -30,7 +30,6 @@ mod session;
 pub mod sglang;
 mod tls;
 mod triton;
-mod vllm;
 mod wire;
 
 use std::cell::RefCell;
@@ -40,6 +39,7 @@ pub use key_ring::{EngineKey, KeyRing, NoKey};
 pub use keys::{KeyError, Secret, check_permissions};
 pub use session::{Answer, CallError, Place, Session, origin};
 
+use crate::engines::{EngineClient, GivesBack, facts};
 use crate::model::{CachePermission, EngineKind, counted};
 
 /// What is asked of an engine.
@@ -201,16 +201,19 @@ pub fn empty_cache(
     emptying: &Emptying<'_>,
     pausing: &mut dyn Pausing,
 ) -> Result<String, Refusal> {
-    match kind {
-        EngineKind::Sglang => sglang::empty(emptying, pausing),
-        EngineKind::Vllm => vllm::empty(),
-        EngineKind::Ollama => ollama::empty(emptying),
-        EngineKind::LlamaServer => llama_server::empty(emptying),
-        EngineKind::ComfyUi => comfyui::empty(emptying),
-        EngineKind::Triton => triton::empty(emptying),
-        EngineKind::Lmdeploy => lmdeploy::empty(),
-        EngineKind::TensorRtLlm | EngineKind::Tgi | EngineKind::Declared => {
-            Err(Refusal::NothingToCall("an engine of this kind has no call that gives memory back"))
+    let client = match facts(kind).gives_back {
+        GivesBack::By(client) => client,
+        GivesBack::Never(why) => return Err(Refusal::NothingToCall(why)),
+        GivesBack::Unknown => {
+            let why = "an engine of this kind has no call that gives memory back";
+            return Err(Refusal::NothingToCall(why));
         }
+    };
+    match client {
+        EngineClient::Sglang => sglang::empty(emptying, pausing),
+        EngineClient::Ollama => ollama::empty(emptying),
+        EngineClient::LlamaServer => llama_server::empty(emptying),
+        EngineClient::ComfyUi => comfyui::empty(emptying),
+        EngineClient::Triton => triton::empty(emptying),
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
 /// Its prompts, running and waiting.
@@ -20,6 +20,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/system_stats")],
     load: &[LoadSource { path: QUEUE, read: queue }],
+    gives_back: GivesBack::By(EngineClient::ComfyUi),
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 

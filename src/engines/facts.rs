@@ -31,6 +31,36 @@ pub struct EngineFacts {
     pub load: &'static [LoadSource],
     /// Its load where that could not be read.
     pub unread_load: EngineLoad,
+    /// How it gives memory back while it serves.
+    pub gives_back: GivesBack,
+    /// Names of calls that are never made, whatever a rule allows, and why.
+    pub never_called: &'static [(&'static [&'static str], &'static str)],
+}
+
+/// How an engine gives memory back.
+#[derive(Debug)]
+pub enum GivesBack {
+    /// Nothing is known of it.
+    Unknown,
+    /// It does not: why, and what helps.
+    Never(&'static str),
+    /// By the calls of a client.
+    By(EngineClient),
+}
+
+/// A client in `src/clients`, a file of that name.
+#[derive(Clone, Copy, Debug)]
+pub enum EngineClient {
+    /// `sglang.rs`.
+    Sglang,
+    /// `ollama.rs`.
+    Ollama,
+    /// `llama_server.rs`.
+    LlamaServer,
+    /// `comfyui.rs`.
+    ComfyUi,
+    /// `triton.rs`.
+    Triton,
 }
 
 /// A path that is asked for an engine's health.
@@ -95,7 +125,14 @@ impl EngineFacts {
             health: &[],
             load: &[],
             unread_load: EngineLoad::UNREAD,
+            gives_back: GivesBack::Unknown,
+            never_called: &[],
         }
+    }
+
+    /// Whether it is known how it gives memory back, or why it does not.
+    pub fn can_empty_cache(&self) -> bool {
+        !matches!(self.gives_back, GivesBack::Unknown)
     }
 
     /// Whether a process of that name, or with that title, is one of its workers.

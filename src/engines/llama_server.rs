@@ -1,7 +1,9 @@
 //! `llama-server` of llama.cpp.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+use super::facts::{
+    EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options,
+};
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
@@ -28,6 +30,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
+    gives_back: GivesBack::By(EngineClient::LlamaServer),
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
 

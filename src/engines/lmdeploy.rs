@@ -1,7 +1,7 @@
 //! LMDeploy.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, GivesBack, HealthPath, LoadSource, Options};
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
@@ -17,6 +17,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     health: &[HealthPath::of("/health")],
     // Without the slash it may answer with a redirect, and none is followed.
     load: &[LoadSource { path: "/metrics/", read: metrics }],
+    // At level 1 of /sleep the weights move to the host's memory, which is the same where memory is
+    // unified; at level 2 they are gone, and somebody must send them again.
+    gives_back: GivesBack::Never(
+        "LMDeploy gives no memory back while it serves: its KV cache is one pool from start to \
+         end, and /sleep ends all requests, serves nobody until /wakeup, and then takes it again. \
+         Start it with a smaller --cache-max-entry-count",
+    ),
     ..EngineFacts::new(EngineKind::Lmdeploy)
 };
 

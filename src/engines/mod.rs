@@ -27,7 +27,9 @@ mod triton;
 mod vllm;
 
 pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
-pub use facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+pub use facts::{
+    EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options,
+};
 pub use last_words::{LastWords, last_words};
 
 use crate::model::EngineKind;

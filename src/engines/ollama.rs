@@ -1,7 +1,7 @@
 //! Ollama. Its server loads no model: it starts a runner for each.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment, HealthPath};
+use super::facts::{EngineClient, EngineFacts, Environment, GivesBack, HealthPath};
 use crate::model::EngineKind;
 
 const HOST: &str = "OLLAMA_HOST";
@@ -17,6 +17,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         serving: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
     },
     health: &[HealthPath::of("/api/version")],
+    gives_back: GivesBack::By(EngineClient::Ollama),
     ..EngineFacts::new(EngineKind::Ollama)
 };
 

@@ -3,12 +3,16 @@
 use serde_json::Value;
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options};
 use super::load::{greatest_share, share, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
 /// Its load, within milliseconds; with the API key where it has one.
 pub const LOADS: &str = "/v1/loads?include=core";
+
+/// What it logs when it has given memory back, one line a rank:
+/// `torch.cuda.empty_cache() called: reserved X MB -> Y MB (freed Z MB)`.
+pub const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -36,6 +40,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         kv_cache_available_tokens: Reading::Failed,
         ..EngineLoad::UNREAD
     },
+    gives_back: GivesBack::By(EngineClient::Sglang),
+    never_called: &[(
+        &["release_memory_occupation", "resume_memory_occupation"],
+        "SGLang's server ends if it is busy, or if it is told to resume what it has not released",
+    )],
     ..EngineFacts::new(EngineKind::Sglang)
 };
 

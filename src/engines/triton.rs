@@ -1,7 +1,7 @@
 //! NVIDIA Triton.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, Options};
+use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, Options};
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -15,6 +15,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         may_name_model_first: false,
     },
     health: &[HealthPath::of("/v2/health/ready")],
+    gives_back: GivesBack::By(EngineClient::Triton),
     ..EngineFacts::new(EngineKind::Triton)
 };
 

@@ -1,7 +1,7 @@
 //! vLLM.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, GivesBack, HealthPath, LoadSource, Options};
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
@@ -23,6 +23,18 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         is_sleeping: Reading::Failed,
         ..EngineLoad::UNREAD
     },
+    // /reset_prefix_cache frees blocks within a pool that stays, and what /release_kv_cache_memory
+    // gives is taken again by the /wake_up behind it.
+    gives_back: GivesBack::Never(
+        "vLLM gives no memory back while it serves: its KV cache is one pool from start to end, \
+         /reset_prefix_cache frees 0 bytes of it, and /sleep with /wake_up may kill the engine or \
+         the host. Start it with a smaller --gpu-memory-utilization",
+    ),
+    never_called: &[(
+        &["sleep", "wake_up", "release_kv_cache_memory", "release_kv_cache"],
+        "vLLM's wake_up may kill the engine, and on GB10 the whole host, and what sleep gives back \
+         is taken again then",
+    )],
     ..EngineFacts::new(EngineKind::Vllm)
 };
 

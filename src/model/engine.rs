@@ -85,13 +85,6 @@ engine_kinds! {
     Declared = "declared",
 }
 
-impl EngineKind {
-    /// Whether it is known how such an engine is asked to give memory back, or why it cannot be.
-    pub const fn can_empty_cache(self) -> bool {
-        !matches!(self, Self::TensorRtLlm | Self::Tgi | Self::Declared)
-    }
-}
-
 /// Where in its life an engine is. A loading one may be stuck besides.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

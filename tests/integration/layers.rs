@@ -9,7 +9,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("parse", &["model"], true),
     ("engines", &["model", "parse"], true),
     ("policy", &["model", "parse", "engines"], true),
-    ("config", &["model", "policy"], false),
+    ("config", &["model", "engines", "policy"], false),
     (
         "scenario",
         &[
@@ -73,7 +73,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         ],
         false,
     ),
-    ("actions", &["model", "parse", "clients", "supervisors", "sys", "files"], false),
+    ("actions", &["model", "parse", "engines", "clients", "supervisors", "sys", "files"], false),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),
     (

@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
 
+use crate::engines::sglang::FREED;
 use crate::files::open_regular;
 use crate::model::EngineTarget;
 
@@ -18,9 +19,6 @@ const MOST_BYTES: u64 = 256 << 10;
 
 /// A local file answers within milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
-
-/// SGLang, one line a rank: `torch.cuda.empty_cache() called: reserved X MB -> Y MB (freed Z MB)`.
-const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
 
 /// An engine's log, from where it ended.
 #[derive(Debug)]

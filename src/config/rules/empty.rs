@@ -6,27 +6,17 @@ use super::evict::{DEFAULT_ENGINE, engine};
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
+use crate::engines::ENGINES;
 use crate::model::{Action, CachePermission};
 
 const EXAMPLE: &str = "write empty_cache: {engine: deepseek, allow: [drop_prefix_cache]}";
 
-/// What people may look for, and is never done, whatever they write.
-const NEVER: [(&[&str], &str); 3] = [
-    (
-        &["sleep", "wake_up", "release_kv_cache_memory", "release_kv_cache"],
-        "vLLM's wake_up may kill the engine, and on GB10 the whole host, and what sleep gives back \
-         is taken again then",
-    ),
-    (
-        &["release_memory_occupation", "resume_memory_occupation"],
-        "SGLang's server ends if it is busy, or if it is told to resume what it has not released",
-    ),
-    (
-        &["abort", "pause", "pause_generation", "collective_rpc"],
-        "it would end requests, or run code: retract_requests pauses SGLang and has its requests \
-         computed anew",
-    ),
-];
+/// What people may look for, and is never done with any engine, whatever they write.
+const NEVER: (&[&str], &str) = (
+    &["abort", "pause", "pause_generation", "collective_rpc"],
+    "it would end requests, or run code: retract_requests pauses SGLang and has its requests \
+     computed anew",
+);
 
 /// Reads `empty_cache`.
 pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
@@ -62,7 +52,8 @@ fn permissions(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<Cach
 
 fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermission> {
     let written = node.text().unwrap_or_default();
-    if let Some((_, why)) = NEVER.iter().find(|(names, _)| names.contains(&written)) {
+    let mut never = ENGINES.iter().flat_map(|facts| facts.never_called).chain([&NEVER]);
+    if let Some((_, why)) = never.find(|(names, _)| names.contains(&written)) {
         findings.add(node.span.clone(), format!("{written} is never done")).hint((*why).to_owned());
         return None;
     }

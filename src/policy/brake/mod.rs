@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::Policy;
 use super::store::SeriesStore;
+use crate::engines::facts;
 use crate::model::{
     EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GpuReadings,
     HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount, Owner, ProcessId,
@@ -263,7 +264,7 @@ impl Brake {
             let is_declared = *seen.found_by == *declared::FOUND_BY;
             *seen.name == *name && phase.is_up() && is_declared
         })?;
-        seen.kind.can_empty_cache().then(|| EngineTarget::from(seen))
+        facts(seen.kind).can_empty_cache().then(|| EngineTarget::from(seen))
     }
 
     /// The engine whose growth eats the memory, or why none is chosen.

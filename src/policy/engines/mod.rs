@@ -23,6 +23,7 @@ use super::counters::Counters;
 use super::gate::{Presence, orphans};
 use super::status::EngineStatus;
 use super::store::SeriesStore;
+use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
     HeldTarget, Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Supervisor,
@@ -419,7 +420,7 @@ impl Engines {
         let (life, _) = self.lives.get(name)?;
         let seen = life.seen();
         let can_be_asked = life.phase().is_up() && seen.health_url.is_some();
-        (can_be_asked && seen.kind.can_empty_cache()).then(|| EngineTarget::from(seen))
+        (can_be_asked && facts(seen.kind).can_empty_cache()).then(|| EngineTarget::from(seen))
     }
 
     /// Where the engine of that name is in its life.
