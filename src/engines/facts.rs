@@ -1,6 +1,7 @@
 //! The facts about one kind of engine.
 
 use super::command_line::{Program, Role, Serving};
+use super::last_words::LastWords;
 use crate::model::{EngineKind, EngineLoad};
 
 /// What is known of one kind of engine: data, and functions without I/O.
@@ -35,6 +36,10 @@ pub struct EngineFacts {
     pub gives_back: GivesBack,
     /// Names of calls that are never made, whatever a rule allows, and why.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
+    /// Parts of lines that it logs when it dies, beside those that any engine may log.
+    pub last_words: &'static [(&'static str, LastWords)],
+    /// Reads the line that says how a worker has ended.
+    pub worker_died: fn(&str) -> Option<LastWords>,
 }
 
 /// How an engine gives memory back.
@@ -127,6 +132,8 @@ impl EngineFacts {
             unread_load: EngineLoad::UNREAD,
             gives_back: GivesBack::Unknown,
             never_called: &[],
+            last_words: &[],
+            worker_died: |_| None,
         }
     }
 

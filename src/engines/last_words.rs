@@ -1,6 +1,7 @@
 //! What engines write when they die. It is user space's word, and a logged prompt may hold any of
 //! it: it may name a reason, and proves no kill.
 
+use super::ENGINES;
 use crate::model::ExitStatus;
 use crate::parse::process::{MAX_TEXT, printable};
 
@@ -28,31 +29,39 @@ pub enum LastWords {
     Fatal,
 }
 
-/// Parts of lines; the first that is found counts.
-const PHRASES: [(&str, LastWords); 13] = [
-    ("Not enough memory. Please try to increase --mem-fraction-static", LastWords::TooLittleMemory),
-    ("No available memory for the cache blocks", LastWords::TooLittleMemory),
-    ("on startup is less than desired GPU memory utilization", LastWords::TooLittleMemory),
-    ("The memory capacity is unbalanced", LastWords::Unbalanced),
+/// Parts of lines that any engine may log.
+const PHRASES: [(&str, LastWords); 6] = [
     ("CUDA out of memory", LastWords::OutOfMemory),
     ("torch.OutOfMemoryError", LastWords::OutOfMemory),
     ("torch.cuda.OutOfMemoryError", LastWords::OutOfMemory),
     ("CUDA_ERROR_OUT_OF_MEMORY", LastWords::OutOfMemory),
-    ("cudaMalloc failed: out of memory", LastWords::OutOfMemory),
     ("Watchdog caught collective operation timeout", LastWords::PeerLost),
     ("Connection closed by peer", LastWords::PeerLost),
-    ("EngineCore encountered a fatal error", LastWords::Fatal),
-    ("Engine core initialization failed", LastWords::Fatal),
 ];
 
-/// Reads one line of an engine's log.
+impl LastWords {
+    /// The place among all of one line; the first counts.
+    fn place(&self) -> u8 {
+        match self {
+            Self::WorkerDied { .. } => 0,
+            Self::TooLittleMemory => 1,
+            Self::Unbalanced => 2,
+            Self::OutOfMemory => 3,
+            Self::PeerLost => 4,
+            Self::Fatal => 5,
+        }
+    }
+}
+
+/// Reads one line of an engine's log. Whose it is need not be known.
 pub fn last_words(line: &str) -> Option<LastWords> {
     let line = cut(line);
-    if let Some(died) = worker_died(line) {
+    if let Some(died) = ENGINES.iter().find_map(|facts| (facts.worker_died)(line)) {
         return Some(died);
     }
-    let found = PHRASES.iter().find(|(phrase, _)| line.contains(phrase));
-    found.map(|(_, words)| words.clone())
+    let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(&PHRASES);
+    let found = phrases.filter(|(phrase, _)| line.contains(phrase)).map(|(_, words)| words);
+    found.min_by_key(|words| words.place()).cloned()
 }
 
 fn cut(line: &str) -> &str {
@@ -63,38 +72,14 @@ fn cut(line: &str) -> &str {
     line.get(..end).unwrap_or(line)
 }
 
-/// `Rank 0 scheduler died during initialization (exit code: -9).`, `Subprocess scheduler_0 (pid=N)
-/// crashed with exit code -9.`, `Worker proc VllmWorker-0 died unexpectedly (exit code: -9)`.
-fn worker_died(line: &str) -> Option<LastWords> {
-    if let Some((before, rest)) = line.split_once(" scheduler died during initialization ")
-        && let Some((_, rank)) = before.rsplit_once("Rank ")
-    {
-        let status = python_status(rest.strip_prefix("(exit code: ")?)?;
-        let worker = format!("scheduler of rank {}", name(rank)?);
-        return Some(LastWords::WorkerDied { worker, pid: None, status });
-    }
-    if let Some((_, rest)) = line.split_once("Subprocess ")
-        && let Some((worker, rest)) = rest.split_once(" (pid=")
-        && let Some((pid, rest)) = rest.split_once(')')
-    {
-        let status = python_status(rest.strip_prefix(" crashed with exit code ")?)?;
-        let pid = pid.parse().ok();
-        return Some(LastWords::WorkerDied { worker: name(worker)?, pid, status });
-    }
-    let (_, rest) = line.split_once("Worker proc ")?;
-    let (worker, rest) = rest.split_once(" died unexpectedly")?;
-    let status = rest.strip_prefix(" (exit code: ").and_then(python_status).unwrap_or_default();
-    Some(LastWords::WorkerDied { worker: name(worker)?, pid: None, status })
-}
-
 /// Names of workers are short words.
-fn name(text: &str) -> Option<String> {
+pub(super) fn worker_name(text: &str) -> Option<String> {
     let is_word = !text.is_empty() && text.len() <= 64 && !text.contains(char::is_whitespace);
     is_word.then(|| printable(text.as_bytes()))
 }
 
 /// What Python calls an exit code: below 0 it is a signal's.
-fn python_status(text: &str) -> Option<ExitStatus> {
+pub(super) fn python_status(text: &str) -> Option<ExitStatus> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
         None => (1, text),

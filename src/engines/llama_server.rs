@@ -4,6 +4,7 @@ use super::command_line::{Program, Role, Serving};
 use super::facts::{
     EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options,
 };
+use super::last_words::LastWords;
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
@@ -31,6 +32,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     gives_back: GivesBack::By(EngineClient::LlamaServer),
+    last_words: &[("cudaMalloc failed: out of memory", LastWords::OutOfMemory)],
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
 

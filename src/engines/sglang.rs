@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::command_line::{Program, Role};
 use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options};
+use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, share, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
@@ -45,6 +46,14 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         &["release_memory_occupation", "resume_memory_occupation"],
         "SGLang's server ends if it is busy, or if it is told to resume what it has not released",
     )],
+    last_words: &[
+        (
+            "Not enough memory. Please try to increase --mem-fraction-static",
+            LastWords::TooLittleMemory,
+        ),
+        ("The memory capacity is unbalanced", LastWords::Unbalanced),
+    ],
+    worker_died,
     ..EngineFacts::new(EngineKind::Sglang)
 };
 
@@ -103,4 +112,22 @@ pub fn version(text: &str) -> Option<[u32; 3]> {
         part.get(..digits)?.parse().ok()
     };
     Some([next()?, next()?, next()?])
+}
+
+/// `Rank 0 scheduler died during initialization (exit code: -9).`, `Subprocess scheduler_0 (pid=N)
+/// crashed with exit code -9.`
+fn worker_died(line: &str) -> Option<LastWords> {
+    if let Some((before, rest)) = line.split_once(" scheduler died during initialization ")
+        && let Some((_, rank)) = before.rsplit_once("Rank ")
+    {
+        let status = python_status(rest.strip_prefix("(exit code: ")?)?;
+        let worker = format!("scheduler of rank {}", worker_name(rank)?);
+        return Some(LastWords::WorkerDied { worker, pid: None, status });
+    }
+    let (_, rest) = line.split_once("Subprocess ")?;
+    let (worker, rest) = rest.split_once(" (pid=")?;
+    let (pid, rest) = rest.split_once(')')?;
+    let status = python_status(rest.strip_prefix(" crashed with exit code ")?)?;
+    let pid = pid.parse().ok();
+    Some(LastWords::WorkerDied { worker: worker_name(worker)?, pid, status })
 }

@@ -2,6 +2,7 @@
 
 use super::command_line::{Program, Role};
 use super::facts::{EngineFacts, GivesBack, HealthPath, LoadSource, Options};
+use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
@@ -35,6 +36,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         "vLLM's wake_up may kill the engine, and on GB10 the whole host, and what sleep gives back \
          is taken again then",
     )],
+    last_words: &[
+        ("No available memory for the cache blocks", LastWords::TooLittleMemory),
+        ("on startup is less than desired GPU memory utilization", LastWords::TooLittleMemory),
+        ("EngineCore encountered a fatal error", LastWords::Fatal),
+        ("Engine core initialization failed", LastWords::Fatal),
+    ],
+    worker_died,
     ..EngineFacts::new(EngineKind::Vllm)
 };
 
@@ -61,4 +69,12 @@ fn sleeps(text: &str) -> Option<bool> {
     let awake = samples(text, &["vllm:engine_sleep_state"])
         .filter(|(series, _)| series.contains("sleep_state=\"awake\""));
     awake.map(|(_, value)| value == 0.0).reduce(|one, other| one || other)
+}
+
+/// `Worker proc VllmWorker-0 died unexpectedly (exit code: -9)`.
+fn worker_died(line: &str) -> Option<LastWords> {
+    let (_, rest) = line.split_once("Worker proc ")?;
+    let (worker, rest) = rest.split_once(" died unexpectedly")?;
+    let status = rest.strip_prefix(" (exit code: ").and_then(python_status).unwrap_or_default();
+    Some(LastWords::WorkerDied { worker: worker_name(worker)?, pid: None, status })
 }
