@@ -5,24 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Facts, Finding, Known, Verdict, known};
-use crate::engines::recognise;
+use crate::engines::{ENGINES, SlowHealth, facts, recognise};
 use crate::model::{EngineKind, duration_text};
 use crate::parse::process::printable;
-
-/// Images of engines, as far as their makers name them.
-const IMAGES: [(&str, EngineKind); 11] = [
-    ("lmsysorg/sglang", EngineKind::Sglang),
-    ("nvcr.io/nvidia/sglang", EngineKind::Sglang),
-    ("vllm/vllm-openai", EngineKind::Vllm),
-    ("nvcr.io/nvidia/vllm", EngineKind::Vllm),
-    ("nvcr.io/nvidia/tritonserver", EngineKind::Triton),
-    ("nvcr.io/nvidia/tensorrt-llm/release", EngineKind::TensorRtLlm),
-    ("nvcr.io/nim/", EngineKind::Declared),
-    ("ollama/ollama", EngineKind::Ollama),
-    ("ghcr.io/ggml-org/llama.cpp", EngineKind::LlamaServer),
-    ("openmmlab/lmdeploy", EngineKind::Lmdeploy),
-    ("ghcr.io/huggingface/text-generation-inference", EngineKind::Tgi),
-];
 
 /// By this label a container is started again by this program, when there is memory.
 const WHEN_READY: (&str, &str) = ("umawarden.restart", "when-ready");
@@ -30,9 +15,6 @@ const WHEN_READY: (&str, &str) = ("umawarden.restart", "when-ready");
 /// A guess: an engine that takes tens of GiB from a disk of a few GiB/s, and prepares itself, is
 /// rarely ready before.
 pub(super) const LOADS_WITHIN: Duration = Duration::from_secs(300);
-
-/// A paused SGLang answers `/health` after 20 s.
-const SLOW_ANSWER: Duration = Duration::from_secs(20);
 
 /// What Docker takes where a health check does not say.
 const USUAL_INTERVAL: Duration = Duration::from_secs(30);
@@ -93,9 +75,12 @@ impl ContainerFacts {
         let path = text(&told["Path"]);
         let arguments = told["Args"].as_array().into_iter().flatten().filter_map(text);
         let line: Vec<String> = path.into_iter().chain(arguments).take(MOST_ARGUMENTS).collect();
-        let by_image =
-            IMAGES.iter().find(|(name, _)| is_image(&image, name)).map(|(_, kind)| *kind);
-        let engine = recognise("", &line, None).map(|(kind, _)| kind).or(by_image);
+        let by_image = || {
+            let is_its = |name: &&str| is_image(&image, name);
+            let found = ENGINES.iter().find(|facts| facts.images.iter().any(is_its));
+            found.map(|facts| facts.kind)
+        };
+        let engine = recognise("", &line, None).map(|(kind, _)| kind).or_else(by_image);
         let label = config["Labels"].get(WHEN_READY.0).and_then(Value::as_str);
         Some(Self {
             name,
@@ -217,21 +202,22 @@ fn restart(container: &ContainerFacts) -> Option<Finding> {
             finding.of(&container.subject()).fix(format!("docker update --restart no {name}")),
         );
     }
-    let (verdict, says) = if policy == "on-failure" && container.engine == Some(EngineKind::Vllm) {
-        (
+    let hides = container.engine.and_then(|kind| facts(kind).hides_killed_workers);
+    let (verdict, says) = match hides.filter(|_| policy == "on-failure") {
+        Some(command) => (
             Verdict::Problem,
-            "vllm serve ends with 0 when its worker is killed: --restart on-failure never starts \
-             it again"
-                .to_owned(),
-        )
-    } else {
-        (
+            format!(
+                "{command} ends with 0 when its worker is killed: --restart on-failure never \
+                 starts it again"
+            ),
+        ),
+        None => (
             Verdict::Warning,
             format!(
                 "--restart {policy} starts it again at once, into the memory that its dead \
                  predecessor still holds, so that it dies again"
             ),
-        )
+        ),
     };
     Some(Finding::new("restart_policy", verdict, says).of(&container.subject()).fix(adopt))
 }
@@ -248,7 +234,7 @@ fn removed(container: &ContainerFacts) -> Option<Finding> {
 
 fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
     let health = container.health.as_ref()?;
-    container.engine?;
+    let engine = facts(container.engine?);
     let found = |says: String, fix: String| {
         let finding = Finding::new("health_check", Verdict::Warning, says);
         Some(finding.of(&container.subject()).fix(fix))
@@ -266,16 +252,17 @@ fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
             "--health-start-period 15m".to_owned(),
         );
     }
-    let is_sglang = container.engine == Some(EngineKind::Sglang);
-    if is_sglang && health.test.contains("/health") && health.timeout < SLOW_ANSWER {
-        return found(
-            "its health check waits for less than the 20 s within which a paused SGLang answers \
-             /health"
-                .to_owned(),
-            "--health-timeout 30s".to_owned(),
-        );
+    let SlowHealth { path, who, takes } = engine.slow_health.as_ref()?;
+    if !health.test.contains(path) || health.timeout >= *takes {
+        return None;
     }
-    None
+    let takes = takes.as_secs();
+    found(
+        format!(
+            "its health check waits for less than the {takes} s within which {who} answers {path}"
+        ),
+        "--health-timeout 30s".to_owned(),
+    )
 }
 
 fn shm(container: &ContainerFacts, total: u64) -> Option<Finding> {

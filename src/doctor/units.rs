@@ -7,7 +7,7 @@ use super::containers::LOADS_WITHIN;
 use super::systemctl::{Told, ToldUnit};
 use super::time_span::time_span;
 use super::{Facts, Finding, Known, Verdict, known};
-use crate::engines::recognise;
+use crate::engines::{facts, recognise};
 use crate::model::{EngineKind, duration, duration_text};
 use crate::parse::process::printable;
 
@@ -257,9 +257,13 @@ fn restart(unit: &UnitFacts) -> Option<Finding> {
     let restart = restarts(unit)?;
     let fix = "`umawarden print systemd-unit --need SIZE -- COMMAND` prints one that waits for \
                memory";
-    if restart == "on-failure" && unit.engine == Some(EngineKind::Vllm) && !unit.is_launched {
-        let says = "vllm serve ends with 0 when its worker is killed: Restart=on-failure never \
-                    starts it again";
+    let hides = unit.engine.and_then(|kind| facts(kind).hides_killed_workers);
+    let hides = hides.filter(|_| restart == "on-failure" && !unit.is_launched);
+    if let Some(command) = hides {
+        let says = format!(
+            "{command} ends with 0 when its worker is killed: Restart=on-failure never starts it \
+             again"
+        );
         return Some(Finding::new("restart_policy", Verdict::Problem, says).fix(fix));
     }
     if unit.is_launched || waits(unit).is_some() {

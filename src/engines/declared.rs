@@ -10,5 +10,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         model: &["--model", "--model-path"],
         may_name_model_first: false,
     },
+    // NVIDIA NIM serves with several engines.
+    images: &["nvcr.io/nim/"],
     ..EngineFacts::new(EngineKind::Declared)
 };

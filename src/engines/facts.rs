@@ -1,5 +1,7 @@
 //! The facts about one kind of engine.
 
+use std::time::Duration;
+
 use super::command_line::{Program, Role, Serving};
 use super::last_words::LastWords;
 use crate::model::{EngineKind, EngineLoad};
@@ -40,6 +42,14 @@ pub struct EngineFacts {
     pub last_words: &'static [(&'static str, LastWords)],
     /// Reads the line that says how a worker has ended.
     pub worker_died: fn(&str) -> Option<LastWords>,
+    /// The settings with which it takes less memory.
+    pub takes_less: Option<&'static str>,
+    /// The command that ends with 0 though one of its workers was killed.
+    pub hides_killed_workers: Option<&'static str>,
+    /// A health path that answers slowly in one of its states.
+    pub slow_health: Option<SlowHealth>,
+    /// Repositories of its images, as its makers name them; all below one that ends with `/`.
+    pub images: &'static [&'static str],
 }
 
 /// How an engine gives memory back.
@@ -81,6 +91,17 @@ impl HealthPath {
     pub(super) const fn of(path: &'static str) -> Self {
         Self { path, overrules_unready: false }
     }
+}
+
+/// A health path that answers slowly in one of an engine's states.
+#[derive(Debug)]
+pub struct SlowHealth {
+    /// The path.
+    pub path: &'static str,
+    /// Which engine answers slowly, in words.
+    pub who: &'static str,
+    /// How long it takes.
+    pub takes: Duration,
 }
 
 /// A path at which an engine reports its work.
@@ -134,6 +155,10 @@ impl EngineFacts {
             never_called: &[],
             last_words: &[],
             worker_died: |_| None,
+            takes_less: None,
+            hides_killed_workers: None,
+            slow_health: None,
+            images: &[],
         }
     }
 

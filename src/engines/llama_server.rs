@@ -33,6 +33,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     load: &[LoadSource { path: "/metrics", read: metrics }],
     gives_back: GivesBack::By(EngineClient::LlamaServer),
     last_words: &[("cudaMalloc failed: out of memory", LastWords::OutOfMemory)],
+    takes_less: Some("a lower --ctx-size, or fewer --n-gpu-layers"),
+    images: &["ghcr.io/ggml-org/llama.cpp"],
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
 

@@ -24,6 +24,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
          end, and /sleep ends all requests, serves nobody until /wakeup, and then takes it again. \
          Start it with a smaller --cache-max-entry-count",
     ),
+    takes_less: Some("a lower --cache-max-entry-count or --session-len"),
+    images: &["openmmlab/lmdeploy"],
     ..EngineFacts::new(EngineKind::Lmdeploy)
 };
 

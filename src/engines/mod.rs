@@ -28,7 +28,7 @@ mod vllm;
 
 pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
 pub use facts::{
-    EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options,
+    EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options, SlowHealth,
 };
 pub use last_words::{LastWords, last_words};
 

@@ -18,6 +18,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/api/version")],
     gives_back: GivesBack::By(EngineClient::Ollama),
+    takes_less: Some("a lower OLLAMA_MAX_LOADED_MODELS or context length"),
+    images: &["ollama/ollama"],
     ..EngineFacts::new(EngineKind::Ollama)
 };
 

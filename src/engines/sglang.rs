@@ -1,9 +1,13 @@
 //! SGLang.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options};
+use super::facts::{
+    EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options, SlowHealth,
+};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, share, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
@@ -54,6 +58,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ("The memory capacity is unbalanced", LastWords::Unbalanced),
     ],
     worker_died,
+    takes_less: Some("a lower --mem-fraction-static or --max-total-tokens"),
+    slow_health: Some(SlowHealth {
+        path: "/health",
+        who: "a paused SGLang",
+        takes: Duration::from_secs(20),
+    }),
+    images: &["lmsysorg/sglang", "nvcr.io/nvidia/sglang"],
     ..EngineFacts::new(EngineKind::Sglang)
 };
 

@@ -14,6 +14,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         may_name_model_first: true,
     },
     health: &[HealthPath::of("/health")],
+    images: &["nvcr.io/nvidia/tensorrt-llm/release"],
     ..EngineFacts::new(EngineKind::TensorRtLlm)
 };
 

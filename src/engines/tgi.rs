@@ -25,6 +25,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
+    takes_less: Some("a lower --cuda-memory-fraction or --max-batch-total-tokens"),
+    images: &["ghcr.io/huggingface/text-generation-inference"],
     ..EngineFacts::new(EngineKind::Tgi)
 };
 

@@ -16,6 +16,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/v2/health/ready")],
     gives_back: GivesBack::By(EngineClient::Triton),
+    images: &["nvcr.io/nvidia/tritonserver"],
     ..EngineFacts::new(EngineKind::Triton)
 };
 

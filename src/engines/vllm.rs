@@ -43,6 +43,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ("Engine core initialization failed", LastWords::Fatal),
     ],
     worker_died,
+    takes_less: Some("a lower --gpu-memory-utilization or --max-model-len"),
+    hides_killed_workers: Some("vllm serve"),
+    images: &["vllm/vllm-openai", "nvcr.io/nvidia/vllm"],
     ..EngineFacts::new(EngineKind::Vllm)
 };
 

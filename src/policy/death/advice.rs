@@ -1,9 +1,7 @@
 //! What to do about a death, the most important first.
 
-use crate::engines::LastWords;
-use crate::model::{
-    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, Survivor, signal_name,
-};
+use crate::engines::{LastWords, facts};
+use crate::model::{DeathReport, EnginePhase, Killer, OomConstraint, Survivor, signal_name};
 
 /// Less than this in the hand of an orphan keeps nobody from starting.
 const WORTH_TELLING_BYTES: u64 = 64 << 20;
@@ -105,18 +103,7 @@ fn out_of_memory(report: &DeathReport) -> Vec<String> {
 
 /// How it is told to take less.
 fn less(report: &DeathReport) -> Option<String> {
-    let how = match report.who.engine? {
-        EngineKind::Sglang => "a lower --mem-fraction-static or --max-total-tokens",
-        EngineKind::Vllm => "a lower --gpu-memory-utilization or --max-model-len",
-        EngineKind::Ollama => "a lower OLLAMA_MAX_LOADED_MODELS or context length",
-        EngineKind::LlamaServer => "a lower --ctx-size, or fewer --n-gpu-layers",
-        EngineKind::Lmdeploy => "a lower --cache-max-entry-count or --session-len",
-        EngineKind::Tgi => "a lower --cuda-memory-fraction or --max-batch-total-tokens",
-        EngineKind::ComfyUi
-        | EngineKind::TensorRtLlm
-        | EngineKind::Triton
-        | EngineKind::Declared => return None,
-    };
+    let how = facts(report.who.engine?).takes_less?;
     Some(format!("let it take less: {how}"))
 }
 
