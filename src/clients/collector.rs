@@ -17,6 +17,7 @@ use super::keys::read_secret;
 use super::tls;
 use super::wire::{self, Wire};
 use crate::model::TlsFiles;
+use crate::parse::answer::shown;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
 
 /// How long a connection may take, of the time that all of a request has.
@@ -72,7 +73,7 @@ pub struct Answered {
 impl Answered {
     /// What people are shown of it.
     pub fn beginning(&self) -> String {
-        wire::shown(&self.body)
+        shown(&self.body)
     }
 }
 

@@ -15,8 +15,9 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::{Answer, Session};
+use super::Session;
 use crate::model::TlsFiles;
+use crate::parse::answer::Answer;
 
 /// Without this the server answers nobody: no call that was meant for something else gets a slot.
 const HEADER: (&str, &str) = ("fleet-lock-protocol", "true");

@@ -7,8 +7,9 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::connection::{Connection, Question, Server};
-use super::{Answer, CallError, Session};
+use super::{CallError, Session};
 use crate::model::{Access, GateQuestion, PeerAddress, PeerGate};
+use crate::parse::answer::Answer;
 
 /// How long its answer may take. It measures nothing for it.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);

@@ -28,6 +28,7 @@ use super::network::Network;
 use super::tls;
 use super::wire::{self, Wire};
 use crate::model::{EngineTarget, TlsFiles};
+use crate::parse::answer::Answer;
 
 /// How long a connection may take: the engine is on this node, and the server's name is first
 /// looked up.
@@ -76,39 +77,6 @@ pub fn origin(url: &str) -> &str {
     let begins = url.find("://").map_or(0, |at| at + 3);
     let ends = url[begins..].find(['/', '?', '#']).map_or(url.len(), |at| begins + at);
     &url[..ends]
-}
-
-/// An answer, whatever its status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body, or its beginning.
-    pub body: Vec<u8>,
-    /// Whether the body was longer.
-    pub is_cut: bool,
-}
-
-impl Answer {
-    /// Whether it was done.
-    pub fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
-    }
-
-    /// The body as text.
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    /// The body as JSON, if it is that.
-    pub fn json(&self) -> Option<Value> {
-        (!self.is_cut).then(|| serde_json::from_slice(&self.body).ok())?
-    }
-
-    /// What people are shown of the body.
-    pub fn beginning(&self) -> String {
-        wire::shown(&self.body)
-    }
 }
 
 /// There was no answer.

@@ -29,9 +29,6 @@ use super::tls;
 /// More headers than these nobody sends.
 pub(super) const MOST_HEADERS: usize = 64;
 
-/// So much of a body is told to people.
-const TOLD_CHARS: usize = 160;
-
 /// A connection; it ends with this.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -147,14 +144,6 @@ where
     Ok((bytes, false))
 }
 
-/// What people are shown of a body.
-pub(super) fn shown(body: &[u8]) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let text = String::from_utf8_lossy(body);
-    let text: String = text.trim().chars().take(TOLD_CHARS).map(printable).collect();
-    if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
-}
-
 /// That a connection has failed after it was made.
 pub(super) fn broken(error: &(dyn Error + 'static)) -> String {
     failed("the connection", error)
@@ -189,12 +178,5 @@ mod tests {
         let tls = Some((config, "a..b"));
         let why = runtime.block_on(Wire::connect("a..b", 1, tls)).unwrap_err();
         assert!(why.starts_with("a..b is no name") && why.ends_with(tls::OTHER_NAME), "{why}");
-    }
-
-    #[test]
-    fn people_are_shown_the_beginning_of_a_body_without_what_is_not_printable() {
-        assert_eq!(shown(b" \n"), "nothing");
-        assert_eq!(shown(b" a\x1b[1mb\n"), "\"a [1mb\"");
-        assert_eq!(shown("ä".repeat(1_000).as_bytes()), format!("\"{}\"", "ä".repeat(TOLD_CHARS)));
     }
 }

@@ -1,13 +1,16 @@
 //! ComfyUI.
 
-use serde_json::Value;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, LoadSource, Options};
-use crate::model::{EngineKind, EngineLoad, Reading};
+use super::emptying::{Emptying, GivesBack, Refusal};
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use crate::model::{EngineKind, EngineLoad, Reading, counted};
 
 /// Its prompts, running and waiting.
-pub const QUEUE: &str = "/queue";
+const QUEUE: &str = "/queue";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -20,7 +23,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/system_stats")],
     load: &[LoadSource { path: QUEUE, read: queue }],
-    gives_back: GivesBack::By(EngineClient::ComfyUi),
+    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 
@@ -42,10 +45,34 @@ fn is_in_its_folder(program: &Program<'_>) -> bool {
 }
 
 /// Reads the response of [`QUEUE`].
-pub fn queue(text: &str) -> Option<EngineLoad> {
+pub(super) fn queue(text: &str) -> Option<EngineLoad> {
     let told: Value = serde_json::from_str(text).ok()?;
     let of = |name: &str| told.get(name)?.as_array().map(|queue| queue.len() as u64);
     let running = Reading::Value(of("queue_running")?);
     let waiting = Reading::Value(of("queue_pending")?);
     Some(EngineLoad { running, waiting, ..EngineLoad::NONE })
+}
+
+const FREE: &str = "/free";
+
+const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const FREEING_TAKES: Duration = Duration::from_secs(5);
+
+/// Has it free everything once the prompt that runs has ended; the next one loads it again.
+fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+    let calls = emptying.calls;
+    let answer = calls.get(QUEUE, None, LOOKING_TAKES)?;
+    let load = queue(&answer.text()).filter(|_| answer.is_success());
+    let load = load.ok_or_else(|| Refusal::Unreadable(QUEUE.to_owned()))?;
+    let body = json!({"unload_models": true, "free_memory": true});
+    let answer = calls.post(FREE, Some(&body), None, FREEING_TAKES)?;
+    if !answer.is_success() {
+        return Err(Refusal::of(FREE, &answer, false, "ComfyUI has none"));
+    }
+    Ok(match load.requests().value() {
+        None | Some(0) => "/free answered 200".to_owned(),
+        Some(prompts) => {
+            format!("/free answered 200; {} first", counted(prompts, "prompt"))
+        }
+    })
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::command_line::{Program, Role, Serving};
+use super::emptying::{EngineCalls, GivesBack, Refusal};
 use super::last_words::LastWords;
 use crate::model::{EngineKind, EngineLoad};
 
@@ -36,6 +37,8 @@ pub struct EngineFacts {
     pub unread_load: EngineLoad,
     /// How it gives memory back while it serves.
     pub gives_back: GivesBack,
+    /// Has one that was paused for that go on. An error says that it did not confirm it.
+    pub go_on: Option<fn(&dyn EngineCalls) -> Result<(), Refusal>>,
     /// Names of calls that are never made, whatever a rule allows, and why.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
     /// Parts of lines that it logs when it dies, beside those that any engine may log.
@@ -50,32 +53,6 @@ pub struct EngineFacts {
     pub slow_health: Option<SlowHealth>,
     /// Repositories of its images, as its makers name them; all below one that ends with `/`.
     pub images: &'static [&'static str],
-}
-
-/// How an engine gives memory back.
-#[derive(Debug)]
-pub enum GivesBack {
-    /// Nothing is known of it.
-    Unknown,
-    /// It does not: why, and what helps.
-    Never(&'static str),
-    /// By the calls of a client.
-    By(EngineClient),
-}
-
-/// A client in `src/clients`, a file of that name.
-#[derive(Clone, Copy, Debug)]
-pub enum EngineClient {
-    /// `sglang.rs`.
-    Sglang,
-    /// `ollama.rs`.
-    Ollama,
-    /// `llama_server.rs`.
-    LlamaServer,
-    /// `comfyui.rs`.
-    ComfyUi,
-    /// `triton.rs`.
-    Triton,
 }
 
 /// A path that is asked for an engine's health.
@@ -152,6 +129,7 @@ impl EngineFacts {
             load: &[],
             unread_load: EngineLoad::UNREAD,
             gives_back: GivesBack::Unknown,
+            go_on: None,
             never_called: &[],
             last_words: &[],
             worker_died: |_| None,

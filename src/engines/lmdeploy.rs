@@ -1,7 +1,8 @@
 //! LMDeploy.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, GivesBack, HealthPath, LoadSource, Options};
+use super::emptying::GivesBack;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 

@@ -9,12 +9,13 @@
 //! Others ask [`facts`] and match on no kind. This module is pure: clients and sources make the
 //! calls.
 
-pub mod comfyui;
+mod comfyui;
 mod command_line;
 mod declared;
+mod emptying;
 mod facts;
 mod last_words;
-pub mod llama_server;
+mod llama_server;
 mod lmdeploy;
 mod load;
 mod ollama;
@@ -27,9 +28,8 @@ mod triton;
 mod vllm;
 
 pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
-pub use facts::{
-    EngineClient, EngineFacts, Environment, GivesBack, HealthPath, LoadSource, Options, SlowHealth,
-};
+pub use emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey, empty_cache};
+pub use facts::{EngineFacts, Environment, HealthPath, LoadSource, Options, SlowHealth};
 pub use last_words::{LastWords, last_words};
 
 use crate::model::EngineKind;

@@ -1,8 +1,13 @@
 //! Ollama. Its server loads no model: it starts a runner for each.
 
+use std::time::Duration;
+
+use serde_json::json;
+
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineClient, EngineFacts, Environment, GivesBack, HealthPath};
-use crate::model::EngineKind;
+use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
+use super::facts::{EngineFacts, Environment, HealthPath};
+use crate::model::{EngineKind, counted};
 
 const HOST: &str = "OLLAMA_HOST";
 
@@ -17,7 +22,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         serving: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
     },
     health: &[HealthPath::of("/api/version")],
-    gives_back: GivesBack::By(EngineClient::Ollama),
+    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     takes_less: Some("a lower OLLAMA_MAX_LOADED_MODELS or context length"),
     images: &["ollama/ollama"],
     ..EngineFacts::new(EngineKind::Ollama)
@@ -51,4 +56,56 @@ fn serving(text: &str) -> Serving {
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Serving { host: Some(host.to_owned()), port: port.or(usual), model: None }
+}
+
+const LOADED: &str = "/api/ps";
+const UNLOAD: &str = "/api/generate";
+
+const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const UNLOADING_TAKES: Duration = Duration::from_secs(3);
+
+/// How long it is looked whether they have gone, and how often.
+const GOING_TAKES: u32 = 20;
+const LOOKED_EVERY: Duration = Duration::from_millis(200);
+
+/// More models are not loaded at a time.
+const MOST_MODELS: usize = 16;
+
+/// Unloads all models, each after the last of its requests; the next one loads it again.
+fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+    let calls = emptying.calls;
+    let models = loaded(calls)?;
+    if models.is_empty() {
+        return Err(Refusal::NothingToGive("it has no model loaded"));
+    }
+    for model in &models {
+        // Exactly 0, and no prompt: with one it would generate.
+        let body = json!({"model": model, "keep_alive": 0, "stream": false});
+        let answer = calls.post(UNLOAD, Some(&body), None, UNLOADING_TAKES)?;
+        if !answer.is_success() {
+            return Err(Refusal::of(UNLOAD, &answer, false, "Ollama has none"));
+        }
+    }
+    let told = counted(models.len() as u64, "model");
+    for _ in 0..GOING_TAKES {
+        if loaded(calls)?.iter().all(|model| !models.contains(model)) {
+            return Ok(format!("it has unloaded {told}"));
+        }
+        calls.wait(LOOKED_EVERY);
+    }
+    Ok(format!("it unloads {told} after their last requests"))
+}
+
+fn loaded(calls: &dyn EngineCalls) -> Result<Vec<String>, Refusal> {
+    let answer = calls.get(LOADED, None, LOOKING_TAKES)?;
+    if !answer.is_success() {
+        return Err(Refusal::of(LOADED, &answer, false, "Ollama has none"));
+    }
+    let told = answer.json();
+    let models = told.as_ref().and_then(|told| told.get("models")?.as_array());
+    let models = models.ok_or_else(|| Refusal::Unreadable(LOADED.to_owned()))?;
+    let name = |model: &serde_json::Value| {
+        model.get("model").or_else(|| model.get("name"))?.as_str().map(str::to_owned)
+    };
+    Ok(models.iter().filter_map(name).take(MOST_MODELS).collect())
 }

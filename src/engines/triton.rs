@@ -1,8 +1,14 @@
 //! NVIDIA Triton.
 
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
 use super::command_line::{Program, Role};
-use super::facts::{EngineClient, EngineFacts, GivesBack, HealthPath, Options};
-use crate::model::EngineKind;
+use super::emptying::{Emptying, GivesBack, Refusal};
+use super::facts::{EngineFacts, HealthPath, Options};
+use crate::model::{CachePermission, EngineKind, counted};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
@@ -15,11 +21,58 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         may_name_model_first: false,
     },
     health: &[HealthPath::of("/v2/health/ready")],
-    gives_back: GivesBack::By(EngineClient::Triton),
+    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     images: &["nvcr.io/nvidia/tritonserver"],
     ..EngineFacts::new(EngineKind::Triton)
 };
 
 fn recognise(program: &Program<'_>) -> Option<Role> {
     (program.name == "tritonserver").then_some(Role::Server)
+}
+
+const INDEX: &str = "/v2/repository/index";
+
+const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const UNLOADING_TAKES: Duration = Duration::from_secs(4);
+
+/// More models are not unloaded at a time.
+const MOST_MODELS: usize = 4;
+
+const KEY: &str = "Triton has none";
+
+/// Only in explicit control mode: its models finish their requests and go, until somebody loads
+/// them again.
+fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+    if !emptying.allows(CachePermission::UnloadModels) {
+        return Err(Refusal::NotAllowed {
+            permission: CachePermission::UnloadModels,
+            why: "a model that Triton unloads is not served until somebody loads it again",
+        });
+    }
+    let calls = emptying.calls;
+    let answer = calls.post(INDEX, Some(&json!({"ready": true})), None, LOOKING_TAKES)?;
+    if !answer.is_success() {
+        return Err(Refusal::of(INDEX, &answer, false, KEY));
+    }
+    let told = answer.json();
+    let models = told.as_ref().and_then(Value::as_array);
+    let models = models.ok_or_else(|| Refusal::Unreadable(INDEX.to_owned()))?;
+    let is_ready = |model: &&Value| model.get("state").and_then(Value::as_str) == Some("READY");
+    let name = |model: &Value| model.get("name")?.as_str().map(str::to_owned);
+    let mut names: Vec<String> = models.iter().filter(is_ready).filter_map(name).collect();
+    // Each version is told.
+    names.dedup();
+    names.truncate(MOST_MODELS);
+    if names.is_empty() {
+        return Err(Refusal::NothingToGive("it has no model loaded"));
+    }
+    for name in &names {
+        let model = utf8_percent_encode(name, NON_ALPHANUMERIC);
+        let path = format!("/v2/repository/models/{model}/unload");
+        let answer = calls.post(&path, Some(&json!({})), None, UNLOADING_TAKES)?;
+        if !answer.is_success() {
+            return Err(Refusal::of(&path, &answer, false, KEY));
+        }
+    }
+    Ok(format!("it unloads {}", counted(names.len() as u64, "model")))
 }

@@ -1,7 +1,8 @@
 //! vLLM.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, GivesBack, HealthPath, LoadSource, Options};
+use super::emptying::GivesBack;
+use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};

@@ -1,6 +1,7 @@
 //! Text into typed facts: `/proc` files, answers of servers. Pure.
 
 pub mod alertmanager;
+pub mod answer;
 pub mod container;
 pub mod exposition;
 pub mod file_sd;

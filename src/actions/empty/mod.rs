@@ -6,7 +6,6 @@
 mod log;
 mod memory;
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::temporary::TemporarySettings;
-use crate::clients::{self, Emptying, KeyRing, Pausing, Place, Refusal, Session, owner};
+use crate::clients::{KeyRing, KeyedSession, Place, Session, owner};
+use crate::engines::{Emptying, Pausing, Refusal, empty_cache};
 use crate::model::{Action, CachePermission, Decision, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
 use memory::Memory;
@@ -146,11 +146,10 @@ impl CacheEmptier {
         let mut withheld = None;
         let said = Session::open(place).map_err(Refusal::from).and_then(|session| {
             let session = session.within(self.uptime, CALLING_TAKES);
-            let withheld_here = RefCell::default();
-            let emptying =
-                Emptying { session: &session, keys: &keys, allow, withheld: withheld_here };
-            let said = clients::empty_cache(engine.kind, &emptying, &mut pausing);
-            withheld = emptying.withheld.into_inner();
+            let calls = KeyedSession::new(session, keys);
+            let emptying = Emptying { calls: &calls, allow };
+            let said = empty_cache(engine.kind, &emptying, &mut pausing);
+            withheld = calls.withheld();
             said
         });
         drop(pausing);

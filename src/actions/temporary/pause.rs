@@ -8,7 +8,8 @@ use super::setting::{Mounts, Setting};
 use super::undo_log::Change;
 use super::{OpenChange, TemporarySettings};
 use crate::clients::owner::is_alive;
-use crate::clients::{KeyRing, Place, Session, sglang};
+use crate::clients::{KeyRing, KeyedSession, Place, Session};
+use crate::engines::facts;
 use crate::model::{Decision, EngineTarget, UndoResult};
 
 /// What it does before, and what it becomes.
@@ -56,13 +57,15 @@ pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
     let place = Place::of(&mounts.procfs, engine);
     let place = place.ok_or_else(|| io::Error::other("where it can be asked is not known"))?;
     let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), place.clone());
-    let session = Session::open(place).map_err(io::Error::other)?;
+    let go_on = facts(engine.kind).go_on;
+    let go_on = go_on.ok_or_else(|| io::Error::other("an engine of this kind is never paused"))?;
+    let calls = KeyedSession::new(Session::open(place).map_err(io::Error::other)?, keys);
     let mut last = Ok(());
     for number in 0..TRIES {
         if number > 0 {
             std::thread::sleep(BETWEEN_TRIES);
         }
-        last = sglang::go_on(&session, &keys);
+        last = go_on(&calls);
         if last.is_ok() {
             break;
         }
