@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, last_boot};
+use crate::engines::ENGINES;
 use crate::model::{
     EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, counted,
     duration_text,
@@ -14,23 +15,28 @@ use crate::model::{
 
 /// Arguments of `umawarden engines`.
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = after_help())]
 pub struct EnginesArguments {
     /// Where the daemon is.
     #[command(flatten)]
     place: PlaceArguments,
 }
 
-const AFTER_HELP: &str = "\
-Shows the inference engines that the daemon has found, the phase of each and what showed it, and
-those that have gone in the last ten minutes. SGLang, vLLM, Ollama, llama-server, ComfyUI,
-TensorRT-LLM, Triton, LMDeploy and text-generation-inference are known by their names; others are
-declared in the configuration under engines. Then the containers and units that are started again
-when there is memory for them, and where each of these stands. With --json: one engine a line, with
-all its processes and their memory, and then those, each with its state and its stands.
-
-Exit codes: 0 shown; 1 one of them is stuck (not ready yet, and without progress) or given up (it
-died too often); 2 no daemon answers, or this user may not ask it.";
+fn after_help() -> String {
+    let mut known: Vec<&str> = ENGINES.iter().filter_map(|facts| facts.known_as).collect();
+    let last = known.pop().unwrap_or_default();
+    format!(
+        "Shows the inference engines that the daemon has found, the phase of each and what showed \
+         it, and those that have gone in the last ten minutes. {} and {last} are known by their \
+         names; others are declared in the configuration under engines. Then the containers and \
+         units that are started again when there is memory for them, and where each of these \
+         stands. With --json: one engine a line, with all its processes and their memory, and then \
+         those, each with its state and its stands.\n\nExit codes: 0 shown; 1 one of them is stuck \
+         (not ready yet, and without progress) or given up (it died too often); 2 no daemon \
+         answers, or this user may not ask it.",
+        known.join(", ")
+    )
+}
 
 /// What is shown of one; the rest is for --json.
 #[derive(Debug, Deserialize)]

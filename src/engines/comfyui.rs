@@ -13,6 +13,7 @@ use crate::model::{EngineKind, EngineLoad, Reading, counted};
 const QUEUE: &str = "/queue";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("ComfyUI"),
     recognise,
     port: Some(8188),
     options: Options {

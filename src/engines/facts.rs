@@ -12,6 +12,8 @@ use crate::model::{EngineKind, EngineLoad};
 pub struct EngineFacts {
     /// The kind that this is about.
     pub kind: EngineKind,
+    /// What people call it, if it is recognised without being declared.
+    pub known_as: Option<&'static str>,
     /// Recognises its processes by what they run.
     pub recognise: fn(&Program<'_>) -> Option<Role>,
     /// How the titles of its workers begin. The kernel keeps 15 bytes of a title.
@@ -117,6 +119,7 @@ impl EngineFacts {
     pub(super) const fn new(kind: EngineKind) -> Self {
         Self {
             kind,
+            known_as: None,
             recognise: |_| None,
             titles: &[],
             starts: &[],

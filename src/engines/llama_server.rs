@@ -17,6 +17,7 @@ const PORT: &str = "LLAMA_ARG_PORT";
 const MODEL: &str = "LLAMA_ARG_MODEL";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("llama-server"),
     recognise,
     port: Some(8080),
     options: Options {

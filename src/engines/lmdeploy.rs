@@ -7,6 +7,7 @@ use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("LMDeploy"),
     recognise,
     port: Some(23333),
     options: Options {

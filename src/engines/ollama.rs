@@ -12,6 +12,7 @@ use crate::model::{EngineKind, counted};
 const HOST: &str = "OLLAMA_HOST";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("Ollama"),
     recognise,
     // Its runners, from 0.30 on.
     starts: &[EngineKind::LlamaServer],

@@ -24,6 +24,7 @@ const LOADS: &str = "/v1/loads?include=core";
 pub const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("SGLang"),
     recognise,
     titles: &["sglang::"],
     port: Some(30000),

@@ -5,6 +5,7 @@ use super::facts::{EngineFacts, HealthPath, Options};
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("TensorRT-LLM"),
     recognise,
     port: Some(8000),
     options: Options {

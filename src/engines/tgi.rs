@@ -6,6 +6,7 @@ use super::load::sum;
 use crate::model::{EngineKind, EngineLoad};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("text-generation-inference"),
     recognise,
     port: Some(3000),
     options: Options {

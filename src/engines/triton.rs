@@ -11,6 +11,7 @@ use super::facts::{EngineFacts, HealthPath, Options};
 use crate::model::{CachePermission, EngineKind, counted};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("Triton"),
     recognise,
     port: Some(8000),
     host: "0.0.0.0",

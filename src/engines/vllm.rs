@@ -8,6 +8,7 @@ use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
+    known_as: Some("vLLM"),
     recognise,
     titles: &["VLLM::"],
     port: Some(8000),
