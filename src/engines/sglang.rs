@@ -16,6 +16,9 @@ use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, Reading, counted};
 use crate::parse::answer::Answer;
 
+/// It refuses ranks whose free memory is below this share of another's.
+pub const BALANCE: f64 = 0.9;
+
 /// Its load, within milliseconds; with the API key where it has one.
 const LOADS: &str = "/v1/loads?include=core";
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::engines::sglang;
+
 /// What an engine's own processes take on a node that is large enough, before and beside the model:
 /// CUDA contexts, NCCL, Python. vLLM was seen to take 8 to 9 GiB on a DGX Spark before it looks
 /// how much is free.
@@ -24,9 +26,6 @@ const WORK_PART: u64 = 24;
 
 /// What stays free for what comes and goes, as part of all memory.
 const HEADROOM_PART: u64 = 32;
-
-/// SGLang refuses ranks whose free memory is below this share of another's.
-const SGLANG_BALANCE: f64 = 0.9;
 
 /// What an engine takes on every node beside weights and KV cache; `None`: by the node's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +166,7 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
             let all = u128::from(weakest.kv_room_bytes) * u128::from(parts(token));
             u64::try_from(all / u128::from(token.bytes)).unwrap_or(u64::MAX)
         }),
-        is_unbalanced: (lowest as f64) < SGLANG_BALANCE * highest as f64,
+        is_unbalanced: (lowest as f64) < sglang::BALANCE * highest as f64,
         nodes: each,
     })
 }

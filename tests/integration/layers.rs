@@ -32,7 +32,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("files", &[], false),
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
-    ("fit", &[], true),
+    ("fit", &["engines"], true),
     ("doctor", &["model", "parse", "engines"], true),
     (
         "door",
