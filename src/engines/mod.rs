@@ -1,13 +1,13 @@
 //! What is known of inference engines: a file for each, and [`ENGINES`], the list of them.
 //!
 //! To add an engine:
-//! 1. its kind and name in the table of `model/engine.rs`;
-//! 2. a file here with its `FACTS`; what it does not name is what [`EngineFacts::new`] says;
-//! 3. its line in [`ENGINES`], in the order of the kinds;
-//! 4. what a real one showed, in `tests/fixtures/engines`.
+//! 1. add its kind and name to the table in `model/engine.rs`;
+//! 2. add a file here with its `FACTS`; a field that it omits is as in [`EngineFacts::new`];
+//! 3. add its line to [`ENGINES`], in the order of the kinds;
+//! 4. record a real one for `tests/fixtures/engines`.
 //!
-//! Others ask [`facts`] and match on no kind. This module is pure: clients and sources make the
-//! calls.
+//! Other modules call [`facts`], and none matches on a kind. This module does no I/O: sources and
+//! clients send the requests.
 
 mod comfyui;
 mod command_line;
