@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::command_line::{Program, Role};
 use super::emptying::{Emptying, GivesBack, Refusal};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, HealthPath, LoadSource};
 use crate::model::{EngineKind, EngineLoad, Reading, counted};
 
 /// Its prompts, running and waiting.
@@ -16,12 +16,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("ComfyUI"),
     recognise,
     port: Some(8188),
-    options: Options {
-        port: &["--port"],
-        host: &["--listen"],
-        model: &[],
-        may_name_model_first: false,
-    },
+    port_options: &["--port"],
+    host_options: &["--listen"],
     health: &[HealthPath::of("/system_stats")],
     load: &[LoadSource { path: QUEUE, read: queue }],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),

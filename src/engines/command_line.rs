@@ -106,19 +106,18 @@ pub fn recognise(
 pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let Some(program) = program(arguments) else { return Serving::default() };
     let rest = program.rest;
-    let EngineFacts { options, port: usual_port, .. } = facts(kind);
-    let port =
-        option(rest, options.port).and_then(|text| text.parse().ok()).filter(|port| *port != 0);
+    let facts = facts(kind);
+    let port = option(rest, facts.port_options).and_then(|text| text.parse().ok());
     // Behind an option it might be that option's value, which may be a key.
     let commands = ["serve", "api_server"];
     let mut words = rest.iter().zip(commands);
     let place = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
-    let may_be_named = options.may_name_model_first;
+    let may_be_named = facts.may_name_model_first;
     let named = rest.get(place).filter(|name| may_be_named && !name.starts_with('-'));
     Serving {
-        host: option(rest, options.host).map(str::to_owned),
-        port: port.or(*usual_port),
-        model: option(rest, options.model).map(str::to_owned).or_else(|| named.cloned()),
+        host: option(rest, facts.host_options).map(str::to_owned),
+        port: port.filter(|port| *port != 0).or(facts.port),
+        model: option(rest, facts.model_options).map(str::to_owned).or_else(|| named.cloned()),
     }
 }
 
@@ -129,10 +128,10 @@ pub fn serving_with(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Serving {
     let told = serving(kind, arguments);
-    let EngineFacts { options, environment, .. } = facts(kind);
-    let environment = (environment.serving)(&variable);
-    let program = program(arguments);
-    let is_told = program.is_some_and(|program| option(program.rest, options.port).is_some());
+    let facts = facts(kind);
+    let environment = (facts.of_variables)(&variable);
+    let is_told = program(arguments)
+        .is_some_and(|program| option(program.rest, facts.port_options).is_some());
     Serving {
         host: told.host.or(environment.host).filter(|host| !host.is_empty()),
         port: if is_told {

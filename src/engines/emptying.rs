@@ -26,6 +26,9 @@ pub enum GivesBack {
     By(fn(&Emptying<'_>, &mut dyn Pausing) -> Result<String, Refusal>),
 }
 
+/// Has an engine that was paused go on. An error says that it did not confirm it.
+pub type GoOn = fn(&dyn EngineCalls) -> Result<(), Refusal>;
+
 /// One of the keys that an engine may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhichKey {

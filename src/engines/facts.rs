@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::command_line::{Program, Role, Serving};
-use super::emptying::{EngineCalls, GivesBack, Refusal};
+use super::emptying::{GivesBack, GoOn};
 use super::last_words::LastWords;
 use crate::model::{EngineKind, EngineLoad};
+
+/// The value of a variable of an engine's environment.
+pub type Variable<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// What is known of one kind of engine: data, and functions without I/O.
 #[derive(Debug)]
@@ -26,10 +29,19 @@ pub struct EngineFacts {
     pub port: Option<u16>,
     /// The address that it listens at without an option.
     pub host: &'static str,
-    /// The options that say how it serves.
-    pub options: Options,
-    /// The variables that say how it serves, where its options do not.
-    pub environment: Environment,
+    /// The options that name the port, in all spellings.
+    pub port_options: &'static [&'static str],
+    /// The options that name the address.
+    pub host_options: &'static [&'static str],
+    /// The options that name the model.
+    pub model_options: &'static [&'static str],
+    /// Whether the first argument that is no option may name the model.
+    pub may_name_model_first: bool,
+    /// The variables that say how it serves, where its options do not. Others are not read: keys
+    /// are among them.
+    pub variables: &'static [&'static str],
+    /// What these variables say.
+    pub of_variables: fn(&Variable<'_>) -> Serving,
     /// Where it is asked for its health: the first path, and a later one where an earlier one is
     /// not there. A request must cost nothing and wake nothing.
     pub health: &'static [HealthPath],
@@ -39,8 +51,8 @@ pub struct EngineFacts {
     pub unread_load: EngineLoad,
     /// How it gives memory back while it serves.
     pub gives_back: GivesBack,
-    /// Has one that was paused for that go on. An error says that it did not confirm it.
-    pub go_on: Option<fn(&dyn EngineCalls) -> Result<(), Refusal>>,
+    /// Has one that was paused for that go on.
+    pub go_on: Option<GoOn>,
     /// Names of calls that are never made, whatever a rule allows, and why.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
     /// Parts of lines that it logs when it dies, beside those that any engine may log.
@@ -92,28 +104,6 @@ pub struct LoadSource {
     pub read: fn(&str) -> Option<EngineLoad>,
 }
 
-/// Options of a server, each in all of its spellings.
-#[derive(Debug)]
-pub struct Options {
-    /// The port.
-    pub port: &'static [&'static str],
-    /// The address.
-    pub host: &'static [&'static str],
-    /// The model.
-    pub model: &'static [&'static str],
-    /// Whether the first argument that is no option may name the model.
-    pub may_name_model_first: bool,
-}
-
-/// Variables of a server's environment.
-#[derive(Debug)]
-pub struct Environment {
-    /// Their names. Others are not read: keys are among them.
-    pub variables: &'static [&'static str],
-    /// What they say, by a function that returns the value of one of them.
-    pub serving: fn(&dyn Fn(&str) -> Option<String>) -> Serving,
-}
-
 impl EngineFacts {
     /// Nothing is known of it.
     pub(super) const fn new(kind: EngineKind) -> Self {
@@ -126,8 +116,12 @@ impl EngineFacts {
             loads_while_up: false,
             port: None,
             host: "127.0.0.1",
-            options: Options { port: &[], host: &[], model: &[], may_name_model_first: false },
-            environment: Environment { variables: &[], serving: |_| Serving::NONE },
+            port_options: &[],
+            host_options: &[],
+            model_options: &[],
+            may_name_model_first: false,
+            variables: &[],
+            of_variables: |_| Serving::NONE,
             health: &[],
             load: &[],
             unread_load: EngineLoad::UNREAD,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::command_line::{Program, Role, Serving};
 use super::emptying::{Emptying, GivesBack, Refusal, WhichKey};
-use super::facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::LastWords;
 use super::load::{greatest_share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, counted};
@@ -20,19 +20,14 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("llama-server"),
     recognise,
     port: Some(8080),
-    options: Options {
-        port: &["--port"],
-        host: &["--host"],
-        model: &["--model", "-m", "--hf-repo", "-hf", "-hfr"],
-        may_name_model_first: false,
-    },
-    environment: Environment {
-        variables: &[HOST, PORT, MODEL],
-        serving: |variable| Serving {
-            host: variable(HOST),
-            port: variable(PORT).and_then(|text| text.parse().ok()),
-            model: variable(MODEL),
-        },
+    port_options: &["--port"],
+    host_options: &["--host"],
+    model_options: &["--model", "-m", "--hf-repo", "-hf", "-hfr"],
+    variables: &[HOST, PORT, MODEL],
+    of_variables: |variable| Serving {
+        host: variable(HOST),
+        port: variable(PORT).and_then(|text| text.parse().ok()),
+        model: variable(MODEL),
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],

@@ -2,7 +2,7 @@
 
 use super::command_line::{Program, Role};
 use super::emptying::GivesBack;
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
@@ -10,12 +10,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("LMDeploy"),
     recognise,
     port: Some(23333),
-    options: Options {
-        port: &["--server-port"],
-        host: &["--server-name"],
-        model: &[],
-        may_name_model_first: true,
-    },
+    port_options: &["--server-port"],
+    host_options: &["--server-name"],
+    may_name_model_first: true,
     health: &[HealthPath::of("/health")],
     // Without the slash it may answer with a redirect, and none is followed.
     load: &[LoadSource { path: "/metrics/", read: metrics }],

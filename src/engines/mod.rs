@@ -28,8 +28,10 @@ mod triton;
 mod vllm;
 
 pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
-pub use emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey, empty_cache};
-pub use facts::{EngineFacts, Environment, HealthPath, LoadSource, Options, SlowHealth};
+pub use emptying::{
+    Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
+};
+pub use facts::{EngineFacts, HealthPath, LoadSource, SlowHealth, Variable};
 pub use last_words::{LastWords, last_words};
 
 use crate::model::EngineKind;

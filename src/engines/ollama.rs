@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::command_line::{Program, Role, Serving};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
-use super::facts::{EngineFacts, Environment, HealthPath};
+use super::facts::{EngineFacts, HealthPath};
 use crate::model::{EngineKind, counted};
 
 const HOST: &str = "OLLAMA_HOST";
@@ -18,10 +18,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     starts: &[EngineKind::LlamaServer],
     loads_while_up: true,
     port: Some(11434),
-    environment: Environment {
-        variables: &[HOST],
-        serving: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
-    },
+    variables: &[HOST],
+    of_variables: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
     health: &[HealthPath::of("/api/version")],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     takes_less: Some("a lower OLLAMA_MAX_LOADED_MODELS or context length"),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::command_line::{Program, Role};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options, SlowHealth};
+use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, Reading, counted};
@@ -31,12 +31,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
     titles: &["sglang::"],
     port: Some(30000),
-    options: Options {
-        port: &["--port"],
-        host: &["--host"],
-        model: &["--model-path", "--model"],
-        may_name_model_first: false,
-    },
+    port_options: &["--port"],
+    host_options: &["--host"],
+    model_options: &["--model-path", "--model"],
     // After a pause /ready stays 503 until somebody has asked /health, which takes seconds.
     health: &[
         HealthPath::of("/ready"),

@@ -1,19 +1,17 @@
 //! TensorRT-LLM.
 
 use super::command_line::{Program, Role};
-use super::facts::{EngineFacts, HealthPath, Options};
+use super::facts::{EngineFacts, HealthPath};
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("TensorRT-LLM"),
     recognise,
     port: Some(8000),
-    options: Options {
-        port: &["--port"],
-        host: &["--host"],
-        model: &["--model"],
-        may_name_model_first: true,
-    },
+    port_options: &["--port"],
+    host_options: &["--host"],
+    model_options: &["--model"],
+    may_name_model_first: true,
     health: &[HealthPath::of("/health")],
     images: &["nvcr.io/nvidia/tensorrt-llm/release"],
     ..EngineFacts::new(EngineKind::TensorRtLlm)

@@ -1,7 +1,7 @@
 //! Hugging Face's text-generation-inference.
 
 use super::command_line::{Program, Role, Serving};
-use super::facts::{EngineFacts, Environment, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::load::sum;
 use crate::model::{EngineKind, EngineLoad};
 
@@ -9,20 +9,15 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("text-generation-inference"),
     recognise,
     port: Some(3000),
-    options: Options {
-        port: &["--port", "-p"],
-        host: &["--hostname"],
-        model: &["--model-id"],
-        may_name_model_first: false,
-    },
-    environment: Environment {
-        // HOSTNAME is the container's own name, and no address that it listens at.
-        variables: &["PORT", "MODEL_ID"],
-        serving: |variable| Serving {
-            host: None,
-            port: variable("PORT").and_then(|text| text.parse().ok()),
-            model: variable("MODEL_ID"),
-        },
+    port_options: &["--port", "-p"],
+    host_options: &["--hostname"],
+    model_options: &["--model-id"],
+    // HOSTNAME is the container's own name, and no address that it listens at.
+    variables: &["PORT", "MODEL_ID"],
+    of_variables: |variable| Serving {
+        host: None,
+        port: variable("PORT").and_then(|text| text.parse().ok()),
+        model: variable("MODEL_ID"),
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],

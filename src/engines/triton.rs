@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::command_line::{Program, Role};
 use super::emptying::{Emptying, GivesBack, Refusal};
-use super::facts::{EngineFacts, HealthPath, Options};
+use super::facts::{EngineFacts, HealthPath};
 use crate::model::{CachePermission, EngineKind, counted};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -15,12 +15,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     recognise,
     port: Some(8000),
     host: "0.0.0.0",
-    options: Options {
-        port: &["--http-port"],
-        host: &["--http-address"],
-        model: &["--model-repository"],
-        may_name_model_first: false,
-    },
+    port_options: &["--http-port"],
+    host_options: &["--http-address"],
+    model_options: &["--model-repository"],
     health: &[HealthPath::of("/v2/health/ready")],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     images: &["nvcr.io/nvidia/tritonserver"],

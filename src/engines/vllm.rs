@@ -2,7 +2,7 @@
 
 use super::command_line::{Program, Role};
 use super::emptying::GivesBack;
-use super::facts::{EngineFacts, HealthPath, LoadSource, Options};
+use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
@@ -13,12 +13,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     titles: &["VLLM::"],
     port: Some(8000),
     host: "0.0.0.0",
-    options: Options {
-        port: &["--port"],
-        host: &["--host"],
-        model: &["--model"],
-        may_name_model_first: true,
-    },
+    port_options: &["--port"],
+    host_options: &["--host"],
+    model_options: &["--model"],
+    may_name_model_first: true,
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     unread_load: EngineLoad {

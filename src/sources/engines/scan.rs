@@ -345,7 +345,7 @@ impl Scanner {
 
     /// Of the environment nothing is kept but those variables: keys are among the others.
     fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
-        let has_some = !facts(kind).environment.variables.is_empty();
+        let has_some = !facts(kind).variables.is_empty();
         let environment = has_some.then(|| self.details.environment(id)).flatten();
         let environment = environment.unwrap_or_default();
         serving_with(kind, arguments, |name| variable(&environment, name))
