@@ -1,7 +1,7 @@
 //! What rules may read: the series that this build exports.
 
 use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, METRICS, NODE_LABEL, metric};
-use crate::policy::promql::KnownSeries;
+use crate::policy::promql::{KnownSeries, did_you_mean};
 use crate::policy::rule::{RuleScope, RuleSet};
 
 /// The table of all series, as the rule language sees it.
@@ -28,6 +28,26 @@ impl KnownSeries for Catalogue {
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         metric(name).map(|metric| (metric.least, metric.most))
     }
+
+    fn hint(&self, name: &str) -> Option<String> {
+        Some(did_you_mean(&as_named_here(name), self.names()).unwrap_or_else(|| {
+            "rules read the series that this node itself exports, uma_…: see its /metrics"
+                .to_owned()
+        }))
+    }
+}
+
+/// The name that node_exporter's `node_memory_MemFree_bytes` would have here.
+fn as_named_here(name: &str) -> String {
+    let Some(rest) = name.strip_prefix("node_") else { return name.to_owned() };
+    let mut own = "uma_".to_owned();
+    for character in rest.chars() {
+        if character.is_ascii_uppercase() && !own.ends_with('_') {
+            own.push('_');
+        }
+        own.push(character.to_ascii_lowercase());
+    }
+    own.replace("_mem_", "_")
 }
 
 /// More rules than these are not told apart: each selector would hold all their names.
@@ -73,6 +93,10 @@ impl KnownSeries for LoadedCatalogue<'_> {
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         Catalogue.bounds(name)
+    }
+
+    fn hint(&self, name: &str) -> Option<String> {
+        Catalogue.hint(name)
     }
 }
 
@@ -121,6 +145,10 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         self.0.bounds(name)
     }
+
+    fn hint(&self, name: &str) -> Option<String> {
+        self.0.hint(name)
+    }
 }
 
 #[cfg(test)]
@@ -165,6 +193,15 @@ mod tests {
         let error = parse("ALERT").unwrap().check(&Catalogue).unwrap_err().to_string();
         assert!(error.contains("did you mean \"ALERTS\"?"), "{error}");
         assert!(parse("ALERTS > 1").unwrap().never(&Catalogue).len() == 1, "it is 1 or not there");
+    }
+
+    #[test]
+    fn an_unknown_series_gets_the_name_that_it_has_here() {
+        let hint = |text: &str| parse(text).unwrap().check(&Catalogue).unwrap_err().hint.unwrap();
+        let own = "did you mean \"uma_memory_free_bytes\"?";
+        assert_eq!(hint("uma_memory_fre_bytes"), own);
+        assert_eq!(hint("node_memory_MemFree_bytes"), own);
+        assert!(hint("up").contains("see its /metrics"));
     }
 
     #[test]

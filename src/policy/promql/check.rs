@@ -76,31 +76,15 @@ fn has_other_labels(node: &Node, known: &dyn KnownSeries) -> bool {
     }
 }
 
-/// The name that node_exporter's `node_memory_MemFree_bytes` would have here.
-fn as_named_here(name: &str) -> String {
-    let Some(rest) = name.strip_prefix("node_") else { return name.to_owned() };
-    let mut own = "uma_".to_owned();
-    for character in rest.chars() {
-        if character.is_ascii_uppercase() && !own.ends_with('_') {
-            own.push('_');
-        }
-        own.push(character.to_ascii_lowercase());
-    }
-    own.replace("_mem_", "_")
-}
-
 fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprError> {
     let name = &*selector.name;
     let Some(labels) = known.labels(name) else {
         let error =
             ExprError::new(selector.name_span.clone(), format!("unknown series \"{name}\""));
-        let hint = did_you_mean(name, known.names())
-            .or_else(|| did_you_mean(&as_named_here(name), known.names()));
+        let hint = did_you_mean(name, known.names()).or_else(|| known.hint(name));
         return Err(match hint {
             Some(hint) => error.with_hint(hint),
-            None => error.with_hint(
-                "rules read the series that this node itself exports, uma_…: see its /metrics",
-            ),
+            None => error,
         });
     };
     for matcher in &selector.matchers {

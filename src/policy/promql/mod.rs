@@ -136,6 +136,10 @@ pub trait KnownSeries {
     fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
         None
     }
+    /// What to do about the name of no metric, where no metric has a similar name.
+    fn hint(&self, _name: &str) -> Option<String> {
+        None
+    }
 }
 
 impl std::fmt::Display for Expr {
