@@ -43,6 +43,7 @@ use jiff::Timestamp;
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, EngineTarget, Event, Mode,
     Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
+    metric,
 };
 use brake::{Brake, Declared};
 use cluster::Cluster;
@@ -172,12 +173,13 @@ impl Policy {
     }
 
     fn over(
-        mut store: SeriesStore,
+        store: SeriesStore,
         started: Moment,
         mode: Mode,
         rules: &RuleSet,
         next_decision: DecisionId,
     ) -> Self {
+        let mut store = store.fed_by(|name| Some(metric(name)?.source.name()));
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);

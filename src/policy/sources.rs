@@ -39,7 +39,7 @@ impl SourceTable {
         }
         let at_ms = at.timeline_ms();
         row.write(at_ms, &readings.values, store);
-        store.set_fault(readings.source, readings.error.as_ref());
+        store.set_fault(readings.source.name(), readings.error.as_ref());
         let up = readings.error.is_none();
         store.append(row.up, at_ms, Reading::Value(f64::from(up)));
         store.append(row.duration, at_ms, Reading::Value(readings.took.as_secs_f64()));

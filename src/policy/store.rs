@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) use self::batch::Batch;
 use self::past::Past;
 pub use self::window::Window;
-use crate::model::{NODE_LABEL, Reading, SeriesKey, Source, metric};
+use crate::model::{NODE_LABEL, Reading, SeriesKey};
 
 /// How far back an instant selector looks for a sample, in milliseconds.
 pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
@@ -38,6 +38,9 @@ pub fn stale_marker() -> f64 {
 pub fn is_stale(value: f64) -> bool {
     value.to_bits() == STALE_BITS
 }
+
+/// The name of the source that feeds a metric, if the metric is known.
+pub type SourceOf = fn(metric: &str) -> Option<&'static str>;
 
 /// A series' place in the store; stays valid for the store's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,8 +70,10 @@ pub struct SeriesStore {
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
-    /// Why each source that is down is.
-    faults: BTreeMap<Source, Arc<str>>,
+    /// What feeds each metric, as far as anybody has given that.
+    source_of: Option<SourceOf>,
+    /// Why each source that is down is, by its name.
+    faults: BTreeMap<&'static str, Arc<str>>,
     /// Metrics of which there may be series that nobody knows of, and why.
     gaps: BTreeMap<Arc<str>, &'static str>,
     /// Why nothing is known of each node of which that is so.
@@ -136,6 +141,12 @@ impl SeriesStore {
     /// count as refused.
     pub fn closed() -> Self {
         Self { is_closed: true, ..Self::default() }
+    }
+
+    /// The same store, which gives the fault of a source as the reason why a series that it feeds
+    /// is unknown.
+    pub(super) fn fed_by(self, source_of: SourceOf) -> Self {
+        Self { source_of: Some(source_of), ..self }
     }
 
     /// Whether it holds declared series alone.
@@ -350,11 +361,11 @@ impl SeriesStore {
         self.refused
     }
 
-    /// Keeps why a source is down, or that it is not.
-    pub(super) fn set_fault(&mut self, source: Source, fault: Option<&Arc<str>>) {
+    /// Keeps why the source of that name is down, or that it is not.
+    pub(super) fn set_fault(&mut self, source: &'static str, fault: Option<&Arc<str>>) {
         match fault {
-            None => _ = self.faults.remove(&source),
-            Some(fault) if self.faults.get(&source) == Some(fault) => {}
+            None => _ = self.faults.remove(source),
+            Some(fault) if self.faults.get(source) == Some(fault) => {}
             Some(fault) => _ = self.faults.insert(source, Arc::clone(fault)),
         }
     }
@@ -373,7 +384,8 @@ impl SeriesStore {
             let (_, node) = key.labels.iter().find(|(name, _)| **name == *NODE_LABEL)?;
             self.silent.get(node)
         };
-        let of_source = metric(&key.name).and_then(|metric| self.faults.get(&metric.source));
+        let source = self.source_of.and_then(|source_of| source_of(&key.name));
+        let of_source = source.and_then(|source| self.faults.get(source));
         of_source.or_else(of_node).map(|fault| &**fault)
     }
 
