@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
+use promql_rules::did_you_mean;
 
 use self::journalled::Journalled;
 use self::recorded::Recorded;
@@ -23,7 +24,6 @@ use crate::config::settings::RuleSource;
 use crate::journal::DecisionRecord;
 use crate::model::{Mode, RuleId};
 use crate::policy::explain::Explanation;
-use crate::policy::promql::did_you_mean;
 use crate::policy::rule::RuleSet;
 
 /// Arguments of `umawarden explain`.

@@ -6,6 +6,7 @@ use std::io::Write;
 
 use clap::builder::PossibleValuesParser;
 use jiff::Timestamp;
+use promql_rules::did_you_mean;
 use serde::Serialize;
 
 use super::json_time::{Object, OutcomeObject};
@@ -18,7 +19,6 @@ use crate::model::{
     AlertChange, Assessment, Decision, EventKind, Evidence, KernelEvent, Mode, Moment, Outcome,
     OutcomeResult, Reading, Verdict, bytes_text, counted, duration_text, instant,
 };
-use crate::policy::promql::did_you_mean;
 
 /// Arguments of `umawarden history`.
 #[derive(Debug, clap::Args)]

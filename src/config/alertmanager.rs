@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::is_label_name;
+
 use super::decode::{Advice, Findings, Table, choice, each, list, pairs, value};
 use super::engines::key_file;
 use super::measure::duration_within;
@@ -13,7 +15,6 @@ use crate::model::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SecretPlace,
     SentDecisions,
 };
-use crate::policy::promql::is_label_name;
 
 const KEYS: [&str; 6] = ["receive", "send", "resend_every", "labels", "external_url", "decisions"];
 const SERVER_KEYS: [&str; 6] =

@@ -1,7 +1,8 @@
 //! What rules may read: the series that this build exports.
 
+use promql_rules::{KnownSeries, did_you_mean};
+
 use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, METRICS, NODE_LABEL, metric};
-use crate::policy::promql::{KnownSeries, did_you_mean};
 use crate::policy::rule::{RuleScope, RuleSet};
 
 /// The table of all series, as the rule language sees it.
@@ -158,8 +159,8 @@ mod tests {
     use super::*;
     use crate::config::mistake::{Mistake, SourceText};
     use crate::config::rules::parse_rules;
-    use crate::policy::promql::parse;
     use crate::policy::rule::RuleGroup;
+    use promql_rules::parse;
 
     const UNEVEN: &str =
         "min by (cluster) (uma_memory_free_bytes) < max by (cluster) (uma_memory_free_bytes)";

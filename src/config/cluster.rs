@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::is_label_name;
+
 use super::decode::{Advice, Findings, Table, each, list, value};
 use super::measure::{duration_within, written};
 use super::yaml::Node;
 pub use crate::model::MOST_PEERS;
 use crate::model::{Access, ClusterSettings, Credentials, PeerAddress, PrometheusServer, TlsFiles};
-use crate::policy::promql::{self, is_label_name};
 
 const KEYS: [&str; 12] = [
     "name",
@@ -250,7 +251,7 @@ fn label_name(text: &str) -> Result<Arc<str>, String> {
 fn matchers(text: &str) -> Result<Arc<str>, String> {
     let text = text.trim();
     let inside = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
-    match promql::parse(&format!("up{{{inside}}}")) {
+    match promql_rules::parse(&format!("up{{{inside}}}")) {
         Ok(expr) if expr.is_selector() => Ok(inside.trim().trim_end_matches(',').into()),
         Ok(_) => Err(format!("\"{text}\" is more than matchers; write job=\"umawarden\"")),
         Err(error) => Err(format!("{}; write job=\"umawarden\"", error.message)),

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::did_you_mean;
+
 use super::decode::{self, Findings, Table};
 use super::measure::duration_within;
 use super::mistake::Mistake;
@@ -15,7 +17,6 @@ use crate::policy::guard::{
     BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
     WrittenWindow, time_zone,
 };
-use crate::policy::promql::did_you_mean;
 use crate::policy::rule::AtMost;
 
 /// The keys of the block.

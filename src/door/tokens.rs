@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use promql_rules::did_you_mean;
 
 use super::secrecy;
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, text, value};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::Node;
 use crate::model::Role;
-use crate::policy::promql::did_you_mean;
 
 /// More entries are nobody's; each is compared with what comes in.
 const MOST_ENTRIES: usize = 256;

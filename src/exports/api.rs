@@ -6,13 +6,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::{StatusCode, Uri, header};
+use promql_rules::did_you_mean;
 use serde_json::{Map, Value, json};
 
 use super::page_request::{self, Filter};
 use super::routes::Site;
 use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
 use crate::model::Reading;
-use crate::policy::promql::did_you_mean;
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 
 /// Version, mode, sources, rules with their alerts, and which series have no value.

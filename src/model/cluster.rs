@@ -7,14 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, PeerAddress, Reading, Schema, SeriesKey};
-
-/// The label that names a node's cluster.
-pub const CLUSTER_LABEL: &str = "cluster";
-/// The label that names a node.
-pub const NODE_LABEL: &str = "node";
-/// What a series' own label `node` (a NUMA node, for one) is called beside other nodes' series.
-pub const EXPORTED_NODE_LABEL: &str = "exported_node";
+use super::{
+    CLUSTER_LABEL, EXPORTED_NODE_LABEL, Moment, NODE_LABEL, PeerAddress, Reading, Schema, SeriesKey,
+};
 
 /// Nobody has a larger cluster of nodes that ask each other.
 pub const MOST_PEERS: usize = 64;
@@ -126,32 +121,6 @@ pub enum Credentials {
         /// The file.
         password: PathBuf,
     },
-}
-
-/// What is wanted of other nodes: series of that name with at least these labels.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wanted {
-    /// The metric.
-    pub name: Arc<str>,
-    /// Labels that must be so, sorted by name.
-    pub labels: Vec<(Arc<str>, Arc<str>)>,
-}
-
-impl Wanted {
-    /// Whether all that the other one means is meant.
-    pub fn covers(&self, other: &Self) -> bool {
-        self.is(&other.name, &other.labels)
-    }
-
-    /// Whether that series is meant. Labels that were given by whoever asks do not count.
-    pub fn is(&self, name: &str, labels: &[(Arc<str>, Arc<str>)]) -> bool {
-        *self.name == *name && self.labels.iter().all(|wanted| labels.contains(wanted))
-    }
-
-    /// The series that is wanted, with the labels that are known of it.
-    pub fn series(&self) -> SeriesKey {
-        SeriesKey { name: Arc::clone(&self.name), labels: self.labels.clone().into() }
-    }
 }
 
 /// The same series beside those of other nodes.
@@ -309,14 +278,5 @@ mod tests {
         let key = SeriesKey::new("uma_a", &[("zone", "x"), ("node", "0"), ("cluster", "lie")]);
         let told = series_of_node(&key, &cluster, &node).to_string();
         assert_eq!(told, r#"uma_a{cluster="c",exported_node="0",node="spark-2",zone="x"}"#);
-    }
-
-    #[test]
-    fn what_is_wanted_has_at_least_its_labels() {
-        let pair = |name: &str, value: &str| (Arc::from(name), Arc::from(value));
-        let wanted = Wanted { name: "a".into(), labels: vec![pair("x", "1")] };
-        assert!(wanted.is("a", &[pair("w", "0"), pair("x", "1")]));
-        assert!(!wanted.is("a", &[pair("x", "2")]));
-        assert!(!wanted.is("b", &[pair("x", "1")]));
     }
 }

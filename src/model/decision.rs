@@ -353,7 +353,7 @@ pub struct Evidence {
     /// The series as in PromQL.
     pub series: String,
     /// Its value then.
-    #[serde(with = "super::reading::as_number")]
+    #[serde(with = "super::as_number")]
     pub value: Reading<f64>,
 }
 

@@ -24,7 +24,6 @@ mod operator;
 mod past;
 mod peer;
 mod program_event;
-mod reading;
 mod reboot;
 mod reboot_stage;
 mod received_alert;
@@ -44,10 +43,9 @@ pub use alertmanager::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
 };
 pub use cluster::{
-    Access, CLUSTER_LABEL, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus,
-    Credentials, EXPORTED_NODE_LABEL, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE, NODE_LABEL,
-    NodeMemory, NodeNews, NodeReadings, NodeStatus, PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal,
-    TlsFiles, Wanted, series_of_node,
+    Access, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus, Credentials, MOST_NODES,
+    MOST_PEERS, MOST_SERIES_OF_A_NODE, NodeMemory, NodeNews, NodeReadings, NodeStatus,
+    PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal, TlsFiles, series_of_node,
 };
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
@@ -85,7 +83,9 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, 
 pub use past::{Asked, Past, PastAct};
 pub use peer::PeerAddress;
 pub use program_event::ProgramEvent;
-pub use reading::{Reading, as_number};
+pub use promql_rules::{
+    CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Reading, SeriesKey, Wanted, as_number,
+};
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,
     RebootBudget, RebootBudgetLeft, RebootForce, RebootLock, RebootMeans, RebootOrder, RebootPlan,
@@ -97,7 +97,7 @@ pub use received_alert::{
     ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
 };
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
-pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use series::{METRICS, Metric, MetricKind, Schema, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};

@@ -28,11 +28,9 @@ mod restarts;
 mod tests;
 mod verdict;
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
-use super::Source;
+use super::{SeriesKey, Source};
 
 /// How a series behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,43 +148,6 @@ impl Metric {
 /// The metric of that name, if this build exports it.
 pub fn metric(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
-}
-
-/// The identity of one series: a metric's name and its label set.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SeriesKey {
-    /// The metric's name.
-    pub name: Arc<str>,
-    /// Label names and values, sorted by name; never contains `__name__` or an empty value.
-    pub labels: Arc<[(Arc<str>, Arc<str>)]>,
-}
-
-impl SeriesKey {
-    /// A key from a name and labels in any order; empty label values are left out.
-    pub fn new(name: &str, labels: &[(&str, &str)]) -> Self {
-        let mut labels: Vec<(Arc<str>, Arc<str>)> = labels
-            .iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| (Arc::from(*name), Arc::from(*value)))
-            .collect();
-        labels.sort();
-        Self { name: Arc::from(name), labels: labels.into() }
-    }
-}
-
-impl std::fmt::Display for SeriesKey {
-    /// As in PromQL: `name{label="value"}`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.name)?;
-        if self.labels.is_empty() {
-            return Ok(());
-        }
-        for (position, (name, value)) in self.labels.iter().enumerate() {
-            let opening = if position == 0 { '{' } else { ',' };
-            write!(f, "{opening}{name}={value:?}")?;
-        }
-        f.write_str("}")
-    }
 }
 
 /// The series that one source fills, in the order of its values.

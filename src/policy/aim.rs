@@ -1,9 +1,10 @@
 //! What a remedy works on, what it aims at, and whether that is so.
 
+use promql_rules::{EvalTime, Evaluated, Labels, Value};
+
 use super::Surroundings;
 use super::brake::Brake;
 use super::engines::Engines;
-use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::remedy::Case;
 use super::rule::{Query, Rule};
 use crate::model::{Action, HoldReason, Moment, Target};

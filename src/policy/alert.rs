@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::promql::{Labels, Sample};
+use promql_rules::{Labels, Sample};
+
 use super::rule::Rule;
 use super::status::AlertStatus;
 use crate::model::{AlertChange, AlertState, Moment, Reading};

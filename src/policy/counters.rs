@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use jiff::Timestamp;
+use promql_rules::store::{Batch, SeriesId, SeriesStore};
 
 use super::guard::Guard;
-use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{
     Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, ProgramEvent,
     Reading, RuleId, SeriesKey, Verdict,

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::promql::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
+use promql_rules::store::{SeriesId, SeriesStore};
+use promql_rules::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
+
 use super::rule::Rule;
-use super::store::{SeriesId, SeriesStore};
 use crate::model::{Evidence, Moment, Reading, Wanted};
 
 /// Bound on what one decision names.

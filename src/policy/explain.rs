@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::{EvalTime, Traced, TracedValue, Value};
+
 use super::Policy;
 use super::aim::aimed;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::guard::{Guard, Intent};
-use super::promql::{EvalTime, Traced, TracedValue, Value};
 use super::reboot::{Reboots, View};
 use super::remedy::{Case, Stand};
 use super::rule::Query;

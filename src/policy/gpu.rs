@@ -6,9 +6,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use promql_rules::store::SeriesStore;
+
 use super::counters::{Cell, Counters};
 use super::status::EngineStatus;
-use super::store::SeriesStore;
 use crate::model::{
     EnginePhase, GpuDevice, GpuDriver, GpuMemory, GpuPicture, GpuReadings, GpuRecovery, Reading,
     SeriesKey,

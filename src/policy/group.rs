@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+use promql_rules::template::Template;
+use promql_rules::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
+
 use super::alert::Alerts;
 use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::promql::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
 use super::remedy::{Case, Condition, Course, Stand};
 use super::rule::{Remedy, Rule, RuleGroup, RuleScope};
 use super::status::{RuleState, RuleStatus};
-use super::store::SeriesStore;
-use super::template::Template;
 use super::{Doubt, Surroundings};
 use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
 

@@ -18,7 +18,6 @@ mod group;
 pub mod guard;
 mod intake;
 pub mod pace;
-pub mod promql;
 mod reboot;
 mod received;
 mod remedy;
@@ -27,9 +26,7 @@ mod resuming;
 pub mod rule;
 mod sources;
 pub mod status;
-pub mod store;
 mod surroundings;
-pub mod template;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -39,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::store::SeriesStore;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, EngineTarget, Event, Mode,
@@ -62,7 +60,6 @@ use restarts::Restarts;
 use rule::{RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
-use store::SeriesStore;
 use surroundings::Surroundings;
 use verdict::VerdictWatch;
 
@@ -393,8 +390,8 @@ impl Policy {
     }
 
     /// What an expression yields now, over all that has been seen.
-    pub fn ask(&self, query: &rule::Query, at: Moment) -> Result<promql::Evaluated, String> {
-        let at = promql::EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
+    pub fn ask(&self, query: &rule::Query, at: Moment) -> Result<promql_rules::Evaluated, String> {
+        let at = promql_rules::EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
         query.expr.evaluate(&self.store, at)
     }
 

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::Labels;
+use promql_rules::template::Template;
+
 use super::Surroundings;
 use super::aim::{aim_met, aimed, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
-use super::promql::Labels;
 use super::rule::{Remedy, Rule};
-use super::template::Template;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineTarget, Evidence, HoldReason, Mode, Moment,
     Outcome, OutcomeResult, ProcessId, RebootAct, Target, Verdict,

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::Expr;
+use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
 use super::guard::{GuardRails, RemedyRails};
-use super::promql::Expr;
-use super::template::Template;
 use crate::model::{Action, Mode, RuleId};
 
 /// All loaded rules.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::{Batch, SeriesId, SeriesStore};
+
 use super::status::SourceStatus;
-use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 
 /// What is known of each source that has reported.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::Step;
 use super::brake::Brake;
 use super::cluster::Cluster;
@@ -11,7 +13,6 @@ use super::engines::Engines;
 use super::guard::Guard;
 use super::reboot::{Reboots, View};
 use super::rule::{Rule, RuleScope};
-use super::store::SeriesStore;
 use crate::model::{MemoryJudgement, Mode, Moment, Reading, Room};
 
 /// What a rule's evaluation may read and change, beside the rule itself.

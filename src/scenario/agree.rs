@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use promql_rules::{KnownSeries, did_you_mean};
+
 use super::file::{InputSeries, Test, TestFile};
 use super::remedy::named_rules;
 use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, Mistakes, SourceText};
-use crate::policy::promql::{KnownSeries, did_you_mean};
 use crate::policy::rule::{Rule, RuleScope, RuleSet};
 
 /// Something that is worth a look and no mistake.

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use promql_rules::template::go_float;
+use promql_rules::{Sample, Value};
+
 use super::file::{AlertTest, ExpectedAlert, ExprTest};
 use super::notation::{LabelMap, NAME_LABEL};
 use super::remedy::{ExpectedDecision, ExpectedVerdict, RemedyTest};
 use super::report::{Check, Failure, Row};
 use crate::config::measure::written;
 use crate::model::{AlertState, Decision};
-use crate::policy::promql::{Sample, Value};
 use crate::policy::status::AlertStatus;
-use crate::policy::template::go_float;
 
 /// The alerts that fire.
 pub(super) fn alerts<'a>(

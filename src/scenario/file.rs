@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::Expr;
 
 use super::guard::{self, GuardTest};
 use super::notation::{self, LabelMap, NAME_LABEL, NotationError, Sequence};
@@ -15,7 +16,6 @@ use crate::config::measure::written;
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{self, Content, Node};
 use crate::model::{Mode, SeriesKey};
-use crate::policy::promql::{self, Expr};
 
 const FILE_KEYS: [&str; 5] =
     ["rule_files", "evaluation_interval", "group_eval_order", "fuzzy_compare", "tests"];
@@ -445,7 +445,7 @@ fn expr_test(node: &Node, findings: &mut Findings<'_>) -> Option<ExprTest> {
 /// An expression over any series, also those that this build does not export.
 fn expr(node: &Node, findings: &mut Findings<'_>) -> Option<(String, Expr)> {
     let text = decode::text(node, "expr", findings)?;
-    match promql::parse(text) {
+    match promql_rules::parse(text) {
         Ok(expr) => Some((text.trim().to_owned(), expr)),
         Err(error) => {
             let place = node.place_of(findings.source(), error.span);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use promql_rules::store::stale_marker;
+use promql_rules::{is_label_name, number, unquote};
+
 use crate::model::Reading;
-use crate::policy::promql::{is_label_name, number, unquote};
-use crate::policy::store::stale_marker;
 
 /// The label under which a metric's name stands.
 pub(super) const NAME_LABEL: &str = "__name__";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::Evaluated;
 
 use super::compare;
 use super::file::{Test, TestFile};
@@ -15,7 +16,6 @@ use super::world::World;
 use crate::model::{
     Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Readings, Schema, Source, Verdict,
 };
-use crate::policy::promql::Evaluated;
 use crate::policy::rule::{Rule, RuleSet};
 use crate::policy::{Doubt, Policy};
 

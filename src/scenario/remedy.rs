@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
+use promql_rules::did_you_mean;
+
 use super::file::{InputSeries, entries, eval_time, input_series, required};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
 use crate::model::{Action, CacheKind, Decision, HoldReason, OutcomeResult, Target, Verdict};
-use crate::policy::promql::did_you_mean;
 
 const EXPECTED_KEYS: [&str; 8] =
     ["at", "rule", "alert", "step", "action", "target", "verdict", "reason"];

@@ -1,10 +1,10 @@
+use promql_rules::store::is_stale;
 use proptest::prelude::*;
 
 use super::notation::{Cursor, Sequence, parse_metric};
 use super::parse_tests;
 use crate::config::mistake::SourceText;
 use crate::model::Reading;
-use crate::policy::store::is_stale;
 
 fn values(text: &str) -> Vec<Option<Reading<f64>>> {
     let sequence = Sequence::parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));

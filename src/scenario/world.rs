@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use promql_rules::store::{SeriesStore, stale_marker};
+use promql_rules::{EvalTime, Evaluated, Expr};
+
 use super::file::{InputSeries, Test};
 use super::notation::{Cursor, Sequence};
 use crate::model::{Moment, Observation, Reading, SeriesKey};
-use crate::policy::promql::{EvalTime, Evaluated, Expr};
 use crate::policy::status::{AlertStatus, RuleStatus};
-use crate::policy::store::{SeriesStore, stale_marker};
 
 /// Series at play.
 #[derive(Debug)]

@@ -89,7 +89,7 @@ fn sampling_and_drawing_the_picture_allocate_nothing() {
 #[test]
 fn judging_the_shipped_rules_allocates_nothing_where_nothing_happens() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc/gb10-4k");
-    umawarden::policy::promql::trust_proofs();
+    promql_rules::trust_proofs();
     // What is no procfs takes more to be read.
     let without = Watching::with(&[], &root).allocations();
     for file in shipped_rules() {

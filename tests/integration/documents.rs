@@ -7,13 +7,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use promql_rules::template::function_names;
+use promql_rules::{parse, vocabulary};
 use umawarden::config::measure::written;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{HoldReason, METRICS, MetricKind, Source};
-use umawarden::policy::promql::{parse, vocabulary};
 use umawarden::policy::rule::{Remedy, Rule, RuleScope, RuleSet};
-use umawarden::policy::template::function_names;
 
 pub fn assert_document(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);

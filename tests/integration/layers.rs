@@ -3,16 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module of the program, the modules that it may import, and whether it is pure.
+/// A module of the program, the crates of our own and the modules that it may import, and whether
+/// it is pure.
 const LAYERS: &[(&str, &[&str], bool)] = &[
-    ("model", &[], true),
+    ("model", &["kernel_faults", "promql_rules"], true),
     ("parse", &["model"], true),
     ("engines", &["model", "parse"], true),
-    ("policy", &["model", "parse", "engines"], true),
-    ("config", &["model", "engines", "policy"], false),
+    ("policy", &["kernel_faults", "promql_rules", "model", "parse", "engines"], true),
+    ("config", &["promql_rules", "model", "engines", "policy"], false),
     (
         "scenario",
         &[
+            "promql_rules",
             "model",
             "policy",
             "config::catalogue",
@@ -37,8 +39,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     (
         "door",
         &[
+            "promql_rules::did_you_mean",
             "model",
-            "policy::promql::did_you_mean",
             "config::decode",
             "config::mistake",
             "config::yaml",
@@ -48,20 +50,21 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     (
         "exports",
         &[
+            "promql_rules::did_you_mean",
             "model",
             "door",
             "parse::alertmanager",
             "policy::gate",
-            "policy::promql::did_you_mean",
             "policy::status",
         ],
         false,
     ),
     ("supervisors", &["model", "parse"], false),
-    ("clients", &["model", "parse", "engines"], false),
+    ("clients", &["kernel_faults::container_id", "model", "parse", "engines"], false),
     (
         "sources",
         &[
+            "kernel_faults",
             "model",
             "parse",
             "engines",
@@ -79,6 +82,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     (
         "daemon",
         &[
+            "promql_rules::is_label_name",
             "model",
             "policy",
             "config",
@@ -100,6 +104,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     (
         "cli",
         &[
+            "kernel_faults",
+            "promql_rules",
             "model",
             "parse",
             "engines",
@@ -128,7 +134,10 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
 ];
 
 /// Crates of our own, which are pure as well; what they may import is the compiler's business.
-const CRATES: &[&str] = &["crates/kernel-faults/src"];
+const CRATES: &[&str] = &["crates/kernel-faults/src", "crates/promql-rules/src"];
+
+/// Their names in imports.
+const CRATE_NAMES: &[&str] = &["kernel_faults", "promql_rules"];
 
 /// What a pure module must not name.
 const IMPURE: &[&str] = &[
@@ -219,8 +228,13 @@ fn is_of(import: &str, module: &str) -> bool {
     rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
 }
 
+/// What a line names of this program, without `crate::`, and of crates of our own.
 fn imports_of(line: &str) -> impl Iterator<Item = &str> {
-    line.match_indices("crate::").map(|(at, _)| &line[at + "crate::".len()..])
+    let of_program = line.match_indices("crate::").map(|(at, found)| &line[at + found.len()..]);
+    let of_crates = CRATE_NAMES.iter().flat_map(move |name| {
+        line.match_indices(name).map(|(at, _)| &line[at..]).filter(|rest| is_of(rest, name))
+    });
+    of_program.chain(of_crates)
 }
 
 #[test]

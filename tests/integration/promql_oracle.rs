@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use promql_rules::store::{SeriesStore, stale_marker};
+use promql_rules::{EvalTime, Evaluated, Sample, Value};
 use umawarden::model::{Reading, SeriesKey};
-use umawarden::policy::promql::{self, EvalTime, Evaluated, Sample, Value};
-use umawarden::policy::store::{SeriesStore, stale_marker};
 
 use crate::dice::Dice;
 
@@ -367,7 +367,7 @@ fn cases(series: &[Scraped], dice: &mut Dice) -> Vec<Case> {
             true => Grammar(dice).vector(depth),
             false => Grammar(dice).scalar(depth),
         };
-        let Ok(expr) = promql::parse(&text) else { continue };
+        let Ok(expr) = promql_rules::parse(&text) else { continue };
         let place = dice.roll(instants.len());
         let at_ms = instants[place];
         let outcome = outcome(&expr, &stores[place], at_ms);
@@ -380,7 +380,11 @@ fn cases(series: &[Scraped], dice: &mut Dice) -> Vec<Case> {
     cases
 }
 
-fn outcome(expr: &promql::Expr, store: &SeriesStore, at_ms: i64) -> Result<Vec<Sample>, String> {
+fn outcome(
+    expr: &promql_rules::Expr,
+    store: &SeriesStore,
+    at_ms: i64,
+) -> Result<Vec<Sample>, String> {
     let at = EvalTime { timeline_ms: at_ms, utc_ms: at_ms };
     expr.evaluate(store, at).map(|evaluated| match evaluated {
         Evaluated::Known(Value::Vector(samples)) => samples,
@@ -534,11 +538,11 @@ fn another_parser_accepts_and_refuses_the_same_texts() {
                 );
             }
         }
-        let ours = promql::parse(&text);
+        let ours = promql_rules::parse(&text);
         let theirs = promql_parser::parser::parse(&text);
         if let Ok(expr) = &ours {
             let printed = expr.to_string();
-            let again = promql::parse(&printed).map(|expr| expr.to_string());
+            let again = promql_rules::parse(&printed).map(|expr| expr.to_string());
             assert_eq!(again, Ok(printed), "{text}");
         }
         let is_beyond_the_subset = ours.as_ref().is_err_and(|error| {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use promql_rules::TracedValue;
 
 use super::{Answer, DECISIONS, STALE_AFTER, Since, Truth};
 use crate::config::reader::load_rules;
@@ -18,7 +19,6 @@ use crate::model::{
 };
 use crate::policy::Policy;
 use crate::policy::guard::{PastMoment, on_this_boots_clock};
-use crate::policy::promql::{self, TracedValue};
 use crate::policy::rule::RuleSet;
 use crate::policy::status::RuleState;
 
@@ -215,7 +215,7 @@ impl Journalled {
 }
 
 fn sample(evidence: &Evidence) -> Option<Observation> {
-    let series = promql::parse(&evidence.series).ok()?.as_series()?;
+    let series = promql_rules::parse(&evidence.series).ok()?.as_series()?;
     Some(Observation::Sample { series, value: evidence.value })
 }
 

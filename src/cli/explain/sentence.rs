@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::{Relation, Traced};
 
 use super::show::{short, value};
 use super::{Answer, Truth};
 use crate::journal::DecisionRecord;
 use crate::model::{HoldReason, Mode, OutcomeResult, Verdict, duration_text};
 use crate::policy::explain::RemedyExplanation;
-use crate::policy::promql::{Relation, Traced};
 use crate::policy::status::{RuleState, RuleStatus};
 
 /// An act this long ago is still what the rule did, although its condition has ended since.

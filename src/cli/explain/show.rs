@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use jiff::Timestamp;
+use promql_rules::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, Value};
 use serde_json::{Value as Json, json};
 
 use super::sentence::sentence;
@@ -12,7 +13,6 @@ use super::{Answer, Since, Truth};
 use crate::cli::history::{decision_text, outcome_text, printable, size};
 use crate::model::{Mode, Reading, as_number, duration_text};
 use crate::policy::explain::Rail;
-use crate::policy::promql::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, Value};
 
 /// Longer texts of parts are cut in the table; `--json` has them whole.
 const TEXT_WIDTH: usize = 64;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use promql_rules::is_label_name;
 
 use super::super::Exit;
 use crate::cli::output::{self, errln};
@@ -16,7 +17,6 @@ use crate::config::measure::duration_within;
 use crate::config::reader::{find_rule_files, load_rules};
 use crate::config::rules::{ExportOptions, is_export, prometheus_rules};
 use crate::config::settings::RuleSource;
-use crate::policy::promql::is_label_name;
 
 /// Arguments of `umawarden rules export`.
 #[derive(Debug, Args)]

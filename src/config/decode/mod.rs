@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::did_you_mean;
+
 use super::mistake::{Mistake, SourceText};
 use super::yaml::{Content, Node};
-use crate::policy::promql::did_you_mean;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::template::Template;
+use promql_rules::{Expr, is_label_name};
+
 use super::remedy;
 use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::{self, Advice, Findings, Table};
@@ -11,9 +14,7 @@ use crate::config::measure::written;
 use crate::config::settings::MODES;
 use crate::config::yaml::{Content, Node};
 use crate::model::RuleId;
-use crate::policy::promql::{self, Expr, is_label_name};
 use crate::policy::rule::{Query, Rule, RuleScope};
-use crate::policy::template::Template;
 
 const KEYS: [&str; 9] = [
     "alert",
@@ -149,7 +150,7 @@ pub(super) fn query(
 ) -> Option<Query> {
     let text = decode::text(node, what, findings)?;
     let check = |expr: Expr| expr.check(&Scoped(&Catalogue, scope)).map(|()| expr);
-    let checked = promql::parse(text).and_then(check);
+    let checked = promql_rules::parse(text).and_then(check);
     match checked {
         Ok(expr) if reads_too_far_back(&expr) => {
             let longest = written(LONGEST_PAST);
@@ -163,7 +164,7 @@ pub(super) fn query(
             let place = node.place_of(findings.source(), error.span);
             let noted = findings.add(place, format!("{what}: {}", error.message));
             let compares_nodes = || {
-                let expr = promql::parse(text).ok()?;
+                let expr = promql_rules::parse(text).ok()?;
                 expr.check(&Scoped(&Catalogue, RuleScope::Cluster)).ok()
             };
             if compares_nodes().is_some() {

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
+use promql_rules::template::Template;
+use promql_rules::{Effort, ExprError, Facts, did_you_mean};
+
 use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
 use crate::model::{Action, Mode};
-use crate::policy::promql::{Effort, ExprError, Facts, did_you_mean};
 use crate::policy::rule::{Query, Remedy, Rule, RuleSet};
-use crate::policy::template::Template;
 
 /// What a rule may read.
 type Known<'k> = Scoped<'k, LoadedCatalogue<'k>>;

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::Expr;
+use promql_rules::template::Template;
+
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
 use crate::model::{CLUSTER_LABEL, NODE_LABEL};
-use crate::policy::promql::Expr;
 use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
-use crate::policy::template::Template;
 
 /// A range should hold so many scrapes, so that one that is missed does no harm.
 const SCRAPES_IN_A_RANGE: u32 = 4;

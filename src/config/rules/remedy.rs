@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use promql_rules::did_you_mean;
+
 use super::alert::{query, template};
 use super::evict::engine;
 use super::{empty, evict, rails, temporary};
@@ -10,7 +12,6 @@ use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind, RebootAct, RebootPlan, Target};
-use crate::policy::promql::did_you_mean;
 use crate::policy::rule::{AtMost, Query, Remedy, RuleScope};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use promql_rules::did_you_mean;
+
 use super::alert::template;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, Sysctl};
-use crate::policy::promql::did_you_mean;
 
 /// A checkpoint that has not been loaded by then is not loading.
 const DEFAULT_FOR: Duration = Duration::from_secs(1_800);

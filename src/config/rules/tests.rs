@@ -136,8 +136,8 @@ fn the_shipped_rules_are_fine() {
 
 #[test]
 fn on_a_machine_that_shows_nothing_the_shipped_rules_are_quiet() {
-    use crate::policy::promql::{EvalTime, Evaluated, Value};
-    let store = crate::policy::store::SeriesStore::default();
+    use promql_rules::{EvalTime, Evaluated, Value};
+    let store = promql_rules::store::SeriesStore::default();
     let now = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_000_000 };
     let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
     for rule in set.groups.iter().flat_map(|group| &group.rules) {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::is_label_name;
 use serde_json::{Value, json};
 
 use crate::model::{AlertState, Decision, Evidence, Mode, Moment, Reading, Verdict};
-use crate::policy::promql::is_label_name;
 use crate::policy::status::{AlertStatus, RuleStatus};
 
 /// Alerts that are told of at once; what fires comes before what has ended.

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::{METRICS, MetricKind, SeriesKey, metric};
+use super::{METRICS, MetricKind, metric};
 
 #[test]
 fn names_are_unique_and_say_what_they_are() {
@@ -56,11 +56,4 @@ fn metrics_are_found_by_their_full_name() {
         Some(["action", "outcome"].as_slice())
     );
     assert!(metric("uma_actions").is_none());
-}
-
-#[test]
-fn a_key_prints_as_in_promql() {
-    let key = SeriesKey::new("uma_zone_free_bytes", &[("zone", "DMA32"), ("node", "0")]);
-    assert_eq!(key.to_string(), r#"uma_zone_free_bytes{node="0",zone="DMA32"}"#);
-    assert_eq!(SeriesKey::new("x", &[("empty", "")]).to_string(), "x");
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::figures::Amounts;
 use super::{ProcessScan, TICKS};
 use crate::model::{
     EngineKind, EnginePhase, EngineProcess, EngineSeen, ProcessId, ProcessMemory, Reading,
     SeriesKey,
 };
-use crate::policy::store::SeriesStore;
 
 /// What tells such an engine from one that was seen.
 pub(super) const FOUND_BY: &str = "declared by its series";

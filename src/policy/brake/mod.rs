@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::Policy;
-use super::store::SeriesStore;
 use crate::engines::facts;
 use crate::model::{
     EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GpuReadings,

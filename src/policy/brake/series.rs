@@ -1,9 +1,10 @@
 //! What is exported of who took memory, and read by rules.
 
+use promql_rules::store::SeriesStore;
+
 use super::Brake;
 use crate::model::{Owner, ProcessMemory, Reading, SeriesKey};
 use crate::policy::counters::Counters;
-use crate::policy::store::SeriesStore;
 
 type Kind = (&'static str, fn(&ProcessMemory) -> u64);
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+
 use super::{memory_ids, or_ended};
 use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
-use crate::policy::store::{SeriesId, SeriesStore, stale_marker};
 
 /// Which of this node's series are shown, and where.
 #[derive(Debug, Default)]

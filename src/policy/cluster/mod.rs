@@ -11,11 +11,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+
 use self::mirror::Mirror;
 use super::counters::{Cell, Counters};
 use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
-use super::store::{SeriesId, SeriesStore, stale_marker};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterStatus, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE,
     Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Refusal, Schema, SeriesKey,

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use promql_rules::store::SeriesStore;
+
 use crate::model::{ClusterNames, Moment, Wanted};
 use crate::policy::Policy;
 use crate::policy::rule::{Rule, RuleScope};
-use crate::policy::store::SeriesStore;
 
 impl Policy {
     /// The declared world is that of a cluster, in which this node has that name.

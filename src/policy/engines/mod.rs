@@ -19,10 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::counters::Counters;
 use super::gate::{Presence, orphans};
 use super::status::EngineStatus;
-use super::store::SeriesStore;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,

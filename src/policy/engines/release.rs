@@ -9,13 +9,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::life::Life;
 use crate::model::{
     EngineProcess, EngineSeen, HeldMemory, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
     ReleasePoint, WhyUnknown,
 };
 use crate::policy::gate::whole;
-use crate::policy::store::SeriesStore;
 
 /// So much is never all back to the byte,
 const LEAST: u64 = 256 << 20;

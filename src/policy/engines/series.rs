@@ -1,5 +1,7 @@
 //! What is exported of engines, and read by rules.
 
+use promql_rules::store::SeriesStore;
+
 use super::life::Life;
 use crate::model::{
     EngineLoad, EnginePhase, EngineProcess, EngineSeen, HeldMemory, Moment, Reading, Release,
@@ -7,7 +9,6 @@ use crate::model::{
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::gate::orphans;
-use crate::policy::store::SeriesStore;
 
 /// A kind of memory, and where it stands.
 type Memory = (&'static str, fn(&EngineProcess) -> Reading<u64>);

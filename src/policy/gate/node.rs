@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::baseline::BaselineWatch;
 use super::{GateWatch, room};
 use crate::model::{Orphan, Reading, Room};
 use crate::policy::engines::Engines;
-use crate::policy::store::SeriesStore;
 
 /// Follows the room of the node that the policy watches.
 #[derive(Debug, Default)]

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::Labels;
 use serde::{Deserialize, Serialize};
 
 pub use breaker::BreakerLimit;
@@ -39,7 +40,6 @@ pub(super) use exclusion::outcome_is_lost;
 pub(super) use ledger::ByMode;
 
 use super::Answer;
-use super::promql::Labels;
 use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{

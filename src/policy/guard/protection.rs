@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use glob::Pattern;
+use promql_rules::Labels;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{EngineTarget, HeldTarget, Supervisor, Target};
 use crate::parse::process::system_units;
-use crate::policy::promql::Labels;
 
 /// A pattern with `*`, `?` and `[…]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! What each guard rail says of a remedy, in words.
 
+use promql_rules::Labels;
+
 use super::{Guard, Intent, milliseconds};
 use crate::model::{HoldReason, Moment, Target, because, duration_text};
 use crate::policy::explain::Rail;
-use crate::policy::promql::Labels;
 use crate::policy::rule::AtMost;
 
 impl Guard {

@@ -22,12 +22,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::Step;
 use super::counters::Counters;
 use super::engines::Engines;
 use super::guard::Guard;
 use super::remedy::Condition;
-use super::store::SeriesStore;
 use crate::model::{
     Action, Decision, DecisionId, Event, Evidence, LoggedInReadings, MemoryJudgement,
     MemoryVerdict, Mode, Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct,

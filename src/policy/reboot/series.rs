@@ -1,10 +1,11 @@
 //! What is exported of reboots, and read by rules.
 
+use promql_rules::store::SeriesStore;
+
 use super::Reboots;
 use super::course::Course;
 use crate::model::{Reading, RebootResult, RebootStage, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
-use crate::policy::store::SeriesStore;
 
 /// The series of reboots.
 #[derive(Debug)]

@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use self::series::{Cells, Slots};
 use super::counters::Counters;
-use super::store::SeriesStore;
 use crate::model::{
     ALERTS, Event, FORGET_RECEIVED_AFTER, Moment, PastReceived, ProgramEvent, ReceivedAlert,
     ReceivedAlertStatus, ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,

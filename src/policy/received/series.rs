@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::Labels;
+use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+
 use crate::model::{
     ALERTS, Moment, Reading, ReceivedAlerts, ReceivedIgnored, ReceivedTurn, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
-use crate::policy::promql::Labels;
-use crate::policy::store::{SeriesId, SeriesStore, stale_marker};
 
 /// Alerts that are series at once. Each keeps as much past as rules ask for.
 pub(super) const MOST_SHOWN: usize = 250;

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
@@ -19,7 +21,6 @@ use crate::policy::counters::Counters;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory, own_bytes};
 use crate::policy::guard::{BreakerLimit, RemedyRails, outcome_is_lost};
 use crate::policy::rule::{AtMost, Remedy};
-use crate::policy::store::SeriesStore;
 
 /// A reason to wait is told once in this time, whatever comes between.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);

@@ -18,9 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use super::Surroundings;
 use super::counters::Counters;
-use super::store::SeriesStore;
 use crate::model::{
     EngineSeen, Event, HeldReadings, HeldTarget, Moment, Outcome, Past, PastAct, RestartState,
     RestartStatus, RuleId, Supervisor,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use crate::model::{HeldTarget, RestartState, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
-use crate::policy::store::SeriesStore;
 
 /// What came of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! This node among others: what they say, what they do not say, and what a liar can do.
 
+use promql_rules::store::MAX_SERIES_OF_CLUSTER;
+
 use super::*;
 use crate::model::{
     ClusterNames, ClusterReadings, NodeNews, NodeReadings, Refusal, series_of_node,
 };
-use crate::policy::store::MAX_SERIES_OF_CLUSTER;
 
 const IMBALANCE: &str = "
 groups:

@@ -12,6 +12,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
+
 use crate::model::{
     Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDevice, GpuDriver,
     GpuPicture, GpuReadings, HolderReadings, MemoryJudgement, MemoryPlatform, MemoryVerdict,
@@ -19,7 +21,6 @@ use crate::model::{
     VerdictEvidence, VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
-use crate::policy::store::SeriesStore;
 use judge::{DriverStand, Facts, Judged, Unexplained, judge};
 use signs::Signs;
 

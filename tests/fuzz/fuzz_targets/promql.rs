@@ -4,10 +4,10 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use promql_rules::store::SeriesStore;
+use promql_rules::{Effort, EvalTime, Evaluated, Sample, Value};
 use umawarden::config::catalogue::Catalogue;
 use umawarden::model::{METRICS, MetricKind, Reading, SeriesKey};
-use umawarden::policy::promql::{self, Effort, EvalTime, Evaluated, Sample, Value};
-use umawarden::policy::store::SeriesStore;
 
 const NOW: EvalTime = EvalTime { timeline_ms: 60_000, utc_ms: 1_795_312_800_000 };
 
@@ -41,7 +41,7 @@ fn check_sample(sample: &Sample) {
 }
 
 fuzz_target!(|text: &str| {
-    let expr = match promql::parse(text) {
+    let expr = match promql_rules::parse(text) {
         Ok(expr) => expr,
         Err(error) => {
             assert!(text.get(error.span.clone()).is_some(), "{error:?}");
@@ -59,7 +59,7 @@ fuzz_target!(|text: &str| {
     facts.implies(&facts, &mut effort);
     facts.excludes(&facts, &mut effort);
     // Printing may lengthen, and so pass the bound on length.
-    let again = match promql::parse(&printed) {
+    let again = match promql_rules::parse(&printed) {
         Ok(again) => again,
         Err(error) => {
             assert!(printed.len() > 4096, "{text:?} printed as {printed:?}: {error}");
@@ -67,7 +67,7 @@ fuzz_target!(|text: &str| {
         }
     };
     assert_eq!(again.to_string(), printed, "{text:?}");
-    let in_lines = promql::parse(&format!("{expr:#}")).map(|again| again.to_string());
+    let in_lines = promql_rules::parse(&format!("{expr:#}")).map(|again| again.to_string());
     assert_eq!(in_lines.as_ref(), Ok(&printed), "{text:?}");
     assert_eq!(again.reads(), expr.reads(), "{text:?}");
     let value = expr.evaluate(&STORE, NOW);

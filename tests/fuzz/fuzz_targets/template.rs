@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::policy::template::Template;
+use promql_rules::template::Template;
 
 /// No rendered text is longer.
 const MAX_RENDERED: usize = 16 * 1024;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use umawarden::policy::template::Template;
+use promql_rules::template::Template;
 
 use super::{promtool, run};
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use promql_rules::{Evaluated, Value, parse};
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::model::{
@@ -11,7 +12,6 @@ use umawarden::model::{
     PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert, ReceivedStatus,
     ReceivedTurn, RuleSelector, Schema, SeriesKey, Source, Verdict,
 };
-use umawarden::policy::promql::{Evaluated, Value, parse};
 use umawarden::policy::rule::Query;
 use umawarden::recording::{Begin, Entry, RecordedStep, Said};
 

@@ -10,7 +10,6 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::Action;
-use umawarden::policy::promql;
 use umawarden::policy::rule::{Query, Rule, RuleSet};
 use umawarden::scenario::{TestFile, agree, parse_tests, play};
 
@@ -60,7 +59,7 @@ type Flaw<'f> = (&'f str, &'f dyn Fn(&mut Rule));
 #[test]
 fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
     let query =
-        |text: &str| Query { text: Arc::from(text), expr: promql::parse(text).expect(text) };
+        |text: &str| Query { text: Arc::from(text), expr: promql_rules::parse(text).expect(text) };
     let (never, always) = (query("vector(1) < 0"), query("vector(1) > 0"));
     let flaws: [Flaw<'_>; 3] = [
         ("never fires", &|rule| rule.expr = never.clone()),

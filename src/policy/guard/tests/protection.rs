@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
+use promql_rules::Labels;
+
 use crate::model::{EngineTarget, Target};
 use crate::policy::guard::{Glob, Protected};
-use crate::policy::promql::Labels;
 
 fn globs(texts: &[&str]) -> Vec<Glob> {
     texts.iter().map(|text| Glob::try_from((*text).to_owned()).unwrap()).collect()

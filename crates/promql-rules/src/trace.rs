@@ -5,8 +5,8 @@ use super::functions::Function;
 use super::matcher::MatchOp;
 use super::syntax::{AggregateOp, BinaryOp, Kind, Node, ValueType};
 use super::{EvalTime, Evaluated, Expr, Labels, Value};
-use crate::model::SeriesKey;
-use crate::policy::store::SeriesStore;
+use crate::SeriesKey;
+use crate::store::SeriesStore;
 
 /// Said of parts that look back where nothing of the past is there.
 const NO_PAST: &str = "only present values are kept, and this looks back";

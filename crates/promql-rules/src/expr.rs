@@ -1,41 +1,17 @@
-//! The subset of PromQL that rules speak.
-
-mod analysis;
-mod check;
-mod display;
-mod eval;
-mod functions;
-mod lexer;
-mod literal;
-mod matcher;
-mod parser;
-mod quiet;
-mod rewrite;
-mod suggest;
-mod syntax;
-#[cfg(test)]
-mod tests;
-mod trace;
-mod typing;
-mod vocabulary;
+//! Expressions, what they yield, and what is known of the series that they read.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use self::analysis::{Effort, Facts, Never};
-pub use self::parser::is_label_name;
-pub use self::quiet::{Watch, trust_proofs};
-pub use self::suggest::did_you_mean;
-use self::syntax::{Kind, Node, ValueType};
-pub use self::trace::{Relation, Traced, TracedRange, TracedValue};
-pub use self::vocabulary::{Vocabulary, vocabulary};
+use super::analysis::{Facts, Never};
 use super::store::{SeriesId, SeriesStore};
-use crate::model::Wanted;
+use super::syntax::{Kind, Node, ValueType};
+use super::{Wanted, analysis, check, eval, literal, parser, rewrite};
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
 pub struct Expr {
-    root: Node,
+    pub(crate) root: Node,
     patterns: usize,
 }
 
@@ -51,15 +27,15 @@ pub struct ExprError {
 }
 
 impl ExprError {
-    fn new(span: Range<usize>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span, message: message.into(), hint: None }
     }
 
-    fn with_hint(self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    fn with_message(self, message: &str) -> Self {
+    pub(crate) fn with_message(self, message: &str) -> Self {
         Self { message: message.to_owned(), ..self }
     }
 }

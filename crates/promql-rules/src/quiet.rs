@@ -12,7 +12,7 @@ use super::eval::{Range, apply, compares, is_open, judge, matching_series, reduc
 use super::functions::Function;
 use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
 use super::{EvalTime, Evaluated, Expr, Value};
-use crate::policy::store::{Revisions, SeriesId, SeriesStore};
+use crate::store::{Revisions, SeriesId, SeriesStore};
 
 /// More elements than this on a side of `or` are not reasoned about: there is a bound on both.
 const MOST_ELEMENTS: usize = 5000;

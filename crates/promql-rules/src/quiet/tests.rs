@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Reading, SeriesKey};
-use crate::policy::promql::parse;
+use crate::parse;
+use crate::{Reading, SeriesKey};
 
 /// What one series does in one step.
 #[derive(Clone, Copy, Debug)]

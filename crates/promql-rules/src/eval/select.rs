@@ -4,8 +4,8 @@ use super::super::Sample;
 use super::super::syntax::Selector;
 use super::Evaluator;
 use super::partial::{Because, Open, Possible, Vector};
-use crate::model::{Reading, SeriesKey};
-use crate::policy::store::{Point, SeriesId, SeriesStore, Window};
+use crate::store::{Point, SeriesId, SeriesStore, Window};
+use crate::{Reading, SeriesKey};
 
 /// What cannot be known of the series that a selector matches.
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl<'s> Evaluator<'s> {
 }
 
 /// Whether of what a selector matches now not everything is known.
-pub(in crate::policy::promql) fn is_open(selector: &Selector, store: &SeriesStore) -> bool {
+pub(crate) fn is_open(selector: &Selector, store: &SeriesStore) -> bool {
     let (ids, overflowed) = store.named(&selector.name);
     let has_failed = |id: &SeriesId| {
         matches!(store.latest_read(*id), None | Some(Reading::Failed))
@@ -140,10 +140,7 @@ pub(in crate::policy::promql) fn is_open(selector: &Selector, store: &SeriesStor
 }
 
 /// The series that a selector matches.
-pub(in crate::policy::promql) fn matching_series(
-    selector: &Selector,
-    store: &SeriesStore,
-) -> Vec<SeriesId> {
+pub(crate) fn matching_series(selector: &Selector, store: &SeriesStore) -> Vec<SeriesId> {
     let is_matching = |id: &SeriesId| store.key(*id).is_some_and(|key| matches(selector, key));
     store.named(&selector.name).0.iter().copied().filter(is_matching).collect()
 }

@@ -3,8 +3,8 @@
 use self::Told::{Exists, No, Nothing, Yes};
 use super::super::{EvalTime, Evaluated, Value, parse};
 use super::judge;
-use crate::model::{Reading, SeriesKey};
-use crate::policy::store::SeriesStore;
+use crate::store::SeriesStore;
+use crate::{Reading, SeriesKey};
 
 const NOW: EvalTime = EvalTime { timeline_ms: 10_000, utc_ms: 1_000_010_000 };
 

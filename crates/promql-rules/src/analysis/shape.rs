@@ -86,7 +86,7 @@ impl Possible {
 
 /// The labels of a vector's elements.
 #[derive(Clone, Debug)]
-pub(in crate::policy::promql) struct Shape {
+pub(crate) struct Shape {
     /// All others are absent.
     labels: BTreeMap<Arc<str>, Possible>,
     /// Whether there is at most one element at any time.
@@ -104,7 +104,7 @@ impl Shape {
     }
 
     /// The labels that elements may have.
-    pub(in crate::policy::promql) fn names(&self) -> Vec<Arc<str>> {
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
         self.labels.keys().cloned().collect()
     }
 
@@ -137,7 +137,7 @@ impl Shape {
 
 /// The shape of a vector; of a number, that of a single element without labels. `None` where a
 /// metric is not known, or others make its series.
-pub(in crate::policy::promql) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
+pub(crate) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
     match &node.kind {
         Kind::Number(_) | Kind::Text(_) => Some(Shape::single()),
         Kind::Selector(inner) | Kind::Range { selector: inner, .. } => selector(inner, known),

@@ -1,5 +1,6 @@
+use super::store::SeriesStore;
 use super::*;
-use crate::model::{Reading, SeriesKey};
+use crate::{Reading, SeriesKey};
 
 struct Known;
 

@@ -2,8 +2,8 @@
 
 use super::super::{EvalTime, Evaluated, Expr, KnownSeries, Value, parse};
 use super::Effort;
-use crate::model::{Reading, SeriesKey};
-use crate::policy::store::SeriesStore;
+use crate::store::SeriesStore;
+use crate::{Reading, SeriesKey};
 
 #[derive(Debug)]
 struct Known;

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use super::functions::Function;
 use super::syntax::{Kind, Node, Selector};
 use super::{EvalTime, Evaluated, Labels, Sample, TracedRange, Value};
-use crate::policy::store::SeriesStore;
+use crate::store::SeriesStore;
 
 /// The most elements that a vector may have.
 const MAX_ELEMENTS: usize = 20_000;

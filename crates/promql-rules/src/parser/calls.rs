@@ -12,7 +12,7 @@ use super::super::typing;
 use super::{Parser, is_label_name};
 
 /// Aggregations of Prometheus that are not built, each with what to do instead.
-pub(in crate::policy::promql) const REFUSED_AGGREGATIONS: [(&str, &str); 3] = [
+pub(crate) const REFUSED_AGGREGATIONS: [(&str, &str); 3] = [
     ("count_values", "count a comparison instead: count(metric == 1)"),
     ("limitk", "use topk"),
     ("limit_ratio", "use topk"),

@@ -3,7 +3,7 @@
 use super::super::syntax::BinaryOp;
 
 /// The value of an arithmetic operator.
-pub(in crate::policy::promql) fn arithmetic(op: BinaryOp, left: f64, right: f64) -> f64 {
+pub(crate) fn arithmetic(op: BinaryOp, left: f64, right: f64) -> f64 {
     match op {
         BinaryOp::Add => left + right,
         BinaryOp::Subtract => left - right,
@@ -17,7 +17,7 @@ pub(in crate::policy::promql) fn arithmetic(op: BinaryOp, left: f64, right: f64)
 }
 
 /// Whether a comparison holds.
-pub(in crate::policy::promql) fn compares(op: BinaryOp, left: f64, right: f64) -> bool {
+pub(crate) fn compares(op: BinaryOp, left: f64, right: f64) -> bool {
     match op {
         BinaryOp::Equal => left == right,
         BinaryOp::NotEqual => left != right,
@@ -30,7 +30,7 @@ pub(in crate::policy::promql) fn compares(op: BinaryOp, left: f64, right: f64) -
 }
 
 /// The value of an operator, which of a comparison is 0 or 1.
-pub(in crate::policy::promql) fn scalars(op: BinaryOp, left: f64, right: f64) -> f64 {
+pub(crate) fn scalars(op: BinaryOp, left: f64, right: f64) -> f64 {
     match op.is_comparison() {
         true => f64::from(u8::from(compares(op, left, right))),
         false => arithmetic(op, left, right),

@@ -7,14 +7,14 @@ use super::partial::{Because, Open, Possible, Vector};
 use super::select::Windows;
 use super::sums::{self, Sum};
 use super::{Evaluator, unique};
-use crate::policy::store::{Point, Window};
+use crate::store::{Point, Window};
 
 /// What a function is told beside the window.
-pub(in crate::policy::promql) struct Range {
+pub(crate) struct Range {
     /// The range begins after this instant.
-    pub(in crate::policy::promql) start_ms: i64,
+    pub(crate) start_ms: i64,
     /// The range ends with this instant.
-    pub(in crate::policy::promql) end_ms: i64,
+    pub(crate) end_ms: i64,
     /// The instant of the evaluation, which differs from the end by the offset.
     now_ms: i64,
     /// The number beside the range, such as `predict_linear`'s seconds.
@@ -23,12 +23,7 @@ pub(in crate::policy::promql) struct Range {
 
 impl Range {
     /// The range of that length that ends so long before the evaluation.
-    pub(in crate::policy::promql) fn new(
-        now_ms: i64,
-        offset_ms: i64,
-        range_ms: i64,
-        parameter: f64,
-    ) -> Self {
+    pub(crate) fn new(now_ms: i64, offset_ms: i64, range_ms: i64, parameter: f64) -> Self {
         let end_ms = now_ms.saturating_sub(offset_ms);
         Self { start_ms: end_ms.saturating_sub(range_ms), end_ms, now_ms, parameter }
     }
@@ -134,11 +129,7 @@ fn absent(selector: Option<&Selector>) -> Sample {
 }
 
 /// The value of a function over one series' window.
-pub(in crate::policy::promql) fn apply(
-    function: Function,
-    window: Window<'_>,
-    range: &Range,
-) -> Option<f64> {
+pub(crate) fn apply(function: Function, window: Window<'_>, range: &Range) -> Option<f64> {
     let points = || window.points();
     let values = || points().map(|point| point.value);
     let last = points().next_back()?;

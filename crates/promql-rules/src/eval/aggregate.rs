@@ -171,11 +171,7 @@ fn partly_selected(
 }
 
 /// The value of an aggregation over at least one.
-pub(in crate::policy::promql) fn reduced(
-    op: AggregateOp,
-    parameter: f64,
-    values: impl Iterator<Item = f64>,
-) -> f64 {
+pub(crate) fn reduced(op: AggregateOp, parameter: f64, values: impl Iterator<Item = f64>) -> f64 {
     match op {
         AggregateOp::Sum => {
             let mut sum = sums::Sum::default();

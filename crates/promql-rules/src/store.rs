@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
 use std::sync::Arc;
 
-pub(super) use self::batch::Batch;
+pub use self::batch::Batch;
 use self::past::Past;
 pub use self::window::Window;
-use crate::model::{NODE_LABEL, Reading, SeriesKey};
+use crate::{NODE_LABEL, Reading, SeriesKey};
 
 /// How far back an instant selector looks for a sample, in milliseconds.
 pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
@@ -60,7 +60,7 @@ pub struct Point {
     pub value: f64,
 }
 
-/// Every series of this node, each with as much past as the rules ask for.
+/// Every series, each with as much past as somebody asks for.
 #[derive(Debug, Default)]
 pub struct SeriesStore {
     keys: Vec<SeriesKey>,
@@ -90,14 +90,14 @@ pub struct SeriesStore {
 
 /// What others have derived from the store holds while these numbers are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Revisions {
+pub struct Revisions {
     /// Grows when there are other series, or one cannot be looked back through any more.
-    pub(super) series: u64,
+    pub series: u64,
     /// Grows when a series has a value and had none, or the other way round, and when another
     /// reason is why not.
-    pub(super) kinds: u64,
+    pub kinds: u64,
     /// Grows when a series has lost its keeper, or can have none any more.
-    pub(super) kept: u64,
+    pub kept: u64,
 }
 
 /// How many series there may be.
@@ -145,30 +145,30 @@ impl SeriesStore {
 
     /// The same store, which gives the fault of a source as the reason why a series that it feeds
     /// is unknown.
-    pub(super) fn fed_by(self, source_of: SourceOf) -> Self {
+    pub fn fed_by(self, source_of: SourceOf) -> Self {
         Self { source_of: Some(source_of), ..self }
     }
 
     /// Whether it holds declared series alone.
-    pub(super) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// A store for the series of several nodes, which their label `node` tells apart.
-    pub(super) fn of_cluster() -> Self {
+    pub fn of_cluster() -> Self {
         let [of_a_name, of_all] = MAX_SERIES_OF_CLUSTER;
         Self { bounds: Bounds { of_a_name, of_all }, ..Self::default() }
     }
 
     /// An empty store in the place of this one, which nobody takes for it.
-    pub(super) fn successor(&self) -> Self {
+    pub fn successor(&self) -> Self {
         let Revisions { series, kinds, kept } = self.revisions;
         let revisions = Revisions { series: series + 1, kinds: kinds + 1, kept: kept + 1 };
         Self { revisions, ..Self::of_cluster() }
     }
 
     /// Whether there is that series.
-    pub(super) fn knows(&self, key: &SeriesKey) -> bool {
+    pub fn knows(&self, key: &SeriesKey) -> bool {
         self.ids.contains_key(key)
     }
 
@@ -204,7 +204,7 @@ impl SeriesStore {
 
     /// Gives the place of a series to another one of the same metric, which is not there yet. What
     /// was known of the first is gone.
-    pub(super) fn replace(&mut self, id: SeriesId, key: &SeriesKey) {
+    pub fn replace(&mut self, id: SeriesId, key: &SeriesKey) {
         let place = id.0 as usize;
         let (Some(old), Some(present), Some(past)) =
             (self.keys.get_mut(place), self.presents.get_mut(place), self.pasts.get_mut(place))
@@ -222,12 +222,12 @@ impl SeriesStore {
     }
 
     /// How often a place was given to another series.
-    pub(super) fn replaced(&self) -> u64 {
+    pub fn replaced(&self) -> u64 {
         self.replaced
     }
 
     /// Says why there may be series of that metric that nobody knows of, or that there are none.
-    pub(super) fn set_gap(&mut self, name: &str, why: Option<&'static str>) {
+    pub fn set_gap(&mut self, name: &str, why: Option<&'static str>) {
         let before = match why {
             Some(why) => self.gaps.insert(Arc::from(name), why),
             None => self.gaps.remove(name),
@@ -236,7 +236,7 @@ impl SeriesStore {
     }
 
     /// Why there may be series of that metric that nobody knows of, if there may.
-    pub(super) fn gap(&self, name: &str) -> Option<&'static str> {
+    pub(crate) fn gap(&self, name: &str) -> Option<&'static str> {
         self.gaps.get(name).copied()
     }
 
@@ -285,7 +285,7 @@ impl SeriesStore {
     }
 
     /// Which state of the store this is.
-    pub(super) fn revisions(&self) -> Revisions {
+    pub fn revisions(&self) -> Revisions {
         self.revisions
     }
 
@@ -310,7 +310,7 @@ impl SeriesStore {
     }
 
     /// Replaces the latest reading, for whoever looks at the present, and adds nothing to the past.
-    pub(super) fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
+    pub fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
         if let Some(present) = self.presents.get_mut(id.0 as usize) {
             self.revisions.kinds += u64::from(present.tell(reading));
         }
@@ -318,7 +318,7 @@ impl SeriesStore {
 
     /// Counts later what happened earlier: each sample grows by as many of the instants `since_ms`,
     /// which are sorted, as lie at or before it. So what is older than every sample is no increase.
-    pub(super) fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
+    pub fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
         let place = id.0 as usize;
         let Some(present) = self.presents.get_mut(place) else { return };
         present.settle(&self.stayed_ms);
@@ -362,7 +362,7 @@ impl SeriesStore {
     }
 
     /// Keeps why the source of that name is down, or that it is not.
-    pub(super) fn set_fault(&mut self, source: &'static str, fault: Option<&Arc<str>>) {
+    pub fn set_fault(&mut self, source: &'static str, fault: Option<&Arc<str>>) {
         match fault {
             None => _ = self.faults.remove(source),
             Some(fault) if self.faults.get(source) == Some(fault) => {}
@@ -371,7 +371,7 @@ impl SeriesStore {
     }
 
     /// Keeps why nothing is known of a node, or that something is.
-    pub(super) fn set_silent(&mut self, node: &Arc<str>, why: Option<&Arc<str>>) {
+    pub fn set_silent(&mut self, node: &Arc<str>, why: Option<&Arc<str>>) {
         match why {
             None => _ = self.silent.remove(node),
             Some(why) => _ = self.silent.insert(Arc::clone(node), Arc::clone(why)),
@@ -379,7 +379,7 @@ impl SeriesStore {
     }
 
     /// Why the source that feeds a series is down, or its node says nothing, if that is so.
-    pub(super) fn fault(&self, key: &SeriesKey) -> Option<&str> {
+    pub(crate) fn fault(&self, key: &SeriesKey) -> Option<&str> {
         let of_node = || {
             let (_, node) = key.labels.iter().find(|(name, _)| **name == *NODE_LABEL)?;
             self.silent.get(node)
@@ -390,22 +390,22 @@ impl SeriesStore {
     }
 
     /// The latest reading, or `None` before the first one.
-    pub(super) fn latest_read(&self, id: SeriesId) -> Option<Reading<f64>> {
+    pub fn latest_read(&self, id: SeriesId) -> Option<Reading<f64>> {
         self.presents.get(id.0 as usize)?.latest
     }
 
     /// The series of a metric, in the order of their ids, and whether some more were refused.
-    pub(super) fn named(&self, name: &str) -> (&[SeriesId], bool) {
+    pub fn named(&self, name: &str) -> (&[SeriesId], bool) {
         self.names.get(name).map_or((&[], false), |name| (&name.ids, name.overflowed))
     }
 
     /// A series' key.
-    pub(super) fn key(&self, id: SeriesId) -> Option<&SeriesKey> {
+    pub fn key(&self, id: SeriesId) -> Option<&SeriesKey> {
         self.keys.get(id.0 as usize)
     }
 
     /// The newest point of a series at or before an instant, within the lookback and not ended.
-    pub(super) fn at(&self, id: SeriesId, at_ms: i64) -> Option<Point> {
+    pub fn at(&self, id: SeriesId, at_ms: i64) -> Option<Point> {
         let place = id.0 as usize;
         let mut newest = self.presents.get(place)?.newest(&self.stayed_ms)?;
         if newest.at_ms > at_ms {
@@ -416,7 +416,7 @@ impl SeriesStore {
     }
 
     /// The points of a series after `after_ms`, up to and including `to_ms`.
-    pub(super) fn window(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> Window<'_> {
+    pub fn window(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> Window<'_> {
         let place = id.0 as usize;
         match (self.presents.get(place), self.pasts.get(place)) {
             (Some(present), Some(past)) if present.has_past => past.window(after_ms, to_ms),
@@ -427,18 +427,18 @@ impl SeriesStore {
 
     /// Whether the same finite value was there at least twice after `after_ms`, up to and including
     /// `to_ms`, and no other. There may be more such windows than are told.
-    pub(super) fn is_flat(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> bool {
+    pub(crate) fn is_flat(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> bool {
         let past = self.pasts.get(id.0 as usize);
         past.is_some_and(|past| past.is_flat(after_ms, to_ms))
     }
 
     /// Whether points after that instant gave way to the bound on samples.
-    pub(super) fn is_cut(&self, id: SeriesId, after_ms: i64) -> bool {
+    pub(crate) fn is_cut(&self, id: SeriesId, after_ms: i64) -> bool {
         self.pasts.get(id.0 as usize).is_some_and(|past| past.is_cut_after(after_ms))
     }
 
     /// Whether any points gave way to the bound on samples.
-    pub(super) fn was_cut(&self, id: SeriesId) -> bool {
+    pub(crate) fn was_cut(&self, id: SeriesId) -> bool {
         self.pasts.get(id.0 as usize).is_some_and(Past::is_cut)
     }
 }

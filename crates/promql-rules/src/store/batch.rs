@@ -1,12 +1,12 @@
 //! Series that one writer always writes together.
 
 use super::{Keeper, Revisions, SeriesId, SeriesStore};
-use crate::model::Reading;
+use crate::Reading;
 
 /// Writes series of which most have not changed: those stay as they are, as if each had been
 /// written again.
 #[derive(Debug)]
-pub(in crate::policy) struct Batch {
+pub struct Batch {
     /// `None`: there are too many keepers, and all series are written each time.
     keeper: Option<Keeper>,
     /// Which must be written each time, and the state of the store in which that is so.
@@ -16,7 +16,7 @@ pub(in crate::policy) struct Batch {
 
 impl Batch {
     /// A batch that has written nothing yet.
-    pub(in crate::policy) fn new(store: &mut SeriesStore) -> Self {
+    pub fn new(store: &mut SeriesStore) -> Self {
         let keeper = u8::try_from(store.stayed_ms.len()).ok().map(Keeper);
         if keeper.is_some() {
             store.stayed_ms.push(None);
@@ -26,13 +26,7 @@ impl Batch {
 
     /// As [`SeriesStore::append`]. The series stays as it is at each [`Self::stay`], unless it is
     /// one of [`Self::restless`].
-    pub(in crate::policy) fn append(
-        &self,
-        store: &mut SeriesStore,
-        id: SeriesId,
-        at_ms: i64,
-        reading: Reading<f64>,
-    ) {
+    pub fn append(&self, store: &mut SeriesStore, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         match self.keeper {
             Some(keeper) => store.append_kept(keeper, id, at_ms, reading),
             None => store.append(id, at_ms, reading),
@@ -40,7 +34,7 @@ impl Batch {
     }
 
     /// All of them that are not restless have been seen again as they were.
-    pub(in crate::policy) fn stay(&self, store: &mut SeriesStore, at_ms: i64) {
+    pub fn stay(&self, store: &mut SeriesStore, at_ms: i64) {
         let stayed_ms = self.keeper.and_then(|keeper| store.stayed_ms.get_mut(keeper.place()));
         if let Some(stayed_ms) = stayed_ms {
             *stayed_ms = (*stayed_ms).max(Some(at_ms));
@@ -48,18 +42,14 @@ impl Batch {
     }
 
     /// Whether they have been seen later than that: the store ignores what is older.
-    pub(in crate::policy) fn is_past(&self, store: &SeriesStore, at_ms: i64) -> bool {
+    pub fn is_past(&self, store: &SeriesStore, at_ms: i64) -> bool {
         let stayed_ms = self.keeper.and_then(|keeper| keeper.stayed_ms(&store.stayed_ms));
         stayed_ms.is_some_and(|stayed_ms| stayed_ms > at_ms)
     }
 
     /// Finds out which of `ids`, all of this batch, do not stay: a past of them is kept, or
     /// somebody else has written them, or they have not been written yet.
-    pub(in crate::policy) fn find_restless(
-        &mut self,
-        store: &SeriesStore,
-        ids: impl Iterator<Item = SeriesId>,
-    ) {
+    pub fn find_restless(&mut self, store: &SeriesStore, ids: impl Iterator<Item = SeriesId>) {
         let now = store.revisions;
         let is_known = |known: Revisions| (known.series, known.kept) == (now.series, now.kept);
         if !self.known.replace(now).is_some_and(is_known) {
@@ -75,12 +65,12 @@ impl Batch {
     }
 
     /// The places of those that must be written each time.
-    pub(in crate::policy) fn restless(&self) -> &[usize] {
+    pub fn restless(&self) -> &[usize] {
         &self.restless
     }
 
     /// From now on it is of other series.
-    pub(in crate::policy) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.known = None;
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::functions::{Function, NAMES};
 use super::{Command, Operand, Part, Pipe, TemplateError};
-use crate::policy::promql::did_you_mean;
+use crate::did_you_mean;
 
 /// The longest template, in bytes.
 const MAX_LENGTH: usize = 4096;
@@ -187,7 +187,7 @@ fn quoted(text: &str, at: usize, end: usize, quote: char) -> Result<(Token, usiz
     for (offset, character) in text[at..end].char_indices().skip(1) {
         if character == quote && !escaped {
             let length = offset + 1;
-            let unquoted = crate::policy::promql::unquote(&text[at..at + length])
+            let unquoted = crate::unquote(&text[at..at + length])
                 .map_err(|message| TemplateError { span: at..at + length, message })?;
             return Ok((Token::Text(unquoted), length));
         }
@@ -293,9 +293,7 @@ fn reference(word: &str) -> Result<Operand, String> {
     let label =
         ["$labels.", ".Labels.", "$.Labels."].iter().find_map(|prefix| word.strip_prefix(prefix));
     match label {
-        Some(label) if crate::policy::promql::is_label_name(label) => {
-            Ok(Operand::Label(label.into()))
-        }
+        Some(label) if crate::is_label_name(label) => Ok(Operand::Label(label.into())),
         Some(label) => Err(format!("\"{label}\" is not a label name")),
         None => Err(refusal(word)),
     }

@@ -7,8 +7,8 @@ use regex::Regex;
 
 use super::functions::Function;
 use super::matcher::{MatchOp, Matcher};
-use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Wanted};
-use crate::policy::store::LOOKBACK_MS;
+use crate::store::LOOKBACK_MS;
+use crate::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Wanted};
 
 /// One node of the tree.
 #[derive(Clone, Debug)]
