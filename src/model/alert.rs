@@ -1,34 +1,11 @@
-//! Alerts and their life cycle, as in Prometheus.
+//! What an alert does, as it is reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Reading, RuleId, as_number};
-
-/// Where an alert stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AlertState {
-    /// Its condition does not hold.
-    Inactive,
-    /// Its condition holds, but not for long enough yet.
-    Pending,
-    /// Its condition has held for long enough.
-    Firing,
-}
-
-impl AlertState {
-    /// The name in logs, JSON and the page.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Inactive => "inactive",
-            Self::Pending => "pending",
-            Self::Firing => "firing",
-        }
-    }
-}
+use super::{AlertState, Moment, Reading, RuleId, as_number};
 
 /// An alert went from one state to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

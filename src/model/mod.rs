@@ -38,7 +38,7 @@ mod wording;
 
 pub use account::{AccountEntry, Basis, MemoryAccount, Owner, ProcessMemory};
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
-pub use alert::{AlertChange, AlertState};
+pub use alert::AlertChange;
 pub use alertmanager::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
 };
@@ -84,7 +84,8 @@ pub use past::{Asked, Past, PastAct};
 pub use peer::PeerAddress;
 pub use program_event::ProgramEvent;
 pub use promql_rules::{
-    CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Reading, SeriesKey, Wanted, as_number,
+    AlertState, CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Reading, SeriesKey, Wanted,
+    as_number,
 };
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,

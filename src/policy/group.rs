@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 use promql_rules::template::Template;
-use promql_rules::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
+use promql_rules::{Alert, Alerts, EvalTime, Evaluated, Labels, Sample, Value, Watch};
 
-use super::alert::Alerts;
+use super::alert;
 use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
@@ -32,7 +32,7 @@ pub(super) struct Group {
 struct RunningRule {
     rule: Rule,
     watch: Watch,
-    alerts: Alerts,
+    alerts: Alerts<Moment>,
     courses: ByMode<Course>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
@@ -89,7 +89,8 @@ impl Group {
         changes: &mut Vec<AlertChange>,
     ) {
         for running in &mut self.rules {
-            running.alerts.end(&running.rule, at, changes);
+            let rule = &running.rule;
+            running.alerts.end(|alert, from| changes.push(alert::change(rule, alert, from, at)));
             let id = &running.rule.id;
             let stays = new.iter().flat_map(|group| &group.rules).any(|rule| rule.rule.id == *id);
             if !stays {
@@ -396,12 +397,14 @@ impl RunningRule {
                 return Err(vec![error]);
             }
         };
-        self.alerts.update(&self.rule, around.at, &samples, &mut around.step.alerts).map_err(
-            |error| {
-                around.counters.add(self.cells.failures, 1.0);
-                vec![error]
-            },
-        )
+        let (rule, at) = (&self.rule, around.at);
+        let report = |alert: &Alert<Moment>, from| {
+            around.step.alerts.push(alert::change(rule, alert, from, at));
+        };
+        self.alerts.update(rule, at, at.uptime, &samples, report).map_err(|error| {
+            around.counters.add(self.cells.failures, 1.0);
+            vec![error]
+        })
     }
 
     fn state(&self) -> RuleState {
@@ -431,14 +434,18 @@ impl RunningRule {
             mode: in_force,
             state: self.state(),
             unknown: self.unknown.clone(),
-            alerts: self.alerts.statuses(),
+            alerts: self.alerts.active().iter().map(alert::status).collect(),
             remedy: self.courses.of(in_force).summary.clone(),
         }
     }
 }
 
 /// The firing alert that is acted on here: of those that name a node only this one's.
-fn acted_on<'a>(rule: &Rule, alerts: &'a Alerts, cluster: &Cluster) -> Option<(&'a Labels, f64)> {
+fn acted_on<'a>(
+    rule: &Rule,
+    alerts: &'a Alerts<Moment>,
+    cluster: &Cluster,
+) -> Option<(&'a Labels, f64)> {
     alerts.firing_where(|labels| is_meant(rule, labels, cluster))
 }
 

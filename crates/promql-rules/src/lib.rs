@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod alert;
 mod analysis;
 mod check;
 mod display;
@@ -24,6 +25,7 @@ mod trace;
 mod typing;
 mod vocabulary;
 
+pub use alert::{Alert, AlertRule, AlertState, Alerts};
 pub use analysis::{Effort, Facts, Never};
 pub use expr::{
     EvalTime, Evaluated, Expr, ExprError, KnownSeries, Labels, Sample, Value, number, parse,
