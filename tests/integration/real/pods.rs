@@ -348,9 +348,9 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_since_the_cri_confirms_it() {
     let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
     let asked = || fs::read_to_string(folder.path().join("asked")).unwrap_or_default();
     daemon.wait_until("sent its key", |_| asked().contains(KEY));
+    daemon.wait_until("named", |daemon| engine(daemon, "pod")["container_name"] == "engine");
     let found = engine(&daemon, "pod");
     assert_eq!(found["kind"], "vllm", "{found}");
-    assert_eq!(found["container_name"], "engine", "{found}");
     assert!(found["claimed_container"].is_null() && found["key_withheld"].is_null(), "{found}");
     daemon.wait_until("withheld", |daemon| engine(daemon, "false")["key_withheld"].is_string());
     assert_eq!(engine(&daemon, "false")["claimed_container"], *id);
