@@ -3,17 +3,7 @@
 //! The modules, in the order in which data flows; ARCHITECTURE.md has the picture.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod model;
-
-pub mod parse;
-
-pub mod engines;
-
-pub mod policy;
-
-pub mod config;
-
-pub mod scenario;
+pub use umawarden_policy::{config, engines, model, parse, policy, scenario};
 
 pub mod clients;
 pub mod supervisors;

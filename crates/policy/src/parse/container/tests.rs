@@ -5,7 +5,8 @@ use crate::model::{HeldState, Requested};
 
 /// What dockerd 20.10.24 answered of four containers: a bridge with a published port, the host's
 /// network, none, and a network of its own.
-const RECORDED: &[u8] = include_bytes!("../../../tests/fixtures/docker/containers-20.10.24.json");
+const RECORDED: &[u8] =
+    include_bytes!("../../../../../tests/fixtures/docker/containers-20.10.24.json");
 
 fn named(name: &str) -> Container {
     let all = containers(RECORDED).unwrap();
@@ -17,7 +18,7 @@ fn named(name: &str) -> Container {
 /// and `podman kill`.
 macro_rules! podman {
     ($name:literal) => {
-        include_bytes!(concat!("../../../tests/fixtures/podman/", $name))
+        include_bytes!(concat!("../../../../../tests/fixtures/podman/", $name))
     };
 }
 

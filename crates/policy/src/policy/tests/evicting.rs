@@ -96,7 +96,7 @@ fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
 }
 
 /// With the rule of that name; the others of the file find nothing here.
-const SHIPPED: &str = include_str!("../../../rules/engines.yaml");
+const SHIPPED: &str = include_str!("../../../../../rules/engines.yaml");
 
 /// So many engines that load, each of which reads on.
 fn engines(names: &[&str], read_bytes: u64) -> Observation {

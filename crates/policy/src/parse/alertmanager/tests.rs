@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 /// As Alertmanager 0.28 writes it.
-const REAL: &str = include_str!("../../../tests/fixtures/alertmanager/webhook.json");
+const REAL: &str = include_str!("../../../../../tests/fixtures/alertmanager/webhook.json");
 
 fn read(value: &Value) -> Result<ReceivedAlerts, PostError> {
     post(value.to_string().as_bytes())

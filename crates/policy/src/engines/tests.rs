@@ -219,7 +219,7 @@ fn a_version_is_three_numbers_or_none() {
 #[test]
 fn the_load_that_engines_tell_is_read() {
     let recorded = |kind: &str, state: &str, path: &str| {
-        let file = format!("tests/fixtures/engines/answers/{kind}.json");
+        let file = format!("../../tests/fixtures/engines/answers/{kind}.json");
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         let told: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();

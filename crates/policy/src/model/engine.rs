@@ -176,9 +176,8 @@ pub struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// One that only holds anonymous memory.
-    #[cfg(test)]
-    pub(crate) fn holding(id: ProcessId, comm: &str, anon_bytes: u64) -> Self {
+    /// A process with anonymous memory alone, as tests need it.
+    pub fn holding(id: ProcessId, comm: &str, anon_bytes: u64) -> Self {
         Self {
             id,
             parent: 1,

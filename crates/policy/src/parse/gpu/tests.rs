@@ -56,7 +56,7 @@ fn an_answer_is_taken_as_it_is() {
 
 #[test]
 fn what_the_child_has_written_is_an_answer() {
-    let lines = include_str!("../../../tests/fixtures/gpu/answers.jsonl");
+    let lines = include_str!("../../../../../tests/fixtures/gpu/answers.jsonl");
     let told: Vec<Told> = lines.lines().map(|line| answer(line.as_bytes()).unwrap().told).collect();
     let devices = told.iter().map(|told| match told {
         Told::Picture(picture) => picture.devices.len(),
@@ -69,7 +69,7 @@ fn what_the_child_has_written_is_an_answer() {
 /// Two CUDA processes had taken 4 GiB and six times 1 GiB each on an H200.
 #[test]
 fn figures_of_a_real_driver_are_those_of_its_processes() {
-    let line = include_str!("../../../tests/fixtures/gpu/h200-580.159.04.jsonl");
+    let line = include_str!("../../../../../tests/fixtures/gpu/h200-580.159.04.jsonl");
     let Told::Picture(picture) = answer(line.trim_end().as_bytes()).unwrap().told else { panic!() };
     let [device] = &picture.devices[..] else { panic!("{picture:?}") };
     assert_eq!(device.is_unified(), Some(false));

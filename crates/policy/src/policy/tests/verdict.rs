@@ -48,7 +48,7 @@ impl Node {
             key("uma_memory_unaccounted_bytes"),
             key("uma_memory_shmem_bytes"),
         ];
-        let text = include_str!("../../../rules/leak.yaml");
+        let text = include_str!("../../../../../rules/leak.yaml");
         let rules = parse_rules(&[SourceText::new("leak.yaml", text)], TICK).unwrap();
         let start = Moment { uptime: Duration::from_secs(1_000), utc: Timestamp::UNIX_EPOCH };
         let mut policy = Policy::new(start, Mode::Enforce, &rules, DecisionId(1));

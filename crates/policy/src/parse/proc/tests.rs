@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 macro_rules! fixture {
     ($path:literal) => {
-        include_bytes!(concat!("../../../tests/fixtures/proc/", $path)).as_slice()
+        include_bytes!(concat!("../../../../../tests/fixtures/proc/", $path)).as_slice()
     };
 }
 

@@ -338,12 +338,12 @@ fn orphans_and_what_lingers_come_with_what_to_do() {
 /// wrote themselves.
 const RECORDED: [(&str, &str); 2] = [
     (
-        include_str!("../../../tests/fixtures/engines/deaths/sglang.json"),
-        include_str!("../../../tests/fixtures/engines/deaths/sglang.log"),
+        include_str!("../../../../../tests/fixtures/engines/deaths/sglang.json"),
+        include_str!("../../../../../tests/fixtures/engines/deaths/sglang.log"),
     ),
     (
-        include_str!("../../../tests/fixtures/engines/deaths/vllm.json"),
-        include_str!("../../../tests/fixtures/engines/deaths/vllm.log"),
+        include_str!("../../../../../tests/fixtures/engines/deaths/vllm.json"),
+        include_str!("../../../../../tests/fixtures/engines/deaths/vllm.log"),
     ),
 ];
 

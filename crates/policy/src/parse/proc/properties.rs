@@ -14,13 +14,15 @@ use super::{colon_number, single_number};
 use crate::model::Reading;
 
 const FIXTURES: [&[u8]; 7] = [
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/meminfo"),
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/vmstat"),
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/zoneinfo"),
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/buddyinfo"),
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/pressure/cpu"),
-    include_bytes!("../../../tests/fixtures/proc/gh200/sys/devices/system/node/node1/meminfo"),
-    include_bytes!("../../../tests/fixtures/proc/gb10-4k/proc/sys/vm/min_free_kbytes"),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/meminfo"),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/vmstat"),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/zoneinfo"),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/buddyinfo"),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/pressure/cpu"),
+    include_bytes!(
+        "../../../../../tests/fixtures/proc/gh200/sys/devices/system/node/node1/meminfo"
+    ),
+    include_bytes!("../../../../../tests/fixtures/proc/gb10-4k/proc/sys/vm/min_free_kbytes"),
 ];
 
 fn parse_with_all(text: &[u8]) {
