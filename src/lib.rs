@@ -4,6 +4,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub use umawarden_policy::{config, engines, model, parse, policy, scenario};
+pub use umawarden_records::{files, journal, recording};
 
 pub mod clients;
 pub mod supervisors;
@@ -12,15 +13,9 @@ pub mod sources;
 
 pub mod actions;
 
-pub mod journal;
-
-pub mod recording;
-
 pub mod pause;
 
 pub mod sys;
-
-pub mod files;
 
 pub mod nvml;
 

@@ -133,7 +133,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
 ];
 
 /// Where modules are: those of a crate are modules of the program as well, by re-export.
-const ROOTS: &[&str] = &["src", "crates/policy/src"];
+const ROOTS: &[&str] = &["src", "crates/policy/src", "crates/records/src"];
 
 /// Crates of our own, which are pure as well; what they may import is the compiler's business.
 const CRATES: &[&str] = &["crates/kernel-faults/src", "crates/promql-rules/src"];
@@ -237,9 +237,9 @@ fn is_of(import: &str, module: &str) -> bool {
 
 /// What a line names of modules, without `crate::`, and of crates of our own.
 fn imports_of(line: &str) -> impl Iterator<Item = &str> {
-    let of_modules = ["crate::", "umawarden_policy::"].into_iter().flat_map(move |name| {
-        line.match_indices(name).map(|(at, found)| &line[at + found.len()..])
-    });
+    let of_modules = ["crate::", "umawarden_policy::", "umawarden_records::"].into_iter().flat_map(
+        move |name| line.match_indices(name).map(|(at, found)| &line[at + found.len()..]),
+    );
     let of_crates = CRATE_NAMES.iter().flat_map(move |name| {
         line.match_indices(name).map(|(at, _)| &line[at..]).filter(|rest| is_of(rest, name))
     });

@@ -73,7 +73,8 @@ proptest! {
 
 #[test]
 fn what_the_driver_told_comes_back() {
-    let line = include_str!("../../../tests/fixtures/gpu/answers.jsonl").lines().nth(2).unwrap();
+    let line =
+        include_str!("../../../../../tests/fixtures/gpu/answers.jsonl").lines().nth(2).unwrap();
     let told: serde_json::Value = serde_json::from_str(line).unwrap();
     let picture: GpuPicture = serde_json::from_value(told["told"]["picture"].clone()).unwrap();
     let uptime = Duration::from_secs(77);
