@@ -1,5 +1,5 @@
-//! The process that asks the driver, as its parent has it: pipes that never block, and no waiting
-//! for its end.
+//! The child process that queries the NVIDIA driver, seen from its parent: pipes never block, and
+//! the parent never waits for its exit.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,39 +16,37 @@ use crate::parse::gpu::{MAX_ANSWER_BYTES, Question, VERSION};
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
-/// What it says beside its answers is kept so far: its last words.
-const LAST_WORDS_BYTES: usize = 300;
+/// The last bytes of its stderr that are kept.
+const LAST_STDERR_BYTES: usize = 300;
 
-/// How the loader is told where libraries are.
+/// The loader's search path for libraries.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// One that runs.
 #[derive(Debug)]
 pub(super) struct Child {
     process: Process,
-    questions: ChildStdin,
+    requests: ChildStdin,
     answers: ChildStdout,
-    complaints: Option<ChildStderr>,
+    stderr: Option<ChildStderr>,
     line: Vec<u8>,
-    last_words: Vec<u8>,
+    last_stderr: Vec<u8>,
 }
 
-/// What came from it.
+/// The result of one read from the child.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// Nothing more for now.
+pub(super) enum Received {
+    /// No complete line yet.
     Nothing,
-    /// A line.
     Line(Vec<u8>),
-    /// More than any answer has.
+    /// A line above the size limit.
     TooMuch,
-    /// It says no more.
+    /// The output is closed.
     End,
 }
 
 impl Child {
-    /// Starts it, with nothing of ours but the three pipes: descriptors of this program are all
-    /// closed at exec(2), and its environment may hold secrets.
+    /// Starts the child with nothing but three pipes. Other descriptors are closed at exec(2). The
+    /// environment is cleared, since it may hold secrets.
     pub(super) fn start(program: &Path, library: Option<&Path>) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg("nvml-child").env_clear();
@@ -62,19 +60,19 @@ impl Child {
         let mut process = pipes.spawn()?;
         restore_limit_of(process.id());
         let taken = (process.stdin.take(), process.stdout.take(), process.stderr.take());
-        let (Some(questions), Some(answers), Some(complaints)) = taken else {
+        let (Some(requests), Some(answers), Some(stderr)) = taken else {
             return Err(io::Error::other("it has no pipes"));
         };
-        never_block(&questions)?;
-        never_block(&answers)?;
-        never_block(&complaints)?;
+        set_nonblocking(&requests)?;
+        set_nonblocking(&answers)?;
+        set_nonblocking(&stderr)?;
         Ok(Self {
             process,
-            questions,
+            requests,
             answers,
-            complaints: Some(complaints),
+            stderr: Some(stderr),
             line: Vec::new(),
-            last_words: Vec::new(),
+            last_stderr: Vec::new(),
         })
     }
 
@@ -82,98 +80,98 @@ impl Child {
         self.process.id()
     }
 
-    /// Asks. A question is shorter than a pipe, and there is never a second one in it.
-    pub(super) fn ask(&mut self, number: u64) -> io::Result<()> {
+    /// Sends a request. A request is shorter than a pipe, and at most one is open.
+    pub(super) fn send(&mut self, number: u64) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Question { version: VERSION, number })?;
         line.push(b'\n');
-        self.questions.write_all(&line)
+        self.requests.write_all(&line)
     }
 
-    /// Waits until it says something, at most so long.
+    /// Waits for output, at most `at_most`.
     pub(super) fn wait(&self, at_most: Duration) {
         let timeout = Timespec {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(at_most.subsec_nanos()),
         };
         let answers = self.answers.as_fd();
-        let complaints = self.complaints.as_ref().map_or(answers, AsFd::as_fd);
+        let stderr = self.stderr.as_ref().map_or(answers, AsFd::as_fd);
         let mut watched = [
             PollFd::from_borrowed_fd(answers, PollFlags::IN),
-            PollFd::from_borrowed_fd(complaints, PollFlags::IN),
+            PollFd::from_borrowed_fd(stderr, PollFlags::IN),
         ];
-        // An interrupted wait is a short one.
-        let _interrupted = poll(&mut watched, Some(&timeout));
+        // An interrupted wait only ends early.
+        let _ = poll(&mut watched, Some(&timeout));
     }
 
-    /// What it has said since. Never waits.
-    pub(super) fn hear(&mut self) -> Heard {
-        self.hear_complaints();
+    /// Reads the next line without waiting.
+    pub(super) fn receive(&mut self) -> Received {
+        self.drain_stderr();
         loop {
             if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
                 let rest = self.line.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.line, rest);
                 line.pop();
-                return Heard::Line(line);
+                return Received::Line(line);
             }
             if self.line.len() > MAX_ANSWER_BYTES {
-                return Heard::TooMuch;
+                return Received::TooMuch;
             }
             let mut part = [0; 4 << 10];
             match self.answers.read(&mut part) {
-                Ok(0) => return Heard::End,
+                Ok(0) => return Received::End,
                 Ok(length) => self.line.extend(part.iter().take(length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
-                Err(_) => return Heard::End,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
+                Err(_) => return Received::End,
             }
         }
     }
 
-    /// Takes what stands in the pipe, so that it never fills up.
-    fn hear_complaints(&mut self) {
-        // Whoever complains without end is heard for a while.
+    /// Drains stderr, so that the pipe never fills up.
+    fn drain_stderr(&mut self) {
+        // Bounded: a child may write to stderr without end.
         for _ in 0..64 {
-            let Some(complaints) = &mut self.complaints else { return };
+            let Some(stderr) = &mut self.stderr else { return };
             let mut part = [0; 4 << 10];
-            match complaints.read(&mut part) {
+            match stderr.read(&mut part) {
                 Ok(length @ 1..) => {
-                    self.last_words.extend(part.iter().take(length));
-                    let excess = self.last_words.len().saturating_sub(LAST_WORDS_BYTES);
-                    self.last_words.drain(..excess);
+                    self.last_stderr.extend(part.iter().take(length));
+                    let excess = self.last_stderr.len().saturating_sub(LAST_STDERR_BYTES);
+                    self.last_stderr.drain(..excess);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Ok(_) | Err(_) => self.complaints = None,
+                Ok(_) | Err(_) => self.stderr = None,
             }
         }
     }
 
-    /// What it said last beside its answers, printable.
-    pub(super) fn last_words(&self) -> String {
-        let text = self.last_words.trim_ascii();
+    /// The last line of its stderr, printable.
+    pub(super) fn last_stderr(&self) -> String {
+        let text = self.last_stderr.trim_ascii();
         printable(text.rsplit(|byte| *byte == b'\n').next().unwrap_or_default())
     }
 
-    /// What it does, as `/proc/PID/stat` has it. Of our own children this is to be read under our
-    /// own procfs.
+    /// The process state in `/proc/PID/stat`. Children of this process are always in its own
+    /// procfs.
     pub(super) fn state(&self) -> Option<char> {
         let stat = fs::read(format!("/proc/{}/stat", self.pid())).ok()?;
         crate::parse::process::stat(&stat).map(|stat| stat.state)
     }
 
-    /// Sends it SIGKILL, which one that hangs in the kernel gets when it comes back.
+    /// Sends SIGKILL. A process that hangs in the kernel dies once it leaves the kernel.
     pub(super) fn kill(&mut self) {
-        // It may have ended.
-        let _gone = self.process.kill();
+        // An error means that it has already exited.
+        let _ = self.process.kill();
     }
 
-    /// Lets go of it: it is told to end by the end of its input.
-    pub(super) fn leave(self) -> Process {
+    /// Closes the pipes. The child exits at the end of its input.
+    pub(super) fn release(self) -> Process {
         self.process
     }
 }
 
-fn never_block(pipe: impl AsFd) -> io::Result<()> {
+fn set_nonblocking(pipe: impl AsFd) -> io::Result<()> {
     let flags = fcntl_getfl(&pipe)?;
     Ok(fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?)
 }

@@ -1,13 +1,13 @@
-//! GPUs, as the NVIDIA driver tells of them.
+//! GPUs, from the NVIDIA driver.
 //!
-//! The driver is asked by a process of its own (`umawarden nvml-child`), for whoever asks it while
-//! it waits for memory hangs with it, for hours and beyond the reach of SIGKILL. A thread asks that
-//! process; it waits neither for its answers nor for its end, and that it is silent is told as well
-//! as what it answers. Nothing of the driver is ever loaded into this process.
+//! A child process (`umawarden nvml-child`) queries the driver: a process that calls the driver
+//! while it waits for memory can hang for hours, beyond the reach of SIGKILL. A thread polls the
+//! child and waits neither for responses nor for its exit. A silent driver is reported like any
+//! response. This process never loads the driver's library.
 
-mod asker;
 mod child;
-mod course;
+mod deadlines;
+mod poller;
 
 use std::io;
 use std::path::PathBuf;
@@ -17,27 +17,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-pub use course::Patience;
+pub use deadlines::Patience;
 
 use crate::model::{GpuDriver, Observation, Reading, Readings, Schema, SeriesKey, Source};
-use asker::Asker;
+use poller::DriverPoller;
 
-/// Between two questions while engines live or memory is short, and otherwise.
+/// Polling intervals: while engines live or memory is short, and otherwise.
 const BUSY: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(10);
 
-/// How it stands is told so often.
+/// Interval between two reports of the state.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What may wait for the loop; more is dropped, and told again.
-const NEWS: usize = 16;
+/// Capacity of the queue to the loop. A report that does not fit is dropped and repeated.
+const QUEUE: usize = 16;
 
-/// The thread has told something by then, unless it hangs itself, as in starting a process.
-const NEWS_TAKE: Duration = Duration::from_secs(10);
+/// Without a report for this long, the thread itself hangs, as in starting a process.
+const SILENT_AFTER: Duration = Duration::from_secs(10);
 
 const SOURCE: Source = Source::Gpu;
 
-/// What the source tells of itself, in the order of its values.
+/// The series of the source, in the order of its values.
 const SERIES: [&str; 5] = [
     "uma_gpu_driver_responsive",
     "uma_gpu_last_answer_age_seconds",
@@ -46,40 +46,40 @@ const SERIES: [&str; 5] = [
     "uma_gpu_children_hanging",
 ];
 
-/// How the driver is asked.
+/// Settings of the source.
 #[derive(Clone, Debug)]
 pub struct GpuSetup {
-    /// This program: `program nvml-child` asks.
+    /// This program, which runs as `program nvml-child`.
     pub program: PathBuf,
-    /// The library, where it is not where the loader finds it.
+    /// The path of NVML; `None`: the loader's search path.
     pub library: Option<PathBuf>,
-    /// Between two questions; `None`: by what happens.
+    /// The polling interval; `None`: automatic.
     pub interval: Option<Duration>,
-    /// How long what may take.
+    /// Time limits of the child.
     pub patience: Patience,
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// The uptime.
+    /// Reads the uptime clock.
     pub clock: fn() -> Duration,
 }
 
-/// What is counted.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     restarts: u64,
     abandoned: u64,
 }
 
-/// The loop's end of the thread.
+/// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct GpuWatch {
     news: Receiver<Observation>,
     is_busy: Arc<AtomicBool>,
     schema: Arc<Schema>,
-    /// When the thread has told something last, while it has something to tell once a second.
-    heard: Option<Duration>,
-    complained: Duration,
-    /// The thread ends with it.
+    /// The last report, while the thread reports once a second.
+    last_report: Option<Duration>,
+    last_error: Duration,
+    /// Dropping it ends the thread.
     _lives: SyncSender<()>,
 }
 
@@ -87,43 +87,50 @@ impl GpuWatch {
     /// Starts the thread.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The system cannot start a thread.
     pub fn start(setup: GpuSetup) -> io::Result<Self> {
-        let (to, news) = sync_channel(NEWS);
+        let (to, news) = sync_channel(QUEUE);
         let (lives, ended) = sync_channel(0);
         let is_busy = Arc::new(AtomicBool::new(false));
         let series = SERIES.iter().map(|name| SeriesKey::new(name, &[])).collect();
         let schema = Arc::new(Schema { series });
-        let mut asker = Asker::new(setup, to, Arc::clone(&is_busy), Arc::clone(&schema));
-        Builder::new().name("gpu".to_owned()).spawn(move || asker.run(&ended))?;
-        Ok(Self { news, is_busy, schema, heard: None, complained: Duration::ZERO, _lives: lives })
+        let mut poller = DriverPoller::new(setup, to, Arc::clone(&is_busy), Arc::clone(&schema));
+        Builder::new().name("gpu".to_owned()).spawn(move || poller.run(&ended))?;
+        Ok(Self {
+            news,
+            is_busy,
+            schema,
+            last_report: None,
+            last_error: Duration::ZERO,
+            _lives: lives,
+        })
     }
 
-    /// What is new. Never waits.
+    /// Takes all new observations without waiting.
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         for observation in self.news.try_iter() {
             let is_absent = matches!(
                 &observation,
-                Observation::Gpu(told) if matches!(told.driver, GpuDriver::Absent { .. })
+                Observation::Gpu(report) if matches!(report.driver, GpuDriver::Absent { .. })
             );
-            self.heard = Some(now).filter(|_| !is_absent);
+            self.last_report = Some(now).filter(|_| !is_absent);
             out.push(observation);
         }
-        let Some(heard) = self.heard else { return };
-        let is_due = now.saturating_sub(self.complained) >= TICK;
-        if now.saturating_sub(heard) >= NEWS_TAKE && is_due {
-            self.complained = now;
+        let Some(last_report) = self.last_report else { return };
+        let is_due = now.saturating_sub(self.last_error) >= TICK;
+        if now.saturating_sub(last_report) >= SILENT_AFTER && is_due {
+            self.last_error = now;
             out.push(Observation::Readings(Readings {
                 source: SOURCE,
                 schema: Arc::clone(&self.schema),
                 values: vec![Reading::Failed; SERIES.len()],
-                took: now.saturating_sub(heard),
-                error: Some("nobody tells whether the NVIDIA driver answers".into()),
+                took: now.saturating_sub(last_report),
+                error: Some("the thread that polls the NVIDIA driver is silent".into()),
             }));
         }
     }
 
-    /// Whether engines live or memory is short: then the driver is asked more often.
+    /// Sets whether engines live or memory is short, which selects the short polling interval.
     pub fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }

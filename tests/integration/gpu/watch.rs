@@ -201,7 +201,7 @@ fn without_a_driver_or_a_gpu_or_its_library_nothing_runs() {
     library.say("machine none");
     let mut followed = Followed::start(library.path(), &binary());
     followed.until("absent", is_absent);
-    assert!(followed.living() == 0 && followed.error.unwrap().contains("knows no GPU"));
+    assert!(followed.living() == 0 && followed.error.unwrap().contains("reports no GPU"));
     let mut followed = Followed::start(library.path().with_extension("gone"), &binary());
     followed.until("unknown", |followed| followed.is_unknown("No such file"));
     assert!(followed.living() == 0 && followed.is_unknown("gpu.library"));
@@ -232,15 +232,15 @@ fn pretender(folder: &Path, script: &str) -> PathBuf {
 fn whatever_else_comes_out_of_the_pipe_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (script, part) in [
-        ("read q; echo nonsense; sleep 60", "it gave no answer"),
+        ("read q; echo nonsense; sleep 60", "it sent no answer"),
         ("read q; echo '{\"version\":9}'; sleep 60", "version 9"),
         (
             "read q; echo '{\"version\":1,\"number\":77,\"told\":{\"nothing\":{\"kind\":\"driver\",\
              \"why\":\"\"}}}'; sleep 60",
-            "what nobody had asked",
+            "a response without a request",
         ),
-        ("read q; yes | tr -d '\\n'; sleep 60", "has no end"),
-        ("echo out of reach >&2; exit 3", "exit status: 3; it said: out of reach"),
+        ("read q; yes | tr -d '\\n'; sleep 60", "exceeds the size limit"),
+        ("echo out of reach >&2; exit 3", "exit status: 3; its stderr: out of reach"),
         ("exec <&- >&-; sleep 60", ""),
     ] {
         let program = pretender(folder.path(), script);
@@ -249,7 +249,7 @@ fn whatever_else_comes_out_of_the_pipe_is_refused() {
         assert_eq!(followed.values[0], Reading::Failed);
     }
     let mut followed = Followed::start("/nowhere".into(), &folder.path().join("missing"));
-    followed.until("missing", |followed| followed.is_unknown("cannot be started"));
+    followed.until("missing", |followed| followed.is_unknown("cannot start"));
 }
 
 /// Processes that neither run nor die, as those do that wait in the driver.

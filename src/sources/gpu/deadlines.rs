@@ -1,20 +1,21 @@
-//! What becomes of a process that asks the driver: decided by times alone.
+//! Deadlines of the child that queries the driver: a pure function of times and states.
 
 use std::time::Duration;
 
-/// How long what may take.
+/// Time limits of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The first answer: the library finds the driver, which may wake up every GPU.
+    /// The first response: the library searches for the driver, which may wake every GPU.
     pub first_answer: Duration,
-    /// Any other.
+    /// Any later response.
     pub answer: Duration,
-    /// A process that hangs outside of the kernel is killed after that: it can be.
+    /// A child that hangs outside of the kernel is killed after this time.
     pub outside_kernel: Duration,
-    /// One that hangs in the kernel is given up after that, and another one tries. Whole minutes:
-    /// most likely that one hangs too, and a driver that waits for memory needs no more askers.
+    /// A child that hangs in the kernel is abandoned after this time, and another one starts. Whole
+    /// minutes: the next one most likely hangs too, and a driver that waits for memory should get
+    /// few requests.
     pub in_kernel: Duration,
-    /// So many may hang in the kernel, given up; then none is started any more.
+    /// The most abandoned children that may hang at once. No further one is started then.
     pub most_abandoned: usize,
 }
 
@@ -30,52 +31,51 @@ impl Default for Patience {
     }
 }
 
-/// What a process that was asked does, and has done.
+/// The state of a child with an open request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
-    /// How long ago it was asked.
+    /// Time since the request.
     pub(super) waited: Duration,
-    /// Whether it has ever answered.
+    /// Whether it has ever responded.
     pub(super) has_answered: bool,
-    /// Its state, as `/proc/PID/stat` has it.
+    /// The process state in `/proc/PID/stat`.
     pub(super) state: Option<char>,
-    /// Whether it was killed already.
     pub(super) is_killed: bool,
-    /// How many were given up before it, and still hang.
+    /// Abandoned children that still hang.
     pub(super) abandoned: usize,
 }
 
-/// What to do about it.
+/// What happens to the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It has time.
+    /// The deadline has not passed.
     Wait,
-    /// It is late: the driver is silent.
+    /// Report the driver as silent, and wait.
     Silent,
-    /// It is late, and it can be killed.
+    /// Kill it.
     Kill,
-    /// It cannot be killed.
+    /// Abandon it: it cannot be killed.
     Abandon,
 }
 
 impl Patience {
-    /// How long an answer may take.
+    /// The deadline of a response.
     pub(super) fn answer_takes(&self, has_answered: bool) -> Duration {
         if has_answered { self.answer } else { self.first_answer.max(self.answer) }
     }
 
-    /// What to do about one that has not answered yet.
-    pub(super) fn judge(&self, waiting: Waiting) -> Step {
+    /// Decides about a child with an open request.
+    pub(super) fn next_step(&self, waiting: Waiting) -> Step {
         let Waiting { waited, has_answered, state, is_killed, abandoned } = waiting;
         if waited <= self.answer_takes(has_answered) {
             return Step::Wait;
         }
         let is_in_kernel = state == Some('D');
-        // One that was killed and is still there hangs in the kernel, whatever it looks like.
+        // A child that was killed and still exists hangs in the kernel, whatever its state.
         if waited > self.in_kernel && (is_in_kernel || is_killed) {
             return if abandoned < self.most_abandoned { Step::Abandon } else { Step::Silent };
         }
-        // A state that cannot be read is no reason to kill.
+        // An unreadable state is no reason to kill.
         if waited > self.outside_kernel && state.is_some() && !is_in_kernel && !is_killed {
             return Step::Kill;
         }
@@ -83,7 +83,7 @@ impl Patience {
     }
 }
 
-/// Between two starts: longer after each that brought nothing.
+/// The delay before the next start, doubled after each failed one.
 #[derive(Debug)]
 pub(super) struct BackOff {
     next: Duration,
@@ -97,14 +97,14 @@ impl BackOff {
         Self { next: Self::FIRST }
     }
 
-    /// Until the next start.
+    /// Returns the delay, and doubles the next one.
     pub(super) fn take(&mut self) -> Duration {
         let rest = self.next;
         self.next = (rest * 2).min(Self::LONGEST);
         rest
     }
 
-    /// It has brought something.
+    /// Called after a response.
     pub(super) fn reset(&mut self) {
         self.next = Self::FIRST;
     }
@@ -122,8 +122,8 @@ mod tests {
         most_abandoned: 3,
     };
 
-    fn judged(seconds: u64, state: Option<char>) -> Step {
-        PATIENCE.judge(Waiting {
+    fn step_after(seconds: u64, state: Option<char>) -> Step {
+        PATIENCE.next_step(Waiting {
             waited: Duration::from_secs(seconds),
             has_answered: true,
             state,
@@ -147,7 +147,7 @@ mod tests {
             (601, Some('D'), Step::Abandon),
             (601, None, Step::Silent),
         ] {
-            assert_eq!(judged(seconds, state), step, "{seconds} s, {state:?}");
+            assert_eq!(step_after(seconds, state), step, "{seconds} s, {state:?}");
         }
     }
 
@@ -161,14 +161,14 @@ mod tests {
             is_killed: false,
             abandoned: 0,
         };
-        assert_eq!(PATIENCE.judge(waiting), Step::Wait);
-        assert_eq!(PATIENCE.judge(Waiting { has_answered: true, ..waiting }), Step::Silent);
+        assert_eq!(PATIENCE.next_step(waiting), Step::Wait);
+        assert_eq!(PATIENCE.next_step(Waiting { has_answered: true, ..waiting }), Step::Silent);
     }
 
     #[test]
     fn nothing_is_killed_twice_and_no_more_are_given_up_than_may_hang() {
         let killed = |seconds, abandoned| {
-            PATIENCE.judge(Waiting {
+            PATIENCE.next_step(Waiting {
                 waited: Duration::from_secs(seconds),
                 has_answered: true,
                 state: Some('S'),
