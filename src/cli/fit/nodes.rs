@@ -145,7 +145,9 @@ fn configured(cluster: &ClusterSettings, nodes: &mut Nodes) -> anyhow::Result<Ve
     let (to, from) = sync_channel(1);
     // Names may take their time to be looked up, and files to be read.
     let looks = std::thread::Builder::new().name("peers-found".to_owned());
-    looks.spawn(move || _ = to.send(discovery.look())).context("cannot look who the peers are")?;
+    looks
+        .spawn(move || _ = to.send(discovery.discover()))
+        .context("cannot look who the peers are")?;
     let found = from
         .recv_timeout(FINDING_TAKES)
         .context("who the peers are was not found out in time (cluster.dns, cluster.file_sd)")?;

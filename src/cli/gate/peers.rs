@@ -77,7 +77,7 @@ impl Peers {
         let mut discovery = Discovery::new(settings);
         let (to, found) = sync_channel(1);
         Builder::new().name("peers-found".to_owned()).spawn(move || {
-            while to.send(discovery.look()).is_ok() {
+            while to.send(discovery.discover()).is_ok() {
                 std::thread::sleep(LOOKS_EVERY);
             }
         })?;

@@ -1,4 +1,4 @@
-//! Who the other nodes are: those that are named, every address of a name, and what files tell.
+//! Discovery of the other nodes: configured addresses, all addresses of a name, and target files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,55 +11,55 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, open};
 use tokio::sync::mpsc;
 
-use super::Founds;
+use super::Discovered;
 use crate::model::{ClusterSettings, MOST_PEERS, PeerAddress};
 use crate::parse::file_sd;
 
-/// Between two looks at files; and every sixth time at names.
+/// Interval between two reads of the files; names are resolved every sixth time.
 const EVERY: Duration = Duration::from_secs(5);
 const NAMES_EVERY: u32 = 6;
 
-/// No file of targets is longer.
-const LONGEST_FILE: u64 = 1 << 20;
+/// The size limit of a target file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Files that a pattern may stand for.
-const MOST_FILES: usize = 64;
+/// The most files that a pattern may match.
+const MAX_FILES: usize = 64;
 
-/// What was found.
+/// The discovered nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The nodes, this one perhaps among them.
+    /// The nodes, possibly including this one.
     pub peers: Vec<PeerAddress>,
-    /// What tells of nodes and cannot be used, with the reason: then nobody knows who is missing.
+    /// Unusable names and files, with the reason: the nodes behind them are unknown.
     pub faults: Vec<(Arc<str>, String)>,
-    /// What people should know beside.
+    /// Warnings for people.
     pub remarks: Vec<String>,
 }
 
-/// Looks who the nodes are. What was known stays known while it cannot be looked up.
+/// Discovers the nodes. Known nodes stay known while a lookup fails.
 #[derive(Debug)]
 pub struct Discovery {
     peers: Vec<PeerAddress>,
-    names: Vec<Looked<PeerAddress>>,
-    files: Vec<Looked<PathBuf>>,
-    looks: u32,
+    names: Vec<Lookup<PeerAddress>>,
+    files: Vec<Lookup<PathBuf>>,
+    lookups: u32,
 }
 
 #[derive(Debug)]
-struct Looked<Of> {
+struct Lookup<Of> {
     of: Of,
-    /// The last answer.
+    /// The last successful result.
     peers: Option<Vec<PeerAddress>>,
     fault: Option<String>,
 }
 
-impl<Of> Looked<Of> {
+impl<Of> Lookup<Of> {
     fn new(of: Of) -> Self {
         Self { of, peers: None, fault: None }
     }
 
-    fn take(&mut self, looked: Result<Vec<PeerAddress>, String>) {
-        match looked {
+    fn take(&mut self, result: Result<Vec<PeerAddress>, String>) {
+        match result {
             Ok(peers) => (self.peers, self.fault) = (Some(peers), None),
             Err(why) => self.fault = Some(why),
         }
@@ -67,35 +67,35 @@ impl<Of> Looked<Of> {
 }
 
 impl Discovery {
-    /// One that has looked nowhere yet.
+    /// Starts with no result.
     pub fn new(settings: &ClusterSettings) -> Self {
         Self {
             peers: settings.peers.clone(),
-            names: settings.dns.iter().cloned().map(Looked::new).collect(),
-            files: settings.files.iter().cloned().map(Looked::new).collect(),
-            looks: 0,
+            names: settings.dns.iter().cloned().map(Lookup::new).collect(),
+            files: settings.files.iter().cloned().map(Lookup::new).collect(),
+            lookups: 0,
         }
     }
 
-    /// Looks. It may take as long as whoever looks up names wants.
-    pub fn look(&mut self) -> Found {
+    /// Discovers the nodes. A name server may delay it without limit.
+    pub fn discover(&mut self) -> Found {
         for file in &mut self.files {
-            let looked = read_files(&file.of);
-            file.take(looked);
+            let result = read_files(&file.of);
+            file.take(result);
         }
-        if self.looks.is_multiple_of(NAMES_EVERY) {
+        if self.lookups.is_multiple_of(NAMES_EVERY) {
             for name in &mut self.names {
-                let looked = addresses(&name.of);
-                name.take(looked);
+                let result = addresses(&name.of);
+                name.take(result);
             }
         }
-        self.looks = self.looks.wrapping_add(1);
+        self.lookups = self.lookups.wrapping_add(1);
         self.found()
     }
 
     fn found(&self) -> Found {
         let mut found = Found::default();
-        let looked = self.names.iter().map(|name| (name.of.to_string(), &name.peers, &name.fault));
+        let result = self.names.iter().map(|name| (name.of.to_string(), &name.peers, &name.fault));
         let files =
             self.files.iter().map(|file| (file.of.display().to_string(), &file.peers, &file.fault));
         let mut more = 0;
@@ -103,7 +103,7 @@ impl Discovery {
             if found.peers.iter().any(|known| known.is_at(peer)) {
                 return;
             }
-            // Two nodes of one name would be taken for one.
+            // Two nodes with the same name would count as one.
             let is_taken = found.peers.iter().any(|known| known.name() == peer.name());
             let place = format!("{}:{}", peer.host(), peer.port());
             let peer = if is_taken { peer.clone().named(place.into()) } else { peer.clone() };
@@ -113,12 +113,12 @@ impl Discovery {
             }
         };
         self.peers.iter().for_each(&mut add);
-        for (what, peers, fault) in looked.chain(files) {
+        for (what, peers, fault) in result.chain(files) {
             peers.iter().flatten().for_each(&mut add);
             match (fault, peers) {
                 (Some(why), None) => found.faults.push((what.into(), why.clone())),
                 (Some(why), Some(_)) => {
-                    let text = format!("{what}: {why}; the nodes that it told of before stay");
+                    let text = format!("{what}: {why}; the nodes that it listed before stay");
                     found.remarks.push(text);
                 }
                 (None, _) => {}
@@ -126,7 +126,7 @@ impl Discovery {
         }
         if more > 0 {
             let why = format!(
-                "{more} of them are not asked: for so many write cluster: {{prometheus: {{url: \
+                "{more} of them are not scraped: for so many write cluster: {{prometheus: {{url: \
                  …}}}}"
             );
             found.faults.push((format!("nodes beyond {MOST_PEERS}").into(), why));
@@ -135,11 +135,12 @@ impl Discovery {
     }
 }
 
-/// Every address of a name is a node; where each has one of both families, those of the first.
+/// Each address of a name is a node. If each node has an address of both families, only the first
+/// family counts.
 fn addresses(name: &PeerAddress) -> Result<Vec<PeerAddress>, String> {
     let host = name.host().trim_start_matches('[').trim_end_matches(']');
     let found = (host, name.port()).to_socket_addrs();
-    let found = found.map_err(|error| format!("the name cannot be looked up: {error}"))?;
+    let found = found.map_err(|error| format!("the name cannot be resolved: {error}"))?;
     let mut addresses: Vec<_> = found.collect();
     addresses.sort();
     addresses.dedup();
@@ -149,7 +150,7 @@ fn addresses(name: &PeerAddress) -> Result<Vec<PeerAddress>, String> {
     of_one_family(addresses)?.iter().map(|address| address.to_string().parse()).collect()
 }
 
-/// A node with two addresses would count twice.
+/// Keeps one address family: a node with two addresses would count twice.
 fn of_one_family(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
     let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv4);
     match (first.len(), second.len()) {
@@ -157,59 +158,60 @@ fn of_one_family(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, String> 
         (0, _) => Ok(second),
         (one, other) if one == other => Ok(first),
         (one, other) => Err(format!(
-            "the name has {one} IPv4 and {other} IPv6 addresses, so that nobody can tell which of \
-             them are one node: give each node one address of each, or all of one kind"
+            "the name has {one} IPv4 and {other} IPv6 addresses, so that it is unknown \
+             which of them belong to one node: give each node one address of each, or all \
+             of one kind"
         )),
     }
 }
 
-/// Reads all files that a pattern stands for.
+/// Reads all files that match a pattern.
 fn read_files(pattern: &Path) -> Result<Vec<PeerAddress>, String> {
     let text = pattern.to_str().ok_or("the path is not UTF-8")?;
-    let found = glob::glob(text).map_err(|error| format!("the pattern is none: {error}"))?;
-    // What cannot be looked into may hold nodes.
-    let files: Result<Vec<PathBuf>, _> = found.take(MOST_FILES + 1).collect();
+    let found = glob::glob(text).map_err(|error| format!("the pattern is invalid: {error}"))?;
+    // An unreadable folder may contain target files.
+    let files: Result<Vec<PathBuf>, _> = found.take(MAX_FILES + 1).collect();
     let mut files = files.map_err(|error| error.to_string())?;
     files.sort();
     if files.is_empty() {
         return Err("there is no such file".to_owned());
     }
-    if files.len() > MOST_FILES {
-        return Err(format!("it stands for more than {MOST_FILES} files"));
+    if files.len() > MAX_FILES {
+        return Err(format!("it matches more than {MAX_FILES} files"));
     }
     let mut peers = Vec::new();
     for file in files {
-        let told = |why: String| format!("{}: {why}", file.display());
-        let text = read_file(&file).map_err(|error| told(error.to_string()))?;
+        let describe = |why: String| format!("{}: {why}", file.display());
+        let text = read_file(&file).map_err(|error| describe(error.to_string()))?;
         let is_json = file.extension().is_some_and(|name| name == "json");
-        peers.extend(file_sd::targets(&text, is_json).map_err(told)?);
+        peers.extend(file_sd::targets(&text, is_json).map_err(describe)?);
     }
     Ok(peers)
 }
 
 fn read_file(path: &Path) -> io::Result<String> {
-    // A pipe in its place must not hold anybody up.
+    // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
     let mut text = String::new();
-    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE {
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other("it is longer than 1 MiB"));
     }
     Ok(text)
 }
 
-/// Looks on a thread of its own, and tells what has changed.
-pub(super) fn start(mut discovery: Discovery, clock: fn() -> Duration) -> io::Result<Founds> {
+/// Runs discovery on its own thread, which reports changes.
+pub(super) fn start(mut discovery: Discovery, clock: fn() -> Duration) -> io::Result<Discovered> {
     let (to, found) = mpsc::channel(1);
     Builder::new().name("peers-found".to_owned()).spawn(move || {
         let mut known: Option<Found> = None;
         loop {
             let began = clock();
-            let found = discovery.look();
+            let found = discovery.discover();
             if known.as_ref() != Some(&found) {
                 known = Some(found.clone());
                 if to.blocking_send(found).is_err() {

@@ -1,8 +1,8 @@
-//! The other nodes of the cluster: who they are, and what they say.
+//! The other nodes of the cluster: their addresses and their metrics.
 //!
-//! A thread of its own looks who they are, since names are looked up by whoever may hang. Another
-//! asks them, all at the same time: each on a connection of its own, with an end to each question
-//! that is before the next. The loop only takes what was said.
+//! One thread discovers the nodes, since a name server may hang. A second thread scrapes all nodes
+//! concurrently. Each node has its own connection, and a deadline that ends before its next scrape.
+//! The loop only takes the results.
 
 mod discovery;
 mod nodes;
@@ -24,31 +24,32 @@ use crate::model::{
     ClusterNames, ClusterReadings, ClusterSettings, NodeReadings, Observation, Wanted,
 };
 
-/// What may wait for the loop; more is dropped, and said again with the next answer.
-const NEWS: usize = 512;
+/// Capacity of the queue to the loop. A report that does not fit is dropped; the next response
+/// repeats it.
+const QUEUE: usize = 512;
 
-/// Names that are looked up, and keys that are read, at once.
-const LOOKUPS: usize = 16;
+/// The most name lookups and key files at once.
+const MAX_LOOKUPS: usize = 16;
 
-/// Before what must not be lost is offered again.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Delay before a report that must not be lost is sent again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How the other nodes are known, and asked.
+/// Settings of discovery and scrapes.
 #[derive(Clone, Debug)]
 pub struct ClusterSetup {
-    /// As it is configured.
+    /// The configuration.
     pub settings: ClusterSettings,
-    /// How this node is called.
+    /// The names of this node and its cluster.
     pub names: ClusterNames,
-    /// By what this program knows itself among those who answer.
+    /// The identity of this program in the response of a node.
     pub instance: Arc<str>,
-    /// What is wanted of them.
+    /// The series to read.
     pub wanted: Arc<[Wanted]>,
-    /// The uptime.
+    /// Reads the uptime clock.
     pub clock: fn() -> Duration,
 }
 
-/// The loop's end of the threads.
+/// The loop's handle of the threads.
 #[derive(Debug)]
 pub struct ClusterWatch {
     news: Receiver<ClusterReadings>,
@@ -56,14 +57,14 @@ pub struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    /// Starts the threads. They end when this is gone.
+    /// Starts the threads, which end when this is dropped.
     ///
     /// # Errors
-    /// They cannot be started.
+    /// The system cannot start them.
     pub fn start(setup: ClusterSetup) -> io::Result<Self> {
-        let (to, news) = sync_channel(NEWS);
+        let (to, news) = sync_channel(QUEUE);
         let (wanted, wants) = watch::channel(Arc::clone(&setup.wanted));
-        let asking = Asking {
+        let context = Scraping {
             settings: Arc::new(setup.settings),
             names: setup.names,
             instance: setup.instance,
@@ -73,33 +74,33 @@ impl ClusterWatch {
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(LOOKUPS)
+            .max_blocking_threads(MAX_LOOKUPS)
             .thread_name("peers-names")
             .build()?;
-        let server = asking.settings.prometheus.clone();
+        let server = context.settings.prometheus.clone();
         let found = match &server {
             Some(_) => None,
-            None => Some(discovery::start(Discovery::new(&asking.settings), asking.clock)?),
+            None => Some(discovery::start(Discovery::new(&context.settings), context.clock)?),
         };
         Builder::new().name("peers".to_owned()).spawn(move || {
             match (server, found) {
-                (Some(server), _) => runtime.block_on(prometheus::ask(asking, server)),
-                (None, Some(found)) => runtime.block_on(nodes::ask(asking, found)),
+                (Some(server), _) => runtime.block_on(prometheus::query_all(context, server)),
+                (None, Some(found)) => runtime.block_on(nodes::scrape(context, found)),
                 (None, None) => {}
             }
-            // Whoever looks up a name that nobody answers is left behind.
+            // A name lookup that hangs is abandoned.
             runtime.shutdown_background();
         })?;
         Ok(Self { news, wanted })
     }
 
-    /// What is new. Never waits.
+    /// Takes all new reports without waiting.
     pub fn take(&mut self, out: &mut Vec<Observation>) {
         let news = self.news.try_iter();
         out.extend(news.map(|readings| Observation::Cluster(Box::new(readings))));
     }
 
-    /// From now on that is wanted.
+    /// Replaces the series to read.
     pub fn want(&self, wanted: &Arc<[Wanted]>) {
         self.wanted.send_if_modified(|known| {
             let is_other = **known != **wanted;
@@ -111,9 +112,9 @@ impl ClusterWatch {
     }
 }
 
-/// What whoever asks needs to know.
+/// What a scrape needs to know.
 #[derive(Clone, Debug)]
-struct Asking {
+struct Scraping {
     settings: Arc<ClusterSettings>,
     names: ClusterNames,
     instance: Arc<str>,
@@ -122,38 +123,38 @@ struct Asking {
     clock: fn() -> Duration,
 }
 
-impl Asking {
+impl Scraping {
     fn wanted(&self) -> Arc<[Wanted]> {
         Arc::clone(&self.wants.borrow())
     }
 }
 
-/// Where news go.
+/// The queue to the loop.
 #[derive(Clone, Debug)]
 struct News(SyncSender<ClusterReadings>);
 
 impl News {
-    /// Tells the loop; what it does not take is said again with the next answer. Returns whether
-    /// there is a loop.
-    fn tell(&self, nodes: Vec<NodeReadings>) -> bool {
-        let told = self.0.try_send(ClusterReadings { nodes });
-        !matches!(told, Err(TrySendError::Disconnected(_)))
+    /// Reports to the loop; a report that does not fit is repeated with the next response. Returns
+    /// whether the loop still runs.
+    fn report(&self, nodes: Vec<NodeReadings>) -> bool {
+        let sent = self.0.try_send(ClusterReadings { nodes });
+        !matches!(sent, Err(TrySendError::Disconnected(_)))
     }
 
-    /// The same for what is said once: waits until the loop has room for it.
-    async fn tell_surely(&self, nodes: Vec<NodeReadings>) {
+    /// Reports what is not repeated: waits until the queue has space.
+    async fn report_reliably(&self, nodes: Vec<NodeReadings>) {
         let mut readings = ClusterReadings { nodes };
         while let Err(TrySendError::Full(back)) = self.0.try_send(readings) {
             readings = back;
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         }
     }
 }
 
-/// Where it is told who the nodes are.
-type Founds = mpsc::Receiver<Found>;
+/// The results of discovery.
+type Discovered = mpsc::Receiver<Found>;
 
-/// A tenth of the time, more or less, so that nodes do not ask in step.
+/// The time with up to a tenth added or removed, so that nodes do not scrape in step.
 fn jittered(time: Duration) -> Duration {
     use std::hash::BuildHasher as _;
     let random = std::hash::RandomState::new().hash_one(0_u8);

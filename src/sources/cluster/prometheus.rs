@@ -1,4 +1,4 @@
-//! Asks a Prometheus, which knows all nodes: for fleets that are too large to ask each other.
+//! Queries a Prometheus that scrapes all nodes: for fleets too large to scrape each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{sleep, timeout};
 
-use super::nodes::has_gone;
-use super::table::{NodeTable, Told};
-use super::{Asking, jittered};
+use super::nodes::removed;
+use super::table::{NodeSamples, NodeTable};
+use super::{Scraping, jittered};
 use crate::clients::connection::{Connection, Question, Server};
 use crate::model::{
     CLUSTER_LABEL, ClusterNames, MOST_NODES, NODE_LABEL, NodeNews, NodeReadings, PeerAddress,
@@ -17,103 +17,103 @@ use crate::model::{
 };
 use crate::parse::prometheus_answer::vector;
 
-/// The answer to one query: a series of each of 2,000 nodes has 1 MiB.
-const MOST_BYTES: usize = 16 << 20;
+/// The size limit of a response: a series of each of 2,000 nodes has 1 MiB.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 const ACCEPT: &str = "application/json";
 
-/// A node that the server does not tell of any more is missed for so long; then it is none.
-const MISSED_FOR: Duration = Duration::from_secs(3_600);
+/// A node that the server no longer reports counts as silent for this time, and then as removed.
+const SILENT_FOR: Duration = Duration::from_secs(3_600);
 
-/// What stands for all nodes while none is known.
+/// The name in reports while no node is known.
 const SERVER: &str = "prometheus";
 
-/// What each node told.
-type ToldByNode = BTreeMap<Arc<str>, Told>;
+/// The response for each node.
+type SamplesByNode = BTreeMap<Arc<str>, NodeSamples>;
 
-/// Asks until the loop has gone.
-pub(super) async fn ask(asking: Asking, server: PrometheusServer) {
-    let mut fleet = match Fleet::new(asking, server) {
+/// Queries until the loop ends.
+pub(super) async fn query_all(context: Scraping, server: PrometheusServer) {
+    let mut fleet = match Fleet::new(context, server) {
         Ok(fleet) => fleet,
-        // The configuration was checked: this cannot be.
+        // The configuration was checked: this cannot fail.
         Err(why) => return tracing::error!("cluster.prometheus.url: {why}"),
     };
     loop {
-        let began = (fleet.asking.clock)();
-        if !fleet.ask(began).await {
+        let began = (fleet.context.clock)();
+        if !fleet.query_all(began).await {
             return;
         }
-        let took = (fleet.asking.clock)().saturating_sub(began);
-        sleep(jittered(fleet.asking.settings.interval).saturating_sub(took)).await;
+        let took = (fleet.context.clock)().saturating_sub(began);
+        sleep(jittered(fleet.context.settings.interval).saturating_sub(took)).await;
     }
 }
 
-/// All nodes, by what the server says.
+/// All nodes that the server reports.
 struct Fleet {
-    asking: Asking,
+    context: Scraping,
     server: PrometheusServer,
     connection: Connection,
     /// The path before `/api/v1`.
     base: String,
-    /// Each known node, and when the server last told of it.
+    /// Each known node, and when the server last reported it.
     nodes: BTreeMap<Arc<str>, (NodeTable, Duration)>,
-    /// Whether the server itself stands for the nodes.
-    is_missed: bool,
+    /// Whether the server itself was reported as silent, in place of its nodes.
+    is_server_reported: bool,
 }
 
 impl Fleet {
-    fn new(asking: Asking, server: PrometheusServer) -> Result<Self, String> {
+    fn new(context: Scraping, server: PrometheusServer) -> Result<Self, String> {
         let rest = server.url.split_once("://").map_or(&*server.url, |(_, rest)| rest);
         let (authority, base) = match rest.split_once('/') {
             Some((authority, base)) => (authority, format!("/{base}")),
             None => (rest, String::new()),
         };
         let address: PeerAddress = authority.parse()?;
-        // Without a port it is the scheme's.
+        // The default port of the scheme.
         let usual = if server.url.starts_with("https://") { 443 } else { 80 };
         let has_port = authority.trim_start_matches(address.host()).starts_with(':');
         let port = if has_port { address.port() } else { usual };
         let place = Server { host: address.host().to_owned(), port, access: server.access.clone() };
         Ok(Self {
-            asking,
+            context,
             server,
             connection: Connection::new(place),
             base,
             nodes: BTreeMap::new(),
-            is_missed: false,
+            is_server_reported: false,
         })
     }
 
-    /// Asks for all that is wanted. Returns whether anybody wants to know.
-    async fn ask(&mut self, began: Duration) -> bool {
-        let wanted = self.asking.wanted();
-        let deadline = self.asking.settings.timeout;
-        let answer = timeout(deadline, self.questions(&wanted)).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", deadline.as_millis())));
-        let now = (self.asking.clock)();
+    /// Queries all wanted series. Returns whether the loop still runs.
+    async fn query_all(&mut self, began: Duration) -> bool {
+        let wanted = self.context.wanted();
+        let deadline = self.context.settings.timeout;
+        let response = timeout(deadline, self.responses(&wanted)).await;
+        let response = response
+            .unwrap_or_else(|_| Err(format!("no answer within {} ms", deadline.as_millis())));
+        let now = (self.context.clock)();
         let took = now.saturating_sub(began);
-        let news = match answer {
-            Ok(told) if told.is_empty() => {
-                let why = "it tells of no node: give its targets the label cluster, or write \
+        let news = match response {
+            Ok(samples) if samples.is_empty() => {
+                let why = "it reports no node: give its targets the label cluster, or write \
                            cluster: {prometheus: {matchers: …}}";
-                self.miss(&format!("{}: {why}", self.server.url), &wanted, took)
+                self.report_silent(&format!("{}: {why}", self.server.url), &wanted, took)
             }
-            Ok(told) => self.take(told, &wanted, now, took),
-            Err(why) => self.miss(&format!("{}: {why}", self.server.url), &wanted, took),
+            Ok(samples) => self.take(samples, &wanted, now, took),
+            Err(why) => self.report_silent(&format!("{}: {why}", self.server.url), &wanted, took),
         };
         if news.iter().any(|one| matches!(one.news, NodeNews::Gone)) {
-            // That is said once.
-            self.asking.news.tell_surely(news).await;
+            // A removal is reported only once.
+            self.context.news.report_reliably(news).await;
             return true;
         }
-        self.asking.news.tell(news)
+        self.context.news.report(news)
     }
 
-    async fn questions(&mut self, wanted: &[Wanted]) -> Result<ToldByNode, String> {
-        let mut all = ToldByNode::new();
+    async fn responses(&mut self, wanted: &[Wanted]) -> Result<SamplesByNode, String> {
+        let mut all = SamplesByNode::new();
         for one in wanted {
-            let query = query(one, &self.asking.names, self.server.matchers.as_deref());
+            let query = query(one, &self.context.names, self.server.matchers.as_deref());
             let encoded = utf8_percent_encode(&query, NON_ALPHANUMERIC);
             let path = format!("{}/api/v1/query?query={encoded}", self.base);
             let mut body = Vec::new();
@@ -121,67 +121,75 @@ impl Fleet {
                 body.extend_from_slice(part);
                 Ok(())
             };
-            let asked =
-                Question { path: &path, accept: ACCEPT, most_bytes: MOST_BYTES, also: None };
-            self.connection.get(asked, &mut take).await?;
-            sort(&body, one, &self.server.node_label, &self.asking.names, &mut all)?;
+            let request = Question {
+                path: &path,
+                accept: ACCEPT,
+                most_bytes: MAX_RESPONSE_BYTES,
+                also: None,
+            };
+            self.connection.get(request, &mut take).await?;
+            sort(&body, one, &self.server.node_label, &self.context.names, &mut all)?;
         }
         Ok(all)
     }
 
     fn take(
         &mut self,
-        told: ToldByNode,
+        samples: SamplesByNode,
         wanted: &Arc<[Wanted]>,
         now: Duration,
         took: Duration,
     ) -> Vec<NodeReadings> {
-        let mut news = Vec::with_capacity(told.len());
-        if std::mem::take(&mut self.is_missed) {
-            news.push(has_gone(&SERVER.into()));
+        let mut news = Vec::with_capacity(samples.len());
+        if std::mem::take(&mut self.is_server_reported) {
+            news.push(removed(&SERVER.into()));
         }
-        for (name, told) in told {
+        for (name, samples) in samples {
             let room = self.nodes.len() < MOST_NODES;
             if !room && !self.nodes.contains_key(&name) {
                 continue;
             }
-            let cluster = &self.asking.names.cluster;
+            let cluster = &self.context.names.cluster;
             let node = self.nodes.entry(Arc::clone(&name));
             let (table, seen) =
                 node.or_insert_with(|| (NodeTable::new(cluster, &name, wanted), now));
             table.want(wanted);
             *seen = now;
-            news.push(table.answered(&told, took));
+            news.push(table.accept(&samples, took));
         }
-        let is_old = |seen: Duration| now.saturating_sub(seen) > MISSED_FOR;
+        let is_old = |seen: Duration| now.saturating_sub(seen) > SILENT_FOR;
         self.nodes.retain(|name, (_, seen)| {
             if is_old(*seen) {
-                news.push(has_gone(name));
+                news.push(removed(name));
             }
             !is_old(*seen)
         });
-        for (table, seen) in self.nodes.values_mut().filter(|(_, seen)| *seen != now) {
-            let _when = seen;
-            news.push(table.silent("the server does not tell of it any more", took));
+        for (table, _) in self.nodes.values_mut().filter(|(_, seen)| *seen != now) {
+            news.push(table.silent("the server no longer reports it", took));
         }
         news
     }
 
-    /// The server has not answered: all nodes are missed.
-    fn miss(&mut self, why: &str, wanted: &Arc<[Wanted]>, took: Duration) -> Vec<NodeReadings> {
+    /// The server did not respond: all nodes are silent.
+    fn report_silent(
+        &mut self,
+        why: &str,
+        wanted: &Arc<[Wanted]>,
+        took: Duration,
+    ) -> Vec<NodeReadings> {
         if self.nodes.is_empty() {
-            self.is_missed = true;
+            self.is_server_reported = true;
             let name = SERVER.into();
-            let mut table = NodeTable::new(&self.asking.names.cluster, &name, wanted);
+            let mut table = NodeTable::new(&self.context.names.cluster, &name, wanted);
             return vec![table.silent(why, took)];
         }
         self.nodes.values_mut().map(|(table, _)| table.silent(why, took)).collect()
     }
 }
 
-/// What is asked for one thing that is wanted.
+/// The query for one wanted series.
 fn query(wanted: &Wanted, names: &ClusterNames, matchers: Option<&str>) -> String {
-    // PromQL reads the escapes of JSON; those of Rust it does not.
+    // PromQL accepts the escapes of JSON, but not those of Rust.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let own = wanted.labels.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let of_cluster = match matchers {
@@ -193,13 +201,13 @@ fn query(wanted: &Wanted, names: &ClusterNames, matchers: Option<&str>) -> Strin
     format!("{}{{{}}}", wanted.name, all.join(","))
 }
 
-/// Gives each node its part of an answer. This node knows its own series better.
+/// Splits a response by node. The series of this node itself are skipped.
 fn sort(
     body: &[u8],
     wanted: &Wanted,
     node_label: &str,
     names: &ClusterNames,
-    all: &mut ToldByNode,
+    all: &mut SamplesByNode,
 ) -> Result<(), String> {
     let one = std::slice::from_ref(wanted);
     let of_metric = metric(&wanted.name).map_or(&[][..], |metric| metric.labels);
@@ -211,13 +219,13 @@ fn sort(
         }
         let is_known = all.contains_key(&**node);
         if !is_known && all.len() >= MOST_NODES {
-            // The weakest may be among those that are left out, so that nobody knows it.
+            // The weakest node may be among the skipped ones, so that no result would be valid.
             return Err(format!(
-                "it tells of more than {MOST_NODES} nodes: choose with cluster: {{prometheus: \
+                "it reports more than {MOST_NODES} nodes: choose with cluster: {{prometheus: \
                  {{matchers: …}}}}"
             ));
         }
-        // What a target is told apart by is no part of the series.
+        // Labels that distinguish targets are no part of the series.
         let labels: Vec<(&str, &str)> = sample
             .labels
             .iter()
@@ -231,13 +239,13 @@ fn sort(
             })
             .filter(|(name, _)| of_metric.contains(name))
             .collect();
-        let told = all.entry(Arc::from(&**node)).or_default();
-        told.take(&wanted.name, &labels, sample.value, one);
+        let samples = all.entry(Arc::from(&**node)).or_default();
+        samples.take(&wanted.name, &labels, sample.value, one);
     }
     Ok(())
 }
 
-/// Whether that is this node, with a port or without.
+/// Whether the name is this node's, with or without a port.
 fn is_own(node: &str, own: &str) -> bool {
     let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
     node == own || host == own
@@ -271,7 +279,7 @@ mod tests {
             {"metric":{"instance":"spark-2:9942","job":"j","node":"x"},"value":[1,"2"]},
             {"metric":{"job":"j"},"value":[1,"3"]}]}}"#;
         let wanted = Wanted { name: "uma_memory_available_bytes".into(), labels: Vec::new() };
-        let mut all = ToldByNode::new();
+        let mut all = SamplesByNode::new();
         sort(body, &wanted, "instance", &names(), &mut all).unwrap();
         let nodes: Vec<&str> = all.keys().map(|node| &**node).collect();
         assert_eq!(nodes, ["spark-2:9942"]);
@@ -289,7 +297,7 @@ mod tests {
         };
         let wanted = Wanted { name: "uma_memory_available_bytes".into(), labels: Vec::new() };
         let sorted = |nodes: usize| {
-            let mut all = ToldByNode::new();
+            let mut all = SamplesByNode::new();
             let body = fleet(nodes);
             sort(body.as_bytes(), &wanted, "instance", &names(), &mut all).map(|()| all.len())
         };

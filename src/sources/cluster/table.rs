@@ -1,4 +1,4 @@
-//! What one node says, against what it may say.
+//! The samples of one node, checked against the series table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use crate::model::{
     metric, series_of_node,
 };
 
-/// No label of anybody's is longer.
-const LONGEST_LABEL: usize = 256;
+/// The length limit of label names and values.
+const MAX_LABEL_BYTES: usize = 256;
 
-/// What tells whether a source of a node is down.
+/// The series that shows whether a source of a node is down.
 const SOURCE_UP: &str = "uma_source_up";
 
-/// One answer, as far as it is wanted.
+/// The wanted samples of one response.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    /// `None`: a value that cannot be, or two.
+pub(super) struct NodeSamples {
+    /// `None`: an impossible value, or two values.
     samples: BTreeMap<SeriesKey, Option<f64>>,
     refused: [u64; Refusal::ALL.len()],
 }
 
-impl Told {
-    /// Takes a series of the node, without those of its labels that whoever asked has given it.
+impl NodeSamples {
+    /// Adds a sample without the labels that the scraper has added.
     pub(super) fn take(
         &mut self,
         name: &str,
@@ -33,7 +33,7 @@ impl Told {
         wanted: &[Wanted],
     ) {
         let is_long =
-            labels.iter().any(|(name, value)| name.len().max(value.len()) > LONGEST_LABEL);
+            labels.iter().any(|(name, value)| name.len().max(value.len()) > MAX_LABEL_BYTES);
         if is_long {
             return self.refuse(Refusal::TooLong);
         }
@@ -69,38 +69,38 @@ impl Told {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Whether nothing that is wanted was told.
+    /// Whether the response has no wanted sample.
     pub(super) fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// Why none of it is believed, if that is so.
+    /// Why the whole response is rejected, if it is.
     fn doubt(&self) -> Option<String> {
         let of = |reason: Refusal| {
             let place = Refusal::ALL.iter().position(|known| *known == reason);
             place.and_then(|place| self.refused.get(place)).is_some_and(|count| *count > 0)
         };
         if of(Refusal::TooMany) {
-            return Some(format!("it tells of more than {MOST_SERIES_OF_A_NODE} series"));
+            return Some(format!("it has more than {MOST_SERIES_OF_A_NODE} series"));
         }
-        of(Refusal::TooLong).then(|| format!("it has labels of more than {LONGEST_LABEL} bytes"))
+        of(Refusal::TooLong).then(|| format!("it has labels of more than {MAX_LABEL_BYTES} bytes"))
     }
 
-    /// Whether that source of the node is down.
+    /// Whether this source of the node is down.
     fn is_down(&self, source: &str) -> bool {
         let up = SeriesKey::new(SOURCE_UP, &[("source", source)]);
         matches!(self.samples.get(&up), Some(Some(up)) if *up == 0.0)
     }
 }
 
-/// The series of one node that are known.
+/// The known series of one node.
 #[derive(Debug)]
 pub(super) struct NodeTable {
     cluster: Arc<str>,
     node: Arc<str>,
     wanted: Arc<[Wanted]>,
     schema: Arc<Schema>,
-    /// As the node calls them.
+    /// Keys with the labels of the node itself.
     keys: Vec<SeriesKey>,
     places: HashMap<SeriesKey, usize>,
 }
@@ -117,33 +117,34 @@ impl NodeTable {
         }
     }
 
-    /// From now on other series are wanted.
+    /// Replaces the wanted series.
     pub(super) fn want(&mut self, wanted: &Arc<[Wanted]>) {
         if !Arc::ptr_eq(&self.wanted, wanted) {
             *self = Self::new(&self.cluster, &self.node, wanted);
         }
     }
 
-    /// What an answer comes to.
-    pub(super) fn answered(&mut self, told: &Told, took: Duration) -> NodeReadings {
-        let refused = told.refusals();
-        if let Some(doubt) = told.doubt() {
+    /// The readings from a response.
+    pub(super) fn accept(&mut self, response: &NodeSamples, took: Duration) -> NodeReadings {
+        let refused = response.refusals();
+        if let Some(doubt) = response.doubt() {
             return NodeReadings { refused, ..self.silent(&doubt, took) };
         }
-        let unknown = self.unknown_of(told);
+        let unknown = self.unknown_of(response);
         if self.keys.len() > 2 * MOST_SERIES_OF_A_NODE {
             *self = Self::new(&self.cluster, &self.node, &self.wanted);
         }
         let is_new = |key: &&SeriesKey| !self.places.contains_key(*key);
         let fresh: Vec<SeriesKey> =
-            told.samples.keys().chain(&unknown).filter(is_new).cloned().collect();
+            response.samples.keys().chain(&unknown).filter(is_new).cloned().collect();
         self.add(fresh);
-        let value = |key: &SeriesKey| match told.samples.get(key) {
+        let value = |key: &SeriesKey| match response.samples.get(key) {
             Some(Some(value)) => Reading::Value(*value),
             Some(None) => Reading::Failed,
-            // What is not told is not there, unless nobody can tell.
+            // A missing sample is unsupported, unless its source is down.
             None => {
-                match metric(&key.name).is_some_and(|metric| told.is_down(metric.source.name())) {
+                match metric(&key.name).is_some_and(|metric| response.is_down(metric.source.name()))
+                {
                     true => Reading::Failed,
                     false => Reading::Unsupported,
                 }
@@ -154,7 +155,7 @@ impl NodeTable {
         NodeReadings { node: Arc::clone(&self.node), news, took, refused }
     }
 
-    /// That there was no answer. What would be in it is unknown, known or not.
+    /// The readings without a response: all wanted series are unknown.
     pub(super) fn silent(&mut self, why: &str, took: Duration) -> NodeReadings {
         let is_unknown = |wanted: &&Wanted| {
             wanted.name.as_ref() != SOURCE_UP
@@ -166,15 +167,15 @@ impl NodeTable {
         NodeReadings { node: Arc::clone(&self.node), news, took, refused: Vec::new() }
     }
 
-    /// What is wanted, is not told, and comes from a source that is down.
-    fn unknown_of(&self, told: &Told) -> Vec<SeriesKey> {
-        let is_told = |wanted: &Wanted| {
-            let mut keys = told.samples.keys().chain(&self.keys);
+    /// Wanted series without a sample whose source is down.
+    fn unknown_of(&self, response: &NodeSamples) -> Vec<SeriesKey> {
+        let is_reported = |wanted: &Wanted| {
+            let mut keys = response.samples.keys().chain(&self.keys);
             keys.any(|key| wanted.is(&key.name, &key.labels))
         };
         let is_unknown = |wanted: &&Wanted| {
             let source = metric(&wanted.name).map(|metric| metric.source.name());
-            source.is_some_and(|source| told.is_down(source)) && !is_told(wanted)
+            source.is_some_and(|source| response.is_down(source)) && !is_reported(wanted)
         };
         self.wanted.iter().filter(is_unknown).map(Wanted::series).collect()
     }
@@ -194,7 +195,7 @@ impl NodeTable {
     }
 }
 
-/// Within bounds, and without what a terminal would obey.
+/// Limits the length, and replaces control characters, which a terminal would execute.
 pub(super) fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().take(300).map(printable).collect()

@@ -22,7 +22,7 @@ pub(super) fn uptime() -> Duration {
 /// What a fake node does with a connection.
 type Behaviour = Arc<dyn Fn(&str, &mut TcpStream) + Send + Sync>;
 
-/// Answers each request as it is told now; `None`: the connection is closed.
+/// Sends the current response to each request; `None`: the connection is closed.
 pub(super) fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -49,7 +49,7 @@ pub(super) fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'st
 pub(super) fn answer(stream: &mut TcpStream, head: &str, body: &str) {
     let length = body.len();
     let text = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\n\r\n{body}");
-    let _gone = stream.write_all(text.as_bytes());
+    let _ = stream.write_all(text.as_bytes());
 }
 
 fn metrics(body: &'static str) -> String {
@@ -108,11 +108,11 @@ impl Watching {
             self.watch.take(&mut seen);
             for observation in seen {
                 let Observation::Cluster(readings) = observation else { panic!() };
-                for told in readings.nodes {
-                    if is_it(&told) {
-                        return told;
+                for readings in readings.nodes {
+                    if is_it(&readings) {
+                        return readings;
                     }
-                    last = Some(told);
+                    last = Some(readings);
                 }
             }
             assert!(uptime() - begin < LONG, "nothing of it came; last: {last:?}");
@@ -121,18 +121,18 @@ impl Watching {
     }
 
     fn silence(&mut self) -> String {
-        let told = self.next(|told| matches!(told.news, NodeNews::Silent { .. }));
-        let NodeNews::Silent { why, .. } = told.news else { panic!() };
+        let readings = self.next(|readings| matches!(readings.news, NodeNews::Silent { .. }));
+        let NodeNews::Silent { why, .. } = readings.news else { panic!() };
         why.to_string()
     }
 
     fn values(&mut self) -> Vec<(String, Reading<f64>)> {
-        values(&self.next(|told| matches!(told.news, NodeNews::Answered { .. })))
+        values(&self.next(|readings| matches!(readings.news, NodeNews::Answered { .. })))
     }
 }
 
-fn values(told: &NodeReadings) -> Vec<(String, Reading<f64>)> {
-    let NodeNews::Answered { schema, values } = &told.news else { panic!("{told:?}") };
+fn values(readings: &NodeReadings) -> Vec<(String, Reading<f64>)> {
+    let NodeNews::Answered { schema, values } = &readings.news else { panic!("{readings:?}") };
     schema.series.iter().map(ToString::to_string).zip(values.iter().copied()).collect()
 }
 
@@ -145,10 +145,10 @@ fn what_is_wanted_is_told_under_the_nodes_name() {
     let peer = metrics(
         "# TYPE x gauge\numa_memory_free_bytes{node=\"liar\",cluster=\"liar\"} 5\nother{ 1\n",
     );
-    let told = Watching::new(settings(&[&peer])).values();
+    let readings = Watching::new(settings(&[&peer])).values();
     let name =
         format!("uma_memory_free_bytes{{cluster=\"c\",exported_node=\"liar\",node=\"{peer}\"}}");
-    assert_eq!(told, [(name, Reading::Value(5.0))]);
+    assert_eq!(readings, [(name, Reading::Value(5.0))]);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn one_connection_is_kept_and_one_that_was_closed_is_made_anew() {
     });
     let mut watching = Watching::new(settings(&[&peer]));
     for _ in 0..7 {
-        watching.next(|told| matches!(told.news, NodeNews::Answered { .. }));
+        watching.next(|readings| matches!(readings.news, NodeNews::Answered { .. }));
     }
     let (connections, requests) = *connections.lock().unwrap();
     assert!(requests >= 7 && connections < requests, "{connections} for {requests}");
@@ -184,15 +184,15 @@ fn nothing_that_a_peer_does_is_waited_for() {
     let hangs = why(|_, _| thread::sleep(LONG));
     assert!(hangs.contains("no answer within 150 ms"), "{hangs}");
     let drips = why(|_, stream| {
-        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(b"u").is_ok() {
             thread::sleep(Duration::from_millis(20));
         }
     });
     assert!(drips.contains("no answer within"), "{drips}");
     let breaks_off = why(|_, stream| {
-        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\numa");
-        let _gone = stream.shutdown(std::net::Shutdown::Both);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\numa");
+        let _ = stream.shutdown(std::net::Shutdown::Both);
     });
     assert!(breaks_off.contains("breaks off"), "{breaks_off}");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -206,11 +206,11 @@ fn what_is_no_answer_is_none() {
         ("302 Found\r\nlocation: http://127.0.0.1:1/", "", "it answers 302"),
         ("401 Unauthorized", "", "it wants other credentials"),
         ("500 Internal Server Error", "", "it answers 500"),
-        ("200 OK", "<html>\n", "nothing of its answer is umawarden's"),
+        ("200 OK", "<html>\n", "its response has no series of umawarden"),
         ("200 OK", "uma_memory_free_bytes x\n", "no metrics: line 1: it has no value"),
     ] {
-        let told = why(move |_, stream| answer(stream, head, body));
-        assert!(told.contains(expected), "{head}: {told}");
+        let readings = why(move |_, stream| answer(stream, head, body));
+        assert!(readings.contains(expected), "{head}: {readings}");
     }
 }
 
@@ -219,23 +219,23 @@ fn a_million_series_are_not_read() {
     let mut long = settings(&[]);
     long.timeout = Duration::from_secs(20);
     long.interval = Duration::from_secs(30);
-    let told = |body: String| {
+    let readings = |body: String| {
         let peer = serve(move |_, stream| answer(stream, "200 OK", &body));
         let mut settings = long.clone();
         settings.peers = vec![peer.parse().unwrap()];
         Watching::new(settings).next(
-            |told| !matches!(&told.news, NodeNews::Silent { why, .. } if why.contains("within")),
+            |readings| !matches!(&readings.news, NodeNews::Silent { why, .. } if why.contains("within")),
         )
     };
     let line = |number: usize| format!("uma_memory_free_bytes{{x=\"{number}\"}} 1\n");
-    let many = told((0..1_000_000).map(line).collect());
+    let many = readings((0..1_000_000).map(line).collect());
     let NodeNews::Silent { why, .. } = &many.news else { panic!("{many:?}") };
     assert!(why.contains("longer than 4 MiB"), "{why}");
-    let more = told((0..1_000).map(line).collect());
+    let more = readings((0..1_000).map(line).collect());
     let NodeNews::Silent { why, schema } = &more.news else { panic!("{more:?}") };
     assert!(why.contains("more than 150 series") && schema.series.len() < 10, "{why}");
     assert_eq!(more.refused, [(Refusal::TooMany, 850)]);
-    let wide = told(format!("uma_memory_free_bytes{{x=\"{}\"}} 1\n", "y".repeat(300)));
+    let wide = readings(format!("uma_memory_free_bytes{{x=\"{}\"}} 1\n", "y".repeat(300)));
     assert!(matches!(wide.news, NodeNews::Silent { .. }), "{wide:?}");
 }
 
@@ -248,9 +248,10 @@ fn a_value_that_cannot_be_is_a_reading_that_failed() {
          2\numa_memory_contiguous_bytes{block=\"e\"} 7\n",
     );
     let mut watching = Watching::new(settings(&[&peer]));
-    let told = watching.next(|told| matches!(told.news, NodeNews::Answered { .. }));
-    assert_eq!(told.refused, [(Refusal::Impossible, 4), (Refusal::Twice, 1)]);
-    let known: Vec<_> = values(&told).into_iter().filter(|(_, v)| *v != Reading::Failed).collect();
+    let readings = watching.next(|readings| matches!(readings.news, NodeNews::Answered { .. }));
+    assert_eq!(readings.refused, [(Refusal::Impossible, 4), (Refusal::Twice, 1)]);
+    let known: Vec<_> =
+        values(&readings).into_iter().filter(|(_, v)| *v != Reading::Failed).collect();
     assert_eq!(known.len(), 1);
     assert_eq!(known[0].1, Reading::Value(7.0));
 }
@@ -262,24 +263,24 @@ fn what_a_node_cannot_read_is_unknown_and_what_it_has_not_is_not_there() {
     let peer = serve(move |_, stream| answer(stream, "200 OK", &body.lock().unwrap()));
     let mut watching = Watching::new(settings(&[&peer]));
     assert_eq!(watching.values()[0].1, Reading::Value(5.0));
-    let free = |told: &NodeReadings| {
-        values(told).into_iter().find(|(name, _)| name.contains(FREE)).unwrap().1
+    let free = |readings: &NodeReadings| {
+        values(readings).into_iter().find(|(name, _)| name.contains(FREE)).unwrap().1
     };
-    let is = |told: &NodeReadings, up: bool, reading| {
-        matches!(told.news, NodeNews::Answered { .. })
-            && values(told).iter().any(|(name, value)| {
+    let is = |readings: &NodeReadings, up: bool, reading| {
+        matches!(readings.news, NodeNews::Answered { .. })
+            && values(readings).iter().any(|(name, value)| {
                 name.contains("uma_source_up") && *value == Reading::Value(f64::from(up))
             })
-            && free(told) == reading
+            && free(readings) == reading
     };
     *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 0\n".to_owned();
-    watching.next(|told| is(told, false, Reading::Failed));
+    watching.next(|readings| is(readings, false, Reading::Failed));
     *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 1\n".to_owned();
-    watching.next(|told| is(told, true, Reading::Unsupported));
+    watching.next(|readings| is(readings, true, Reading::Unsupported));
     // One of which nothing was known before its source failed.
     let down = metrics("uma_source_up{source=\"buddyinfo\"} 0\numa_memory_free_bytes 1\n");
-    let told = Watching::new(settings(&[&down])).values();
-    let contiguous = told.iter().find(|(name, _)| name.contains("contiguous")).unwrap();
+    let readings = Watching::new(settings(&[&down])).values();
+    let contiguous = readings.iter().find(|(name, _)| name.contains("contiguous")).unwrap();
     assert_eq!(contiguous.1, Reading::Failed);
 }
 
@@ -288,8 +289,8 @@ fn this_node_is_known_among_its_peers() {
     let peer = serve(|_, stream| {
         answer(stream, "200 OK\r\numawarden-instance: me", "uma_memory_free_bytes 5\n");
     });
-    let told = Watching::new(settings(&[&peer])).next(|_| true);
-    assert_eq!(told.news, NodeNews::Gone);
+    let readings = Watching::new(settings(&[&peer])).next(|_| true);
+    assert_eq!(readings.news, NodeNews::Gone);
 }
 
 #[test]
@@ -298,7 +299,7 @@ fn credentials_are_sent_and_read_from_files() {
     let file = folder.path().join("key");
     fs::write(&file, "secret\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let asked = |credentials| {
+    let scraped = |credentials| {
         let peer = serve(|request, stream| {
             let line =
                 request.lines().find(|line| line.to_lowercase().starts_with("authorization"));
@@ -315,12 +316,12 @@ fn credentials_are_sent_and_read_from_files() {
     };
     let basic = Credentials::Basic { username: "u".to_owned(), password: file.clone() };
     for credentials in [Credentials::Bearer(file), basic] {
-        let told = asked(Some(credentials));
-        assert!(matches!(told, NodeNews::Answered { .. }), "{told:?}");
+        let readings = scraped(Some(credentials));
+        assert!(matches!(readings, NodeNews::Answered { .. }), "{readings:?}");
     }
-    assert!(matches!(asked(None), NodeNews::Silent { .. }));
+    assert!(matches!(scraped(None), NodeNews::Silent { .. }));
     let missing = Credentials::Bearer("/nonexistent/key".into());
-    let NodeNews::Silent { why, .. } = asked(Some(missing)) else { panic!() };
+    let NodeNews::Silent { why, .. } = scraped(Some(missing)) else { panic!() };
     assert!(why.contains("/nonexistent/key cannot be read"), "{why}");
 }
 
@@ -332,24 +333,24 @@ fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
     let mut settings = settings(&[]);
     settings.files = vec![pattern.clone()];
     let mut discovery = Discovery::new(&settings);
-    let found = discovery.look();
+    let found = discovery.discover();
     assert!(found.faults[0].1.contains("there is no such file"), "{found:?}");
     fs::write(&file, "- targets: [127.0.0.1:1, 127.0.0.1:2]\n").unwrap();
-    let found = discovery.look();
+    let found = discovery.discover();
     assert_eq!((found.peers.len(), found.faults.len()), (2, 0));
     fs::write(&file, "- targets: 5\n").unwrap();
-    let found = discovery.look();
+    let found = discovery.discover();
     assert_eq!((found.peers.len(), found.faults.len()), (2, 0));
     assert!(found.remarks[0].contains("stay"), "{found:?}");
     fs::write(&file, "- targets: [127.0.0.1:1]\n  labels: {node: one}\n").unwrap();
-    assert_eq!(&**discovery.look().peers[0].name(), "one");
+    assert_eq!(&**discovery.discover().peers[0].name(), "one");
     let many: Vec<String> = (1..100).map(|port| format!("127.0.0.1:{port}")).collect();
     fs::write(&file, format!("- targets: [{}]\n", many.join(", "))).unwrap();
-    let found = discovery.look();
+    let found = discovery.discover();
     assert_eq!(found.peers.len(), 64);
     let (what, why) = &found.faults[0];
     assert_eq!(&**what, "nodes beyond 64", "who is left out is unknown, not absent");
-    assert!(why.starts_with("35 of them are not asked"), "{why}");
+    assert!(why.starts_with("35 of them are not scraped"), "{why}");
 }
 
 #[test]
@@ -372,7 +373,7 @@ fn a_folder_that_nobody_can_look_into_may_hold_nodes() {
         // Root may look into everything: the thread that looks is nobody's.
         let looking = thread::spawn(move || {
             let _is_not_root = rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534));
-            discovery.look()
+            discovery.discover()
         });
         looking.join().unwrap()
     };
@@ -400,22 +401,26 @@ fn who_leaves_the_file_is_gone_and_who_comes_is_asked() {
     let mut settings = settings(&[]);
     settings.files = vec![file.clone()];
     let mut watching = Watching::new(settings);
-    watching.next(|told| *told.node == *one && matches!(told.news, NodeNews::Answered { .. }));
+    watching.next(|readings| {
+        *readings.node == *one && matches!(readings.news, NodeNews::Answered { .. })
+    });
     write(&two);
-    watching.next(|told| *told.node == *one && told.news == NodeNews::Gone);
-    watching.next(|told| *told.node == *two && matches!(told.news, NodeNews::Answered { .. }));
+    watching.next(|readings| *readings.node == *one && readings.news == NodeNews::Gone);
+    watching.next(|readings| {
+        *readings.node == *two && matches!(readings.news, NodeNews::Answered { .. })
+    });
 }
 
 #[test]
 fn every_address_of_a_name_is_a_node() {
     let mut settings = settings(&[]);
     settings.dns = vec!["localhost:4711".parse().unwrap()];
-    let found = Discovery::new(&settings).look();
+    let found = Discovery::new(&settings).discover();
     let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();
     assert!(names.contains(&"127.0.0.1:4711".to_owned()), "{found:?}");
     settings.dns = vec!["no-such-host.invalid:1".parse().unwrap()];
-    let found = Discovery::new(&settings).look();
-    assert!(found.faults[0].1.contains("cannot be looked up"), "{found:?}");
+    let found = Discovery::new(&settings).discover();
+    assert!(found.faults[0].1.contains("cannot be resolved"), "{found:?}");
 }
 
 #[test]
@@ -423,7 +428,7 @@ fn two_names_of_one_place_are_one_node_and_one_name_of_two_places_is_two() {
     let mut settings = settings(&["127.0.0.1:1", "127.0.0.1:2"]);
     let named = |place: &str| place.parse::<PeerAddress>().unwrap().named("a".into());
     settings.peers = vec![named("127.0.0.1:1"), named("127.0.0.1:2"), named("127.0.0.1:2")];
-    let found = Discovery::new(&settings).look();
+    let found = Discovery::new(&settings).discover();
     let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["a", "127.0.0.1:2"]);
 }
@@ -468,36 +473,41 @@ fn a_prometheus_tells_of_all_nodes_and_its_silence_is_theirs() {
         }
     });
     let mut watching = Watching::new(of_server(&address));
-    let told = watching.next(|_| true);
-    let NodeNews::Silent { why, schema } = told.news else { panic!() };
-    assert!(why.contains("it answers 503") && &*told.node == "prometheus", "{why}");
-    assert_eq!(schema.series.len(), 2, "what would be told is unknown");
+    let readings = watching.next(|_| true);
+    let NodeNews::Silent { why, schema } = readings.news else { panic!() };
+    assert!(why.contains("it answers 503") && &*readings.node == "prometheus", "{why}");
+    assert_eq!(schema.series.len(), 2, "the wanted series are unknown");
     *is_up.lock().unwrap() = true;
-    watching.next(|told| &*told.node == "prometheus" && told.news == NodeNews::Gone);
-    let told = watching.next(|told| &*told.node == "odd:1");
-    assert_eq!(values(&told)[0].1, Reading::Failed);
-    let told = watching.next(|told| &*told.node == "there:1");
+    watching.next(|readings| &*readings.node == "prometheus" && readings.news == NodeNews::Gone);
+    let readings = watching.next(|readings| &*readings.node == "odd:1");
+    assert_eq!(values(&readings)[0].1, Reading::Failed);
+    let readings = watching.next(|readings| &*readings.node == "there:1");
     let name = "uma_memory_free_bytes{cluster=\"c\",node=\"there:1\"}".to_owned();
-    assert_eq!(values(&told), [(name, Reading::Value(5.0))]);
+    assert_eq!(values(&readings), [(name, Reading::Value(5.0))]);
     *is_up.lock().unwrap() = false;
-    watching.next(|told| &*told.node == "there:1" && matches!(told.news, NodeNews::Silent { .. }));
+    watching.next(|readings| {
+        &*readings.node == "there:1" && matches!(readings.news, NodeNews::Silent { .. })
+    });
 }
 
 #[test]
 fn a_node_that_the_server_has_lost_is_missed() {
     let nodes = Arc::new(Mutex::new(vec![("one:1", "5"), ("two:1", "6")]));
-    let told = Arc::clone(&nodes);
+    let readings = Arc::clone(&nodes);
     let address = serve(move |request, stream| {
         let is_free = request.contains("free");
-        let body = if is_free { vector(&told.lock().unwrap()) } else { vector(&[]) };
+        let body = if is_free { vector(&readings.lock().unwrap()) } else { vector(&[]) };
         answer(stream, "200 OK", &body);
     });
     let mut watching = Watching::new(of_server(&address));
-    watching.next(|told| &*told.node == "two:1" && matches!(told.news, NodeNews::Answered { .. }));
+    watching.next(|readings| {
+        &*readings.node == "two:1" && matches!(readings.news, NodeNews::Answered { .. })
+    });
     nodes.lock().unwrap().pop();
-    let told = watching
-        .next(|told| &*told.node == "two:1" && !matches!(told.news, NodeNews::Answered { .. }));
-    assert!(matches!(told.news, NodeNews::Silent { .. }), "{told:?}");
+    let readings = watching.next(|readings| {
+        &*readings.node == "two:1" && !matches!(readings.news, NodeNews::Answered { .. })
+    });
+    assert!(matches!(readings.news, NodeNews::Silent { .. }), "{readings:?}");
 }
 
 #[test]
@@ -507,25 +517,25 @@ fn what_the_server_says_is_within_bounds() {
         ("{\"status\":\"error\",\"error\":\"no\"}", "the server refuses: no"),
     ] {
         let address = serve(move |_, stream| answer(stream, "200 OK", body));
-        let told = Watching::new(of_server(&address)).silence();
-        assert!(told.contains(expected), "{told}");
+        let readings = Watching::new(of_server(&address)).silence();
+        assert!(readings.contains(expected), "{readings}");
     }
     let endless = serve(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\n\r\n{\"status\":\"success\",\"data\":";
-        let _gone = stream.write_all(head.as_bytes());
+        let _ = stream.write_all(head.as_bytes());
         while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
     });
-    let told = Watching::new(of_server(&endless)).silence();
-    assert!(told.contains("the answer is longer than 16 MiB"), "{told}");
+    let readings = Watching::new(of_server(&endless)).silence();
+    assert!(readings.contains("the answer is longer than 16 MiB"), "{readings}");
 }
 
 #[test]
 fn a_prometheus_that_tells_of_no_node_is_silent_and_does_not_mean_that_there_is_none() {
     let address = serve(|_request, stream| answer(stream, "200 OK", &vector(&[])));
     let mut watching = Watching::new(of_server(&address));
-    let told = watching.next(|_| true);
-    let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
-    assert!(why.contains("it tells of no node"), "{why}");
+    let readings = watching.next(|_| true);
+    let NodeNews::Silent { why, .. } = readings.news else { panic!("{readings:?}") };
+    assert!(why.contains("it reports no node"), "{why}");
 }
 
 #[test]
@@ -535,8 +545,8 @@ fn another_node_of_this_ones_name_is_told_and_not_taken_for_this_one() {
     });
     let mut peers = settings(&[&address]);
     peers.peers[0] = peers.peers[0].clone().named("here".into());
-    let told = Watching::new(peers).next(|_| true);
-    let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
+    let readings = Watching::new(peers).next(|_| true);
+    let NodeNews::Silent { why, .. } = readings.news else { panic!("{readings:?}") };
     assert!(why.contains("another node has this one's name"), "{why}");
 }
 
