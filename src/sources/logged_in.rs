@@ -1,8 +1,8 @@
-//! Who is logged in, asked of logind, or utmp(5) where there is none, while somebody wants to know:
-//! a reboot is thought of.
+//! Logged-in users, from logind or, without it, utmp(5). They are read only while a reboot is
+//! considered.
 //!
-//! A thread asks, from when that is first wanted. The loop only takes what was found, and is told
-//! that nobody knows when nothing comes.
+//! A thread reads them, from the first request on. The loop only takes the results, and reports a
+//! failure if none arrives.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -10,74 +10,76 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::model::{LoggedInReadings, Observation, Reading};
-use crate::supervisors::logged_in::{LoggedInPlaces, look};
+use crate::supervisors::logged_in::{LoggedInPlaces, read_users};
 
-/// Between two looks, while it is wanted.
-const EVERY: Duration = Duration::from_secs(10);
+/// Interval between two reads, while wanted.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A look bounds itself far below this.
-const LOOK_TAKES: Duration = Duration::from_secs(30);
+/// A read limits itself far below this time.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What may wait for the loop; more is dropped, and seen again at the next look.
-const NEWS: usize = 4;
+/// Capacity of the queue to the loop. A result that does not fit is dropped; the next read repeats
+/// it.
+const QUEUE: usize = 4;
 
-/// The loop's end of the thread.
+/// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct LoggedInWatch {
     places: LoggedInPlaces,
     clock: fn() -> Duration,
     thread: Option<Thread>,
     is_wanted: bool,
-    /// When something was last told, or first wanted.
-    heard: Duration,
+    /// The last result, or the begin of the interest in one.
+    last_report: Duration,
 }
 
 #[derive(Debug)]
 struct Thread {
-    /// Whether it is wanted from now on.
+    /// Whether results are wanted from now on.
     wants: Sender<bool>,
     news: Receiver<LoggedInReadings>,
 }
 
 impl LoggedInWatch {
-    /// Nothing is started before it is wanted.
+    /// Starts no thread before results are wanted.
     pub fn new(places: LoggedInPlaces, clock: fn() -> Duration) -> Self {
-        Self { places, clock, thread: None, is_wanted: false, heard: Duration::ZERO }
+        Self { places, clock, thread: None, is_wanted: false, last_report: Duration::ZERO }
     }
 
-    /// Whether somebody wants to know. The first look comes at once. Never waits.
+    /// Sets whether results are wanted. The first read starts at once. Never waits.
     pub fn want(&mut self, now: Duration, is_wanted: bool) {
         if is_wanted == self.is_wanted {
             return;
         }
         self.is_wanted = is_wanted;
-        self.heard = now;
+        self.last_report = now;
         if self.thread.is_none() {
             match start(self.places.clone(), self.clock) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
-                    tracing::error!("cannot start the thread that looks who is logged in: {error}");
+                    tracing::error!("cannot start the thread logged-in-watch: {error}");
                 }
             }
         }
         if let Some(thread) = &self.thread {
-            // One that has ended is told by its silence.
-            let _ended = thread.wants.send(is_wanted);
+            // A thread that has ended is noticed by its silence.
+            let _ = thread.wants.send(is_wanted);
         }
     }
 
-    /// What is new. Never waits.
+    /// Takes the new result without waiting.
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         let news = self.thread.iter().flat_map(|thread| thread.news.try_iter());
-        // Only the last is true.
+        // Only the newest result is current.
         if let Some(readings) = news.last() {
-            self.heard = now;
+            self.last_report = now;
             out.push(Observation::LoggedIn(Box::new(readings)));
         }
-        let silent = now.saturating_sub(self.heard);
-        if self.is_wanted && silent >= EVERY.saturating_add(LOOK_TAKES) {
-            self.heard = now;
-            let why = format!("looking who is logged in has not ended for {} s", silent.as_secs());
+        let silent = now.saturating_sub(self.last_report);
+        if self.is_wanted && silent >= INTERVAL.saturating_add(READ_TIMEOUT) {
+            self.last_report = now;
+            let why =
+                format!("reading the logged-in users has not ended for {} s", silent.as_secs());
             out.push(Observation::LoggedIn(Box::new(LoggedInReadings {
                 at: now,
                 users: Reading::Failed,
@@ -89,14 +91,14 @@ impl LoggedInWatch {
 
 fn start(places: LoggedInPlaces, clock: fn() -> Duration) -> io::Result<Thread> {
     let (wants, wanted) = channel();
-    let (to, news) = sync_channel(NEWS);
-    let run = move || look_while(&places, clock, &wanted, &to);
+    let (to, news) = sync_channel(QUEUE);
+    let run = move || read_while_wanted(&places, clock, &wanted, &to);
     Builder::new().name("logged-in-watch".to_owned()).spawn(run)?;
     Ok(Thread { wants, news })
 }
 
-/// Looks while it is wanted; ends with whoever may want it.
-fn look_while(
+/// Reads while results are wanted; ends with the watch.
+fn read_while_wanted(
     places: &LoggedInPlaces,
     clock: fn() -> Duration,
     wanted: &Receiver<bool>,
@@ -104,18 +106,18 @@ fn look_while(
 ) {
     let mut is_wanted = false;
     loop {
-        let said = match is_wanted {
-            true => wanted.recv_timeout(EVERY),
+        let message = match is_wanted {
+            true => wanted.recv_timeout(INTERVAL),
             false => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
-        match said {
+        match message {
             Ok(wants) => is_wanted = wants,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         if is_wanted {
-            // What the loop has not taken yet is seen again.
-            let _full = to.try_send(look(places, clock()));
+            // The queue is full. The next read repeats the result.
+            let _ = to.try_send(read_users(places, clock()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One file per thing watched.
+//! Readers of the machine: a file for each observed thing.
 
 mod bounded;
 pub mod cluster;
@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 
-/// Whether a folder is a procfs: what the kernel tells beside its files belongs to it then.
+/// Whether a folder is a procfs: only then do other interfaces of this kernel belong to it.
 pub fn is_procfs(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC)
 }

@@ -1,4 +1,4 @@
-//! This process itself, as other Prometheus exporters tell it.
+//! The figures of this process, with the names of other Prometheus exporters.
 
 #[cfg(test)]
 mod tests;

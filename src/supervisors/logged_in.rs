@@ -1,7 +1,7 @@
-//! Who is logged in: as logind tells, or utmp(5) where there is no logind.
+//! Logged-in users, from logind or, on machines without it, from utmp(5).
 //!
-//! logind that is there and does not answer is not passed over: what it would have said is not
-//! known, and the file beside it may be empty.
+//! A logind that does not respond is not replaced by utmp(5): its users are unknown, and the file
+//! may be empty.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -17,37 +17,37 @@ use super::{NotEnded, within};
 use crate::model::{LoggedIn, LoggedInReadings, Reading};
 use crate::parse::utmp::{Layout, Login, MOST_BYTES, logins};
 
-/// How long all calls together may take.
-const LOOKING_TAKES: Duration = Duration::from_secs(10);
+/// Limit of all calls together.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many are named; more make no difference.
+/// The most users that are listed.
 const MOST_NAMED: usize = 64;
 
-/// Where to look.
+/// Sources of the logged-in users.
 #[derive(Clone, Debug)]
 pub struct LoggedInPlaces {
-    /// Where logind is reached.
+    /// The bus of logind.
     pub bus: Bus,
-    /// utmp(5), where there is no logind.
+    /// The utmp(5) file, for machines without logind.
     pub utmp: PathBuf,
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
 }
 
-/// Where utmp(5) is on all distributions.
+/// The path of utmp(5) on all distributions.
 pub const UTMP: &str = "/run/utmp";
 
-/// Looks. Ends within seconds, whatever hangs.
-pub fn look(places: &LoggedInPlaces, at: Duration) -> LoggedInReadings {
+/// Reads the logged-in users. Returns within seconds, even if logind hangs.
+pub fn read_users(places: &LoggedInPlaces, at: Duration) -> LoggedInReadings {
     let bus = places.bus.clone();
-    let asked = within("logged-in", LOOKING_TAKES, move || async move {
+    let sessions = within("logged-in", READ_TIMEOUT, move || async move {
         Logind::connect(&bus).await?.sessions().await
     });
-    let users = match asked {
+    let users = match sessions {
         Ok(Ok((sessions, is_more))) => Ok(Some(of_logind(&sessions, is_more))),
         Ok(Err(BusError::Absent(_))) => of_utmp(places),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(NotEnded::TimedOut) => Err("logind has not answered in time".to_owned()),
+        Err(NotEnded::TimedOut) => Err("logind has not responded within 10 s".to_owned()),
         Err(NotEnded::Broken(why)) => Err(why),
     };
     match users {
@@ -64,7 +64,7 @@ fn of_logind(sessions: &[Session], is_more: bool) -> Vec<LoggedIn> {
     let people = sessions.iter().filter(|session| session.is_of_a_person());
     let mut users: Vec<LoggedIn> = people.map(person).collect();
     if is_more {
-        // Among so many sessions those that were not looked at may be of people.
+        // The sessions that were not examined may belong to people.
         users.push(LoggedIn { user: "others".into(), terminal: None, since: None });
     }
     users
@@ -79,15 +79,15 @@ fn person(session: &Session) -> LoggedIn {
     }
 }
 
-/// `None`: there is no such file, so that nobody keeps a list.
+/// `None`: the file does not exist.
 fn of_utmp(places: &LoggedInPlaces) -> Result<Option<Vec<LoggedIn>>, String> {
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", places.utmp.display());
+    let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", places.utmp.display());
     let text = match read(&places.utmp) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(told(&error)),
+        Err(error) => return Err(describe(&error)),
     };
-    let all = logins(&text, Layout::NATIVE).map_err(|error| told(&error))?;
+    let all = logins(&text, Layout::NATIVE).map_err(|error| describe(&error))?;
     let alive = all.into_iter().filter(|login| may_live(&places.procfs, login));
     let user = |login: Login| LoggedIn {
         user: login.user.into(),
@@ -97,7 +97,7 @@ fn of_utmp(places: &LoggedInPlaces) -> Result<Option<Vec<LoggedIn>>, String> {
     Ok(Some(alive.take(MOST_NAMED).map(user).collect()))
 }
 
-/// A record whose process has gone was left behind. Doubt is life.
+/// A record whose process is gone is stale. A record in doubt is kept.
 fn may_live(procfs: &Path, login: &Login) -> bool {
     let is_procfs = procfs.join("self").symlink_metadata().is_ok();
     let process = fs::symlink_metadata(procfs.join(login.pid.to_string()));
@@ -106,7 +106,7 @@ fn may_live(procfs: &Path, login: &Login) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe in its place must not hold anybody up.
+    // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {

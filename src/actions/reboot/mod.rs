@@ -30,7 +30,7 @@ use crate::model::{
     RebootOrder, RebootWay, Verdict, counted,
 };
 use crate::supervisors::NotEnded;
-use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, look};
+use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, read_users};
 use crate::supervisors::logind::Bus;
 
 /// What a file or a terminal may take.
@@ -180,7 +180,7 @@ impl Rebooter {
             utmp: self.utmp.clone(),
             procfs: self.procfs.clone(),
         };
-        let found = look(&places, Duration::ZERO);
+        let found = read_users(&places, Duration::ZERO);
         let users = match found.users {
             Reading::Value(users) if users.is_empty() => return "nobody is logged in".to_owned(),
             Reading::Value(users) => users,

@@ -19,7 +19,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// A just opened device stands at the oldest record of the ring.
+    /// A device starts at the oldest record of the ring.
     pub(super) fn new(file: File) -> Self {
         Self { file, buffer: Box::new([0; RECORD_BYTES]) }
     }
@@ -40,8 +40,8 @@ impl Device {
                 Ok(0) => return Ok(ReadEnd::Drained),
                 Ok(length) => intake.take(&self.buffer[..length], clock, out),
                 Err(Errno::AGAIN) => return Ok(ReadEnd::Drained),
-                // EPIPE: the ring has overrun and the kernel has moved us to its oldest record,
-                // whose number tells how many are gone.
+                // EPIPE: the ring has overrun. The kernel has moved the reader to the oldest
+                // record, whose number shows how many records are lost.
                 Err(Errno::PIPE | Errno::INTR) => {}
                 // The record is longer than the buffer, and the kernel has moved past it.
                 Err(Errno::INVAL) => intake.malformed(out),

@@ -1,4 +1,5 @@
-//! From raw records to observations: where to begin, what was lost, and when it was.
+//! From raw records to observations: the resume position, lost records, and the time of each
+//! record.
 
 use std::time::Duration;
 
@@ -8,37 +9,36 @@ use super::{ReadClock, ResumeFrom};
 use crate::model::{KernelRecord, Observation, SYSLOG_SEQ_BASE};
 use kernel_faults::kmsg::{Record, parse_record};
 
-/// Numbers per microsecond of the syslog(2) ring: its lines bear
-/// `SYSLOG_SEQ_BASE + microseconds since boot * 1000 + n`, where `n` counts the lines that share a
-/// microsecond. The same line gets the same number after a restart within the boot, and the number
-/// fits a signed 64-bit integer.
+/// Sequence numbers per microsecond of the syslog(2) ring: a line gets `SYSLOG_SEQ_BASE +
+/// microseconds since boot * 1000 + n`, where `n` counts the lines of a microsecond. A line gets
+/// the same number after a restart within the boot. The number fits a signed 64-bit integer.
 pub(super) const SYSLOG_SEQ_PER_USEC: u64 = 1000;
 
-/// Whoever sends the ring into a FIFO begins with its oldest record at every start, and what an
-/// earlier run has handled is dropped. He does not pause before he is past that, and is past it
-/// soon: one who pauses for so long, or needs longer, counts anew.
+/// A writer that copies the ring into a FIFO starts with its oldest record at every start; records
+/// of an earlier run are dropped. Such a writer replays them fast and without a pause. One that
+/// pauses this long, or takes longer, has new numbers.
 const REPEATS_PAUSE: Duration = Duration::from_secs(5);
 const REPEATS_TAKE: Duration = Duration::from_secs(60);
 
-/// What stands between the raw record and the observation.
+/// Converts raw records to observations.
 #[derive(Debug)]
 pub(super) struct Intake {
-    /// Until a record from here on has come, older ones are dropped.
+    /// Older records are dropped until a record with this number or a later one arrives.
     resuming_from: Option<u64>,
-    /// Where the last run read the syslog ring: records up to this time are dropped.
+    /// The last position of an earlier run in the syslog ring: records up to this time are dropped.
     resuming_after_usec: Option<u64>,
-    /// The sequence number that the next record bears if nothing is lost.
+    /// The sequence number of the next record if no record is lost.
     next_seq: Option<u64>,
-    /// Whether the kernel itself numbers: then a record that cannot be parsed has used up a number,
-    /// and none comes twice.
+    /// Whether the kernel assigns the numbers. If so, an unparsable record uses up a number, and no
+    /// number repeats.
     is_device: bool,
-    /// What was dropped as handled by an earlier run, until the first record that was not.
+    /// Records dropped as handled by an earlier run, until the first new record.
     dropped: Option<Dropped>,
-    /// Whether records are from before we began to read.
+    /// Whether records are older than the start of this reader.
     backlog: bool,
 }
 
-/// Records that bear numbers from before the place to resume from; times on the uptime clock.
+/// Records with numbers below the resume position; times on the uptime clock.
 #[derive(Clone, Copy, Debug)]
 struct Dropped {
     records: u64,
@@ -59,7 +59,7 @@ impl Intake {
         }
     }
 
-    /// Begins with a log that has sequence numbers.
+    /// Begins a log with sequence numbers.
     pub(super) fn begin(&mut self, is_device: bool) {
         self.is_device = is_device;
         self.dropped = None;
@@ -70,30 +70,30 @@ impl Intake {
         }
     }
 
-    /// The log is another one now: what it holds is new, whatever its numbers.
-    pub(super) fn begin_anew(&mut self) {
+    /// Begins another log: all its records are new, whatever their numbers.
+    pub(super) fn restart(&mut self) {
         self.resuming_from = None;
         self.resuming_after_usec = None;
         self.next_seq = None;
         self.dropped = None;
     }
 
-    /// At the end of a file: whether it cannot be the one that an earlier run has read, since it
-    /// ends before the place where that run was. What is added to a file that has been read to its
-    /// end is new, whatever its numbers.
+    /// Called at the end of a file. Returns whether the file differs from the one that an earlier
+    /// run read, since it ends before that run's position. Later additions to a file that was read
+    /// to its end are new, whatever their numbers.
     pub(super) fn is_another_log(&mut self) -> bool {
         let Some(dropped) = self.dropped.take() else { return false };
         let wanted = self.resuming_from.take();
         wanted.is_some_and(|wanted| dropped.highest.saturating_add(1) < wanted)
     }
 
-    /// The reader broke off; the next one goes on from the same place.
+    /// The reader failed. The next reader continues at the same position.
     pub(super) fn interrupted(&mut self) {
         self.resuming_from = self.resume_point();
         self.next_seq = None;
     }
 
-    /// The first sequence number that is still wanted, if anything is known about it.
+    /// The first sequence number that is still wanted, if known.
     pub(super) fn resume_point(&self) -> Option<u64> {
         self.resuming_from.or(self.next_seq)
     }
@@ -102,10 +102,10 @@ impl Intake {
         self.backlog = false;
     }
 
-    /// Takes one record with its continuation lines.
+    /// Adds a record with its continuation lines.
     pub(super) fn take(&mut self, raw: &[u8], clock: &ReadClock, out: &mut Vec<Observation>) {
         match parse_record(raw) {
-            // So that the number after it is none of ours either.
+            // The limit also keeps the number after it out of the reserved range.
             Ok(record) if record.seq.saturating_add(1) < SYSLOG_SEQ_BASE => {
                 self.place(record, clock, out)
             }
@@ -113,7 +113,7 @@ impl Intake {
         }
     }
 
-    /// Counts a record that cannot be read.
+    /// Counts an unparsable record.
     pub(super) fn malformed(&mut self, out: &mut Vec<Observation>) {
         if self.is_device {
             self.next_seq = self.next_seq.map(|seq| seq + 1);
@@ -121,7 +121,7 @@ impl Intake {
         out.push(Observation::KernelRecordMalformed);
     }
 
-    /// Takes a record that bears a number of our own, or `None` for a line that cannot be read.
+    /// Adds a record with a number of this program, or `None` for an unparsable line.
     pub(super) fn take_unnumbered(
         &mut self,
         seq: u64,
@@ -144,7 +144,7 @@ impl Intake {
         self.resuming_after_usec = None;
         self.dropped = None;
         let due = self.resuming_from.take().max(next).unwrap_or(seq);
-        // A number from before the one due is no loss: files and FIFOs may hold anything.
+        // A number below the expected one is no loss: files and FIFOs may hold any order.
         if let Some(lost @ 1..) = seq.checked_sub(due) {
             out.push(Observation::KernelRecordsLost(lost));
         }
@@ -161,7 +161,7 @@ impl Intake {
         }));
     }
 
-    /// Whether an earlier run has handled the record of that number.
+    /// Whether an earlier run has handled the record of this number.
     fn was_handled(&mut self, seq: u64, now: Duration, out: &mut Vec<Observation>) -> bool {
         if self.resuming_from.is_none_or(|wanted| seq >= wanted) {
             return false;
@@ -178,7 +178,7 @@ impl Intake {
                 "dropped as handled before the start, but whoever writes them counts anew: lost"
             );
             out.push(Observation::KernelRecordsLost(records));
-            self.begin_anew();
+            self.restart();
             self.next_seq = Some(seq.saturating_add(1));
             return false;
         }
@@ -190,8 +190,8 @@ impl Intake {
     }
 }
 
-/// The wall time of a record that the kernel stamped `usec` microseconds after boot, by the offset
-/// between the clocks now; never in the future.
+/// The wall time of a record that the kernel stamped `usec` microseconds after boot, from the
+/// present offset between the clocks. It is never in the future.
 pub(super) fn time_of(usec: u64, clock: &ReadClock) -> Timestamp {
     let now = i64::try_from(clock.monotonic.as_micros()).unwrap_or(i64::MAX);
     let then = i64::try_from(usec).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
 //! The kernel log: `/dev/kmsg`, a file or FIFO of the same format, or the syslog(2) ring.
 //!
-//! Nothing here blocks. Where a descriptor can be polled, [`KernelLogSource::poll_fd`] gives it to
-//! the watching loop; everything else is read at the loop's own pace.
+//! Nothing here blocks. The loop polls [`KernelLogSource::poll_fd`] where a descriptor can be
+//! polled. Other sources are read at the interval of the loop.
 
 mod device;
 mod intake;
@@ -27,48 +27,48 @@ use stream::Stream;
 pub use stream::pieces;
 use syslog::Syslog;
 
-/// Time between tries to open a log that cannot be opened, or that a substitute is read for.
+/// Interval between two attempts to open the log, while it is unavailable or replaced by a
+/// substitute.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// `/dev/kmsg`'s device number, the same on every Linux (Documentation/admin-guide/devices.txt).
 const KMSG_DEVICE: (u32, u32) = (1, 11);
 
-/// Where to go on after a restart within the same boot.
+/// The position at which to continue after a restart within the same boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeFrom {
-    /// The first sequence number that has not been handled yet: one more than the last that was.
+    /// The first unhandled sequence number: one more than the last handled one.
     pub seq: u64,
 }
 
-/// The clocks at one reading of the log, read together right after waking.
+/// The clocks at one read of the log, taken together right after the wakeup.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadClock {
     /// Uptime and wall clock.
     pub at: Moment,
-    /// `CLOCK_MONOTONIC`: the kernel stamps records with a clock that, like this one, stops in
-    /// suspend.
+    /// `CLOCK_MONOTONIC`, which stops in suspend like the clock of the kernel's time stamps.
     pub monotonic: Duration,
 }
 
-/// What it means that syslog(2) is read instead.
+/// The consequence of reading syslog(2) instead.
 const ONLY_CLAIMS: &str = "reading the syslog(2) ring instead, in which local users can \
     forge lines: they are shown, and feed no rule that acts";
 
-/// Which reader is in use.
+/// The reader in use, by its kind of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// `/dev/kmsg`.
     Kmsg,
-    /// The syslog(2) ring: polled once a second, and an overrun of it cannot be noticed.
+    /// The syslog(2) ring: polled once a second; overruns go unnoticed.
     Syslog,
     /// A regular file or a FIFO.
     File,
-    /// None: the kernel log is not being read.
+    /// None: the kernel log is not read.
     None,
 }
 
 impl Reader {
-    /// All readers.
+    /// All variants, for labels.
     pub const ALL: [Self; 4] = [Self::Kmsg, Self::Syslog, Self::File, Self::None];
 
     /// The name in labels, logs and JSON.
@@ -82,10 +82,10 @@ impl Reader {
     }
 }
 
-/// Whether a read left anything behind.
+/// Whether a read left records behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// Everything that there was has been read.
+    /// All available records have been read.
     Drained,
     /// The limit was reached first: read again.
     More,
@@ -95,13 +95,13 @@ pub enum ReadEnd {
 #[derive(Debug)]
 pub struct KernelLogSource {
     path: PathBuf,
-    /// Whether the syslog(2) ring stands in for it.
+    /// Whether the syslog(2) ring replaces an unavailable log.
     falls_back: bool,
     intake: Intake,
     input: Input,
-    /// Why the reader is not the best one, or why there is none.
+    /// Why the reader is not the preferred one, or why there is none.
     reason: Option<Arc<str>>,
-    /// Uptime of the next try, while there is no reader or a substitute.
+    /// Uptime of the next attempt, while there is no reader or a substitute.
     retry_at: Option<Duration>,
     drained_once: bool,
 }
@@ -116,15 +116,15 @@ enum Input {
 
 impl KernelLogSource {
     /// Opens the log at `path` (`/dev/kmsg`, a regular file or a FIFO), from the start or from
-    /// `resume`. Never fails: where `path` cannot be opened, the source is down and tries again
-    /// every ten seconds.
+    /// `resume`. Never fails: if `path` cannot be opened, the source is down and retries every ten
+    /// seconds.
     pub fn open(path: &Path, resume: Option<ResumeFrom>) -> Self {
         Self::begin(path, resume, false)
     }
 
-    /// The same for this kernel's own log: where `path` cannot be opened, the syslog(2) ring is
-    /// read. A path that can never be a kernel log (a directory, another device) leaves the source
-    /// down even so.
+    /// Like [`Self::open`], for the log of this kernel: if `path` cannot be opened, the syslog(2)
+    /// ring is read. A path that can never be a kernel log (a directory, another device) leaves the
+    /// source down.
     pub fn open_or_syslog(path: &Path, resume: Option<ResumeFrom>) -> Self {
         Self::begin(path, resume, true)
     }
@@ -144,7 +144,7 @@ impl KernelLogSource {
         source
     }
 
-    /// Which reader is in use.
+    /// The reader in use.
     pub fn reader(&self) -> Reader {
         match self.input {
             Input::Device(_) => Reader::Kmsg,
@@ -154,19 +154,19 @@ impl KernelLogSource {
         }
     }
 
-    /// Why the log is not being read, or not from where it should be.
+    /// Why the log is not read, or not from the preferred reader.
     pub fn reason(&self) -> Option<&Arc<str>> {
         self.reason.as_ref()
     }
 
-    /// Whether everything that was in the log at the start has been read (true as well where there
-    /// was nothing that could be read). What comes after is live.
+    /// Whether the backlog of the start has been read; true also if nothing was readable. Later
+    /// records are live.
     pub fn drained_once(&self) -> bool {
         self.drained_once
     }
 
-    /// What to poll for input; `None` means: read at every tick. `/dev/kmsg` reports POLLERR beside
-    /// POLLIN when the ring has overrun, which [`Self::read`] handles.
+    /// The descriptor to poll for input; `None`: read at every tick. `/dev/kmsg` reports POLLERR in
+    /// addition to POLLIN after an overrun of the ring, which [`Self::read`] handles.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.input {
             Input::Device(device) => Some(device.fd()),
@@ -175,7 +175,7 @@ impl KernelLogSource {
         }
     }
 
-    /// Appends what has arrived to `out`, without blocking; takes at most `at_most` records.
+    /// Appends new records to `out` without blocking, at most `at_most`.
     pub fn read(&mut self, at: ReadClock, out: &mut Vec<Observation>, at_most: usize) -> ReadEnd {
         self.retry(at.at.uptime);
         let read = match &mut self.input {
@@ -264,17 +264,16 @@ impl KernelLogSource {
     }
 }
 
-/// Why a path could not be opened.
 enum OpenError {
-    /// What is there can never be a kernel log.
+    /// The path can never be a kernel log.
     NotALog(String),
-    /// It may be one, but cannot be opened now or by this user.
+    /// The path may be a kernel log, but this user cannot open it now.
     Denied(String),
 }
 
 fn open_path(path: &Path) -> Result<Input, OpenError> {
     let denied = |error: io::Error| OpenError::Denied(describe_open(path, &error));
-    // The type is looked at first: opening an unknown device may do something.
+    // The type is checked first: opening an unknown device may have side effects.
     let metadata = std::fs::metadata(path).map_err(denied)?;
     let kind = metadata.file_type();
     if kind.is_char_device() {
@@ -292,7 +291,7 @@ fn open_path(path: &Path) -> Result<Input, OpenError> {
         return Ok(Input::Device(Device::new(file)));
     }
     if kind.is_fifo() {
-        // Open for writing as well, it never ends when a writer leaves.
+        // A FIFO that is open for writing too does not end when a writer exits.
         let (file, keeps_open) = match open_file(path, true) {
             Ok(file) => (file, true),
             Err(_) => (open_file(path, false).map_err(denied)?, false),
@@ -301,7 +300,7 @@ fn open_path(path: &Path) -> Result<Input, OpenError> {
     }
     if kind.is_file() {
         let file = open_file(path, false).map_err(denied)?;
-        // Its files have no size, so that their growth cannot be followed.
+        // Files of procfs have no size, so that their growth is invisible.
         if rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC) {
             return Err(OpenError::NotALog(format!(
                 "{} is of procfs, whose log has another form: give --path.kmsg /dev/kmsg",
@@ -332,7 +331,7 @@ fn describe_open(path: &Path, error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "needs root or CAP_SYSLOG, and in a container the device (--device=/dev/kmsg)"
         }
-        _ => "look at what is there",
+        _ => "check the path",
     };
     format!("cannot open {path}: {error}: {remedy}")
 }

@@ -1,4 +1,4 @@
-//! A regular file or a FIFO that holds records as `/dev/kmsg` hands them out.
+//! A regular file or a FIFO with records in the format of `/dev/kmsg`.
 
 use std::fs::{File, Metadata};
 use std::io::{Seek, SeekFrom};
@@ -13,10 +13,10 @@ use super::intake::Intake;
 use super::{ReadClock, ReadEnd, open_file};
 use crate::model::Observation;
 
-/// A line longer than this, and a record with its continuation lines, is malformed.
+/// A longer line is malformed, and so is a longer record with its continuation lines.
 pub(super) const RECORD_BYTES: usize = 8192;
 
-/// Bytes taken in at once. There is always room for an open record and an unfinished line.
+/// Bytes read at once. The buffer always fits an open record and an unfinished line.
 const BUFFER_BYTES: usize = 8 * RECORD_BYTES;
 
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(super) struct Stream {
 
 #[derive(Debug)]
 enum Origin {
-    /// `keeps_open`: opened for writing too, so that it does not end when a writer leaves.
+    /// `keeps_open`: also opened for writing, so that it does not end when a writer exits.
     Fifo { keeps_open: bool },
-    /// A regular file, followed as it grows.
+    /// A regular file, tracked as it grows.
     File { path: PathBuf, identity: (u64, u64), offset: u64 },
 }
 
@@ -45,7 +45,8 @@ impl Stream {
         Self { file, origin, lines: Lines::new() }
     }
 
-    /// A FIFO without a writer would wake its poller for ever unless we hold it open.
+    /// A FIFO without a writer would wake its poller forever, unless it is also open for writing
+    /// here.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         matches!(self.origin, Origin::Fifo { keeps_open: true }).then(|| self.file.as_fd())
     }
@@ -77,7 +78,7 @@ impl Stream {
                         intake.take(raw, clock, out);
                         taken += 1;
                     }
-                    if filled == Filled::Nothing || !self.follow(intake, out)? {
+                    if filled == Filled::Nothing || !self.check_file(intake, out)? {
                         return Ok(ReadEnd::Drained);
                     }
                 }
@@ -104,14 +105,18 @@ impl Stream {
         }
     }
 
-    /// At the end of a regular file: has it been truncated or replaced, also before we came? If so,
-    /// starts over in it.
-    fn follow(&mut self, intake: &mut Intake, out: &mut Vec<Observation>) -> Result<bool, String> {
+    /// Checks at the end of a regular file whether it was truncated or replaced, also before this
+    /// run. If so, restarts at its beginning.
+    fn check_file(
+        &mut self,
+        intake: &mut Intake,
+        out: &mut Vec<Observation>,
+    ) -> Result<bool, String> {
         let Origin::File { path, identity: known, offset } = &mut self.origin else {
             return Ok(false);
         };
         let failed = |error: std::io::Error| format!("following {}: {error}", path.display());
-        // The name may be gone for a while in the middle of a rotation.
+        // The name may be missing for a moment during a rotation.
         let named = std::fs::metadata(&*path).ok().filter(|named| identity(named) != *known);
         if let Some(named) = named {
             if !named.is_file() {
@@ -125,22 +130,22 @@ impl Stream {
             return Ok(false);
         }
         *offset = 0;
-        // What was begun will not be finished.
+        // The unfinished line stays incomplete.
         if self.lines.abandon() {
             intake.malformed(out);
         }
-        intake.begin_anew();
+        intake.restart();
         Ok(true)
     }
 }
 
-/// What asking for more bytes gave.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filled {
     Bytes,
-    /// None now.
+    /// No bytes yet.
     Nothing,
-    /// The end of the file as it is now.
+    /// The present end of the file.
     End,
 }
 
@@ -148,30 +153,30 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// What a stream of bytes yields.
+/// The next part of a stream of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     /// A record with its continuation lines.
     Record(&'a [u8]),
-    /// A line that is too long to be one.
+    /// A line above the size limit.
     Overlong,
 }
 
-/// Bytes in arrival order, cut into records.
+/// Bytes in order of arrival, split into records.
 #[derive(Debug)]
 struct Lines {
     buffer: Box<[u8]>,
-    /// End of what has arrived.
+    /// End of the received bytes.
     end: usize,
-    /// Begin of the first line that has not been judged.
+    /// Start of the first unprocessed line.
     line: usize,
-    /// Between `line` and here there is no newline.
+    /// No newline between `line` and this position.
     scanned: usize,
-    /// The record that continuation lines may still be added to; it ends before `line`.
+    /// The record that may get more continuation lines; it ends before `line`.
     record: Option<Range<usize>>,
-    /// Skip everything up to the next newline.
+    /// Skip to the next newline.
     skipping: bool,
-    /// To be told after the record that came before.
+    /// Report an overlong line after the preceding record.
     overlong: bool,
 }
 
@@ -188,8 +193,8 @@ impl Lines {
         }
     }
 
-    /// Room for more bytes: never none after [`Self::next`] gave `None`, since the open record and
-    /// the unfinished line are both bounded.
+    /// Free space for more bytes. Never empty after [`Self::next`] returned `None`, since the open
+    /// record and the unfinished line are bounded.
     fn free_space(&mut self) -> &mut [u8] {
         let keep = self.record.as_ref().map_or(self.line, |record| record.start);
         self.buffer.copy_within(keep..self.end, 0);
@@ -204,7 +209,7 @@ impl Lines {
         self.end += length;
     }
 
-    /// The next piece that is known to be complete.
+    /// The next complete piece.
     fn next(&mut self) -> Option<Piece<'_>> {
         while !self.overlong {
             let unseen = &self.buffer[self.scanned..self.end];
@@ -224,7 +229,7 @@ impl Lines {
             let line = self.line..self.scanned + newline;
             self.line = line.end + 1;
             self.scanned = self.line;
-            if let Some(record) = self.judge(line) {
+            if let Some(record) = self.process(line) {
                 return Some(Piece::Record(&self.buffer[record]));
             }
         }
@@ -235,8 +240,8 @@ impl Lines {
         Some(Piece::Overlong)
     }
 
-    /// Takes in one whole line; gives back the record that it ends, if any.
-    fn judge(&mut self, line: Range<usize>) -> Option<Range<usize>> {
+    /// Processes one whole line; returns the record that it ends, if any.
+    fn process(&mut self, line: Range<usize>) -> Option<Range<usize>> {
         if std::mem::take(&mut self.skipping) || line.is_empty() {
             return self.record.take();
         }
@@ -247,7 +252,7 @@ impl Lines {
         if self.buffer[line.start] != b' ' {
             return self.record.replace(line.start..line.end + 1);
         }
-        // A continuation line without a record before it came too late, and is dropped.
+        // A continuation line without a preceding record came too late, and is dropped.
         let record = self.record.take()?;
         if line.end + 1 - record.start > RECORD_BYTES {
             return Some(record);
@@ -256,12 +261,12 @@ impl Lines {
         None
     }
 
-    /// Gives out the record that was kept open for continuation lines.
+    /// Returns the record that was open for continuation lines.
     fn close(&mut self) -> Option<&[u8]> {
         self.record.take().map(|record| &self.buffer[record])
     }
 
-    /// Forgets all bytes; true if an unfinished line was among them.
+    /// Drops all bytes; returns whether an unfinished line was among them.
     fn abandon(&mut self) -> bool {
         let unfinished = !self.skipping && self.line < self.end;
         (self.end, self.line, self.scanned) = (0, 0, 0);

@@ -1,15 +1,15 @@
-//! The ring as syslog(2) shows it, for where `/dev/kmsg` cannot be opened.
+//! The kernel log through syslog(2), for machines where `/dev/kmsg` cannot be opened.
 //!
-//! What it shows may be forged: a newline within a record (of a mount option, which users may
-//! choose in a namespace of their own) begins a line there that looks like the kernel's. Its
-//! records are known by their numbers, and nothing that acts follows from them.
+//! Its lines may be forged. A newline within a record begins a line that looks like one of the
+//! kernel; users can write such a record by a mount option in their own namespace. Records from
+//! here are recognised by their numbers, and no action follows from them.
 //!
-//! It is a worse view: without sequence numbers, so that an overrun cannot be noticed, and only to
-//! be had as a whole, so that each poll copies it all. A thread of its own polls it, since the call
-//! allocates in the kernel and may wait there just when memory is short.
+//! The ring has no sequence numbers, so that an overrun goes unnoticed, and each poll copies the
+//! whole ring. A separate thread polls it: the call allocates in the kernel, and may wait there
+//! when memory is short.
 //!
-//! Only the raw call of `rmesg` is used: its parser gives up on the whole ring at the first
-//! facility above 11 or byte outside UTF-8, both of which user space may write.
+//! Only the raw call of `rmesg` is used. Its parser rejects the whole ring at the first facility
+//! above 11 or byte outside UTF-8, and user space may write both.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -26,10 +26,9 @@ use crate::model::{KernelRecord, Observation, SYSLOG_SEQ_BASE};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Room for rings of up to 32 MiB; of a larger one, the kernel gives the newest lines.
+/// Fits rings of up to 32 MiB; of a larger one, the kernel returns the newest lines.
 const RING_BYTES_AT_MOST: usize = 64 << 20;
 
-/// The polled ring.
 #[derive(Debug)]
 pub(super) struct Syslog {
     polls: Receiver<Result<Vec<Line>, String>>,
@@ -39,12 +38,11 @@ pub(super) struct Syslog {
     polled: bool,
 }
 
-/// One line of the ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     /// See [`SYSLOG_SEQ_BASE`].
     seq: u64,
-    /// `None` where the line cannot be read.
+    /// `None` where the line cannot be parsed.
     content: Option<Content>,
 }
 
@@ -57,9 +55,9 @@ struct Content {
 }
 
 impl Syslog {
-    /// Starts to poll, if this process may. `resume` is the first number that is still wanted; one
-    /// of `/dev/kmsg` says nothing about this ring, whose backlog is skipped then: what it holds
-    /// may have been counted before.
+    /// Starts to poll, if this process may. `resume` is the first wanted number. A number of
+    /// `/dev/kmsg` has no meaning in this ring: its backlog is then skipped, since it may have been
+    /// counted before.
     pub(super) fn start(resume: Option<u64>) -> Result<Self, String> {
         ring_bytes()?;
         let (send, polls) = sync_channel(1);
@@ -83,7 +81,7 @@ impl Syslog {
         Ok(Self { polls, _stop: stop, pending: VecDeque::new(), polled: false })
     }
 
-    /// Whether the ring has been looked at.
+    /// Whether the ring has been read.
     pub(super) fn has_polled(&self) -> bool {
         self.polled
     }
@@ -143,7 +141,7 @@ fn ring_bytes() -> Result<usize, String> {
 }
 
 fn read_ring() -> Result<Vec<u8>, String> {
-    // The text has prefixes that the ring's size does not count.
+    // The text has prefixes that the size of the ring does not include.
     let mut ring = vec![0; ring_bytes()?.saturating_mul(2).min(RING_BYTES_AT_MOST)];
     let length = safely_wrapped_klogctl(KLogType::SyslogActionReadAll, &mut ring)
         .map_err(|error| format!("reading the ring through syslog(2) failed: {error}"))?;
@@ -151,7 +149,7 @@ fn read_ring() -> Result<Vec<u8>, String> {
     Ok(ring)
 }
 
-/// What of the ring has been seen.
+/// The read position in the ring.
 #[derive(Debug)]
 struct View {
     /// The first number that is still wanted.
@@ -165,8 +163,8 @@ impl View {
         Self { wanted, skip_backlog: resume.is_some_and(|seq| seq < SYSLOG_SEQ_BASE) }
     }
 
-    /// The lines that no earlier poll has seen. Numbers are made over the whole ring, so that they
-    /// grow even where stamps do not: processors stamp their lines before they queue them.
+    /// Lines that no earlier poll has returned. Numbers are assigned over the whole ring. They grow
+    /// even if time stamps do not: processors stamp their lines before they queue them.
     fn lines(&mut self, ring: &[u8]) -> Result<Vec<Line>, String> {
         let mut lines = Vec::new();
         let mut next = SYSLOG_SEQ_BASE;
@@ -186,8 +184,8 @@ impl View {
         }
         if !stamped && !ring.is_empty() {
             return Err(
-                "lines of the syslog(2) ring bear no time, so that new ones cannot be told \
-                        from old ones: echo Y > /sys/module/printk/parameters/time"
+                "lines of the syslog(2) ring have no time stamp, which distinguishes new from old \
+                 ones: echo Y > /sys/module/printk/parameters/time"
                     .into(),
             );
         }
@@ -197,7 +195,7 @@ impl View {
     }
 }
 
-/// A line as it stands in the ring.
+/// The parts of a line in the ring.
 #[derive(Debug, PartialEq, Eq)]
 struct Parts<'a> {
     priority: u16,
@@ -240,7 +238,7 @@ fn bracketed(text: &[u8], open: u8, close: u8) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(&inner[..end]).ok()?, &inner[end + 1..]))
 }
 
-/// As `/dev/kmsg` writes a text (`msg_add_ext_text` in kernel/printk/printk.c).
+/// Escapes text like `/dev/kmsg` (`msg_add_ext_text` in kernel/printk/printk.c).
 fn escape(text: &[u8]) -> String {
     let mut escaped = String::with_capacity(text.len());
     for &byte in text {

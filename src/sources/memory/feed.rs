@@ -1,5 +1,4 @@
-//! What all files of the memory source have in common: when to read them, and how the result is
-//! told.
+//! The common part of all readers of the memory source: intervals and reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,36 +6,35 @@ use std::time::Duration;
 use super::file::Fault;
 use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
 
-/// Monotonic time, read by whoever owns the clock.
+/// Monotonic time, from the owner of the clock.
 pub type Clock<'a> = &'a dyn Fn() -> Duration;
 
-/// The pause between two readings, as a multiple of what one costs, where that cost grows with the
-/// number of CPUs.
+/// The pause between two reads as a multiple of the cost of one, for files whose cost grows with
+/// the number of CPUs.
 const PAUSE_PER_COST: u32 = 1000;
 
-/// How often to look for a file that has never been there.
+/// Interval between two checks for a file that has never existed.
 const ABSENT_PAUSE: Duration = Duration::from_secs(5);
 
-/// One file, or several of a kind, whose values are told together.
+/// One file, or several of a kind, reported together.
 pub(super) trait Reader {
-    /// Who tells.
+    /// The source in the report.
     const SOURCE: Source;
-    /// The least time between two readings.
+    /// The shortest interval between two reads.
     const PAUSE: Duration = Duration::ZERO;
-    /// Up to what time between two readings a costly file may be read less often. Others are read
-    /// on time whatever they cost: a machine in trouble is slow.
+    /// The longest interval between two reads of a costly file. Other files are read on time at any
+    /// cost: a machine in trouble is slow.
     const PAUSE_MAX: Duration = Self::PAUSE;
-    /// Whether the series are known beforehand. If so, one that had a value and has none now is
-    /// taken as failed rather than unsupported.
+    /// Whether the series are known beforehand. If so, a series that had a value and lost it is
+    /// `Failed`, not `Unsupported`.
     const FIXED: bool = true;
 
     /// The series, in the order of the values.
     fn series(&self) -> Vec<SeriesKey>;
-    /// Adds one value for each series.
     fn read(&mut self, report: &mut Report);
 }
 
-/// What one reading of a [`Reader`] gave.
+/// The result of one read of a [`Reader`].
 #[derive(Debug, Default)]
 pub(super) struct Report {
     values: Vec<Reading<f64>>,
@@ -46,17 +44,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// The next series' value.
+    /// Adds the value of the next series.
     pub(super) fn push(&mut self, value: Reading<f64>) {
         self.values.push(value);
     }
 
-    /// The next series' value, from a whole number.
+    /// Adds the value of the next series, from a whole number.
     pub(super) fn push_whole(&mut self, value: Reading<u64>) {
         self.values.push(value.map(|value| value as f64));
     }
 
-    /// The next `count` values, which `fault` is the reason to miss.
+    /// Marks the next `count` values as missing because of `fault`.
     pub(super) fn miss(&mut self, count: usize, fault: &Fault) {
         self.values.extend(std::iter::repeat_n(fault.reading(), count));
         if let Fault::Failed(why) = fault {
@@ -64,7 +62,7 @@ impl Report {
         }
     }
 
-    /// The same for all values of the source.
+    /// Marks all values of the source as missing.
     pub(super) fn miss_all(&mut self, count: usize, fault: &Fault) {
         self.miss(count, fault);
         if let Fault::Absent(why) = fault {
@@ -72,61 +70,61 @@ impl Report {
         }
     }
 
-    /// Says that nothing is there to read: the source is down, and is looked for rarely.
+    /// Reports that the file does not exist: the source is down and checked rarely.
     pub(super) fn absent(&mut self, why: String) {
         self.absent = true;
         self.fail(why);
     }
 
-    /// Says why the source is down; the first reason stays.
+    /// Sets the reason why the source is down; the first one stays.
     pub(super) fn fail(&mut self, why: String) {
         self.error.get_or_insert(why);
     }
 
-    /// The series are not the same as at the last reading.
+    /// Records that the series differ from the last read.
     pub(super) fn series_changed(&mut self) {
         self.series_changed = true;
     }
 }
 
-/// Room of earlier readings for later ones, so that reading needs no new memory.
+/// Buffers of earlier readings for later ones, so that reading allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
-    rooms: Vec<Vec<Reading<f64>>>,
+    buffers: Vec<Vec<Reading<f64>>>,
 }
 
-/// Readings that may be under way: what a quarter of a second brings where it is looked most often.
-const MOST_ROOMS: usize = 128;
+/// The most readings in flight: those of a quarter of a second at the shortest interval.
+const MAX_BUFFERS: usize = 128;
 
 impl Spare {
-    /// Room for so many values: the smallest there is.
+    /// The smallest buffer that fits `count` values.
     fn take(&mut self, count: usize) -> Vec<Reading<f64>> {
-        let fits = |(_, room): &(usize, &Vec<Reading<f64>>)| room.capacity() >= count;
-        let rooms = self.rooms.iter().enumerate().filter(fits);
-        match rooms.min_by_key(|(_, room)| room.capacity()).map(|(place, _)| place) {
-            Some(place) => self.rooms.swap_remove(place),
+        let fits = |(_, buffer): &(usize, &Vec<Reading<f64>>)| buffer.capacity() >= count;
+        let buffers = self.buffers.iter().enumerate().filter(fits);
+        match buffers.min_by_key(|(_, buffer)| buffer.capacity()).map(|(place, _)| place) {
+            Some(place) => self.buffers.swap_remove(place),
             None => Vec::with_capacity(count),
         }
     }
 
-    /// Takes the room of readings that nobody needs any more.
-    pub(super) fn give_back(&mut self, mut room: Vec<Reading<f64>>) {
-        if self.rooms.len() < MOST_ROOMS {
-            room.clear();
-            self.rooms.push(room);
+    /// Takes back the buffer of consumed readings.
+    pub(super) fn give_back(&mut self, mut buffer: Vec<Reading<f64>>) {
+        if self.buffers.len() < MAX_BUFFERS {
+            buffer.clear();
+            self.buffers.push(buffer);
         }
     }
 }
 
-/// A reader with its schema and pace.
+/// A reader with its schema and interval.
 #[derive(Debug)]
 pub(super) struct Feed<R> {
     pub(super) reader: R,
     schema: Arc<Schema>,
-    /// Which series have had a value.
+    /// Whether a series has had a value.
     seen: Vec<bool>,
     due: Duration,
-    /// What reading costs where nothing else holds it up: the least of late.
+    /// The cost of an undisturbed read: the least of the recent ones.
     cost: Duration,
 }
 
@@ -137,7 +135,7 @@ impl<R: Reader> Feed<R> {
         Self { reader, schema, seen, due: Duration::ZERO, cost: Duration::ZERO }
     }
 
-    /// Reads if it is time to.
+    /// Reads if due.
     pub(super) fn run(
         &mut self,
         clock: Clock,
@@ -167,7 +165,7 @@ impl<R: Reader> Feed<R> {
         }));
     }
 
-    /// Turns values that ought to be there into failures, and sees that a failure has a reason.
+    /// Turns missing values that should exist into failures, and adds a reason to each failure.
     fn settle(&mut self, report: &mut Report) {
         debug_assert_eq!(report.values.len(), self.schema.series.len());
         if R::FIXED {
@@ -193,7 +191,7 @@ impl<R: Reader> Feed<R> {
             true => ABSENT_PAUSE,
             false => self.cost.saturating_mul(PAUSE_PER_COST).min(R::PAUSE_MAX).max(R::PAUSE),
         };
-        // A caller that comes every 100 ms comes a little early at times.
+        // A caller with a period of 100 ms sometimes comes a little early.
         self.due = begun.saturating_add(pause - pause / 20);
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are read over and over, into buffers that stay.
+//! Files that are read repeatedly into buffers that stay.
 
 use std::fmt;
 use std::fs::File;
@@ -11,26 +11,26 @@ use rustix::io::Errno;
 
 use crate::model::Reading;
 
-/// To begin with; a buffer grows until the file fits.
+/// The initial size; a buffer grows until the file fits.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// No file of the kernel's comes near this.
+/// No file of the kernel comes near this size.
 const BUFFER_BYTES_MAX: usize = 4 << 20;
 
 /// `f_type` of procfs and sysfs, from the kernel's `magic.h`.
 const KERNEL_FILESYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 
-/// Why there is nothing to parse.
+/// Why a file has no content.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It is not there and has not been.
+    /// The file has never existed.
     Absent(String),
-    /// It should be there.
+    /// The file existed before, or cannot be read.
     Failed(String),
 }
 
 impl Fault {
-    /// What to tell in place of a value.
+    /// The reading in place of a value.
     pub(super) fn reading<T>(&self) -> Reading<T> {
         match self {
             Self::Absent(_) => Reading::Unsupported,
@@ -39,8 +39,8 @@ impl Fault {
     }
 }
 
-/// A file that is kept open and read from its start each time. One that the kernel makes up is
-/// opened once; any other is opened each time, since it may have been replaced.
+/// A file that stays open and is read from its start each time. A file of procfs or sysfs is opened
+/// once. Any other file is reopened for each read, since it may have been replaced.
 #[derive(Debug)]
 pub(super) struct KeptFile {
     path: PathBuf,
@@ -54,7 +54,7 @@ impl KeptFile {
         Self { path, kept: None, read_before: false, buffer: Vec::new() }
     }
 
-    /// The whole content now.
+    /// The present content.
     pub(super) fn read(&mut self) -> Result<&[u8], Fault> {
         match self.read_whole() {
             Ok(length) => {
@@ -94,7 +94,7 @@ impl KeptFile {
             self.buffer.resize(BUFFER_BYTES, 0);
         }
         if let Some(file) = &self.kept {
-            // A kept file of a device that went away and came back answers with an error for ever.
+            // A kept file of a device that disappeared and returned fails on every read.
             if let Ok(length) = read_to_end(file, &mut self.buffer) {
                 return Ok(length);
             }

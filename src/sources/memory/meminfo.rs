@@ -57,7 +57,7 @@ const SERIES: &[Entry] = &[
     ("uma_swap_cached_bytes", &[], Field::SwapCached),
 ];
 
-/// In the order in which [`MeminfoReader::derive`] tells them.
+/// In the order of [`MeminfoReader::derive`].
 const DERIVED: &[(&str, &[(&str, &str)])] = &[
     ("uma_memory_page_cache_bytes", &[("state", "clean")]),
     ("uma_memory_page_cache_bytes", &[("state", "dirty")]),
@@ -69,9 +69,9 @@ const DERIVED: &[(&str, &[(&str, &str)])] = &[
 #[derive(Debug)]
 pub(super) struct MeminfoReader {
     file: KeptFile,
-    /// The sum of the low watermarks, in bytes, as last read.
+    /// The sum of the low watermarks in bytes, from the last read.
     pub(super) low_watermark: Reading<u64>,
-    /// Free memory on the CPUs' own lists, in bytes, as last read.
+    /// Free memory on per-CPU lists in bytes, from the last read.
     pub(super) per_cpu_lists: Reading<u64>,
 }
 

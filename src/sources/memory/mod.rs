@@ -1,5 +1,5 @@
-//! Memory as the kernel tells it, several times a second: files kept open, read into buffers that
-//! stay.
+//! Memory figures of the kernel, several times a second: files stay open and are read into buffers
+//! that stay.
 //!
 //! | file | read |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
 //! | what has never been there | every five seconds |
 //!
-//! Each is cheap while reading takes less than a thousandth of a CPU. The cost of `vmstat` and
-//! `zoneinfo` grows with the number of CPUs: beyond that they are read less often, down to once a
-//! second.
+//! A file is cheap while its reading takes less than a thousandth of a CPU. The cost of `vmstat`
+//! and `zoneinfo` grows with the number of CPUs. When they are not cheap, their interval grows to
+//! at most a second.
 
 mod feed;
 mod file;
@@ -41,7 +41,7 @@ pub use self::feed::Clock;
 pub use self::trigger::{NoTrigger, PressureTrigger};
 pub use self::vitals::{VitalSource, Vitals};
 
-/// Who reads here.
+/// The sources of this folder.
 const SOURCES: [Source; 7] = [
     Source::Sysctl,
     Source::Numa,
@@ -52,7 +52,7 @@ const SOURCES: [Source; 7] = [
     Source::Meminfo,
 ];
 
-/// Everything that procfs and sysfs tell about memory.
+/// All memory figures of procfs and sysfs.
 #[derive(Debug)]
 pub struct MemorySource {
     sysctl: Feed<SysctlReader>,
@@ -66,13 +66,13 @@ pub struct MemorySource {
 }
 
 impl MemorySource {
-    /// Takes the files below these roots, usually `/proc` and `/sys`. Nothing is opened yet, so
-    /// this cannot fail.
+    /// Uses the files below these roots, usually `/proc` and `/sys`. Opens no file yet, so that it
+    /// cannot fail.
     pub fn open(procfs: &Path, sysfs: &Path) -> Self {
         Self::with_page_size(procfs, sysfs, procfs::page_size())
     }
 
-    /// The same for files of a machine whose page size, in bytes, differs from this one's.
+    /// Like [`Self::open`], for files of a machine with another page size, in bytes.
     pub fn with_page_size(procfs: &Path, sysfs: &Path, page_size: u64) -> Self {
         Self {
             sysctl: Feed::new(SysctlReader::new(procfs)),
@@ -86,8 +86,8 @@ impl MemorySource {
         }
     }
 
-    /// Reads what is due, and adds one `Observation::Readings` for each source that was read. Times
-    /// are taken from `clock`, which must not run backwards.
+    /// Reads what is due. Adds one `Observation::Readings` for each source that was read. Times are
+    /// from `clock`, which must not run backwards.
     pub fn read(&mut self, clock: Clock, out: &mut Vec<Observation>) {
         self.run(clock, false, out);
     }
@@ -97,8 +97,7 @@ impl MemorySource {
         self.run(clock, true, out);
     }
 
-    /// Takes back observations that nobody needs any more: their room is used again. `used` is
-    /// empty afterwards.
+    /// Takes back consumed observations and reuses their buffers. Leaves `used` empty.
     pub fn recycle(&mut self, used: &mut Vec<Observation>) {
         for observation in used.drain(..) {
             let Observation::Readings(readings) = observation else { continue };

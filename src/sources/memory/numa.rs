@@ -26,10 +26,10 @@ const KINDS: &[(&str, Field)] = &[
     ("slab_unreclaimable", Field::SUnreclaim),
 ];
 
-/// The folder is listed at every so manieth reading, and after a node could not be read.
+/// The folder is listed every this many reads, and after a node could not be read.
 const READINGS_PER_SCAN: u32 = 10;
 
-/// The kernel's own bound on arm64 and x86-64.
+/// The kernel's own limit on arm64 and x86-64.
 const NODES_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -43,10 +43,10 @@ struct Node {
 #[derive(Debug)]
 pub(super) struct NumaReader {
     folder: PathBuf,
-    /// Every node seen so far; one that goes away keeps its series, without a value.
+    /// Every node seen so far; a removed node keeps its series, without a value.
     nodes: Vec<Node>,
     readings_until_scan: u32,
-    /// What the last scan found.
+    /// The nodes in the last scan.
     found: Vec<u32>,
 }
 
@@ -56,7 +56,7 @@ impl NumaReader {
         Self { folder, nodes: Vec::new(), readings_until_scan: 0, found: Vec::new() }
     }
 
-    /// Looks which nodes there are. A kernel without NUMA has none, which is no fault.
+    /// Scans for nodes. A kernel without NUMA has none, which is no fault.
     fn scan(&mut self, report: &mut Report) {
         self.found.clear();
         if let Err(error) = list(&self.folder, &mut self.found) {
@@ -85,8 +85,8 @@ impl NumaReader {
 fn list(folder: &Path, found: &mut Vec<u32>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    let mut room = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(folder, &mut room);
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(folder, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = entry.file_name().to_str().ok();

@@ -27,7 +27,7 @@ impl PressureReader {
 
 impl Reader for PressureReader {
     const SOURCE: Source = Source::Pressure;
-    /// While memory collapses, other files are looked at more often.
+    /// While memory collapses, other files are sampled more often.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
 
     fn series(&self) -> Vec<SeriesKey> {

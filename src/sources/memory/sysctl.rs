@@ -8,7 +8,7 @@ use super::file::{Fault, KeptFile};
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::single_number;
 
-/// Read for the reserve, and told under its own name too.
+/// Read for the reserve, and also reported under its own name.
 const RESERVE: &str = "min_free_kbytes";
 
 const SETTINGS: [&str; 14] = [
@@ -42,7 +42,7 @@ impl SysctlReader {
 
 impl Reader for SysctlReader {
     const SOURCE: Source = Source::Sysctl;
-    /// People change them, not the kernel.
+    /// People change these settings, not the kernel.
     const PAUSE: Duration = Duration::from_secs(1);
 
     fn series(&self) -> Vec<SeriesKey> {

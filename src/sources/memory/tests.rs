@@ -125,7 +125,7 @@ fn sources(runs: &BTreeMap<Source, Readings>) -> Vec<Source> {
 #[test]
 fn every_series_is_in_the_table_and_every_metric_of_the_table_is_told() {
     let mut node = Node::like("gh200", 65536);
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for (source, run) in node.read_all() {
         let mut keys = BTreeSet::new();
         for key in &run.schema.series {
@@ -133,11 +133,11 @@ fn every_series_is_in_the_table_and_every_metric_of_the_table_is_told() {
             let labels: Vec<&str> = key.labels.iter().map(|(name, _)| &**name).collect();
             assert_eq!((metric.source, metric.labels), (source, labels.as_slice()), "{key}");
             assert!(keys.insert(key), "{key} twice");
-            told.insert(metric.name);
+            reported.insert(metric.name);
         }
     }
     for metric in METRICS.iter().filter(|metric| SOURCES.contains(&metric.source)) {
-        assert!(told.contains(metric.name), "{} is never told", metric.name);
+        assert!(reported.contains(metric.name), "{} is never reported", metric.name);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/proc/pressure/memory` as an alarm: whoever polls it wakes when tasks wait for memory.
+//! `/proc/pressure/memory` as a trigger: poll(2) returns when tasks wait for memory.
 
 use std::fs::File;
 use std::io;
@@ -9,15 +9,15 @@ use rustix::fs::{Mode, OFlags};
 
 use super::file::is_of_the_kernel;
 
-/// For how long some task must have waited within a window, in microseconds: a twentieth of it. In
-/// calm it is nothing.
+/// How long some task must have waited within a window, in microseconds: a twentieth of it. On a
+/// calm machine no task waits.
 const PRIVILEGED: &str = "some 50000 1000000";
 
 /// Without CAP_SYS_RESOURCE a window must be a multiple of two seconds, and before Linux 6.4 the
 /// file cannot be opened for writing.
 const UNPRIVILEGED: &str = "some 100000 2000000";
 
-/// There is no alarm; whoever wants one goes on without.
+/// No trigger is available. Callers continue without one.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot be woken by {}: {error}", path.display())]
 pub struct NoTrigger {
@@ -25,17 +25,17 @@ pub struct NoTrigger {
     error: io::Error,
 }
 
-/// The alarm. It lasts as long as the file is open, and wakes once in a window at most.
+/// The trigger. It lasts as long as the file is open, and wakes at most once in a window.
 #[derive(Debug)]
 pub struct PressureTrigger {
     file: File,
 }
 
 impl PressureTrigger {
-    /// Sets the alarm in the proc file system below that root, usually `/proc`.
+    /// Sets the trigger in the procfs below this root, usually `/proc`.
     ///
     /// # Errors
-    /// The kernel has no PSI, or does not let this user set it; or this is no proc file system.
+    /// The kernel has no PSI or refuses this user, or the root is no procfs.
     pub fn set(procfs: &Path) -> Result<Self, NoTrigger> {
         let path = procfs.join("pressure/memory");
         let set = try_set(&path, PRIVILEGED).or_else(|_refused| try_set(&path, UNPRIVILEGED));
@@ -44,7 +44,7 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// To be polled for `PRI`, which poll(2) itself takes back.
+    /// Poll it for `PRI`; poll(2) itself clears the event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -53,11 +53,11 @@ impl AsFd for PressureTrigger {
 fn try_set(path: &Path, alarm: &str) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    // Nothing is ever written into a file that only looks like it.
+    // Only procfs is written to, never a file that merely has the path.
     if !is_of_the_kernel(&file)? {
         return Err(io::Error::other("this is no file of the kernel's"));
     }
-    // The kernel takes the last byte for the end.
+    // The kernel replaces the last byte by the end of the string.
     let text = [alarm.as_bytes(), b"\0"].concat();
     rustix::io::write(&file, &text)?;
     Ok(file)

@@ -1,5 +1,5 @@
-//! The few values that matter most, for whoever must go on when the loop cannot: from files of its
-//! own that stay open, into buffers that stay, without an allocation once it has read them.
+//! The few most important values, for a reader that must continue when the loop cannot. Its own
+//! files and buffers stay, and reading allocates nothing after the first time.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::parse::proc::derived::{page_cache, unaccounted};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
 use crate::parse::proc::pressure::Pressure;
 
-/// A file that has never been there is looked for once in so many readings.
+/// A file that has never existed is checked once in this many reads.
 const ABSENT_READINGS: u32 = 60;
 
-/// Where the values come from.
+/// The files of the values.
 #[derive(Debug)]
 pub struct VitalSource {
     meminfo: File,
@@ -21,7 +21,7 @@ pub struct VitalSource {
     cpu: File,
 }
 
-/// The values at one instant; bytes, and shares of the last 10 seconds.
+/// Values at one instant: bytes, and shares of the last 10 seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vitals {
     /// `MemTotal`.
@@ -44,22 +44,22 @@ pub struct Vitals {
     pub unevictable: Reading<u64>,
     /// `SwapFree`.
     pub swap_free: Reading<u64>,
-    /// What no counter of the kernel names.
+    /// Memory that no counter of the kernel names.
     pub unaccounted: Reading<i64>,
-    /// Some tasks waited for memory.
+    /// The share of time in which some tasks waited for memory.
     pub memory_some: Reading<f64>,
-    /// All of them did.
+    /// The share of time in which all tasks waited for memory.
     pub memory_full: Reading<f64>,
-    /// All tasks waited for a disk.
+    /// The share of time in which all tasks waited for a disk.
     pub io_full: Reading<f64>,
-    /// Some tasks waited for a CPU.
+    /// The share of time in which some tasks waited for a CPU.
     pub cpu_some: Reading<f64>,
 }
 
 #[derive(Debug)]
 struct File {
     kept: KeptFile,
-    /// Readings that are skipped, since the file is not there.
+    /// Reads to skip, since the file does not exist.
     skip: u32,
 }
 
@@ -86,7 +86,7 @@ impl File {
 }
 
 impl VitalSource {
-    /// Takes the files below that root, usually `/proc`. Nothing is opened yet.
+    /// Uses the files below this root, usually `/proc`. Opens no file yet.
     pub fn new(procfs: &Path) -> Self {
         let pressure = |resource: &str| File::new(procfs.join("pressure").join(resource));
         Self {
@@ -97,7 +97,7 @@ impl VitalSource {
         }
     }
 
-    /// Reads all of them. Free memory on the CPUs' own lists is known to others.
+    /// Reads all values. The caller provides the free memory on per-CPU lists.
     pub fn read(&mut self, per_cpu_lists: Reading<u64>) -> Vitals {
         let meminfo = self.meminfo.read(Meminfo::parse);
         let get = |field: Field| and_then(&meminfo, |meminfo| meminfo.get(field));

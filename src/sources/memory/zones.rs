@@ -1,4 +1,4 @@
-//! `/proc/zoneinfo` and `/proc/buddyinfo`: what the page allocator has left, and where.
+//! `/proc/zoneinfo` and `/proc/buddyinfo`: free memory of the page allocator, by zone and size.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,11 +35,11 @@ pub(super) struct ZoneinfoReader {
     file: KeptFile,
     page_size: u64,
     zoneinfo: Zoneinfo,
-    /// Every zone seen so far; one that goes away keeps its series, without a value.
+    /// Every zone seen so far; a removed zone keeps its series, without a value.
     known: Vec<(u32, ZoneName)>,
-    /// The sum of the low watermarks, in bytes, as last read.
+    /// The sum of the low watermarks in bytes, from the last read.
     pub(super) low_watermark: Reading<u64>,
-    /// Free memory on the CPUs' own lists, in bytes, as last read.
+    /// Free memory on per-CPU lists in bytes, from the last read.
     pub(super) per_cpu_lists: Reading<u64>,
 }
 
@@ -138,7 +138,7 @@ impl BuddyinfoReader {
 
 impl Reader for BuddyinfoReader {
     const SOURCE: Source = Source::Buddyinfo;
-    /// While memory collapses, other files are looked at more often.
+    /// While memory collapses, other files are sampled more often.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
 
     fn series(&self) -> Vec<SeriesKey> {

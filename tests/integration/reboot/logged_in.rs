@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use umawarden::model::{LoggedInReadings, Observation, Reading};
 use umawarden::sources::logged_in::LoggedInWatch;
-use umawarden::supervisors::logged_in::{LoggedInPlaces, look};
+use umawarden::supervisors::logged_in::{LoggedInPlaces, read_users};
 
 use super::fake_bus::Session;
 use super::*;
@@ -27,7 +27,7 @@ fn users(readings: &LoggedInReadings) -> Vec<(&str, Option<&str>)> {
 }
 
 fn seen(machine: &Machine) -> LoggedInReadings {
-    look(&places(machine), Duration::from_secs(7))
+    read_users(&places(machine), Duration::from_secs(7))
 }
 
 fn why(readings: &LoggedInReadings) -> &str {
@@ -137,7 +137,7 @@ fn where_there_is_no_logind_utmp_is_read_and_where_that_is_missing_nobody_knows(
     assert_eq!(seen(&machine).users, Reading::Failed);
     // No bus at all is no logind.
     let nowhere = LoggedInPlaces { bus: Bus::Peer(machine.path("nowhere")), ..places(&machine) };
-    assert_eq!(look(&nowhere, Duration::ZERO).users, Reading::Failed, "and utmp is a folder");
+    assert_eq!(read_users(&nowhere, Duration::ZERO).users, Reading::Failed, "and utmp is a folder");
 }
 
 /// A real terminal: what is read from it, and its name.
