@@ -1,8 +1,8 @@
-//! Reads of what belongs to another process, each with a deadline.
+//! Reads of files of another process, each with a deadline.
 //!
-//! A process can keep whoever reads its command line, environment or mappings waiting in the kernel
-//! for as long as it likes: it maps a file of a file system of its own (FUSE), which never answers,
-//! over its arguments. A helper thread reads, and is given up with that process alone.
+//! A process can block every reader of its command line, environment or mappings in the kernel: it
+//! maps a file of its own file system (FUSE), which never responds, over its arguments. A helper
+//! thread reads. Only the read of that process is abandoned.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,120 +19,122 @@ use crate::parse::process::{real_user, stat};
 use crate::sys::descriptors::with_reserve;
 
 /// One read takes microseconds, and milliseconds on a machine that swaps. A guess.
-const READ_TAKES: Duration = Duration::from_millis(250);
+const READ_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// So long the slow answers of one user may take in one look, and of all users but root: its other
-/// processes, and theirs, are left out of that look.
+/// The total time of slow responses of one user in a scan, and of all users but root. Other
+/// processes of the user, or of these users, are then skipped in this scan.
 const SLOW_OF_USER: Duration = Duration::from_millis(500);
 const SLOW_OF_USERS: Duration = Duration::from_secs(2);
 
-/// An answer that took longer is slow. A guess.
+/// A response that takes longer is slow. A guess.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// A process that did not answer is asked again after so long, if it has answered since.
-const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// A process that did not respond is read again after this time, if the pending read has returned.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// So many processes of one user may keep a helper; its others are not asked meanwhile.
+/// Helpers that processes of one user may block. Other processes of this user are skipped
+/// meanwhile.
 const MOST_OF_USER: usize = 3;
-/// So many of all users but root, whatever users somebody can be: the rest is root's.
+/// The same for all users but root, whatever user ids somebody can obtain. The rest is reserved for
+/// root.
 const MOST_OF_USERS: usize = 12;
-/// So many of root. Times [`READ_TAKES`], all together are less than a look may take.
+/// The same for root. The total, times [`READ_TIMEOUT`], is less than the limit of a scan.
 const MOST_OF_ROOT: usize = 12;
 
 const ROOT: u32 = 0;
 
-/// A helper does nothing but to read.
+/// A helper only reads.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Most files of a process are no longer.
+/// Most files of a process are smaller.
 const USUAL_FILE_BYTES: usize = 4096;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A process that did not answer.
+/// A process that did not respond.
 #[derive(Debug)]
 struct Silent {
     user: u32,
-    again_at: Duration,
-    /// The helper that was given up has come back.
+    retry_at: Duration,
+    /// The abandoned helper has returned.
     is_over: Arc<AtomicBool>,
 }
 
 impl Silent {
     fn is_forgotten(&self, now: Duration) -> bool {
-        now >= self.again_at && self.is_over.load(Ordering::Relaxed)
+        now >= self.retry_at && self.is_over.load(Ordering::Relaxed)
     }
 }
 
-/// The beginning of a file of `/proc`.
+/// Reads the beginning of a file of `/proc`.
 pub(super) fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
     with_reserve(|| File::open(path))?.take(most).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// Reads with a deadline, and remembers who has missed it.
+/// Reads with a deadline, and remembers the processes that missed it.
 #[derive(Debug)]
 pub(super) struct BoundedReads {
     procfs: PathBuf,
     helper: Option<Sender<Work>>,
     silent: BTreeMap<ProcessId, Silent>,
-    /// How long slow answers took in this look, by user.
+    /// Time of slow responses in this scan, by user.
     slow: BTreeMap<u32, Duration>,
     now: Duration,
-    takes: Duration,
+    timeout: Duration,
 }
 
 impl BoundedReads {
-    /// Of processes of that procfs.
+    /// Reads below this procfs.
     pub(super) fn new(procfs: PathBuf) -> Self {
         let (silent, slow, now) = (BTreeMap::new(), BTreeMap::new(), Duration::ZERO);
-        Self { procfs, helper: None, silent, slow, now, takes: READ_TAKES }
+        Self { procfs, helper: None, silent, slow, now, timeout: READ_TIMEOUT }
     }
 
-    /// A look begins: the time is that of the uptime clock.
+    /// Begins a scan at this uptime.
     pub(super) fn begin(&mut self, now: Duration) {
         self.now = now;
         self.silent.retain(|_, silent| !silent.is_forgotten(now));
         self.slow.clear();
     }
 
-    /// How many processes have not answered, and are not asked for a while.
+    /// Processes that have not responded and are skipped for a while.
     pub(super) fn silent(&self) -> usize {
         self.silent.len()
     }
 
-    /// What `read` gives about that process; `None` where it has not answered in time, or is not
-    /// asked since it, or others of its user, did not before.
-    pub(super) fn ask<T: Send + 'static>(
+    /// The result of `read` for a process. `None` if it did not respond in time, or is skipped
+    /// because it or other processes of its user missed a deadline.
+    pub(super) fn read<T: Send + 'static>(
         &mut self,
         id: ProcessId,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if !self.may_be_asked(id) {
+        if !self.may_be_read(id) {
             return None;
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let (to, answer) = sync_channel(1);
+        let (to, result) = sync_channel(1);
         let over = Arc::clone(&is_over);
         let work = move || {
             let read = read();
             over.store(true, Ordering::Relaxed);
-            // Whoever asked may have given up.
+            // The receiver may have given up.
             let _ = to.send(read);
         };
         let began = Instant::now();
         self.helper()?.send(Box::new(work)).ok()?;
-        let answer = answer.recv_timeout(self.takes);
-        if let Ok(answer) = answer {
+        let result = result.recv_timeout(self.timeout);
+        if let Ok(value) = result {
             let took = began.elapsed();
             if took >= SLOW {
                 let user = self.user(id.pid);
                 *self.slow.entry(user).or_default() += took;
             }
-            return Some(answer);
+            return Some(value);
         }
-        // It ends with the read, if that ever does.
+        // The helper ends with its read, if the read ever returns.
         self.helper = None;
         let user = self.user(id.pid);
         let comm = std::fs::read(self.procfs.join(format!("{}/stat", id.pid)));
@@ -141,14 +143,14 @@ impl BoundedReads {
             pid = id.pid,
             comm = comm.as_deref().unwrap_or_default().escape_debug().to_string(),
             uid = user,
-            "a process does not let itself be read, and is left out"
+            "the process blocks its readers; skipped for 30 s and until its pending read returns"
         );
-        let again_at = self.now + AGAIN_AFTER;
-        self.silent.insert(id, Silent { user, again_at, is_over });
+        let retry_at = self.now + RETRY_AFTER;
+        self.silent.insert(id, Silent { user, retry_at, is_over });
         None
     }
 
-    fn may_be_asked(&self, id: ProcessId) -> bool {
+    fn may_be_read(&self, id: ProcessId) -> bool {
         if self.silent.is_empty() && self.slow.is_empty() {
             return true;
         }
@@ -175,8 +177,8 @@ impl BoundedReads {
         }
     }
 
-    /// Whose process it is. Not by the owner of its folder, which is root as soon as the process
-    /// wants that (prctl(2), `PR_SET_DUMPABLE`).
+    /// The user of a process, from its status file. The owner of its folder is root as soon as the
+    /// process wants it (prctl(2), `PR_SET_DUMPABLE`).
     fn user(&self, pid: u32) -> u32 {
         let status = std::fs::read(self.procfs.join(format!("{pid}/status")));
         status.ok().and_then(|text| real_user(&text)).unwrap_or(u32::MAX)
@@ -188,7 +190,7 @@ impl BoundedReads {
             let builder = Builder::new().name("process-read".to_owned()).stack_size(STACK_BYTES);
             let started = builder.spawn(move || works.iter().for_each(|work| work()));
             if let Err(error) = started {
-                tracing::debug!(%error, "no thread to read with");
+                tracing::debug!(%error, "cannot start the thread process-read");
                 return None;
             }
             self.helper = Some(to);
@@ -220,56 +222,56 @@ mod tests {
             fs::write(process.join("status"), status).unwrap();
         }
         let mut reads = BoundedReads::new(folder.to_owned());
-        reads.takes = Duration::from_millis(20);
+        reads.timeout = Duration::from_millis(20);
         reads
     }
 
-    /// Asks one that answers when the sender that comes back is dropped.
-    fn ask_silent(reads: &mut BoundedReads, pid: u32) -> (Option<()>, Sender<()>) {
+    /// A read that returns when the returned sender is dropped.
+    fn read_silent(reads: &mut BoundedReads, pid: u32) -> (Option<()>, Sender<()>) {
         let (release, released) = channel::<()>();
-        let asked = reads.ask(id(pid), move || assert!(released.recv().is_err()));
-        (asked, release)
+        let result = reads.read(id(pid), move || assert!(released.recv().is_err()));
+        (result, release)
     }
 
     #[test]
-    fn who_hangs_is_given_up_alone_and_asked_again_only_once_it_has_answered() {
+    fn a_process_that_hangs_is_abandoned_alone_and_retried_once_its_read_returned() {
         let folder = tempfile::tempdir().unwrap();
         let mut reads = reads(folder.path(), &[(1, 1000), (2, 1000)]);
         reads.begin(seconds(0));
-        assert_eq!(reads.ask(id(1), || 5), Some(5));
-        let (asked, release) = ask_silent(&mut reads, 1);
-        assert_eq!((asked, reads.silent()), (None, 1));
-        assert_eq!(reads.ask(id(1), || 5), None, "it is not asked a second time");
-        assert_eq!(reads.ask(id(2), || 6), Some(6));
+        assert_eq!(reads.read(id(1), || 5), Some(5));
+        let (result, release) = read_silent(&mut reads, 1);
+        assert_eq!((result, reads.silent()), (None, 1));
+        assert_eq!(reads.read(id(1), || 5), None, "it is not read a second time");
+        assert_eq!(reads.read(id(2), || 6), Some(6));
         reads.begin(seconds(40));
-        assert_eq!(reads.ask(id(1), || 5), None, "its helper still waits");
+        assert_eq!(reads.read(id(1), || 5), None, "its helper still waits");
         let is_over = Arc::clone(&reads.silent[&id(1)].is_over);
         drop(release);
         while !is_over.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
         reads.begin(seconds(29));
-        assert_eq!(reads.ask(id(1), || 5), None, "it has answered late just now");
+        assert_eq!(reads.read(id(1), || 5), None, "its read has only just returned");
         reads.begin(seconds(30));
-        assert_eq!((reads.ask(id(1), || 5), reads.silent()), (Some(5), 0));
-        // Whose number it was is another one's.
-        let (_, _release) = ask_silent(&mut reads, 1);
-        assert_eq!(reads.ask(ProcessId { pid: 1, start_ticks: 8 }, || 5), Some(5));
+        assert_eq!((reads.read(id(1), || 5), reads.silent()), (Some(5), 0));
+        // The process id has been reused.
+        let (_, _release) = read_silent(&mut reads, 1);
+        assert_eq!(reads.read(ProcessId { pid: 1, start_ticks: 8 }, || 5), Some(5));
     }
 
     #[test]
-    fn whoever_answers_slowly_takes_no_more_than_its_share_of_a_look() {
+    fn slow_processes_of_a_user_take_a_bounded_share_of_a_scan() {
         let folder = tempfile::tempdir().unwrap();
         let users: Vec<(u32, u32)> = (0..40).map(|pid| (pid, 1000 + pid / 20)).collect();
         let mut reads = reads(folder.path(), &users);
-        reads.takes = READ_TAKES;
+        reads.timeout = READ_TIMEOUT;
         reads.begin(seconds(0));
         let slowly = || std::thread::sleep(Duration::from_millis(100));
-        let answered = (0..20).filter(|pid| reads.ask(id(*pid), slowly).is_some()).count();
+        let answered = (0..20).filter(|pid| reads.read(id(*pid), slowly).is_some()).count();
         assert!((1..=6).contains(&answered), "{answered}");
-        assert_eq!((reads.ask(id(20), || 5), reads.silent()), (Some(5), 0), "another user's");
+        assert_eq!((reads.read(id(20), || 5), reads.silent()), (Some(5), 0), "another user's");
         reads.begin(seconds(1));
-        assert_eq!(reads.ask(id(19), || 5), Some(5), "the next look begins anew");
+        assert_eq!(reads.read(id(19), || 5), Some(5), "the next scan starts afresh");
     }
 
     #[test]
@@ -281,8 +283,8 @@ mod tests {
         reads.begin(seconds(0));
         let mut held = Vec::new();
         for pid in 0..60 {
-            let (asked, release) = ask_silent(&mut reads, pid);
-            assert_eq!(asked, None);
+            let (result, release) = read_silent(&mut reads, pid);
+            assert_eq!(result, None);
             held.push(release);
         }
         assert_eq!(reads.silent(), MOST_OF_USERS);
@@ -290,9 +292,9 @@ mod tests {
             let of_user = reads.silent.values().filter(|silent| silent.user == 1000 + user);
             of_user.count() == MOST_OF_USER
         }));
-        assert_eq!(reads.ask(id(59), || 5), None, "nobody else's is asked meanwhile");
-        assert_eq!(reads.ask(id(100), || 5), Some(5));
-        held.push(ask_silent(&mut reads, 100).1);
-        assert_eq!(reads.ask(id(101), || 5), Some(5));
+        assert_eq!(reads.read(id(59), || 5), None, "no other process of a user is read meanwhile");
+        assert_eq!(reads.read(id(100), || 5), Some(5));
+        held.push(read_silent(&mut reads, 100).1);
+        assert_eq!(reads.read(id(101), || 5), Some(5));
     }
 }

@@ -1,8 +1,8 @@
-//! Asks Docker which containers run, on a thread of its own: what it tells belongs to processes by
-//! the container's id, which their control groups name.
+//! Lists running containers from Docker, on its own thread. A process belongs to the container
+//! whose id its control group names.
 //!
-//! Nobody waits for it. What it has told stays known while it hangs or is started anew, for a
-//! container keeps its labels for as long as it lives.
+//! No other thread waits for it. Known containers stay known while Docker hangs or restarts: a
+//! container keeps its labels for its whole life.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,26 +20,26 @@ use crate::parse::container::{Container, Containers, containers, inspected};
 use crate::parse::process::stat;
 use crate::supervisors::docker::{Docker, NoAnswer};
 
-/// Running ones only. Without a version in the path whatever version it speaks is spoken.
+/// Running containers only. A path without a version selects the API version of the daemon.
 const LIST: &str = "/containers/json";
 
-/// Of an answer no more is read.
+/// The size limit of a response.
 const MAX_BODY_BYTES: usize = 16 << 20;
 const MAX_INSPECT_BYTES: usize = 1 << 20;
 
-/// Of so many containers it is asked which process is their first, each time that it is asked.
+/// The most containers whose first process is queried in one pass.
 pub(super) const MAX_INSPECTED: usize = 64;
 
-/// How often Docker is asked, and how long it may take.
+/// Intervals and time limits of the Docker queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DockerPace {
-    /// How long it may take to answer.
+    /// The time limit of a response.
     pub answer_takes: Duration,
-    /// Between two questions, while the configuration asks for names or labels.
+    /// The interval while the configuration matches names or labels.
     pub wanted: Duration,
-    /// The same otherwise.
+    /// The interval otherwise.
     pub unwanted: Duration,
-    /// However many new containers there are, it is asked no more often.
+    /// The shortest interval, however many containers are new.
     pub at_least: Duration,
 }
 
@@ -54,33 +54,33 @@ impl Default for DockerPace {
     }
 }
 
-/// A container that is no longer told may still have processes that end.
+/// A container that is no longer listed may still have processes that end.
 const KEPT: Duration = Duration::from_secs(60);
-/// Where there are more of those, none of them is kept.
+/// Above this number no unlisted container is kept.
 const MAX_KNOWN: usize = 4096;
 
-/// How it fares with Docker.
+/// The state of the Docker socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It has not been asked yet.
+pub(super) enum DockerState {
+    /// Not queried yet.
     #[default]
     Unasked,
-    /// It has answered.
+    /// The last query succeeded.
     Answers,
-    /// There is none.
+    /// There is no socket.
     Absent,
-    /// It is there, and does not tell.
+    /// The last query failed.
     Silent,
 }
 
-/// What is known.
+/// The known containers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) containers: Arc<Containers>,
-    pub(super) standing: Standing,
+    pub(super) docker_state: DockerState,
 }
 
-/// What is known, shared by those who ask and those who look.
+/// The known containers, shared by the thread that queries Docker and the scanner.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     known: Arc<Mutex<Known>>,
@@ -88,12 +88,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// As it is now.
+    /// The present state.
     pub(super) fn get(&self) -> Known {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Processes that may be engines say that they are in those containers.
+    /// Sets the containers that possible engine processes claim.
     pub(super) fn claim(&self, claimed: BTreeSet<Arc<str>>) {
         *self.claimed.lock().unwrap_or_else(PoisonError::into_inner) = claimed;
     }
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-/// Asks.
+/// Queries Docker.
 #[derive(Debug)]
 pub(super) struct ContainerWatch {
     socket: PathBuf,
@@ -116,14 +116,14 @@ pub(super) struct ContainerWatch {
     shared: Shared,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
-    /// Whether the configuration asks for names or labels.
+    /// Whether the configuration matches names or labels.
     is_wanted: Arc<AtomicBool>,
     schema: Arc<Schema>,
     runtime: Runtime,
     has_answered: bool,
-    /// Each with when it was told last.
-    told: BTreeMap<Arc<str>, (Container, Duration)>,
-    /// Of which Docker did not answer when it was asked last.
+    /// Each with the time of its last listing.
+    listed: BTreeMap<Arc<str>, (Container, Duration)>,
+    /// Containers whose last inspection got no response.
     silent: BTreeSet<Arc<str>>,
     pods: PodContainers,
 }
@@ -138,7 +138,7 @@ impl ContainerWatch {
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
-        let (told, has_answered) = (BTreeMap::new(), false);
+        let (listed, has_answered) = (BTreeMap::new(), false);
         let pods = PodContainers::new(pods, procfs.clone(), pace.answer_takes);
         Ok(Self {
             socket,
@@ -151,18 +151,17 @@ impl ContainerWatch {
             schema,
             runtime,
             has_answered,
-            told,
+            listed,
             silent: BTreeSet::new(),
             pods,
         })
     }
 
-    /// Until nobody can want to know any more. `news`: there is a container that nothing is known
-    /// of.
+    /// Runs until the loop ends. `news` signals a claimed container that is unknown.
     pub(super) fn run(&mut self, news: &Receiver<()>) {
         loop {
             let began = (self.clock)();
-            self.ask(began);
+            self.query(began);
             let wanted = self.is_wanted.load(Ordering::Relaxed);
             let pace = self.pace;
             let next = began + if wanted { pace.wanted } else { pace.unwanted };
@@ -179,19 +178,19 @@ impl ContainerWatch {
         }
     }
 
-    fn ask(&mut self, began: Duration) {
+    fn query(&mut self, began: Duration) {
         let answer = self.list();
         let took = (self.clock)().saturating_sub(began);
         let socket = self.socket.display();
-        let (standing, value, error) = match answer {
+        let (docker_state, value, error) = match answer {
             Ok(containers) => {
                 let count = containers.len();
                 self.take(containers, began);
-                (Standing::Answers, Reading::Value(count as f64), None)
+                (DockerState::Answers, Reading::Value(count as f64), None)
             }
             Err(NoAnswer::Absent) => {
                 let why = format!("there is no Docker at {socket}: look at path.docker_socket");
-                (Standing::Absent, Reading::Unsupported, Some(why))
+                (DockerState::Absent, Reading::Unsupported, Some(why))
             }
             Err(error) => {
                 let why = match error {
@@ -202,23 +201,24 @@ impl ContainerWatch {
                     NoAnswer::Failed(error) => format!("{socket}: {error}"),
                     NoAnswer::Absent => format!("{socket} is not there"),
                 };
-                (Standing::Silent, Reading::Failed, Some(why))
+                (DockerState::Silent, Reading::Failed, Some(why))
             }
         };
-        let is_absent = standing == Standing::Absent;
+        let is_absent = docker_state == DockerState::Absent;
         let claimed = self.shared.claimed();
-        let unknown_here = claimed.iter().filter(|id| !self.told.contains_key(*id)).collect();
+        let unknown_here = claimed.iter().filter(|id| !self.listed.contains_key(*id)).collect();
         self.pods.query(&self.runtime, &unknown_here);
-        let containers = self.told.iter().map(|(id, (told, _))| (Arc::clone(id), told.clone()));
+        let containers =
+            self.listed.iter().map(|(id, (listed, _))| (Arc::clone(id), listed.clone()));
         let mut containers: Containers = containers.collect();
         containers.extend(self.pods.known().clone());
-        self.shared.set(Known { containers: Arc::new(containers), standing });
-        // Without Docker nothing is lacking, unless it was there or the configuration asks for it.
+        self.shared.set(Known { containers: Arc::new(containers), docker_state });
+        // An absent Docker is an error only if it was there before, or the configuration needs it.
         if is_absent && !self.has_answered && !self.is_wanted.load(Ordering::Relaxed) {
             return;
         }
-        // What the loop does not take in time is told again.
-        let _full = self.to.try_send(Observation::Readings(Readings {
+        // The queue is full. The next query repeats the result.
+        let _ = self.to.try_send(Observation::Readings(Readings {
             source: Source::Docker,
             schema: Arc::clone(&self.schema),
             values: vec![value],
@@ -230,20 +230,20 @@ impl ContainerWatch {
     fn take(&mut self, mut containers: Containers, now: Duration) {
         self.has_answered = true;
         for (id, container) in &mut containers {
-            // Only who is asked of one says which process is its first.
-            let before = self.told.get(id).and_then(|(told, _)| told.init);
+            // Only an inspection returns the first process.
+            let before = self.listed.get(id).and_then(|(listed, _)| listed.init);
             container.init = container.init.or(before);
         }
-        let is_full = self.told.len() >= MAX_KNOWN;
-        let is_kept = |told: Duration| !is_full && now.saturating_sub(told) < KEPT;
-        self.told.retain(|id, (_, told)| containers.contains_key(id) || is_kept(*told));
-        self.told.extend(containers.into_iter().map(|(id, told)| (id, (told, now))));
+        let is_full = self.listed.len() >= MAX_KNOWN;
+        let is_kept = |listed: Duration| !is_full && now.saturating_sub(listed) < KEPT;
+        self.listed.retain(|id, (_, listed)| containers.contains_key(id) || is_kept(*listed));
+        self.listed.extend(containers.into_iter().map(|(id, listed)| (id, (listed, now))));
     }
 
     fn list(&mut self) -> Result<Containers, NoAnswer> {
         let docker = Docker::new(&self.socket);
         let asked = docker.get(LIST, MAX_BODY_BYTES, self.pace.answer_takes);
-        // Of the runtime's own time there is none outside of it.
+        // A timeout of the runtime itself exists only inside it.
         let answer = self.runtime.block_on(asked)?;
         if answer.status != 200 {
             return Err(NoAnswer::Failed(answer.message()));
@@ -252,11 +252,12 @@ impl ContainerWatch {
         let claimed = self.shared.claimed();
         self.silent.retain(|id| claimed.contains(id));
         let lives = |init: ProcessId| process(&self.procfs, init.pid) == Some(init);
-        let is_known =
-            |id: &Arc<str>| self.told.get(id).and_then(|(told, _)| told.init).is_some_and(lives);
+        let is_known = |id: &Arc<str>| {
+            self.listed.get(id).and_then(|(listed, _)| listed.init).is_some_and(lives)
+        };
         let unknown = listed.iter_mut().filter(|(id, _)| claimed.contains(*id) && !is_known(id));
         let mut unknown: Vec<_> = unknown.collect();
-        // One that does not answer keeps none of the others unknown.
+        // Containers without a response come last, so that they delay no others.
         unknown.sort_by_key(|(id, _)| self.silent.contains(*id));
         let mut silent = None;
         for (id, container) in unknown.into_iter().take(MAX_INSPECTED) {
@@ -280,7 +281,7 @@ impl ContainerWatch {
     }
 }
 
-/// The process that has that number now.
+/// The process with this number now.
 pub(super) fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
     let text = std::fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
     Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })

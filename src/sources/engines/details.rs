@@ -1,4 +1,4 @@
-//! What there is to know of an engine's processes.
+//! Details of the processes of an engine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
-use super::places::{Asked, Places};
+use super::places::{HealthTarget, Places};
 use crate::engines::Serving;
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
@@ -24,40 +24,40 @@ use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// No engine is started with more.
+/// The size limit of a command line.
 const MAX_LINE_BYTES: u64 = 64 << 10;
-/// Those that listen stand first.
+/// Listening sockets come first in the file.
 const MAX_SOCKET_BYTES: u64 = 256 << 10;
-/// The most open files that are looked at.
+/// The most open files that are examined.
 const MAX_OPEN: usize = 4096;
 
-/// How often mappings and open files are looked at, while something loads and otherwise.
+/// Interval between two reads of mappings and open files, while an engine loads and otherwise.
 const HELD_LOADING: Duration = Duration::from_secs(1);
 const HELD_CALM: Duration = Duration::from_secs(10);
 
-/// A loading engine without progress for so long is stuck, unless told otherwise: compiling and
-/// capturing take minutes, but processes begin and end and memory moves meanwhile. A guess.
+/// A loading engine without progress for this time is stuck, unless configured otherwise.
+/// Compilation and capture take minutes, but meanwhile processes start and exit and memory moves. A
+/// guess.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// Where Docker keeps what containers print.
+/// The folder of Docker's container logs.
 const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
-/// What the NVIDIA driver's files begin with.
+/// The path prefix of the NVIDIA driver's files.
 const DEVICES: &str = "/dev/nvidia";
 
-/// Clock ticks a second in `/proc`, on every architecture.
+/// Clock ticks per second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
-/// What a process has open.
+/// Counts of open files of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
-    /// Model files.
     files: u32,
-    /// Files of the driver.
+    /// Device files of the driver.
     devices: u32,
 }
 
-/// Model files that a process maps and has open.
+/// The model files that a process maps or has open.
 #[derive(Clone, Debug)]
 struct Held {
     at: Duration,
@@ -69,21 +69,21 @@ struct Held {
     is_current: bool,
 }
 
-/// Reads below procfs.
+/// Reads details below procfs.
 #[derive(Debug)]
 pub(super) struct Details {
     procfs: PathBuf,
     places: Places,
-    /// For what another process may keep from being read.
+    /// For files whose read another process can block.
     bounded: RefCell<BoundedReads>,
     held: BTreeMap<ProcessId, Held>,
     now: Duration,
     every: Duration,
-    /// Something could not be opened for want of a descriptor since [`Details::begin`].
+    /// Whether a file could not be opened for lack of descriptors since [`Details::begin`].
     is_starved: Cell<bool>,
 }
 
-/// Whether something listens on an engine's port, and on which address.
+/// Whether a process listens on the port of an engine, and on which address.
 #[derive(Clone, Copy, Debug)]
 struct Listening {
     is_listening: Reading<bool>,
@@ -96,8 +96,8 @@ impl Default for Listening {
     }
 }
 
-/// Which engine to look at.
-pub(super) struct Look<'a> {
+/// The engine to read.
+pub(super) struct EngineQuery<'a> {
     pub(super) head: ProcessId,
     pub(super) members: &'a [ProcessId],
     pub(super) kind: EngineKind,
@@ -117,23 +117,23 @@ impl Details {
         Self { procfs, places, bounded, held, now, every, is_starved: Cell::new(false) }
     }
 
-    /// Whether something could not be read for want of a descriptor since this was last asked: what
-    /// was not read then is not gone.
+    /// Whether a read failed for lack of descriptors since the last call. What was not read then
+    /// still counts as present.
     pub(super) fn take_starved(&self) -> bool {
         self.is_starved.take()
     }
 
-    /// A look begins.
-    pub(super) fn look_begins(&mut self, now: Duration) {
+    /// Begins a pass.
+    pub(super) fn begin_pass(&mut self, now: Duration) {
         self.bounded.get_mut().begin(now);
     }
 
-    /// How many processes do not let themselves be read.
+    /// Processes that block their readers.
     pub(super) fn silent(&self) -> usize {
         self.bounded.borrow().silent()
     }
 
-    /// A look at all engines begins.
+    /// Begins a pass over all engines.
     pub(super) fn begin(&mut self, now: Duration, is_loading: bool) {
         self.now = now;
         self.every = if is_loading { HELD_LOADING } else { HELD_CALM };
@@ -142,12 +142,12 @@ impl Details {
         }
     }
 
-    /// It has ended: what was not looked at is gone.
+    /// Ends the pass: what was not read is removed.
     pub(super) fn end(&mut self) {
         self.held.retain(|_, held| held.is_current);
     }
 
-    /// A file of a process.
+    /// Reads a file of a process.
     pub(super) fn read(&self, pid: u32, name: &str) -> Option<Vec<u8>> {
         self.read_up_to(pid, name, MAX_FILE_BYTES).ok()
     }
@@ -163,17 +163,17 @@ impl Details {
         }
     }
 
-    /// The same of a file that shows the memory of the process. `TimedOut`: it does not let itself
-    /// be read.
+    /// Reads a file that shows the memory of the process. `TimedOut`: the process blocks its
+    /// readers.
     fn read_memory(&self, id: ProcessId, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let path = self.procfs.join(id.pid.to_string()).join(name);
-        let read = self.bounded.borrow_mut().ask(id, move || read_file(&path, most));
+        let read = self.bounded.borrow_mut().read(id, move || read_file(&path, most));
         let read = read.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
         read.inspect_err(|error| self.notice(error))
     }
 
-    /// The beginning of a process' command line: it may be as long as it likes. `None` where it
-    /// does not let itself be read.
+    /// The beginning of the command line of a process, which may have any length. `None` if the
+    /// process blocks its readers.
     pub(super) fn command_line(&self, id: ProcessId) -> Option<Vec<u8>> {
         match self.read_memory(id, "cmdline", MAX_LINE_BYTES) {
             Err(error) if error.kind() == ErrorKind::TimedOut => None,
@@ -181,20 +181,19 @@ impl Details {
         }
     }
 
-    /// Its environment.
     pub(super) fn environment(&self, id: ProcessId) -> Option<Vec<u8>> {
         self.read_memory(id, "environ", MAX_FILE_BYTES).ok()
     }
 
-    /// Where a link of a process leads.
+    /// The target of a link of a process.
     pub(super) fn link(&self, pid: u32, name: &str) -> Option<String> {
         let path = self.procfs.join(pid.to_string()).join(name);
         fs::read_link(path).ok()?.into_os_string().into_string().ok()
     }
 
     /// The engine as it is now, without a name; `None` if none of its processes is there.
-    pub(super) fn look(&mut self, look: Look<'_>) -> Option<EngineSeen> {
-        let Look { head, members, kind, serving, matcher, found_by, containers, .. } = look;
+    pub(super) fn look(&mut self, look: EngineQuery<'_>) -> Option<EngineSeen> {
+        let EngineQuery { head, members, kind, serving, matcher, found_by, containers, .. } = look;
         let mut files = Files::default();
         let mut processes = Vec::new();
         for id in members {
@@ -213,7 +212,7 @@ impl Details {
             true => (member.container.clone(), None),
             false => (None, member.container.clone()),
         };
-        let told = container.as_deref().and_then(|id| containers.get(id));
+        let reported = container.as_deref().and_then(|id| containers.get(id));
         let is_unit_named = matcher.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
         let proof = look.confirmed.proof(&member, is_unit_named);
         let declared = matcher.map(|matcher| &matcher.declared);
@@ -222,12 +221,12 @@ impl Details {
             model_files = files.patterns().into_iter().map(Arc::from).collect();
         }
         let listening = self.listening(first, serving.port);
-        let asked = Asked { kind, serving: &serving, at: listening.at, told };
+        let target = HealthTarget { kind, serving: &serving, at: listening.at, reported };
         let (health_url, health_network) = match declared.and_then(|one| one.health.clone()) {
             Some(url) => (Some(url), None),
             None => self
                 .places
-                .health(first, &asked)
+                .health(first, &target)
                 .map_or((None, None), |place| (Some(place.url), place.network)),
         };
         Some(EngineSeen {
@@ -241,7 +240,9 @@ impl Details {
             cgroup: member.path,
             container,
             claimed_container,
-            container_name: told.map(|told| Arc::clone(&told.name)).filter(|name| !name.is_empty()),
+            container_name: reported
+                .map(|reported| Arc::clone(&reported.name))
+                .filter(|name| !name.is_empty()),
             model: serving.model.map(Arc::from),
             model_files,
             port: serving.port,
@@ -257,18 +258,18 @@ impl Details {
         })
     }
 
-    /// What its control group says.
+    /// The control group of a process.
     pub(super) fn membership(&self, pid: u32, confirmed: &Confirmed) -> Membership {
         let text = self.read(pid, "cgroup").unwrap_or_default();
         confirmed.membership(cgroup(&String::from_utf8_lossy(&text)))
     }
 
-    /// The user that it runs as.
+    /// The user of a process.
     pub(super) fn user(&self, pid: u32) -> Option<u32> {
         user_id(&self.read(pid, "status")?)
     }
 
-    /// Only what changes while it loads.
+    /// Reads only what changes while an engine loads.
     pub(super) fn refresh(&self, engine: &mut EngineSeen) {
         engine.processes.retain_mut(|known| {
             let Some(now) = self.process(known.id) else { return false };
@@ -284,14 +285,14 @@ impl Details {
         if let Some(first) = engine.processes.first() {
             engine.log_bytes = self.log_bytes(first.id, engine.container.as_deref());
             let now = self.listening(first.id.pid, engine.port).is_listening;
-            // What begins to listen where it cannot be asked yet may be after the next whole look.
+            // A health address that is unknown now may be found in the next full scan.
             if engine.health_url.is_some() || now != Reading::Value(true) {
                 engine.is_listening = now;
             }
         }
     }
 
-    /// One process, if it is still the same.
+    /// One process, if it is still the same one.
     fn process(&self, id: ProcessId) -> Option<EngineProcess> {
         let stat = stat(&self.read(id.pid, "stat")?)?;
         if stat.start_ticks != id.start_ticks {
@@ -400,22 +401,22 @@ impl Details {
         Some(open)
     }
 
-    /// How many open files of a process were looked at, up to that many, and whether it has one of
-    /// the driver.
+    /// The number of examined open files of a process, up to `most`, and whether one belongs to the
+    /// driver.
     pub(super) fn devices(&self, pid: u32, most: usize) -> (usize, bool) {
         let Ok(folder) = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")) else {
             return (1, false);
         };
-        let mut looked_at = 0;
+        let mut examined = 0;
         for entry in folder.flatten().take(most) {
-            looked_at += 1;
+            examined += 1;
             let target = fs::read_link(entry.path()).ok();
             if target.is_some_and(|target| target.to_str().is_some_and(|t| t.starts_with(DEVICES)))
             {
-                return (looked_at, true);
+                return (examined, true);
             }
         }
-        (looked_at, false)
+        (examined, false)
     }
 
     fn listening(&self, pid: u32, port: Option<u16>) -> Listening {
@@ -426,19 +427,19 @@ impl Details {
             return Listening { is_listening: Reading::Failed, at: None };
         }
         let all = files.iter().flatten().flat_map(|text| listening(text, port));
-        // Everybody's address is the loopback's, too.
+        // The address 0.0.0.0 includes the loopback.
         let is_far = |at: &IpAddr| !at.is_loopback() && !at.is_unspecified();
         let at = all.min_by_key(|at| (is_far(at), at.is_ipv6()));
         Listening { is_listening: Reading::Value(at.is_some()), at }
     }
 
-    /// What it prints, where that goes into a file.
+    /// The size of its log file, if it writes to a file.
     fn log_bytes(&self, id: ProcessId, container: Option<&str>) -> Reading<u64> {
         let of_container =
             container.map(|id| PathBuf::from(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
         let folder = self.procfs.join(id.pid.to_string()).join("fd");
         let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
-        // It may be of a file system that hangs.
+        // The file system of the log may hang.
         let length = move || {
             files.into_iter().flatten().find_map(|path| {
                 let found = fs::metadata(path).ok()?;
@@ -446,6 +447,6 @@ impl Details {
                 kind.is_file().then_some(found.len())
             })
         };
-        self.bounded.borrow_mut().ask(id, length).map_or(Reading::Failed, Reading::from)
+        self.bounded.borrow_mut().read(id, length).map_or(Reading::Failed, Reading::from)
     }
 }

@@ -1,6 +1,6 @@
-//! How processes of engines end: of what is nobody's child here the kernel tells alone, and only
-//! who held it by a pidfd while it lived (Linux 6.15), or who finds its zombie. Elsewhere nobody
-//! knows.
+//! The exit status of engine processes. They are no children of this program. The kernel shows
+//! their status through a pidfd opened before the exit (Linux 6.15), or in the zombie. Otherwise it
+//! stays unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,23 +18,22 @@ use crate::parse::proc::colon_number;
 use crate::parse::process::{Stat, exit_status, stat};
 use crate::sys::process_end::status_of_reaped;
 
-/// More processes are not held: each costs an open file, of which a service has 1024. Servers come
-/// first.
+/// The most pidfds, since a service has 1024 descriptors. Servers come first.
 const MOST_HELD: usize = 256;
 
-/// A parent that has not taken notice of an end by then may never do so.
+/// A parent that has not reaped the process by then may never do so.
 const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Processes of engines, each held by its pidfd.
+/// Engine processes with their pidfds.
 #[derive(Debug)]
 pub(super) struct Ends {
     procfs: PathBuf,
     most: usize,
     held: BTreeMap<ProcessId, Held>,
-    /// Those that cannot be held; they are not tried again.
+    /// Processes without a pidfd; opening is not tried again.
     unheld: BTreeSet<ProcessId>,
-    /// What nobody was told yet.
-    untold: Vec<ProcessEnd>,
+    /// Exits that have not been reported yet.
+    unreported: Vec<ProcessEnd>,
 }
 
 #[derive(Debug)]
@@ -42,17 +41,17 @@ struct Held {
     descriptor: OwnedFd,
     server: ProcessId,
     comm: Arc<str>,
-    /// When it was seen to have ended.
+    /// When the exit was noticed.
     ended: Option<Duration>,
 }
 
 impl Ends {
     pub(super) fn new(procfs: PathBuf) -> Self {
-        let (held, unheld, untold) = Default::default();
-        Self { procfs, most: MOST_HELD, held, unheld, untold }
+        let (held, unheld, unreported) = Default::default();
+        Self { procfs, most: MOST_HELD, held, unheld, unreported }
     }
 
-    /// Takes hold of those that live, and looks how those ended that do not any more.
+    /// Opens pidfds of living processes, and reads the exit status of ended ones.
     pub(super) fn look(&mut self, now: Duration, engines: &[EngineSeen]) {
         let servers = engines.iter().flat_map(|engine| {
             engine.processes.iter().take(1).map(move |process| (engine.server, process))
@@ -70,24 +69,24 @@ impl Ends {
         self.unheld.retain(|id| living.contains(id));
         let gone = self.held.keys().filter(|id| !living.contains(id));
         for id in gone.copied().collect::<Vec<_>>() {
-            self.follow(id, now);
+            self.check(id, now);
         }
     }
 
-    /// Those whose end was not told yet.
-    pub(super) fn untold(&self) -> &[ProcessEnd] {
-        &self.untold
+    /// Exits that have not been reported yet.
+    pub(super) fn unreported(&self) -> &[ProcessEnd] {
+        &self.unreported
     }
 
-    /// They have been told.
-    pub(super) fn told(&mut self) {
-        self.untold.clear();
+    /// Marks all exits as reported.
+    pub(super) fn mark_reported(&mut self) {
+        self.unreported.clear();
     }
 
     fn hold(&mut self, server: ProcessId, process: &EngineProcess) {
         let id = process.id;
         if let Some(held) = self.held.get_mut(&id) {
-            // A process may change its name, and may be found to be another engine's.
+            // A process may change its name, and may turn out to belong to another engine.
             if held.comm != process.comm {
                 held.comm = Arc::clone(&process.comm);
             }
@@ -109,12 +108,12 @@ impl Ends {
         }
     }
 
-    /// The very process that was seen.
+    /// Opens a pidfd and checks that it refers to the process that was seen.
     fn open(&self, id: ProcessId) -> io::Result<OwnedFd> {
         let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("that is no process number"))?;
         let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
-        // Where procfs is of another PID namespace the same number is somebody else's.
+        // With a procfs of another PID namespace the number belongs to another process.
         let about = self.procfs.join("self/fdinfo").join(descriptor.as_raw_fd().to_string());
         let number = colon_number(&fs::read(about)?, b"Pid");
         let is_same = self.stat(id).is_some() && number == Some(u64::from(id.pid));
@@ -129,11 +128,11 @@ impl Ends {
         stat(&self.text(id)?).filter(|stat| stat.start_ticks == id.start_ticks)
     }
 
-    fn follow(&mut self, id: ProcessId, now: Duration) {
+    fn check(&mut self, id: ProcessId, now: Duration) {
         let zombie = self.zombie(id);
         let Some(held) = self.held.get_mut(&id) else { return };
         if lives(&held.descriptor) {
-            // It is no engine's any more.
+            // The process no longer belongs to an engine.
             self.held.remove(&id);
             return;
         }
@@ -144,13 +143,12 @@ impl Ends {
         }
         let Some(Held { server, comm, .. }) = self.held.remove(&id) else { return };
         let status = status.map_or(ExitStatus::Unknown, ExitStatus::from_wait);
-        if status != ExitStatus::Unknown && self.untold.len() < MOST_HELD {
-            self.untold.push(ProcessEnd { id, server, comm, status });
+        if status != ExitStatus::Unknown && self.unreported.len() < MOST_HELD {
+            self.unreported.push(ProcessEnd { id, server, comm, status });
         }
     }
 
-    /// What the kernel shows until its parent takes notice. 0 may be what it shows to those who may
-    /// not know.
+    /// The exit status of a zombie. 0 may also mean that this user may not read it.
     fn zombie(&self, id: ProcessId) -> Option<i32> {
         let text = self.text(id)?;
         let found = stat(&text)?;
@@ -159,7 +157,7 @@ impl Ends {
     }
 }
 
-/// A pidfd can be read once its process has ended.
+/// A pidfd becomes readable when its process ends.
 fn lives(descriptor: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(descriptor, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
@@ -201,18 +199,18 @@ mod tests {
             let (mut child, output, id) = start(script);
             let mut ends = ends();
             ends.look(Duration::ZERO, &[engine(&[id])]);
-            assert_eq!((ends.held.len(), ends.untold()), (1, &[][..]));
+            assert_eq!((ends.held.len(), ends.unreported()), (1, &[][..]));
             drop(output);
             let is_zombie = || stat(&ends.text(id).unwrap()).unwrap().state == 'Z';
             while !is_zombie() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             ends.look(Duration::ZERO, &[]);
-            let [end] = ends.untold() else { panic!("{script}: {ends:?}") };
+            let [end] = ends.unreported() else { panic!("{script}: {ends:?}") };
             assert_eq!((end.id, end.server, end.status), (id, id, status), "its zombie tells");
-            ends.told();
+            ends.mark_reported();
             ends.look(Duration::ZERO, &[]);
-            assert!(ends.untold().is_empty() && ends.held.is_empty());
+            assert!(ends.unreported().is_empty() && ends.held.is_empty());
             child.wait().unwrap();
         }
     }
@@ -225,9 +223,9 @@ mod tests {
         drop(output);
         child.wait().unwrap();
         ends.look(Duration::ZERO, &[]);
-        let told: Vec<ExitStatus> = ends.untold().iter().map(|end| end.status).collect();
-        // Before Linux 6.15 nobody is told.
-        assert!(told.is_empty() || told == [ExitStatus::Code { code: 3 }], "{told:?}");
+        let reported: Vec<ExitStatus> = ends.unreported().iter().map(|end| end.status).collect();
+        // Before Linux 6.15 the status is unknown.
+        assert!(reported.is_empty() || reported == [ExitStatus::Code { code: 3 }], "{reported:?}");
         ends.look(NOTICED_WITHIN, &[]);
         assert!(ends.held.is_empty(), "it is not waited for any longer");
     }
@@ -239,7 +237,7 @@ mod tests {
         ends.look(Duration::ZERO, &[engine(&[id])]);
         assert_eq!(ends.held.len(), 1);
         ends.look(Duration::ZERO, &[]);
-        assert!(ends.held.is_empty() && ends.untold().is_empty());
+        assert!(ends.held.is_empty() && ends.unreported().is_empty());
         let other = ProcessId { start_ticks: id.start_ticks + 1, ..id };
         ends.look(Duration::ZERO, &[engine(&[other])]);
         assert_eq!((ends.held.len(), ends.unheld.len()), (0, 1));

@@ -1,22 +1,22 @@
-//! Which processes belong together: a server with everything that it has started.
+//! Groups processes by engine: a server and everything that it has started.
 
 use std::collections::BTreeMap;
 
 use crate::engines::{Role, facts};
 use crate::model::{EngineKind, ProcessId};
 
-/// Nobody's ancestors are more; a loop in what was read at different times ends here.
+/// The most ancestors of a process. It ends loops, which reads at different times can cause.
 const MAX_DEPTH: usize = 128;
 
-/// What is known of a process.
+/// The facts by which a process is grouped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kin {
     pub(super) start_ticks: u64,
     pub(super) parent: u32,
     pub(super) recognised: Option<(EngineKind, Role)>,
-    /// Place among the declared engines.
+    /// Index among the declared engines.
     pub(super) declared: Option<usize>,
-    /// Whether somebody has launched it: then it is the head of all that is below it.
+    /// Whether `umawarden launch` started it. It is then the head of all processes below it.
     pub(super) is_launched: bool,
 }
 
@@ -25,7 +25,7 @@ impl Kin {
         self.is_launched || self.recognised.is_some() || self.declared.is_some()
     }
 
-    /// Whether a process below may be of the same engine as this one.
+    /// Whether a process below this one may belong to the same engine.
     fn takes_in(&self, below: &Self) -> bool {
         if self.is_launched || below.is_launched {
             return !below.is_launched;
@@ -44,8 +44,8 @@ impl Kin {
     }
 }
 
-/// The head of each process that belongs to an engine. `before` is what was found the last time: a
-/// process stays with its engine though all between them have ended.
+/// The head of each process that belongs to an engine. `before` is the last result: a process stays
+/// with its engine even if all processes between them have ended.
 pub(super) fn heads(
     processes: &BTreeMap<u32, Kin>,
     before: &BTreeMap<ProcessId, ProcessId>,
@@ -62,7 +62,7 @@ pub(super) fn heads(
             heads.insert(id, head);
         }
     }
-    // Heads may have heads by now: a script that has become a server.
+    // Heads may have got heads meanwhile: a script that has become a server.
     let resolved = heads.clone();
     for head in heads.values_mut() {
         if let Some(above) = resolved.get(head) {
@@ -72,7 +72,7 @@ pub(super) fn heads(
     heads
 }
 
-/// The topmost ancestor of the same engine, the process itself included.
+/// The topmost ancestor in the same engine, or the process itself.
 fn head(processes: &BTreeMap<u32, Kin>, pid: u32) -> Option<ProcessId> {
     let mut found: Option<(u32, &Kin)> = None;
     let mut at = pid;
@@ -84,7 +84,7 @@ fn head(processes: &BTreeMap<u32, Kin>, pid: u32) -> Option<ProcessId> {
                 _ => found = Some((at, kin)),
             }
         }
-        // A parent is older; a younger one has only taken the number over.
+        // A parent is older. A younger one has reused the number.
         let parent = processes.get(&kin.parent);
         if parent.is_none_or(|parent| parent.start_ticks > kin.start_ticks) {
             break;

@@ -1,4 +1,4 @@
-//! Asks engines for their health, on a thread of its own, each with a deadline.
+//! Probes the health of engines on its own thread, each with a deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,49 +21,49 @@ use crate::model::{
     ProcessId,
 };
 
-/// Between two questions: to one that is on its way, and to one that answers, which writes a line
-/// of log for each.
+/// Probe intervals: for an engine that is not ready, and for a ready one, which logs a line per
+/// probe.
 const WHILE_DOWN: Duration = Duration::from_secs(1);
 const WHILE_UP: Duration = Duration::from_secs(5);
 
-/// That a key is withheld is logged once for each life of an engine, and no more often than this.
+/// A withheld key is logged once per life of an engine, and not more often than this.
 const WITHHELD_LOGGED: Duration = Duration::from_secs(10);
 
-/// How soon somebody is asked again who has not answered by then.
+/// The delay before an engine without a response is probed again.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Of an answer no more is read.
+/// The size limit of a response.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Where a kind is asked first, if it can be.
+/// The first health path of a kind.
 pub(super) fn path(kind: EngineKind) -> Option<&'static str> {
     facts(kind).health.first().map(|first| first.path)
 }
 
-/// Whom to ask.
+/// An engine to probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     engine: Arc<str>,
     server: ProcessId,
     kind: EngineKind,
     url: Arc<str>,
-    /// Where that address means it, if that is not our own network.
+    /// The network namespace of the address, if it is another one.
     network: Option<Network>,
-    /// What is needed to send it its key, and no other process: where it has one.
+    /// What sending the key to this process alone needs, for an engine with a key.
     keyed: Option<Arc<EngineTarget>>,
     procfs: Arc<Path>,
 }
 
-/// All whom to ask; shared by the two threads, and by nobody else.
+/// All engines to probe, shared by the scanner and the prober.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Targets {
     known: Arc<Mutex<Vec<Target>>>,
-    /// They are others than before.
+    /// Signals a changed list.
     are_others: Arc<Notify>,
 }
 
 impl Targets {
-    /// Those from now on.
+    /// Replaces the list.
     pub(super) fn set(&self, engines: &[EngineSeen], procfs: &Path) {
         let network = |seen: &EngineSeen| {
             let name = Arc::clone(seen.health_network.as_ref()?);
@@ -94,32 +94,32 @@ impl Targets {
     }
 }
 
-/// How the asking of one engine stands.
+/// The probe state of one engine.
 #[derive(Debug, Default)]
-struct Course {
+struct ProbeState {
     next: Duration,
-    is_asked: Arc<AtomicBool>,
+    is_pending: Arc<AtomicBool>,
     is_up: Arc<AtomicBool>,
     is_logged: Arc<AtomicBool>,
 }
 
-/// When it was last logged that a key is withheld.
+/// The time of the last log line about a withheld key.
 type Logged = Arc<Mutex<Option<Duration>>>;
 
-/// Asks.
+/// Probes engines.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct HealthProber {
     targets: Targets,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
     runtime: Runtime,
-    courses: BTreeMap<(Arc<str>, ProcessId), Course>,
+    courses: BTreeMap<(Arc<str>, ProcessId), ProbeState>,
     logged: Logged,
-    /// The loop has gone.
+    /// Whether the loop has ended.
     is_over: Arc<AtomicBool>,
 }
 
-impl Asker {
+impl HealthProber {
     pub(super) fn new(
         targets: Targets,
         to: SyncSender<Observation>,
@@ -130,27 +130,27 @@ impl Asker {
         Ok(Self { targets, to, clock, runtime, courses, logged, is_over })
     }
 
-    /// Until the loop has gone.
+    /// Runs until the loop ends.
     pub(super) fn run(&mut self) {
         while self.begin_due() {
             let rest = self.next_in();
             let are_others = Arc::clone(&self.targets.are_others);
-            // What was begun goes on meanwhile. The machine is not woken for nothing.
+            // Running probes continue during the wait. The thread wakes only when needed.
             self.runtime.block_on(async {
-                // Both are reasons to look whom to ask.
-                let _or_its_time_has_come = tokio::time::timeout(rest, are_others.notified()).await;
+                // Both a change of the list and the timeout are reasons to check again.
+                let _ = tokio::time::timeout(rest, are_others.notified()).await;
             });
         }
     }
 
-    /// How long nobody is to be asked.
+    /// Time until the next probe is due.
     fn next_in(&self) -> Duration {
         let now = (self.clock)();
         let next = self.courses.values().map(|course| course.next.saturating_sub(now)).min();
         next.map_or(Duration::MAX, |next| next.max(TICK))
     }
 
-    /// Asks those whose time has come. Returns whether anybody still wants to know.
+    /// Starts the probes that are due. Returns whether the loop still runs.
     fn begin_due(&mut self) -> bool {
         let now = (self.clock)();
         let targets = self.targets.get();
@@ -160,21 +160,21 @@ impl Asker {
         for target in targets {
             let key = (Arc::clone(&target.engine), target.server);
             let course = self.courses.entry(key).or_default();
-            if now < course.next || course.is_asked.swap(true, Ordering::Relaxed) {
+            if now < course.next || course.is_pending.swap(true, Ordering::Relaxed) {
                 continue;
             }
             let is_up = course.is_up.load(Ordering::Relaxed);
             course.next = now + if is_up { WHILE_UP } else { WHILE_DOWN };
             let to = self.to.clone();
             let is_over = Arc::clone(&self.is_over);
-            let (is_asked, is_up) = (Arc::clone(&course.is_asked), Arc::clone(&course.is_up));
+            let (is_pending, is_up) = (Arc::clone(&course.is_pending), Arc::clone(&course.is_up));
             let (is_logged, logged) = (Arc::clone(&course.is_logged), Arc::clone(&self.logged));
             self.runtime.spawn(async move {
-                let health = ask(target, now).await;
+                let health = probe(target, now).await;
                 is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
-                is_asked.store(false, Ordering::Relaxed);
+                is_pending.store(false, Ordering::Relaxed);
                 log_withheld(&health, &is_logged, &logged);
-                // What the loop does not take in time is asked again.
+                // A full queue: the next probe repeats the result.
                 if let Err(TrySendError::Disconnected(_)) =
                     to.try_send(Observation::EngineHealth(Box::new(health)))
                 {
@@ -186,7 +186,7 @@ impl Asker {
     }
 }
 
-async fn ask(target: Target, now: Duration) -> EngineHealth {
+async fn probe(target: Target, now: Duration) -> EngineHealth {
     let answer = target.answer().await;
     let (key, key_withheld) = match answer {
         HealthAnswer::Ready => {
@@ -254,10 +254,10 @@ impl Target {
         }
     }
 
-    /// What it tells of its work.
+    /// The load that the engine reports.
     async fn load(&self, key: Option<&EngineKey>) -> EngineLoad {
         for source in facts(self.kind).load {
-            let load = self.told_at(source, key).await;
+            let load = self.load_from(source, key).await;
             if !load.is_empty() {
                 return load;
             }
@@ -265,7 +265,7 @@ impl Target {
         EngineLoad::NONE
     }
 
-    async fn told_at(&self, source: &LoadSource, key: Option<&EngineKey>) -> EngineLoad {
+    async fn load_from(&self, source: &LoadSource, key: Option<&EngineKey>) -> EngineLoad {
         let url = format!("{}{}", origin(&self.url), source.path);
         match get(&url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
             Ok(answer) if answer.status.is_success() => {
@@ -276,8 +276,8 @@ impl Target {
         }
     }
 
-    /// Its key, if it has one; an error says why it is not sent. Files may hang, and nobody waits
-    /// for them.
+    /// The key of the engine, if it has one; an error says why it is not sent. Reading its file may
+    /// hang, but no other thread waits for it.
     async fn key(&self) -> Result<Option<EngineKey>, Arc<str>> {
         let Some(engine) = self.keyed.clone() else { return Ok(None) };
         let place = Place { origin: origin(&self.url).to_owned(), network: self.network.clone() };
@@ -298,7 +298,7 @@ impl Target {
 fn answer_of(status: StatusCode) -> HealthAnswer {
     match status {
         status if status.is_success() => HealthAnswer::Ready,
-        // Who asks for a key is there.
+        // A server that requires a key is ready.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HealthAnswer::Ready,
         status if status.is_server_error() => HealthAnswer::NotReady { status: status.as_u16() },
         status => HealthAnswer::Failed { error: format!("{status}") },

@@ -1,4 +1,4 @@
-//! GET over HTTP/1.1: each with deadlines, and no longer an answer than was asked for.
+//! GET over HTTP/1.1 with a deadline and a size limit.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,30 +19,28 @@ use crate::clients::EngineKey;
 use crate::clients::network::Network;
 use crate::clients::owner::Connection;
 
-/// How long an answer may take.
+/// The time limit of a response.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(3);
 const CONNECTING_TAKES: Duration = Duration::from_secs(1);
 
-/// Longer headers are no engine's.
+/// The size limit of the headers.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
 }
 
-/// There was none.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
-    /// Nothing listens there.
+    /// Nothing listens at the address.
     Refused,
-    /// The network that it lives in is gone.
+    /// The network namespace is gone.
     Absent,
-    /// It did not come in time.
+    /// The deadline has passed.
     TimedOut,
-    /// Anything else.
     Failed(String),
 }
 
@@ -69,8 +67,8 @@ impl From<hyper::Error> for NoAnswer {
     }
 }
 
-/// Asks at `http://host:port/path`, in our own network or in another. Of the body no more is kept
-/// than `most` bytes.
+/// Sends a request to `http://host:port/path`, in this network namespace or another. The body is
+/// cut at `most` bytes.
 pub(super) async fn get(
     url: &str,
     network: Option<&Network>,
@@ -92,7 +90,7 @@ pub(super) async fn get(
     timeout(ANSWER_TAKES, asked).await.map_err(|_| NoAnswer::TimedOut)?
 }
 
-/// The key, if it is still proven to be that engine's now that the connection is made.
+/// The header with the key, if the peer of the new connection is still proven to be the engine.
 async fn revealed(key: Option<&EngineKey>, stream: &TcpStream) -> Option<HeaderValue> {
     let key = key?.clone();
     let made = Connection::new(stream.local_addr().ok()?, stream.peer_addr().ok()?);
@@ -108,7 +106,7 @@ async fn connect(host: &str, port: u16, network: Option<&Network>) -> io::Result
     }
 }
 
-/// What moves the bytes, ended with whoever waits for them.
+/// The task that transfers the bytes; it ends with its receiver.
 struct Moving(JoinHandle<()>);
 
 impl Drop for Moving {
@@ -131,8 +129,8 @@ where
     builder.max_buf_size(MAX_HEAD_BYTES);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     let _moving = Moving(tokio::spawn(async {
-        // Whoever waits for the answer hears of it.
-        let _broken = connection.await;
+        // The receiver of the response gets the error.
+        let _ = connection.await;
     }));
     let mut request = Request::get(path);
     if let Some(key) = key {

@@ -1,4 +1,4 @@
-//! Who vouches for what a process claims by its control group.
+//! The proof of what a process claims by its control group.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,12 @@ use crate::parse::container::{Containers, Runtime};
 use crate::parse::process::{cgroup, is_within, stat, system_unit};
 use kernel_faults::container_id;
 
-/// The control group namespace in which paths begin at the root of the machine
-/// (PROC_CGROUP_INIT_INO). In another one they begin wherever somebody has made it.
+/// The control group namespace whose paths start at the root of the machine (PROC_CGROUP_INIT_INO).
+/// In other namespaces they start anywhere.
 const ALL_GROUPS: &str = "cgroup:[4026531835]";
 
-/// Services that run what users hand them, by how their names begin: that a process is in one of
-/// these says nothing of the process.
+/// Name prefixes of services that run commands of users: membership in such a service proves
+/// nothing about a process.
 const OF_USERS: [&str; 30] = [
     "anacron.",
     "at.",
@@ -49,23 +49,22 @@ const OF_USERS: [&str; 30] = [
     "xinetd.",
 ];
 
-/// What is confirmed at the time of one look.
+/// The facts that are confirmed at the time of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed {
-    /// The control groups of containers that a runtime reports as running, and which runtime.
+    /// The control groups of containers that a runtime reports as running, with the runtime.
     containers: BTreeMap<Arc<str>, (String, Runtime)>,
-    /// Whether paths of control groups begin at the root of the machine.
+    /// Whether control group paths start at the root of the machine.
     are_paths_whole: bool,
 }
 
-/// What a process' control group says.
+/// The control group of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Membership {
-    /// Its path.
     pub(super) path: Option<Arc<str>>,
     /// The container that the path names.
     pub(super) container: Option<Arc<str>>,
-    /// The runtime that confirms that the process is in it.
+    /// The runtime that confirms the membership.
     pub(super) confirmed_by: Option<Runtime>,
 }
 
@@ -75,14 +74,14 @@ impl Membership {
         self.confirmed_by.is_some()
     }
 
-    /// Whether it is a user who has named that control group.
+    /// Whether a user has named the control group.
     pub(super) fn is_of_user(&self) -> bool {
         self.path.as_ref().is_some_and(|path| path.starts_with("/user.slice/"))
     }
 }
 
 impl Confirmed {
-    /// As runtimes report containers, and `/proc` shows their first processes now.
+    /// Combines the reports of runtimes with the present first processes in `/proc`.
     pub(super) fn look(procfs: &Path, containers: &Containers) -> Self {
         let own = fs::read_link(procfs.join("self/ns/cgroup")).ok();
         let are_paths_whole = own.is_some_and(|own| own.to_str() == Some(ALL_GROUPS));
@@ -101,7 +100,7 @@ impl Confirmed {
         Self { containers: groups.collect(), are_paths_whole }
     }
 
-    /// What a process says that is in that control group.
+    /// The membership of a process with this control group.
     pub(super) fn membership(&self, path: Option<&str>) -> Membership {
         let id = path.and_then(container_id);
         let known = id.as_deref().and_then(|id| self.containers.get(id)).zip(path);
@@ -113,7 +112,7 @@ impl Confirmed {
         }
     }
 
-    /// Who vouches for that. A service that runs what users hand it does so only where the
+    /// The proof of a membership. A service that runs commands of users is a proof only where the
     /// configuration names it.
     pub(super) fn proof(&self, member: &Membership, is_unit_named: bool) -> Proof {
         let service = || {
@@ -133,8 +132,8 @@ impl Confirmed {
     }
 }
 
-/// The part of a path up to where it names that container. Below `user.slice` users name groups:
-/// whoever was given the process id of a container that has ended would be that container there.
+/// The prefix of a path that ends with the container's id. Paths below `user.slice` are excluded,
+/// since users name those groups: a reused process id would impersonate an ended container.
 fn container_group(path: &str, id: &str) -> Option<String> {
     let at = path.find(id).filter(|_| !path.starts_with("/user.slice/"))?;
     let end = path[at..].find('/').map_or(path.len(), |length| at + length);
@@ -158,7 +157,7 @@ mod tests {
         fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
     }
 
-    fn told(init: Option<ProcessId>) -> Containers {
+    fn reported(init: Option<ProcessId>) -> Containers {
         [(Arc::from(ID), Container { init, ..Container::default() })].into()
     }
 
@@ -168,7 +167,7 @@ mod tests {
         let own = format!("/system.slice/docker-{ID}.scope");
         put(folder.path(), 7, 70, &format!("{own}/init.scope"));
         let init = ProcessId { pid: 7, start_ticks: 70 };
-        let confirmed = Confirmed::look(folder.path(), &told(Some(init)));
+        let confirmed = Confirmed::look(folder.path(), &reported(Some(init)));
         let proof = |path: &str| {
             let member = confirmed.membership(Some(path));
             assert_eq!(member.container.as_deref(), Some(ID), "{path}");
@@ -187,11 +186,11 @@ mod tests {
         let of_user = format!("/user.slice/docker-{ID}.scope");
         put(folder.path(), 8, 80, &of_user);
         let init = ProcessId { pid: 8, start_ticks: 80 };
-        let confirmed = Confirmed::look(folder.path(), &told(Some(init)));
+        let confirmed = Confirmed::look(folder.path(), &reported(Some(init)));
         assert!(!confirmed.membership(Some(&of_user)).is_confirmed());
         // Docker does not say which process, or that one is another by now.
         for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
-            let confirmed = Confirmed::look(folder.path(), &told(init));
+            let confirmed = Confirmed::look(folder.path(), &reported(init));
             assert!(!confirmed.membership(Some(&own)).is_confirmed());
         }
     }

@@ -1,4 +1,4 @@
-//! Every container as Docker tells it when it is asked for one, those that have ended too.
+//! The details of every container from Docker, including ended ones.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use tokio::time::timeout;
 
 use crate::supervisors::docker::{Answer, Docker, NoAnswer};
 
-/// Those that have ended too.
+/// Includes ended containers.
 const LIST: &str = "/containers/json?all=1";
 
-/// More containers are not asked for, and no longer answers are read.
+/// The most containers, and the size limit of a response.
 const MOST_CONTAINERS: usize = 128;
 const MOST_LIST_BYTES: usize = 16 << 20;
 const MOST_BYTES: usize = 1 << 20;
 
-/// How long one answer may take, and all of them.
+/// Time limits of one response, and of all.
 const ANSWER_TAKES: Duration = Duration::from_secs(3);
 const ALL_TAKE: Duration = Duration::from_secs(8);
 
-/// Why there is nothing to tell.
+/// Why there are no details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotInspected {
-    /// There is no such socket.
+    /// The socket does not exist.
     Absent,
-    /// It does not tell.
+    /// The query failed.
     Failed(String),
 }
 
-/// Asks for all containers, one after the other. What is gone meanwhile is left out.
+/// Inspects all containers, one by one. A container that disappears meanwhile is omitted.
 ///
 /// # Errors
-/// There is no Docker, or it does not answer in time.
+/// There is no Docker, or it does not respond in time.
 pub fn inspect_containers(socket: &Path) -> Result<Vec<Value>, NotInspected> {
     let failed = |error: std::io::Error| NotInspected::Failed(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -52,14 +52,14 @@ async fn inspect(socket: &Path) -> Result<Vec<Value>, NotInspected> {
     let list = list.ok_or_else(|| NotInspected::Failed("it lists no containers".to_owned()))?;
     let ids = list.as_array().into_iter().flatten().filter_map(|one| one["Id"].as_str());
     let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for id in ids.filter(is_id).take(MOST_CONTAINERS) {
-        told.extend(ask(&docker, &format!("/containers/{id}/json"), MOST_BYTES).await?);
+        reported.extend(ask(&docker, &format!("/containers/{id}/json"), MOST_BYTES).await?);
     }
-    Ok(told)
+    Ok(reported)
 }
 
-/// `None`: there is no such container any more.
+/// `None`: the container no longer exists.
 async fn ask(docker: &Docker, path: &str, most: usize) -> Result<Option<Value>, NotInspected> {
     let answer = docker.get(path, most, ANSWER_TAKES).await.map_err(|error| match error {
         NoAnswer::Absent => NotInspected::Absent,

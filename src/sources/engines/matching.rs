@@ -1,4 +1,4 @@
-//! What the configuration declares, ready to be compared with processes.
+//! Declared engines, compiled for comparison with processes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use glob::{MatchOptions, Pattern};
 use crate::model::DeclaredEngine;
 use crate::parse::container::Container;
 
-/// So much of a container's id is enough.
+/// The shortest unambiguous prefix of a container id.
 const SHORTEST_ID: usize = 12;
 
 const PATHS: MatchOptions = MatchOptions {
@@ -16,7 +16,6 @@ const PATHS: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
-/// One declared engine.
 #[derive(Debug)]
 pub(super) struct Matcher {
     pub(super) declared: DeclaredEngine,
@@ -28,20 +27,20 @@ pub(super) struct Matcher {
     files: Vec<Pattern>,
 }
 
-/// What a process is compared by.
+/// The properties of a process that are compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traits<'a> {
     pub(super) comm: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) unit: Option<&'a str>,
-    /// Its container's id, where that is confirmed.
+    /// The confirmed container id.
     pub(super) container: Option<&'a str>,
-    /// What Docker tells of that.
-    pub(super) told: Option<&'a Container>,
+    /// That container as Docker reports it.
+    pub(super) reported: Option<&'a Container>,
 }
 
 fn compiled(text: Option<&Arc<str>>) -> Option<Pattern> {
-    // The configuration has let no other through: what is none stands for itself.
+    // The configuration rejects invalid patterns; one that fails here is taken literally.
     text.map(|text| Pattern::new(text).unwrap_or_else(|_| literal(text)))
 }
 
@@ -67,17 +66,17 @@ impl Matcher {
         }
     }
 
-    /// Whether the control group must be known to tell.
+    /// Whether the control group is needed.
     pub(super) fn needs_cgroup(&self) -> bool {
         self.unit.is_some() || self.container.is_some() || !self.labels.is_empty()
     }
 
-    /// Whether only Docker can tell: that a process is in a container, its name and its labels.
+    /// Whether Docker is needed: for membership in a container, its name and its labels.
     pub(super) fn needs_docker(&self) -> bool {
         !self.labels.is_empty() || self.container.is_some()
     }
 
-    /// Whether all that is written holds of that process; what it was, if so.
+    /// Compares all given properties with the process. Returns the property that matched.
     pub(super) fn matches(&self, process: Traits<'_>) -> Option<String> {
         let line = || process.arguments.join(" ");
         let holds = |pattern: &Option<Pattern>, text: Option<&str>| {
@@ -85,41 +84,41 @@ impl Matcher {
         };
         let all = holds(&self.comm, Some(process.comm))
             && self.is_container(process)
-            && self.has_labels(process.told)
+            && self.has_labels(process.reported)
             && holds(&self.unit, process.unit)
             && (self.cmdline.is_none() || holds(&self.cmdline, Some(&line())));
-        all.then(|| match (self, process.told) {
+        all.then(|| match (self, process.reported) {
             (Self { comm: Some(_), .. }, _) => "comm".to_owned(),
             (Self { cmdline: Some(_), .. }, _) => "cmdline".to_owned(),
             (Self { unit: Some(_), .. }, _) => "unit".to_owned(),
-            (Self { container: None, labels, .. }, Some(told)) => {
+            (Self { container: None, labels, .. }, Some(reported)) => {
                 let keys: Vec<&str> = labels.iter().map(|(key, _)| &**key).collect();
-                format!("label {} of container {}", keys.join(", "), told.name)
+                format!("label {} of container {}", keys.join(", "), reported.name)
             }
-            (_, Some(told)) => format!("container {}", told.name),
+            (_, Some(reported)) => format!("container {}", reported.name),
             (_, None) => "container".to_owned(),
         })
     }
 
-    /// The name, the id, or the start of the id, which is as good as all of it.
+    /// Compares the name, the id or a prefix of the id.
     fn is_container(&self, process: Traits<'_>) -> bool {
         self.container.as_ref().is_none_or(|pattern| {
             let is_start = |id: &str| {
                 pattern.as_str().len() >= SHORTEST_ID && id.starts_with(pattern.as_str())
             };
             process.container.is_some_and(|id| pattern.matches(id) || is_start(id))
-                || process.told.is_some_and(|told| pattern.matches(&told.name))
+                || process.reported.is_some_and(|reported| pattern.matches(&reported.name))
         })
     }
 
-    fn has_labels(&self, told: Option<&Container>) -> bool {
-        let value = |key: &str| told.and_then(|told| told.labels.get(key));
+    fn has_labels(&self, reported: Option<&Container>) -> bool {
+        let value = |key: &str| reported.and_then(|reported| reported.labels.get(key));
         self.labels
             .iter()
             .all(|(key, pattern)| value(key).is_some_and(|value| pattern.matches(value)))
     }
 
-    /// Whether a file is declared as one of its model; `None` where none is.
+    /// Whether a file is declared as a model file; `None` if no pattern is declared.
     pub(super) fn is_model_file(&self, path: &str) -> Option<bool> {
         let is_one = || self.files.iter().any(|pattern| pattern.matches_with(path, PATHS));
         (!self.files.is_empty()).then(is_one)

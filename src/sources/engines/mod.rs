@@ -1,10 +1,10 @@
-//! Inference engines: their processes, and what they answer.
+//! Inference engines: their processes, health and load.
 //!
-//! A thread looks through `/proc` once a second, more often while memory goes and it must be known
-//! to whom, and twice a second at those that load; it may hang there, for to read a process'
-//! command line or its mappings takes a lock that the process may hold while the driver waits for
-//! memory. A second one asks for health, and a third asks Docker which containers run. Neither
-//! waits for another, and the loop only takes what they have found.
+//! Three threads watch them. The first scans `/proc` once a second, and more often while memory
+//! falls. It samples loading engines twice a second. It may hang: reading a command line or
+//! mappings takes a lock that a process may hold while its driver call waits for memory. The second
+//! thread probes health, the third lists containers. No thread waits for another, and the loop only
+//! takes their results.
 
 mod containers;
 mod details;
@@ -35,68 +35,69 @@ use crate::model::{
     DeclaredEngine, LaunchedEngine, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
 pub use containers::DockerPace;
-use containers::{ContainerWatch, Shared, Standing};
+use containers::{ContainerWatch, DockerState, Shared};
 use ends::Ends;
-use health::{Asker, Targets};
+use health::{HealthProber, Targets};
 pub use inspect::{NotInspected, inspect_containers};
 pub use scan::Scanner;
 
-/// Between two looks at everything, and between two at what is known while something loads.
+/// Interval between two full scans, and between two samples of known engines while one loads.
 const CALM: Duration = Duration::from_secs(1);
 const LOADING: Duration = Duration::from_millis(500);
 
-/// One that takes all of its time to look leaves some to others.
+/// The least pause after a scan, for machines on which a scan takes longer than its interval.
 const LEAST_REST: Duration = Duration::from_millis(50);
 
-/// What may wait for the loop; more is dropped, and seen again at the next look.
+/// Capacity of the queue to the loop. A result that does not fit is dropped; the next scan repeats
+/// it.
 const NEWS: usize = 256;
 
-/// A look that takes longer hangs.
+/// A scan that takes longer counts as hung.
 const LOOK_TAKES: Duration = Duration::from_secs(10);
 
-/// A container that nothing is known of is asked for so often: Docker may know it a moment later
-/// than the kernel, or never, where somebody else has started it.
+/// The most queries for an unknown container. Docker may list it a moment after the kernel shows
+/// it, or never, if another runtime has started it.
 const ASKED_FOR: u8 = 5;
 
-/// What the looker is told.
+/// A command to the scanner thread.
 #[derive(Debug)]
-enum Told {
-    /// Other engines are declared from now on.
+enum Command {
+    /// Replaces the declared engines.
     Declared(Vec<DeclaredEngine>),
-    /// One was launched.
+    /// Adds a launched engine.
     Launched(LaunchedEngine),
-    /// It must be known who is there.
+    /// Requests a full scan at once.
     Look,
 }
 
-/// Where to look.
+/// Settings of the watch.
 #[derive(Clone, Debug)]
 pub struct EngineSetup {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// The socket of Docker, or of what speaks its language.
+    /// The socket of Docker or of a compatible runtime.
     pub docker: PathBuf,
-    /// Sockets at which a container runtime of Kubernetes may serve the CRI.
+    /// Possible CRI sockets of Kubernetes.
     pub cri: Vec<PathBuf>,
-    /// What the configuration declares.
+    /// The declared engines.
     pub declared: Vec<DeclaredEngine>,
-    /// How Docker is asked.
+    /// Intervals of the Docker queries.
     pub pace: DockerPace,
-    /// The uptime.
+    /// Reads the uptime clock.
     pub clock: fn() -> Duration,
 }
 
-/// The loop's end of the threads.
+/// The loop's handle of the threads.
 #[derive(Debug)]
 pub struct EngineWatch {
     news: Receiver<Observation>,
-    told: Sender<Told>,
+    commands: Sender<Command>,
     is_loading: Arc<AtomicBool>,
-    /// A look at everything is asked for, and has not ended yet.
+    /// Whether a requested full scan has not ended yet.
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
-    /// When the last look ended, on the uptime clock.
-    looked: Duration,
+    /// The end of the last scan, on the uptime clock.
+    last_scan: Duration,
     complained: Duration,
 }
 
@@ -104,18 +105,18 @@ impl EngineWatch {
     /// Starts the threads.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// The system cannot start a thread.
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
         let EngineSetup { procfs, docker, cri, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (tell, told) = channel();
-        let (ask_docker, asked) = sync_channel(1);
+        let (tell, commands) = channel();
+        let (query_docker, asked) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
         let is_awaited = Arc::new(AtomicBool::new(false));
         let schema = schema();
         let targets = Targets::default();
-        let mut asker = Asker::new(targets.clone(), to.clone(), clock)?;
-        Builder::new().name("engine-health".to_owned()).spawn(move || asker.run())?;
+        let mut prober = HealthProber::new(targets.clone(), to.clone(), clock)?;
+        Builder::new().name("engine-health".to_owned()).spawn(move || prober.run())?;
         let scanner = Scanner::new(procfs.clone(), declared);
         let needs_docker = Arc::new(AtomicBool::new(scanner.needs_docker()));
         let containers = Shared::default();
@@ -124,7 +125,7 @@ impl EngineWatch {
         let sockets = (docker, cri, pace, procfs.clone());
         let mut watch = ContainerWatch::new(sockets, known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
-        let mut looker = Looker {
+        let mut scan_thread = ScanThread {
             scanner,
             ends: Ends::new(procfs.clone()),
             procfs,
@@ -132,38 +133,38 @@ impl EngineWatch {
             targets,
             containers,
             needs_docker,
-            ask_docker,
-            asked_for: BTreeMap::new(),
+            query_docker,
+            docker_queries: BTreeMap::new(),
             schema: Arc::clone(&schema),
             is_loading: Arc::clone(&is_loading),
             is_awaited: Arc::clone(&is_awaited),
             clock,
         };
-        Builder::new().name("engines".to_owned()).spawn(move || looker.run(&told))?;
-        let looked = clock();
-        let complained = looked;
-        Ok(Self { news, told: tell, is_loading, is_awaited, schema, looked, complained })
+        Builder::new().name("engines".to_owned()).spawn(move || scan_thread.run(&commands))?;
+        let last_scan = clock();
+        let complained = last_scan;
+        Ok(Self { news, commands: tell, is_loading, is_awaited, schema, last_scan, complained })
     }
 
-    /// What is new. Never waits.
+    /// Takes all new observations without waiting.
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         for observation in self.news.try_iter() {
             if let Observation::Readings(readings) = &observation
                 && readings.source == Source::Engines
             {
-                self.looked = now;
+                self.last_scan = now;
             }
             out.push(observation);
         }
-        let hangs = now.saturating_sub(self.looked) >= LOOK_TAKES;
+        let hangs = now.saturating_sub(self.last_scan) >= LOOK_TAKES;
         if hangs && now.saturating_sub(self.complained) >= CALM {
             self.complained = now;
-            let seconds = now.saturating_sub(self.looked).as_secs();
+            let seconds = now.saturating_sub(self.last_scan).as_secs();
             out.push(Observation::Readings(Readings {
                 source: Source::Engines,
                 schema: Arc::clone(&self.schema),
                 values: vec![Reading::Failed; 2],
-                took: now.saturating_sub(self.looked),
+                took: now.saturating_sub(self.last_scan),
                 error: Some(
                     format!(
                         "looking at /proc/PID has not ended for {seconds} s: a process hangs in \
@@ -175,26 +176,26 @@ impl EngineWatch {
         }
     }
 
-    /// Other engines are declared from now on.
+    /// Replaces the declared engines.
     pub fn declare(&self, declared: Vec<DeclaredEngine>) {
-        // The thread has ended only if the program does.
-        let _ended = self.told.send(Told::Declared(declared));
+        // A closed channel means that the program ends.
+        let _ = self.commands.send(Command::Declared(declared));
     }
 
-    /// These processes are an engine, whatever they are called.
+    /// Declares processes to be an engine, whatever their names.
     pub fn launched(&self, engine: LaunchedEngine) {
-        let _ended = self.told.send(Told::Launched(engine));
+        let _ = self.commands.send(Command::Launched(engine));
     }
 
-    /// All processes are looked through at once. Never waits; while such a look has not ended there
-    /// is no second one.
+    /// Requests a full scan at once, without waiting. While a requested scan runs, no second one is
+    /// queued.
     pub fn look_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
-            let _ended = self.told.send(Told::Look);
+            let _ = self.commands.send(Command::Look);
         }
     }
 
-    /// Whether any engine is on its way to be ready: then they are looked at more often.
+    /// Sets whether an engine is loading, which shortens the sampling interval.
     pub fn set_loading(&self, is_loading: bool) {
         self.is_loading.store(is_loading, Ordering::Relaxed);
     }
@@ -209,7 +210,7 @@ fn schema() -> Arc<Schema> {
     })
 }
 
-struct Looker {
+struct ScanThread {
     scanner: Scanner,
     ends: Ends,
     procfs: PathBuf,
@@ -217,17 +218,17 @@ struct Looker {
     targets: Targets,
     containers: Shared,
     needs_docker: Arc<AtomicBool>,
-    ask_docker: SyncSender<()>,
-    /// How often Docker was asked for a container that it has not told of.
-    asked_for: BTreeMap<Arc<str>, u8>,
+    query_docker: SyncSender<()>,
+    /// Queries for each container that Docker has not listed.
+    docker_queries: BTreeMap<Arc<str>, u8>,
     schema: Arc<Schema>,
     is_loading: Arc<AtomicBool>,
     is_awaited: Arc<AtomicBool>,
     clock: fn() -> Duration,
 }
 
-impl Looker {
-    fn run(&mut self, told: &Receiver<Told>) {
+impl ScanThread {
+    fn run(&mut self, commands: &Receiver<Command>) {
         let mut next_full = Duration::ZERO;
         loop {
             let began = (self.clock)();
@@ -241,15 +242,15 @@ impl Looker {
             }
             let loads = self.is_loading.load(Ordering::Relaxed);
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
-            match told.recv_timeout(rest.max(LEAST_REST)) {
-                Ok(Told::Launched(engine)) => {
+            match commands.recv_timeout(rest.max(LEAST_REST)) {
+                Ok(Command::Launched(engine)) => {
                     if self.scanner.launched(engine) {
-                        // It is told as loading at once.
+                        // The engine is reported as loading at once.
                         next_full = Duration::ZERO;
                     }
                 }
-                Ok(Told::Look) => next_full = Duration::ZERO,
-                Ok(Told::Declared(declared)) => {
+                Ok(Command::Look) => next_full = Duration::ZERO,
+                Ok(Command::Declared(declared)) => {
                     self.scanner.declare(declared);
                     self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);
                 }
@@ -264,8 +265,8 @@ impl Looker {
         let found = match is_full {
             true => {
                 let known = self.containers.get();
-                let may_tell = known.standing != Standing::Absent;
-                self.scanner.know(known.containers, may_tell);
+                let may_docker_report = known.docker_state != DockerState::Absent;
+                self.scanner.know(known.containers, may_docker_report);
                 self.scanner.look(began, is_loading)
             }
             false => Ok(self.scanner.look_again(began)),
@@ -274,10 +275,10 @@ impl Looker {
         let (values, error) = match found {
             Ok(mut readings) => {
                 self.ends.look(began, &readings.engines);
-                readings.ended = self.ends.untold().to_vec();
-                // The loop must know an engine before it hears of its health.
+                readings.ended = self.ends.unreported().to_vec();
+                // The loop must learn of an engine before its health.
                 if self.send(Observation::Engines(Box::new(readings.clone()))) {
-                    self.ends.told();
+                    self.ends.mark_reported();
                 }
                 self.targets.set(&readings.engines, &self.procfs);
                 let counts = [self.scanner.processes(), self.scanner.silent()];
@@ -286,7 +287,7 @@ impl Looker {
             Err(error) => ([Reading::Failed; 2], Some(error.into())),
         };
         if is_full {
-            self.ask_for_containers();
+            self.query_new_containers();
             self.send(Observation::Readings(Readings {
                 source: Source::Engines,
                 schema: Arc::clone(&self.schema),
@@ -298,23 +299,23 @@ impl Looker {
     }
 
     /// Has Docker asked for containers that have begun since.
-    fn ask_for_containers(&mut self) {
+    fn query_new_containers(&mut self) {
         let (claimed, unknown) = self.scanner.claimed_containers();
         self.containers.claim(claimed);
-        self.asked_for.retain(|id, _| unknown.contains(id));
+        self.docker_queries.retain(|id, _| unknown.contains(id));
         let mut is_new = false;
         for id in unknown {
-            let times = self.asked_for.entry(id).or_default();
+            let times = self.docker_queries.entry(id).or_default();
             is_new |= *times < ASKED_FOR;
             *times = times.saturating_add(1);
         }
         if is_new {
-            // It is about to ask, or has ended with the program.
-            let _asks_already = self.ask_docker.try_send(());
+            // A query is already queued, or the thread has ended with the program.
+            let _ = self.query_docker.try_send(());
         }
     }
 
-    /// What the loop does not take in time is seen again.
+    /// A result that does not fit into the queue is repeated by the next scan.
     fn send(&self, observation: Observation) -> bool {
         self.to.try_send(observation).is_ok()
     }

@@ -1,5 +1,5 @@
-//! Where an engine can be asked for its health. What it says of itself leads nowhere else than to
-//! where it lives: this node, or a container of it.
+//! The health address of an engine. An engine cannot redirect the probe: only addresses of this
+//! node or of its container are used.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,25 +10,24 @@ use crate::engines::{Serving, facts};
 use crate::model::EngineKind;
 use crate::parse::container::Container;
 
-/// Of whom it is to be found out.
+/// The engine whose address is wanted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct HealthTarget<'a> {
     pub(super) kind: EngineKind,
     pub(super) serving: &'a Serving,
-    /// Where something listens on its port, in its own network.
+    /// The address on which it listens, in its own network namespace.
     pub(super) at: Option<IpAddr>,
-    /// What Docker tells of its container.
-    pub(super) told: Option<&'a Container>,
+    /// Its container as Docker reports it.
+    pub(super) reported: Option<&'a Container>,
 }
 
-/// An address, and the network in which it is meant, if that is not our own.
+/// An address, and its network namespace if that is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) url: Arc<str>,
     pub(super) network: Option<Arc<str>>,
 }
 
-/// Finds them.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     procfs: PathBuf,
@@ -40,35 +39,36 @@ impl Places {
         Self { procfs, may_enter: may_enter() }
     }
 
-    /// Where it is asked: at its own loopback, from within its network. Only who may not go there
-    /// asks at the container's address or the port that it offers, which must be reachable from
-    /// here, and which an engine that listens on its loopback does not answer at.
-    pub(super) fn health(&self, pid: u32, asked: &Asked<'_>) -> Option<Place> {
-        let port = asked.serving.port?;
-        let path = super::health::path(asked.kind)?;
+    /// The address for health probes: the loopback in the engine's own network namespace. Without
+    /// the permission to enter it, the container's address or its published port is used. These
+    /// must be reachable from here, and do not work for an engine that listens only on its
+    /// loopback.
+    pub(super) fn health(&self, pid: u32, target: &HealthTarget<'_>) -> Option<Place> {
+        let port = target.serving.port?;
+        let path = super::health::path(target.kind)?;
         let own = network::of(&self.procfs, "self").map(|own| own.name);
         let its = network::of(&self.procfs, &pid.to_string()).map(|its| its.name);
         let place =
             |at: SocketAddr, network| Place { url: format!("http://{at}{path}").into(), network };
         let is_own = match (&own, &its) {
             (Some(own), Some(its)) => own == its,
-            _ => asked.told.is_some_and(|told| told.is_in_host_network),
+            _ => target.reported.is_some_and(|reported| reported.is_in_host_network),
         };
-        let inside = || Some(SocketAddr::new(asked.inside()?, port));
+        let inside = || Some(SocketAddr::new(target.inside()?, port));
         if is_own {
             return inside().map(|at| place(at, None));
         }
         if self.may_enter && own.is_some() && its.is_some() {
             return inside().map(|at| place(at, its));
         }
-        let told = asked.told.filter(|_| !asked.is_for_itself())?;
-        let address = told.addresses.first().map(|address| SocketAddr::new(*address, port));
-        address.or_else(|| told.published_at(port)).map(|at| place(at, None))
+        let reported = target.reported.filter(|_| !target.is_for_itself())?;
+        let address = reported.addresses.first().map(|address| SocketAddr::new(*address, port));
+        address.or_else(|| reported.published_at(port)).map(|at| place(at, None))
     }
 }
 
-impl Asked<'_> {
-    /// Where it listens; else where it says that it will, if that can only be here.
+impl HealthTarget<'_> {
+    /// The address on which it listens; else its configured one, if that can only be local.
     fn inside(&self) -> Option<IpAddr> {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         match self.at {
@@ -83,7 +83,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Whether only those in its own network can reach it.
+    /// Whether it is reachable only from its own network namespace.
     fn is_for_itself(&self) -> bool {
         match self.at {
             Some(at) => at.is_loopback(),
@@ -91,7 +91,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The host that it was told; the first of several.
+    /// The configured host; the first of several.
     fn host(&self) -> Result<IpAddr, &str> {
         let usual = facts(self.kind).host;
         let host = self.serving.host.as_deref().unwrap_or(usual);
@@ -114,15 +114,15 @@ mod tests {
         symlink(network, folder.join("net")).unwrap();
     }
 
-    fn asked(serving: &Serving) -> Asked<'_> {
-        Asked { kind: EngineKind::Vllm, serving, at: None, told: None }
+    fn target(serving: &Serving) -> HealthTarget<'_> {
+        HealthTarget { kind: EngineKind::Vllm, serving, at: None, reported: None }
     }
 
     fn serving(host: Option<&str>) -> Serving {
         Serving { host: host.map(str::to_owned), port: Some(8000), model: None }
     }
 
-    fn told(place: Option<Place>) -> Option<(String, Option<String>)> {
+    fn reported(place: Option<Place>) -> Option<(String, Option<String>)> {
         place.map(|place| (place.url.to_string(), place.network.map(|name| name.to_string())))
     }
 
@@ -137,23 +137,23 @@ mod tests {
         let there = Some(("http://127.0.0.1:8000/health".to_owned(), Some("net:[2]".to_owned())));
         for host in [None, Some("0.0.0.0"), Some("::"), Some("localhost"), Some("0.0.0.0,::")] {
             let serving = serving(host);
-            assert_eq!(told(places.health(10, &asked(&serving))), here, "{host:?}");
-            assert_eq!(told(places.health(20, &asked(&serving))), there, "{host:?}");
+            assert_eq!(reported(places.health(10, &target(&serving))), here, "{host:?}");
+            assert_eq!(reported(places.health(20, &target(&serving))), there, "{host:?}");
         }
         let six = serving(Some("::1"));
-        let six = told(places.health(10, &asked(&six)));
+        let six = reported(places.health(10, &target(&six)));
         assert_eq!(six.unwrap().0, "http://[::1]:8000/health");
         // Another host might be anywhere, until something listens there.
         for host in ["192.168.1.5", "example.org"] {
             let serving = serving(Some(host));
-            assert_eq!(places.health(10, &asked(&serving)), None, "{host}");
+            assert_eq!(places.health(10, &target(&serving)), None, "{host}");
             let at = Some("192.168.1.5".parse().unwrap());
-            let listening = Asked { at, ..asked(&serving) };
-            let told = told(places.health(20, &listening)).unwrap();
-            assert_eq!(told.0, "http://192.168.1.5:8000/health");
-            assert_eq!(told.1.as_deref(), Some("net:[2]"));
+            let listening = HealthTarget { at, ..target(&serving) };
+            let reported = reported(places.health(20, &listening)).unwrap();
+            assert_eq!(reported.0, "http://192.168.1.5:8000/health");
+            assert_eq!(reported.1.as_deref(), Some("net:[2]"));
         }
-        assert_eq!(places.health(30, &asked(&serving(None))), None, "it has no network to see");
+        assert_eq!(places.health(30, &target(&serving(None))), None, "it has no network to see");
     }
 
     #[test]
@@ -163,15 +163,15 @@ mod tests {
         put(folder.path(), "20", "net:[2]");
         let places = Places { procfs: folder.path().to_owned(), may_enter: false };
         let usual = serving(None);
-        assert_eq!(places.health(20, &asked(&usual)), None);
+        assert_eq!(places.health(20, &target(&usual)), None);
         let bridge = Container {
             addresses: vec!["172.17.0.2".parse().unwrap()],
             published: vec![(8000, "127.0.0.1:18000".parse().unwrap())],
             ..Container::default()
         };
-        let of = |told: &Container, serving: &Serving, pid| {
-            let asked = Asked { told: Some(told), ..asked(serving) };
-            places.health(pid, &asked).map(|place| place.url.to_string())
+        let of = |reported: &Container, serving: &Serving, pid| {
+            let target = HealthTarget { reported: Some(reported), ..target(serving) };
+            places.health(pid, &target).map(|place| place.url.to_string())
         };
         // Neither the namespace that cannot be entered nor the one that cannot be seen matters.
         for pid in [20, 30] {

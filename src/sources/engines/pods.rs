@@ -122,7 +122,7 @@ mod tests {
         let odd = UnixListener::bind(socket("odd")).unwrap();
         std::thread::spawn(move || {
             for mut stream in odd.incoming().flatten() {
-                let _gone = std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\n");
+                let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\n");
             }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! A look at all processes.
+//! A scan of all processes for engines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::details::{Details, Look};
+use super::details::{Details, EngineQuery};
 use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
 use super::matching::{Matcher, Traits};
@@ -19,50 +19,50 @@ use crate::parse::container::{Container, Containers};
 use crate::parse::process::{Stat, arguments, stat, system_unit, variable};
 use crate::sys::descriptors::with_reserve;
 
-/// A look that cannot open what it must read knows of no end of anything.
+/// A scan without free descriptors must not report any end.
 const TOO_MANY_OPEN: &str =
     "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
-/// More processes than this are not looked at.
+/// The most processes that are examined.
 const MAX_PROCESSES: usize = 32_768;
-/// Docker is asked for no more containers than these.
+/// The most containers that Docker is queried for.
 const MAX_CLAIMED: usize = 1024;
-/// More processes of one engine are not told.
+/// The most processes of one engine that are reported.
 const MAX_OF_ENGINE: usize = 256;
 
-/// A process that was nobody's for so many looks is looked at again only now and then: engines give
-/// themselves their titles within the first minute.
+/// After this many scans an unrelated process is examined less often. Engines set their process
+/// titles within the first minute.
 const SETTLED_AFTER: u64 = 60;
 const SETTLED_EVERY: u64 = 8;
 
-/// An engine in a container of which Docker has told nothing yet is told without its name and
-/// labels after so long.
+/// After this time an engine in an unknown container is reported without the container's name and
+/// labels.
 const DOCKER_TELLS: Duration = Duration::from_secs(5);
 
-/// What the first process of a machine, or of a container, is called.
+/// Names of the first process of a machine or of a container.
 const INITS: [&str; 5] = ["systemd", "init", "tini", "docker-init", "dumb-init"];
 
-/// One process, as it was looked at last.
+/// One process at the last scan.
 #[derive(Debug)]
 struct Known {
     kin: Kin,
     stat: Stat,
-    /// Of which look.
+    /// The number of the first scan with this process.
     first: u64,
     member: Membership,
-    /// Why it is of interest.
+    /// How it was recognised.
     found_by: String,
     serving: Option<Serving>,
 }
 
-/// What an engine is called, and by which of the declared ones, if by any.
+/// The name of an engine, and the declared engine, if any.
 #[derive(Debug)]
 struct Named {
     name: Arc<str>,
     declared: Option<usize>,
 }
 
-/// Looks for engines.
+/// Scans for engines.
 #[derive(Debug)]
 pub struct Scanner {
     procfs: PathBuf,
@@ -70,31 +70,31 @@ pub struct Scanner {
     known: BTreeMap<u32, Known>,
     members: BTreeMap<ProcessId, ProcessId>,
     names: BTreeMap<ProcessId, Named>,
-    /// What was launched.
+    /// Launched engines.
     launched: Vec<LaunchedEngine>,
-    /// What Docker has told.
+    /// The containers that Docker has reported.
     containers: Arc<Containers>,
     confirmed: Confirmed,
-    may_docker_tell: bool,
-    /// What it has told is new: everybody is compared with it.
-    is_told_anew: bool,
-    /// Since when an engine waits for what Docker tells.
+    may_docker_report: bool,
+    /// The containers have changed: every process is compared again.
+    has_new_containers: bool,
+    /// Since when an engine waits for its container.
     waiting: BTreeMap<ProcessId, Duration>,
     details: Details,
     engines: Vec<EngineSeen>,
-    /// Their servers, whatever is declared meanwhile.
+    /// Their servers, even if the declarations change.
     servers: Vec<ProcessId>,
     is_cut: bool,
     left_out: LeftOut,
-    /// The user of each head, while there are more engines than are told.
+    /// The user of each head, while there are more engines than are reported.
     users: BTreeMap<ProcessId, Option<u32>>,
-    /// One waits for its name, and is not told yet.
-    is_any_untold: bool,
-    round: u64,
+    /// Whether an unreported engine waits for its name.
+    is_any_unreported: bool,
+    scan_number: u64,
 }
 
 impl Scanner {
-    /// Of that procfs, with those engines declared.
+    /// A scanner of this procfs with these declared engines.
     pub fn new(procfs: PathBuf, declared: Vec<DeclaredEngine>) -> Self {
         Self {
             details: Details::new(procfs.clone()),
@@ -106,33 +106,34 @@ impl Scanner {
             launched: Vec::new(),
             containers: Arc::default(),
             confirmed: Confirmed::default(),
-            may_docker_tell: false,
-            is_told_anew: false,
+            may_docker_report: false,
+            has_new_containers: false,
             waiting: BTreeMap::new(),
             engines: Vec::new(),
             servers: Vec::new(),
             is_cut: false,
             left_out: LeftOut::default(),
             users: BTreeMap::new(),
-            is_any_untold: false,
-            round: 0,
+            is_any_unreported: false,
+            scan_number: 0,
         }
     }
 
-    /// Other engines are declared from now on: names are given anew.
+    /// Replaces the declared engines; names are assigned afresh.
     pub fn declare(&mut self, declared: Vec<DeclaredEngine>) {
         let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
         if !same {
-            let (containers, may_tell) = (Arc::clone(&self.containers), self.may_docker_tell);
+            let (containers, may_docker_report) =
+                (Arc::clone(&self.containers), self.may_docker_report);
             let launched = std::mem::take(&mut self.launched);
             let servers = std::mem::take(&mut self.servers);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
             (self.launched, self.servers) = (launched, servers);
-            self.know(containers, may_tell);
+            self.know(containers, may_docker_report);
         }
     }
 
-    /// That process is an engine of that name, with all below it. Returns whether that is news.
+    /// Adds a launched engine: the process with all processes below it. Returns whether it is new.
     pub fn launched(&mut self, engine: LaunchedEngine) -> bool {
         if self.launched.contains(&engine) {
             return false;
@@ -141,27 +142,27 @@ impl Scanner {
         if self.launched.len() >= MAX_ENGINES {
             self.launched.remove(0);
         }
-        // Whatever was thought of it before.
+        // The earlier classification no longer applies.
         self.known.remove(&engine.head.pid);
         self.names.remove(&engine.head);
         self.launched.push(engine);
         true
     }
 
-    /// What Docker has told, and whether it may tell more.
-    pub fn know(&mut self, containers: Arc<Containers>, may_tell: bool) {
-        self.is_told_anew |= *self.containers != *containers;
+    /// Updates the containers. `may_docker_report`: Docker may report more.
+    pub fn know(&mut self, containers: Arc<Containers>, may_docker_report: bool) {
+        self.has_new_containers |= *self.containers != *containers;
         self.containers = containers;
-        self.may_docker_tell = may_tell;
+        self.may_docker_report = may_docker_report;
     }
 
-    /// Whether an engine is declared by what only Docker can tell.
+    /// Whether a declaration needs Docker.
     pub fn needs_docker(&self) -> bool {
         self.matchers.iter().any(Matcher::needs_docker)
     }
 
-    /// Containers in which something claims to be that may be an engine, and those of them of
-    /// which Docker has not confirmed it.
+    /// The containers that possible engine processes claim, and those of them that no runtime has
+    /// confirmed.
     pub fn claimed_containers(&self) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
         let ids = |is_wanted: fn(&Membership) -> bool| {
             let members = self.known.values().map(|known| &known.member);
@@ -170,55 +171,55 @@ impl Scanner {
                 let members = members.clone().filter(move |one| one.is_of_user() == is_of_user);
                 members.filter_map(|member| member.container.clone()).collect::<BTreeSet<_>>()
             };
-            // Names that users have given take the room of none that may be true.
+            // Names from users come last, so that they displace no confirmed ones.
             of(false).into_iter().chain(of(true)).take(MAX_CLAIMED).collect()
         };
         (ids(|_| true), ids(|member| !member.is_confirmed()))
     }
 
-    /// How many processes there are, without the kernel's own.
+    /// The number of processes without kernel threads.
     pub fn processes(&self) -> usize {
         self.known.values().filter(|known| !known.stat.is_kernel).count()
     }
 
-    /// How many processes do not let themselves be read.
+    /// Processes that block their readers.
     pub fn silent(&self) -> usize {
         self.details.silent()
     }
 
-    /// Looks at all processes.
+    /// Scans all processes.
     ///
     /// # Errors
-    /// There is no procfs.
+    /// The folder is no procfs.
     pub fn look(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
-        self.round += 1;
-        self.details.look_begins(now);
+        self.scan_number += 1;
+        self.details.begin_pass(now);
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
         self.confirmed = Confirmed::look(&self.procfs, &self.containers);
         for pid in pids {
-            self.look_at(pid)?;
+            self.examine(pid)?;
         }
-        self.is_told_anew = false;
+        self.has_new_containers = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.members = heads(&kin, &self.members);
-        // What has ended, and left nobody behind, is forgotten.
+        // A process that ended without descendants is removed.
         let members = &self.members;
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
         self.launched.retain(|engine| is_there(&engine.head));
-        self.tell(now, is_loading);
+        self.group(now, is_loading);
         if self.details.take_starved() {
             return Err(TOO_MANY_OPEN.to_owned());
         }
         let servers = self.engines.iter().map(|engine| engine.server).collect();
         let before = std::mem::replace(&mut self.servers, servers);
         let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
-        let is_partial = self.is_any_untold || self.known.len() >= MAX_PROCESSES;
+        let is_partial = self.is_any_unreported || self.known.len() >= MAX_PROCESSES;
         Ok(EngineReadings { turned, is_partial, ..self.readings(now) })
     }
 
-    /// Whether that process lives, and is no engine's.
+    /// Whether this process lives and no longer belongs to an engine.
     fn has_turned(&self, server: ProcessId) -> bool {
         let known = self.known.get(&server.pid);
         let lives = known.is_some_and(|known| {
@@ -228,9 +229,9 @@ impl Scanner {
         lives && !all.any(|process| process.id == server)
     }
 
-    /// Looks again at the engines that are known.
+    /// Samples the known engines again.
     pub fn look_again(&mut self, now: Duration) -> EngineReadings {
-        self.details.look_begins(now);
+        self.details.begin_pass(now);
         let mut engines = std::mem::take(&mut self.engines);
         for engine in &mut engines {
             let before = engine.clone();
@@ -262,13 +263,13 @@ impl Scanner {
         Ok(pids.take(MAX_PROCESSES).collect())
     }
 
-    /// Looks at one; a process that has ended meanwhile is forgotten.
-    fn look_at(&mut self, pid: u32) -> Result<(), String> {
+    /// Examines one process; one that has ended meanwhile is removed.
+    fn examine(&mut self, pid: u32) -> Result<(), String> {
         if let Some(known) = self.known.get(&pid)
-            && !self.is_told_anew
+            && !self.has_new_containers
             && (known.is_nobodys() || self.left_out.has(pid))
-            && self.round.saturating_sub(known.first) >= SETTLED_AFTER
-            && !(self.round + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
+            && self.scan_number.saturating_sub(known.first) >= SETTLED_AFTER
+            && !(self.scan_number + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
         {
             return Ok(());
         }
@@ -281,19 +282,19 @@ impl Scanner {
         };
         let is_same = |known: &&Known| known.kin.start_ticks == stat.start_ticks;
         let before = self.known.get(&pid).filter(is_same);
-        let first = before.map_or(self.round, |known| known.first);
-        // A title is kept; everybody else may become something else (exec) any time.
+        let first = before.map_or(self.scan_number, |known| known.first);
+        // A worker keeps its title. Any other process may change by exec at any time.
         let is_worker = |known: &&Known| matches!(known.kin.recognised, Some((_, Role::Worker)));
         let is_settled = before
             .filter(is_worker)
-            .is_some_and(|known| known.stat.comm == stat.comm && !self.is_told_anew);
+            .is_some_and(|known| known.stat.comm == stat.comm && !self.has_new_containers);
         let id = ProcessId { pid, start_ticks: stat.start_ticks };
         let line = if is_settled || stat.is_kernel {
             Some(Vec::new())
         } else {
             self.details.command_line(id)
         };
-        // What it was stays true where it cannot be read now.
+        // The earlier classification stays while the process cannot be read.
         if is_settled || line.is_none() && before.is_some_and(|known| !known.is_nobodys()) {
             if let Some(known) = self.known.get_mut(&pid) {
                 known.kin.parent = stat.parent;
@@ -343,7 +344,7 @@ impl Scanner {
         known
     }
 
-    /// Of the environment nothing is kept but those variables: keys are among the others.
+    /// Only the variables in the list are kept: the environment also has keys.
     fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
         let has_some = !facts(kind).variables.is_empty();
         let environment = has_some.then(|| self.details.environment(id)).flatten();
@@ -351,7 +352,7 @@ impl Scanner {
         serving_with(kind, arguments, |name| variable(&environment, name))
     }
 
-    /// Compares a process with what is declared.
+    /// Compares a process with the declared engines.
     fn compare(&self, id: ProcessId, arguments: &[String], known: &mut Known) {
         let is_asked = self.matchers.iter().any(Matcher::needs_cgroup);
         if is_asked || known.kin.recognised.is_some() {
@@ -363,7 +364,7 @@ impl Scanner {
             arguments,
             unit: known.member.path.as_deref().and_then(system_unit),
             container,
-            told: self.told(container),
+            reported: self.told(container),
         };
         let found = self.matchers.iter().enumerate().find_map(|(place, matcher)| {
             Some((place, &matcher.declared.name, matcher.matches(traits)?))
@@ -385,8 +386,8 @@ impl Scanner {
         self.containers.get(container?)
     }
 
-    /// Puts together what belongs together.
-    fn tell(&mut self, now: Duration, is_loading: bool) {
+    /// Groups processes into engines.
+    fn group(&mut self, now: Duration, is_loading: bool) {
         let mut groups: BTreeMap<ProcessId, Vec<ProcessId>> = BTreeMap::new();
         for (id, head) in &self.members {
             groups.entry(*head).or_default().push(*id);
@@ -396,12 +397,12 @@ impl Scanner {
         let groups = self.select(now, groups);
         self.details.begin(now, is_loading);
         let mut engines = Vec::new();
-        self.is_any_untold = false;
+        self.is_any_unreported = false;
         for (head, mut members) in groups {
             members.sort_by_key(|id| (*id != head, id.pid));
             members.truncate(MAX_OF_ENGINE);
             if self.waits_for_docker(now, head, &members) {
-                self.is_any_untold = true;
+                self.is_any_unreported = true;
             } else {
                 engines.extend(self.engine(head, &members));
             }
@@ -411,8 +412,8 @@ impl Scanner {
         self.engines = engines;
     }
 
-    /// Those that are told, in the order in which they get their names: the oldest first. Where
-    /// there are too many, those come first that are trusted, and nobody's many before all others.
+    /// Selects the reported engines and sorts them oldest first, which is the order of naming.
+    /// Above the limit, trusted engines come first, and one user's many engines displace no others.
     fn select(
         &mut self,
         now: Duration,
@@ -430,7 +431,7 @@ impl Scanner {
         } else {
             self.users.clear();
         }
-        // Whoever comes first has the name that both are declared by.
+        // The first of several matches gets the declared name.
         told.sort_by_cached_key(|head| {
             let is_vouched = groups.get(head).is_some_and(|all| self.is_vouched_for(all));
             (!is_vouched, head.start_ticks, head.pid)
@@ -452,13 +453,13 @@ impl Scanner {
             head,
             is_trusted: is_launched || user == Some(0) || self.is_vouched_for(members),
             user,
-            was_told: self.servers.contains(&head),
+            was_reported: self.servers.contains(&head),
             is_declared: known().any(|known| known.kin.declared.is_some()),
             pages: known().map(|known| known.stat.resident_pages).fold(0, u64::saturating_add),
         }
     }
 
-    /// Whether a service of the system or a confirmed container has one of those processes.
+    /// Whether a system service or a confirmed container has one of these processes.
     fn is_vouched_for(&self, members: &[ProcessId]) -> bool {
         members.iter().filter_map(|id| self.known.get(&id.pid)).any(|known| {
             let place = known.kin.declared.and_then(|place| self.matchers.get(place));
@@ -467,19 +468,19 @@ impl Scanner {
         })
     }
 
-    /// Whether its name may depend on what Docker tells in a moment. Nobody else waits for it.
+    /// Whether its name may depend on a pending Docker response. Other engines do not wait.
     fn waits_for_docker(&mut self, now: Duration, head: ProcessId, members: &[ProcessId]) -> bool {
-        if self.names.contains_key(&head) || !self.may_docker_tell || !self.needs_docker() {
+        if self.names.contains_key(&head) || !self.may_docker_report || !self.needs_docker() {
             return false;
         }
         let mut known = members.iter().filter_map(|id| self.known.get(&id.pid));
-        let is_untold = |known: &Known| {
+        let is_unreported = |known: &Known| {
             let is_open = known.member.container.is_some()
                 && !known.member.is_confirmed()
                 && !known.member.is_of_user();
             is_open && known.kin.declared.is_none()
         };
-        if !known.any(is_untold) {
+        if !known.any(is_unreported) {
             return false;
         }
         let since = *self.waiting.entry(head).or_insert(now);
@@ -512,7 +513,7 @@ impl Scanner {
         };
         let is_left_behind = self.is_left_behind(head);
         let (containers, confirmed) = (&self.containers, &self.confirmed);
-        let look = Look {
+        let look = EngineQuery {
             head,
             members,
             kind,
@@ -525,7 +526,7 @@ impl Scanner {
         };
         let mut seen = self.details.look(look)?;
         seen.is_launched = is_launched;
-        // What Docker tells late may say that it is a declared one.
+        // A late Docker response may show that it is a declared engine.
         let before = self
             .names
             .remove(&head)
@@ -536,8 +537,8 @@ impl Scanner {
         Some(seen)
     }
 
-    /// Whether that is a worker whose server has ended. What has started a worker runs the same
-    /// interpreter; what takes in orphans (systemd, tini, a shell) does not.
+    /// Whether this is a worker whose server has ended. The parent of a worker runs the same
+    /// interpreter; a process that adopts orphans (systemd, tini, a shell) does not.
     fn is_left_behind(&self, head: ProcessId) -> bool {
         let Some(known) = self.known.get(&head.pid) else { return false };
         if !matches!(known.kin.recognised, Some((_, Role::Worker))) {
@@ -547,7 +548,7 @@ impl Scanner {
         let program = |pid| self.details.link(pid, "exe");
         match (program(head.pid), program(parent)) {
             (Some(own), Some(above)) => own != above,
-            // Nobody but root may see what runs there; its name tells as much.
+            // Without root the parent's command is unreadable, but its name is enough.
             _ => self.known.get(&parent).is_some_and(|parent| INITS.contains(&&*parent.stat.comm)),
         }
     }

@@ -1,5 +1,5 @@
-//! Which engines are reported where there are more than are watched: any user can pretend to run
-//! an engine, and must push out nobody else's.
+//! Selects the reported engines when there are too many. Any user can imitate an engine, which must
+//! not displace engines of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,43 +7,48 @@ use std::time::Duration;
 use crate::model::ProcessId;
 use crate::parse::process::Stat;
 
-/// More engines than this are not reported.
+/// The most engines that are reported.
 pub(super) const MAX_ENGINES: usize = 32;
 
-/// Of the engines of one user that nobody vouches for, only so many come before those of others.
+/// The most unproven engines of one user that come before those of others.
 const SHARE: usize = 8;
 
-/// A process that used no processor time for so long takes nothing.
+/// A process without processor time for this long takes no memory.
 const AWAKE_FOR: Duration = Duration::from_secs(10);
 
-/// What is left out and holds less than this takes no machine down by itself: 64 MiB in pages of
-/// 4 KiB, which is more on kernels with larger pages. A guess.
+/// An unreported engine below this size does not exhaust the machine: 64 MiB in pages of 4 KiB,
+/// more on kernels with larger pages. A guess.
 const MUCH_PAGES: u64 = 16_384;
 
-/// Of what is left out so many open files are looked at in one look.
+/// The most open files of unreported engines that one scan examines.
 const MOST_OPEN: usize = 4_096;
 
-/// What decides whether an engine is reported.
+/// The criteria of the selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) head: ProcessId,
-    /// Root has started it, or somebody vouches for it.
+    /// Whether root has started it, or a runtime or service proves it.
     pub(super) is_trusted: bool,
-    /// Whose it is.
     pub(super) user: Option<u32>,
-    /// It was reported before.
-    pub(super) was_told: bool,
-    /// The configuration declares it.
+    /// Whether it was reported before.
+    pub(super) was_reported: bool,
     pub(super) is_declared: bool,
-    /// What its processes have resident, in pages.
+    /// Resident pages of its processes.
     pub(super) pages: u64,
 }
 
-/// In the order in which they are reported.
+/// Sorts by priority.
 pub(super) fn ranked(mut candidates: Vec<Candidate>) -> Vec<ProcessId> {
     let by_merit = |one: &Candidate| {
         let holds = std::cmp::Reverse(one.pages);
-        (!one.is_trusted, !one.was_told, !one.is_declared, holds, one.head.start_ticks, one.head)
+        (
+            !one.is_trusted,
+            !one.was_reported,
+            !one.is_declared,
+            holds,
+            one.head.start_ticks,
+            one.head,
+        )
     };
     candidates.sort_by_key(by_merit);
     let mut of_user: BTreeMap<Option<u32>, usize> = BTreeMap::new();
@@ -53,30 +58,28 @@ pub(super) fn ranked(mut candidates: Vec<Candidate>) -> Vec<ProcessId> {
         ranked.push((!one.is_trusted, !one.is_trusted && *before >= SHARE, one.head));
         *before += usize::from(!one.is_trusted);
     }
-    // Stable: within each the order stays.
+    // A stable sort keeps the order within each class.
     ranked.sort_by_key(|(is_claimed, is_over, _)| (*is_claimed, *is_over));
     ranked.into_iter().map(|(.., head)| head).collect()
 }
 
-/// What is left out, and whether any of it may take memory.
+/// The unreported engines, and whether they may take memory.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
-    /// Processor time that each had used, and when that last changed.
+    /// Processor time of each process, and when it last changed.
     used: BTreeMap<ProcessId, (u64, Duration)>,
-    /// Their numbers.
     pids: BTreeSet<u32>,
     open_left: usize,
 }
 
 impl LeftOut {
-    /// Whether that process is among them.
     pub(super) fn has(&self, pid: u32) -> bool {
         self.pids.contains(&pid)
     }
 
-    /// Those from now on. Returns whether one of them may take memory: it has worked lately, and
-    /// holds much or has the driver open. `devices` counts up to so many open files of a process
-    /// and tells how many it has looked at, and whether one is of the driver.
+    /// Replaces the list. Returns whether one of them may take memory: it has run lately, and is
+    /// large or has the driver open. `devices` examines up to a number of open files of a process.
+    /// It returns how many it examined, and whether one belongs to the driver.
     pub(super) fn look<'a>(
         &mut self,
         now: Duration,
@@ -100,14 +103,14 @@ impl LeftOut {
         may_any
     }
 
-    /// Where too many files are open to look at all of them, it may.
+    /// Whether it may have the driver open; true if it has too many files to examine.
     fn may_have_driver(
         &mut self,
         id: ProcessId,
         devices: impl Fn(u32, usize) -> (usize, bool),
     ) -> bool {
-        let (looked_at, has_some) = devices(id.pid, self.open_left);
-        self.open_left = self.open_left.saturating_sub(looked_at.max(1));
+        let (examined, has_some) = devices(id.pid, self.open_left);
+        self.open_left = self.open_left.saturating_sub(examined.max(1));
         has_some || self.open_left == 0
     }
 }
@@ -121,13 +124,13 @@ mod tests {
             head: ProcessId { pid, start_ticks: u64::from(pid) },
             is_trusted: user == 0,
             user: Some(user),
-            was_told: false,
+            was_reported: false,
             is_declared: false,
             pages: 0,
         }
     }
 
-    fn told(candidates: Vec<Candidate>) -> Vec<u32> {
+    fn selected(candidates: Vec<Candidate>) -> Vec<u32> {
         let ranked = ranked(candidates).into_iter().take(MAX_ENGINES);
         ranked.map(|head| head.pid).collect()
     }
@@ -138,18 +141,18 @@ mod tests {
         all.push(candidate(20_000, 1000));
         all.push(Candidate { is_declared: true, ..candidate(20_001, 1001) });
         all.push(candidate(30_000, 0));
-        for told_before in [false, true] {
-            all.iter_mut().take(10_000).for_each(|one| one.was_told = told_before);
-            let told = told(all.clone());
-            assert_eq!((told[0], told.len()), (30_000, MAX_ENGINES));
-            assert!(told.contains(&20_000) && told.contains(&20_001), "{told:?}");
+        for reported_before in [false, true] {
+            all.iter_mut().take(10_000).for_each(|one| one.was_reported = reported_before);
+            let selected = selected(all.clone());
+            assert_eq!((selected[0], selected.len()), (30_000, MAX_ENGINES));
+            assert!(selected.contains(&20_000) && selected.contains(&20_001), "{selected:?}");
         }
         // Of one user what holds most comes first, and who was told stays.
         let mut own: Vec<Candidate> = (1..=40).map(|pid| candidate(pid, 7)).collect();
         own[39].pages = 9;
-        assert_eq!(told(own.clone())[0], 40);
-        own.iter_mut().take(32).for_each(|one| one.was_told = true);
-        assert!(!told(own).contains(&40));
+        assert_eq!(selected(own.clone())[0], 40);
+        own.iter_mut().take(32).for_each(|one| one.was_reported = true);
+        assert!(!selected(own).contains(&40));
     }
 
     #[test]

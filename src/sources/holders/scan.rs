@@ -226,7 +226,7 @@ impl Scan {
         if !self.is_urgent && !queues.has_many() || queues.is_empty() {
             return Some(Queued::default());
         }
-        self.bounded.ask(id, move || queues.queued(id.pid))?
+        self.bounded.read(id, move || queues.queued(id.pid))?
     }
 
     /// Who has the driver open comes before everybody else, if there are too many.
@@ -350,7 +350,7 @@ impl Scan {
 
     fn look_at_mapped(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
         let path = self.procfs.join(id.pid.to_string()).join("maps");
-        let read = self.bounded.ask(id, move || read_file(&path, MAX_MAPS_BYTES));
+        let read = self.bounded.read(id, move || read_file(&path, MAX_MAPS_BYTES));
         let maps = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         found.is_cut |= maps.len() as u64 >= MAX_MAPS_BYTES;
         for (_, path) in mapped_files(&maps) {
