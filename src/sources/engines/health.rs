@@ -113,7 +113,7 @@ pub(super) struct HealthProber {
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
     runtime: Runtime,
-    courses: BTreeMap<(Arc<str>, ProcessId), ProbeState>,
+    probes: BTreeMap<(Arc<str>, ProcessId), ProbeState>,
     logged: Logged,
     /// Whether the loop has ended.
     is_over: Arc<AtomicBool>,
@@ -126,8 +126,8 @@ impl HealthProber {
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (courses, is_over, logged) = (BTreeMap::new(), Arc::default(), Arc::default());
-        Ok(Self { targets, to, clock, runtime, courses, logged, is_over })
+        let (probes, is_over, logged) = (BTreeMap::new(), Arc::default(), Arc::default());
+        Ok(Self { targets, to, clock, runtime, probes, logged, is_over })
     }
 
     /// Runs until the loop ends.
@@ -146,7 +146,7 @@ impl HealthProber {
     /// Time until the next probe is due.
     fn next_in(&self) -> Duration {
         let now = (self.clock)();
-        let next = self.courses.values().map(|course| course.next.saturating_sub(now)).min();
+        let next = self.probes.values().map(|state| state.next.saturating_sub(now)).min();
         next.map_or(Duration::MAX, |next| next.max(TICK))
     }
 
@@ -156,19 +156,19 @@ impl HealthProber {
         let targets = self.targets.get();
         let keys: BTreeSet<_> =
             targets.iter().map(|target| (Arc::clone(&target.engine), target.server)).collect();
-        self.courses.retain(|key, _| keys.contains(key));
+        self.probes.retain(|key, _| keys.contains(key));
         for target in targets {
             let key = (Arc::clone(&target.engine), target.server);
-            let course = self.courses.entry(key).or_default();
-            if now < course.next || course.is_pending.swap(true, Ordering::Relaxed) {
+            let state = self.probes.entry(key).or_default();
+            if now < state.next || state.is_pending.swap(true, Ordering::Relaxed) {
                 continue;
             }
-            let is_up = course.is_up.load(Ordering::Relaxed);
-            course.next = now + if is_up { WHILE_UP } else { WHILE_DOWN };
+            let is_up = state.is_up.load(Ordering::Relaxed);
+            state.next = now + if is_up { WHILE_UP } else { WHILE_DOWN };
             let to = self.to.clone();
             let is_over = Arc::clone(&self.is_over);
-            let (is_pending, is_up) = (Arc::clone(&course.is_pending), Arc::clone(&course.is_up));
-            let (is_logged, logged) = (Arc::clone(&course.is_logged), Arc::clone(&self.logged));
+            let (is_pending, is_up) = (Arc::clone(&state.is_pending), Arc::clone(&state.is_up));
+            let (is_logged, logged) = (Arc::clone(&state.is_logged), Arc::clone(&self.logged));
             self.runtime.spawn(async move {
                 let health = probe(target, now).await;
                 is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);

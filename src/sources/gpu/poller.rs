@@ -23,7 +23,7 @@ const DRIVER_IN_PROCFS: &str = "driver/nvidia";
 /// Interval between two checks for a driver while there is none. No process is started for them.
 const DETECT_EVERY: Duration = Duration::from_secs(30);
 
-/// After a pause this long, as in a suspend, a deadline is not decisive.
+/// A longer gap between two turns is a suspend: deadlines that passed in it do not count.
 const SUSPENDED: Duration = Duration::from_secs(5);
 
 /// A child that has closed its output exits within this time, unless it hangs.

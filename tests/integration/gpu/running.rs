@@ -118,7 +118,7 @@ fn a_driver_that_hangs_is_told_and_holds_nothing_up() {
     let began = Instant::now();
     assert!(is_told(&daemon, "uma_memory_free_bytes"));
     assert!(began.elapsed() < Duration::from_secs(1));
-    assert!(daemon.log().contains("does not answer"), "{}", daemon.log());
+    assert!(daemon.log().contains("does not respond"), "{}", daemon.log());
     node.library.say("machine discrete");
     daemon.wait_until("back", |daemon| is(daemon, RESPONSIVE, 1.0) && is(daemon, UP, 1.0));
     assert_eq!(children(daemon.pid()), [asker], "the same one");

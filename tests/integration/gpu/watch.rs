@@ -149,7 +149,7 @@ fn a_late_answer_says_that_the_driver_is_back_and_is_no_picture() {
     followed.until("silent", |followed| followed.process_state() == Some('D'));
     assert_eq!((followed.value(0), followed.is_responsive()), (0.0, Some(false)));
     let error = followed.error.clone().unwrap();
-    assert!(error.contains("does not answer") && error.contains("hangs in the kernel"), "{error}");
+    assert!(error.contains("does not respond") && error.contains("hangs in the kernel"), "{error}");
     followed.picture = None;
     library.say("machine gb10\nprocess 4242 5368709120");
     followed.until("responsive", |followed| followed.is_responsive() == Some(true));
