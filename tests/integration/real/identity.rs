@@ -124,26 +124,34 @@ fn a_key_is_sent_to_nobody_who_only_claims_to_be_the_engine() {
             key.display()
         )
     };
-    // The two engines of `nobody` differ in that one is named as that user's.
-    let entries = entry("false", "") + &entry("own", "") + &entry("named", "  user: nobody\n");
     let config = folder.path().join("umawarden.yaml");
-    fs::write(&config, format!("rule_files: []\nengines:\n{entries}")).unwrap();
-    let config = format!("--config.file={}", config.display());
-    let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
+    let flag = format!("--config.file={}", config.display());
+    let start = |storage: &str, entries: &str| {
+        fs::write(&config, format!("rule_files: []\nengines:\n{entries}")).unwrap();
+        Daemon::start(&folder.path().join(storage), &[&flag])
+    };
+    let is_queried = |daemon: &Daemon, one: &Pretender| {
+        daemon.wait_until("queried for its metrics", |_| one.asked().contains("/metrics"));
+    };
+    let daemon = start("data", &(entry("false", "") + &entry("own", "")));
     let pretender = Pretender::start("nobody", &marker("false"));
     let own = Pretender::start("root", &marker("own"));
-    let named = Pretender::start("nobody", &marker("named"));
-    for one in [&pretender, &own, &named] {
-        daemon.wait_until("asked for its metrics", |_| one.asked().contains("/metrics"));
-    }
+    is_queried(&daemon, &pretender);
+    is_queried(&daemon, &own);
     assert!(own.asked().contains(KEY), "{}", own.asked());
-    assert!(named.asked().contains(KEY), "{}", named.asked());
+    assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
     daemon.wait_until("told why", |daemon| engine(daemon, "false")["key_withheld"].is_string());
     assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
     let why = engine(&daemon, "false")["key_withheld"].to_string();
     assert!(why.contains("runs as user 65534, the key is for user 0"), "{why}");
     assert!(engine(&daemon, "own")["key_withheld"].is_null());
     assert!(daemon.log().contains("key withheld"), "{}", daemon.log());
+    daemon.terminate();
+    // Another engine of `nobody`, whose entry names that user.
+    let daemon = start("named", &entry("named", "  user: nobody\n"));
+    let named = Pretender::start("nobody", &marker("named"));
+    is_queried(&daemon, &named);
+    assert!(named.asked().contains(KEY), "{}", named.asked());
 }
 
 /// A Docker that lists one container, says that `pid` is its first process, and writes down what
