@@ -364,7 +364,7 @@ impl Scanner {
             arguments,
             unit: known.member.path.as_deref().and_then(system_unit),
             container,
-            reported: self.told(container),
+            reported: self.reported(container),
         };
         let found = self.matchers.iter().enumerate().find_map(|(place, matcher)| {
             Some((place, &matcher.declared.name, matcher.matches(traits)?))
@@ -382,7 +382,7 @@ impl Scanner {
         self.launched.iter().find(|engine| engine.head == id).map(|engine| &engine.name)
     }
 
-    fn told(&self, container: Option<&str>) -> Option<&Container> {
+    fn reported(&self, container: Option<&str>) -> Option<&Container> {
         self.containers.get(container?)
     }
 

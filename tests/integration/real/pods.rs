@@ -193,7 +193,7 @@ impl Containerd {
         ctr.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
     }
 
-    /// Imports an image that holds busybox, and sleeps unless told otherwise.
+    /// Imports an image that holds busybox and whose default command sleeps.
     fn import_busybox(&self) {
         let folder = self.folder.path().join("image");
         let root = self.folder.path().join("busybox");
