@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use promql_rules::is_label_name;
 
-use super::decode::{Advice, Findings, Table, choice, each, list, pairs, value};
+use super::decode::{Advice, Findings, Table, each, list, pairs, value};
 use super::engines::key_file;
-use super::measure::duration_within;
 use super::reboot::{absolute, base_url};
 use super::yaml::Node;
 use crate::model::{
@@ -50,33 +49,22 @@ const DECISIONS: [(&str, SentDecisions); 3] =
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerSettings> {
     let table = Table::read_advised(node, "alertmanager", &KEYS, &ADVICE, findings)?;
     let usual = AlertmanagerSettings::default();
-    let forget_after = match table.get("receive") {
-        Some(node) => receive(node, usual.forget_after, findings),
-        None => Some(usual.forget_after),
-    };
-    let to = match table.get("send") {
-        Some(node) => servers(node, findings),
-        None => Some(Vec::new()),
-    };
-    let labels = match table.get("labels") {
-        Some(node) => labels(node, findings),
-        None => Some(BTreeMap::new()),
-    };
-    let resend_every = match table.get("resend_every") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, SECOND, MINUTE * 60);
-            value(node, "resend_every", read, findings)
-        }
-        None => Some(usual.sending.resend_every),
-    };
-    let external_url = match table.get("external_url") {
-        Some(node) => value(node, "external_url", base_url, findings).map(Some),
-        None => Some(None),
-    };
-    let decisions = match table.get("decisions") {
-        Some(node) => choice(node, "decisions", &DECISIONS, findings),
-        None => Some(SentDecisions::None),
-    };
+    let forget_after = table.read_or(
+        "receive",
+        usual.forget_after,
+        |node, findings| receive(node, usual.forget_after, findings),
+        findings,
+    );
+    let to = table.read_or("send", Vec::new(), servers, findings);
+    let labels = table.read_or("labels", BTreeMap::new(), labels, findings);
+    let resend_every = table.duration_or(
+        "resend_every",
+        usual.sending.resend_every,
+        SECOND..=MINUTE * 60,
+        findings,
+    );
+    let external_url = table.value_optional("external_url", base_url, findings);
+    let decisions = table.choice_or("decisions", SentDecisions::None, &DECISIONS, findings);
     if table.get("send").is_none() {
         for key in ["resend_every", "labels", "external_url", "decisions"] {
             if let Some(found) = table.key(key) {
@@ -98,13 +86,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
 
 fn receive(node: &Node, usual: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
     let table = Table::read(node, "receive", &["forget_after"], findings)?;
-    match table.get("forget_after") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, MINUTE, MINUTE * 60 * 24 * 7);
-            value(node, "forget_after", read, findings)
-        }
-        None => Some(usual),
-    }
+    table.duration_or("forget_after", usual, MINUTE..=MINUTE * 60 * 24 * 7, findings)
 }
 
 fn servers(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<AlertmanagerServer>> {
@@ -145,12 +127,7 @@ fn server(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerServer
         Some(node) => value(node, "ca_file", absolute, findings).map(Some),
         None => Some(None),
     };
-    let timeout = match table.get("timeout") {
-        Some(node) => {
-            value(node, "timeout", |text| duration_within(text, SECOND, MINUTE), findings)
-        }
-        None => Some(DEFAULT_TIMEOUT),
-    };
+    let timeout = table.duration_or("timeout", DEFAULT_TIMEOUT, SECOND..=MINUTE, findings);
     let credentials = credentials(&table, findings);
     Some(AlertmanagerServer {
         url: url?,
@@ -166,16 +143,10 @@ fn credentials(
     findings: &mut Findings<'_>,
 ) -> Option<Option<AlertmanagerCredentials>> {
     let mut file = |key: &str| -> Option<Option<SecretPlace>> {
-        match table.get(key) {
-            Some(node) => value(node, key, key_file, findings).map(Some),
-            None => Some(None),
-        }
+        table.value_optional(key, key_file, findings)
     };
     let (token, password) = (file("bearer_token_file"), file("password_file"));
-    let username = match table.get("username") {
-        Some(node) => value(node, "username", username, findings).map(Some),
-        None => Some(None),
-    };
+    let username = table.value_optional("username", username, findings);
     match (token?, username?, password?) {
         (None, None, None) => Some(None),
         (Some(token), None, None) => Some(Some(AlertmanagerCredentials::Bearer(token))),

@@ -67,18 +67,15 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<ClusterSe
             .hint("write peers: [spark-2, spark-3:9942], dns, file_sd or prometheus");
         return None;
     }
-    let name = entry(&table, "name", label_value, findings);
-    let own = entry(&table, "node", label_value, findings);
+    let name = table.value_optional("name", label_value, findings);
+    let own = table.value_optional("node", label_value, findings);
     let peers = addresses(&table, "peers", findings);
     let dns = addresses(&table, "dns", findings);
     let files = files(&table, findings);
-    let prometheus = match table.get("prometheus") {
-        Some(node) => prometheus(node, findings).map(Some),
-        None => Some(None),
-    };
+    let prometheus = table.read_optional("prometheus", prometheus, findings);
     let (interval, timeout) =
         times(&table, prometheus.as_ref().is_some_and(Option::is_some), findings)?;
-    let metrics_path = entry(&table, "metrics_path", path_of_url, findings);
+    let metrics_path = table.value_optional("metrics_path", path_of_url, findings);
     let access = access(&table, findings);
     Some(ClusterSettings {
         name: name?.unwrap_or_else(|| USUAL_NAME.into()),
@@ -114,20 +111,6 @@ pub(super) fn in_folder(mut settings: ClusterSettings, folder: &Path) -> Cluster
         }
     }
     settings
-}
-
-/// `None` where it is miswritten.
-#[expect(clippy::option_option, reason = "a key may be missing, and its value be wrong")]
-fn entry<T>(
-    table: &Table<'_>,
-    key: &str,
-    read: impl Fn(&str) -> Result<T, String>,
-    findings: &mut Findings<'_>,
-) -> Option<Option<T>> {
-    match table.get(key) {
-        Some(node) => value(node, key, read, findings).map(Some),
-        None => Some(None),
-    }
 }
 
 fn addresses(
@@ -182,11 +165,12 @@ fn times(
     findings: &mut Findings<'_>,
 ) -> Option<(Duration, Duration)> {
     let [least, most] = INTERVALS;
-    let interval = entry(table, "interval", |text| duration_within(text, least, most), findings)?;
+    let interval =
+        table.value_optional("interval", |text| duration_within(text, least, most), findings)?;
     let usual = if is_prometheus { USUAL_PROMETHEUS_INTERVAL } else { USUAL_INTERVAL };
     let interval = interval.unwrap_or(usual);
     let within = |text: &str| duration_within(text, LEAST_TIMEOUT, most);
-    let timeout = entry(table, "timeout", within, findings)?;
+    let timeout = table.value_optional("timeout", within, findings)?;
     if let (Some(timeout), Some(node)) = (timeout, table.get("timeout"))
         && timeout >= interval
     {
@@ -209,8 +193,8 @@ fn prometheus(node: &Node, findings: &mut Findings<'_>) -> Option<PrometheusServ
         return None;
     };
     let url = value(url, "url", server_url, findings);
-    let node_label = entry(&table, "node_label", label_name, findings);
-    let matchers = entry(&table, "matchers", matchers, findings);
+    let node_label = table.value_optional("node_label", label_name, findings);
+    let matchers = table.value_optional("matchers", matchers, findings);
     let access = access(&table, findings);
     let (url, access) = (url?, access?);
     if access.tls.is_some() && !url.starts_with("https://") {
@@ -265,11 +249,8 @@ fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
         // An empty block says: whom the system trusts.
         None => Some(table.key("tls").map(|_| TlsFiles::default())),
     };
-    let bearer = entry(table, "bearer_token_file", path, findings);
-    let basic = match table.get("basic_auth") {
-        Some(node) => basic(node, findings).map(Some),
-        None => Some(None),
-    };
+    let bearer = table.value_optional("bearer_token_file", path, findings);
+    let basic = table.read_optional("basic_auth", basic, findings);
     let credentials = match (bearer?, basic?) {
         (Some(_), Some(_)) => {
             let place =
@@ -288,10 +269,10 @@ fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
 fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
     let keys = ["ca_file", "cert_file", "key_file", "server_name"];
     let table = Table::read(node, "tls", &keys, findings)?;
-    let ca = entry(&table, "ca_file", path, findings);
-    let certificate = entry(&table, "cert_file", path, findings);
-    let key = entry(&table, "key_file", path, findings);
-    let server_name = entry(&table, "server_name", label_value, findings);
+    let ca = table.value_optional("ca_file", path, findings);
+    let certificate = table.value_optional("cert_file", path, findings);
+    let key = table.value_optional("key_file", path, findings);
+    let server_name = table.value_optional("server_name", label_value, findings);
     let own = match (certificate?, key?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
@@ -309,8 +290,8 @@ fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
     const EXAMPLE: &str =
         "write basic_auth: {username: umawarden, password_file: /etc/umawarden/password}";
     let table = Table::read(node, "basic_auth", &["username", "password_file"], findings)?;
-    let username = entry(&table, "username", username, findings)?;
-    let password = entry(&table, "password_file", path, findings)?;
+    let username = table.value_optional("username", username, findings)?;
+    let password = table.value_optional("password_file", path, findings)?;
     let (Some(username), Some(password)) = (username, password) else {
         findings.add(table.place(), "basic_auth needs username and password_file").hint(EXAMPLE);
         return None;

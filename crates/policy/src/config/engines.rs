@@ -83,18 +83,9 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
             None
         }
     };
-    let model_files = match table.get("model_files") {
-        Some(node) => model_files(node, findings),
-        None => Some(Vec::new()),
-    };
-    let health = match table.get("health") {
-        Some(node) => value(node, "health", health, findings).map(Some),
-        None => Some(None),
-    };
-    let stuck_after = match table.get("stuck_after") {
-        Some(node) => value(node, "stuck_after", stuck_after, findings).map(Some),
-        None => Some(None),
-    };
+    let model_files = table.read_or("model_files", Vec::new(), model_files, findings);
+    let health = table.value_optional("health", health, findings);
+    let stuck_after = table.value_optional("stuck_after", stuck_after, findings);
     let api = secret(&table, ["api_key_file", "api_key_env"], findings);
     let admin = secret(&table, ["admin_key_file", "admin_key_env"], findings);
     Some(DeclaredEngine {
@@ -184,13 +175,9 @@ fn variable(text: &str) -> Result<SecretPlace, String> {
 
 fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
     let table = Table::read(node, "match", &MATCH_KEYS, findings)?;
-    let labels = match table.get("label") {
-        Some(node) => labels(node, findings),
-        None => Some(Vec::new()),
-    };
-    let mut read = |key: &str, read: fn(&str) -> Result<Arc<str>, String>| match table.get(key) {
-        Some(node) => value(node, key, read, findings).map(Some),
-        None => Some(None),
+    let labels = table.read_or("label", Vec::new(), labels, findings);
+    let mut read = |key: &str, read: fn(&str) -> Result<Arc<str>, String>| {
+        table.value_optional(key, read, findings)
     };
     let comm = read("comm", comm);
     let cmdline = read("cmdline", glob);

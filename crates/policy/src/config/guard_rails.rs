@@ -79,22 +79,15 @@ pub fn read_table(
     table: &Table<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<(GuardRails, Vec<NamedAlert>)> {
-    let budget = match table.get("budget") {
-        Some(node) => at_most(node, "budget", "budget: {times: 60, per: 1h}", findings),
-        None => Some(DEFAULT_BUDGET),
-    };
-    let breaker = match table.get("breaker") {
-        Some(node) => breaker(node, findings),
-        None => Some(DEFAULT_BREAKER),
-    };
-    let protect = match table.get("protect") {
-        Some(node) => protect(node, findings),
-        None => Some(Protected::default()),
-    };
-    let windows = match table.get("maintenance_windows") {
-        Some(node) => windows(node, findings),
-        None => Some(Vec::new()),
-    };
+    let budget = table.read_or(
+        "budget",
+        DEFAULT_BUDGET,
+        |node, findings| at_most(node, "budget", "budget: {times: 60, per: 1h}", findings),
+        findings,
+    );
+    let breaker = table.read_or("breaker", DEFAULT_BREAKER, breaker, findings);
+    let protect = table.read_or("protect", Protected::default(), protect, findings);
+    let windows = table.read_or("maintenance_windows", Vec::new(), windows, findings);
     let never_in = names(table, "never_in", findings);
     let inhibited_by = names(table, "inhibited_by", findings);
     let windows = windows?;
@@ -232,48 +225,38 @@ pub fn breaker(node: &Node, findings: &mut Findings<'_>) -> Option<BreakerLimit>
         return None;
     }
     let table = Table::read(node, "breaker", &["misses", "reset_after"], findings)?;
-    let misses = match table.get("misses") {
-        Some(node) => {
-            let read = |text: &str| match text.parse() {
-                Ok(misses) if misses <= MOST_TIMES => Ok(misses),
-                _ => Err(format!("\"{text}\" is not a whole number from 0 to {MOST_TIMES}")),
-            };
-            decode::value(node, "misses", read, findings)
-        }
-        None => Some(DEFAULT_BREAKER.misses),
+    let misses = |text: &str| match text.parse() {
+        Ok(misses) if misses <= MOST_TIMES => Ok(misses),
+        _ => Err(format!("\"{text}\" is not a whole number from 0 to {MOST_TIMES}")),
     };
-    let reset_after = match table.get("reset_after") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, Duration::ZERO, LONGEST_PER);
-            let after = decode::value(node, "reset_after", read, findings);
-            after.map(|after| Some(after).filter(|after| !after.is_zero()))
-        }
-        None => Some(DEFAULT_BREAKER.reset_after),
+    let misses = table.value_or("misses", DEFAULT_BREAKER.misses, misses, findings);
+    let reset_after = |text: &str| {
+        let after = duration_within(text, Duration::ZERO, LONGEST_PER)?;
+        Ok(Some(after).filter(|after| !after.is_zero()))
     };
+    let reset_after =
+        table.value_or("reset_after", DEFAULT_BREAKER.reset_after, reset_after, findings);
     Some(BreakerLimit { misses: misses?, reset_after: reset_after? })
+}
+
+fn globs(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Glob>> {
+    let entries = decode::list(node, key, findings)?;
+    if entries.len() > MOST_PATTERNS {
+        findings.add(node.span.clone(), format!("{key} has more than {MOST_PATTERNS} patterns"));
+        return None;
+    }
+    let what = format!("an entry of {key}");
+    decode::each(entries, findings, |node, findings| glob(node, &what, findings))
 }
 
 fn protect(node: &Node, findings: &mut Findings<'_>) -> Option<Protected> {
     let keys = ["processes", "units", "containers", "labels"];
     let table = Table::read(node, "protect", &keys, findings)?;
-    let mut globs = |key: &str| match table.get(key) {
-        Some(node) => {
-            let entries = decode::list(node, key, findings)?;
-            if entries.len() > MOST_PATTERNS {
-                let message = format!("{key} has more than {MOST_PATTERNS} patterns");
-                findings.add(node.span.clone(), message);
-                return None;
-            }
-            let what = format!("an entry of {key}");
-            decode::each(entries, findings, |node, findings| glob(node, &what, findings))
-        }
-        None => Some(Vec::new()),
+    let mut globs = |key: &str| {
+        table.read_or(key, Vec::new(), |node, findings| globs(node, key, findings), findings)
     };
     let (processes, units, containers) = (globs("processes"), globs("units"), globs("containers"));
-    let labels = match table.get("labels") {
-        Some(node) => labels(node, findings),
-        None => Some(Vec::new()),
-    };
+    let labels = table.read_or("labels", Vec::new(), labels, findings);
     Some(Protected {
         processes: processes?,
         units: units?,
@@ -325,22 +308,11 @@ fn window(node: &Node, findings: &mut Findings<'_>) -> Option<MaintenanceWindow>
         return None;
     };
     let name = name(named, "name", findings);
-    let days = match table.get("days") {
-        Some(node) => days(node, findings),
-        None => Some(BTreeSet::new()),
-    };
-    let mut time = |key: &str, default: u16| match table.get(key) {
-        Some(node) => decode::value(node, key, time_of_day, findings),
-        None => Some(default),
-    };
+    let days = table.read_or("days", BTreeSet::new(), days, findings);
+    let mut time = |key: &str, default: u16| table.value_or(key, default, time_of_day, findings);
     let (from, to) = (time("from", 0), time("to", DAY_MINUTES));
-    let zone = match table.get("time_zone") {
-        Some(node) => {
-            let read = |text: &str| time_zone(text).map(|_| text.to_owned());
-            decode::value(node, "time_zone", read, findings)
-        }
-        None => Some("UTC".to_owned()),
-    };
+    let zone = |text: &str| time_zone(text).map(|_| text.to_owned());
+    let zone = table.value_or("time_zone", "UTC".to_owned(), zone, findings);
     let (from, to) = (from?, to?);
     if from == to || from == DAY_MINUTES {
         findings

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::decode::{self, Findings, Table, choice, each, list, pairs, value};
-use super::measure::duration_within;
 use super::yaml::Node;
 use crate::model::Signal;
 
@@ -94,20 +93,12 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSetti
     };
     let mut settings = OtlpSettings::to(value(address, "endpoint", endpoint, findings)?);
     let is_plain = settings.endpoint.starts_with("http://");
-    if let Some(node) = table.get("signals") {
-        settings.signals = signals(node, findings)?;
-    }
-    if let Some(node) = table.get("interval") {
-        let read = |text: &str| duration_within(text, SECOND, LONGEST_INTERVAL);
-        settings.interval = value(node, "interval", read, findings)?;
-    }
-    if let Some(node) = table.get("timeout") {
-        let read = |text: &str| duration_within(text, SECOND, LONGEST_TIMEOUT);
-        settings.timeout = value(node, "timeout", read, findings)?;
-    }
-    if let Some(node) = table.get("headers_file") {
-        settings.headers_file = Some(value(node, "headers_file", path, findings)?);
-    }
+    settings.signals = table.read_or("signals", settings.signals, signals, findings)?;
+    let bounds = SECOND..=LONGEST_INTERVAL;
+    settings.interval = table.duration_or("interval", settings.interval, bounds, findings)?;
+    let bounds = SECOND..=LONGEST_TIMEOUT;
+    settings.timeout = table.duration_or("timeout", settings.timeout, bounds, findings)?;
+    settings.headers_file = table.value_optional("headers_file", path, findings)?;
     if let Some(node) = table.get("ca_file") {
         if is_plain {
             let text = "ca_file is for https, and the endpoint is plain http";
@@ -118,9 +109,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSetti
         }
         settings.ca_file = Some(value(node, "ca_file", path, findings)?);
     }
-    if let Some(node) = table.get("resource") {
-        settings.resource = attributes(node, findings)?;
-    }
+    settings.resource = table.read_or("resource", settings.resource, attributes, findings)?;
     Some(settings)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decode::{self, Advice, Findings, Table, choice, each, list, value};
+use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::guard_rails::{NamedAlert, at_most};
 use super::measure::duration_within;
 use super::yaml::{Content, Node};
@@ -67,31 +67,21 @@ pub(super) fn read(
     let table = Table::read_advised(node, "reboot", &KEYS, &ADVICE, findings)?;
     let usual = RebootSettings::default();
     let way = way(&table, findings);
-    let mut time = |key: &str, usual: Duration, least, most| match table.get(key) {
-        Some(node) => value(node, key, |text| duration_within(text, least, most), findings),
-        None => Some(usual),
+    let mut time = |key: &str, usual: Duration, least, most| {
+        table.duration_or(key, usual, least..=most, findings)
     };
     let delay = time("delay", usual.delay, SHORTEST_DELAY, DAY);
     let uptime = time("minimum_uptime", usual.minimum_uptime, MINUTE * 5, DAY * 7);
     let warn_for = time("warn_for", usual.warn_for, SHORTEST_DELAY, DAY);
     let check_after = time("check_after", usual.check_after, SHORTEST_DELAY, DAY);
-    let at_most = match table.get("at_most") {
-        Some(node) => budgets(node, findings),
-        None => Some(usual.at_most),
-    };
+    let at_most = table.read_or("at_most", usual.at_most, budgets, findings);
     let users = [("hold", LoggedInRule::Hold), ("warn", LoggedInRule::Warn)];
-    let logged_in = one_of(&table, "logged_in", &users, findings);
+    let logged_in = table.choice_or("logged_in", LoggedInRule::default(), &users, findings);
     let engines = [("hold", EnginesRule::Hold), ("drain", EnginesRule::Drain)];
-    let engines = one_of(&table, "engines", &engines, findings);
+    let engines = table.choice_or("engines", EnginesRule::default(), &engines, findings);
     let sysrq_after = sysrq(&table, findings);
-    let lock = match table.get("lock") {
-        Some(node) => lock(node, findings).map(Some),
-        None => Some(None),
-    };
-    let blocked_by = match table.get("blocked_by") {
-        Some(node) => alerts(node, findings),
-        None => Some((Vec::new(), Vec::new())),
-    };
+    let lock = table.read_optional("lock", lock, findings);
+    let blocked_by = table.read_or("blocked_by", (Vec::new(), Vec::new()), alerts, findings);
     let (blocked_by, named) = blocked_by?;
     let settings = RebootSettings {
         way: way?,
@@ -109,24 +99,9 @@ pub(super) fn read(
     Some((settings, named))
 }
 
-fn one_of<T: Copy + Default>(
-    table: &Table<'_>,
-    key: &str,
-    names: &[(&str, T)],
-    findings: &mut Findings<'_>,
-) -> Option<T> {
-    match table.get(key) {
-        Some(node) => choice(node, key, names, findings),
-        None => Some(T::default()),
-    }
-}
-
 fn way(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> {
     let names = [("logind", Way::Logind), ("sentinel", Way::Sentinel), ("command", Way::Command)];
-    let way = match table.get("way") {
-        Some(node) => choice(node, "way", &names, findings)?,
-        None => Way::Logind,
-    };
+    let way = table.choice_or("way", Way::Logind, &names, findings)?;
     let mut idle = |key: &str, name: &str| {
         if let Some(found) = table.key(key) {
             findings
@@ -212,10 +187,8 @@ fn budgets(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<RebootBudget>
 
 /// After how long, if it is allowed.
 fn sysrq(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Option<Duration>> {
-    let allowed = match table.get("sysrq") {
-        Some(node) => choice(node, "sysrq", &[("never", false), ("allowed", true)], findings)?,
-        None => false,
-    };
+    let names = [("never", false), ("allowed", true)];
+    let allowed = table.choice_or("sysrq", false, &names, findings)?;
     match table.get("sysrq_after") {
         Some(node) => {
             let read = |text: &str| duration_within(text, MINUTE, MINUTE * 60);
@@ -244,14 +217,8 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
         return None;
     };
     let url = value(url, "url", base_url, findings);
-    let group = match table.get("group") {
-        Some(node) => value(node, "group", name, findings),
-        None => Some(DEFAULT_GROUP.to_owned()),
-    };
-    let id = match table.get("id") {
-        Some(node) => value(node, "id", name, findings).map(Some),
-        None => Some(None),
-    };
+    let group = table.value_or("group", DEFAULT_GROUP.to_owned(), name, findings);
+    let id = table.value_optional("id", name, findings);
     let ca_file = match table.get("ca_file") {
         Some(node) if url.as_deref().is_some_and(|url| url.starts_with("http://")) => {
             let text = "ca_file is for https, and the url is plain http";

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use glob::Pattern;
 
-use super::decode::{self, Advice, Findings, Table, choice, each, list, value};
+use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::guard_rails::at_most;
-use super::measure::{duration_within, size_bytes};
+use super::measure::size_bytes;
 use super::settings::MODES;
 use super::yaml::Node;
 use crate::model::{DeclaredRestart, RestartLimits, RestartMatch};
+use crate::policy::rule::AtMost;
 
 const KEYS: [&str; 11] = [
     "container",
@@ -64,15 +65,9 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredRestart> {
     let what = "an entry of restarts";
     let table = Table::read_advised(node, what, &KEYS, &ADVICE, findings)?;
     let matches = matches(&table, findings);
-    let size = |key: &str, findings: &mut Findings<'_>| match table.get(key) {
-        Some(node) => value(node, key, need, findings).map(Some),
-        None => Some(None),
-    };
+    let size = |key: &str, findings: &mut Findings<'_>| table.value_optional(key, need, findings);
     let (need_bytes, contiguous_bytes) = (size("need", findings), size("contiguous", findings));
-    let mode = match table.get("mode") {
-        Some(node) => choice(node, "mode", &MODES, findings).map(Some),
-        None => Some(None),
-    };
+    let mode = table.choice_optional("mode", &MODES, findings);
     let limits = limits(&table, findings);
     Some(DeclaredRestart {
         matches: matches?,
@@ -107,34 +102,31 @@ fn matches(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartMatc
 
 fn limits(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartLimits> {
     let usual = RestartLimits::default();
-    let back_off = match table.get("back_off") {
-        Some(node) => back_off(node, &usual, findings),
-        None => Some((usual.back_off, usual.back_off_at_most)),
-    };
-    let bound = match table.get("at_most") {
-        Some(node) => at_most(node, "at_most", "at_most: {times: 10, per: 1h}", findings)
-            .map(|bound| (bound.times, bound.per)),
-        None => Some((usual.times, usual.per)),
-    };
-    let give_up_after = match table.get("give_up_after") {
-        Some(node) => value(node, "give_up_after", deaths, findings),
-        None => Some(usual.give_up_after),
-    };
-    let mut time = |key: &str, usual: Duration| match table.get(key) {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, Duration::from_secs(1), LONGEST_TIME);
-            value(node, key, read, findings)
-        }
-        None => Some(usual),
+    let back_off = table.read_or(
+        "back_off",
+        (usual.back_off, usual.back_off_at_most),
+        |node, findings| back_off(node, &usual, findings),
+        findings,
+    );
+    let example = "at_most: {times: 10, per: 1h}";
+    let bound = table.read_or(
+        "at_most",
+        AtMost { times: usual.times, per: usual.per },
+        |node, findings| at_most(node, "at_most", example, findings),
+        findings,
+    );
+    let give_up_after = table.value_or("give_up_after", usual.give_up_after, deaths, findings);
+    let mut time = |key: &str, usual: Duration| {
+        table.duration_or(key, usual, Duration::from_secs(1)..=LONGEST_TIME, findings)
     };
     let healthy_after = time("healthy_after", usual.healthy_after);
     let ready_within = time("ready_within", usual.ready_within);
-    let ((back_off, back_off_at_most), (times, per)) = (back_off?, bound?);
+    let ((back_off, back_off_at_most), bound) = (back_off?, bound?);
     Some(RestartLimits {
         back_off,
         back_off_at_most,
-        times,
-        per,
+        times: bound.times,
+        per: bound.per,
         give_up_after: give_up_after?,
         healthy_after: healthy_after?,
         ready_within: ready_within?,
@@ -152,16 +144,11 @@ fn back_off(
         return None;
     }
     let table = Table::read(node, "back_off", &["first", "most"], findings)?;
-    let mut time = |key: &str| match table.get(key) {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, SHORTEST_BACK_OFF, LONGEST_TIME);
-            value(node, key, read, findings).map(Some)
-        }
-        None => Some(None),
-    };
-    let (first, most) = (time("first"), time("most"));
-    let first = first?.unwrap_or(usual.back_off);
-    let most = most?.unwrap_or_else(|| usual.back_off_at_most.max(first));
+    let bounds = SHORTEST_BACK_OFF..=LONGEST_TIME;
+    let first = table.duration_or("first", usual.back_off, bounds.clone(), findings);
+    let usual_most = usual.back_off_at_most.max(first.unwrap_or_default());
+    let most = table.duration_or("most", usual_most, bounds, findings);
+    let (first, most) = (first?, most?);
     if most < first {
         findings.add(table.place(), "back_off ends before it begins").hint(example);
         return None;

@@ -1,12 +1,13 @@
 //! Trees into typed values, every mistake noted rather than the first one thrown.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::did_you_mean;
 
+use super::measure::duration_within;
 use super::mistake::{Mistake, SourceText};
 use super::yaml::{Content, Node};
 
@@ -155,6 +156,81 @@ impl<'n> Table<'n> {
     pub fn get(&self, key: &str) -> Option<&'n Node> {
         let found = self.entries.iter().find(|(name, ..)| *name == key).map(|(.., value)| *value);
         found.filter(|value| !matches!(value.content, Content::Null))
+    }
+
+    /// The value of a key, read by `read`, or `default` where the key has no value.
+    pub fn read_or<T>(
+        &self,
+        key: &str,
+        default: T,
+        read: impl FnOnce(&'n Node, &mut Findings<'_>) -> Option<T>,
+        findings: &mut Findings<'_>,
+    ) -> Option<T> {
+        self.get(key).map_or(Some(default), |node| read(node, findings))
+    }
+
+    /// As [`Self::read_or`]; `Some(None)` where the key has no value.
+    pub fn read_optional<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&'n Node, &mut Findings<'_>) -> Option<T>,
+        findings: &mut Findings<'_>,
+    ) -> Option<Option<T>> {
+        self.read_or(key, None, |node, findings| read(node, findings).map(Some), findings)
+    }
+
+    /// The text of a key, read by `read` (see [`value`]), or `default` where the key has no value.
+    pub fn value_or<T>(
+        &self,
+        key: &str,
+        default: T,
+        read: impl FnOnce(&str) -> Result<T, String>,
+        findings: &mut Findings<'_>,
+    ) -> Option<T> {
+        self.read_or(key, default, |node, findings| value(node, key, read, findings), findings)
+    }
+
+    /// As [`Self::value_or`]; `Some(None)` where the key has no value.
+    pub fn value_optional<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+        findings: &mut Findings<'_>,
+    ) -> Option<Option<T>> {
+        self.read_optional(key, |node, findings| value(node, key, read, findings), findings)
+    }
+
+    /// One of some names (see [`choice`]), or `default` where the key has no value.
+    pub fn choice_or<T: Copy>(
+        &self,
+        key: &str,
+        default: T,
+        choices: &[(&str, T)],
+        findings: &mut Findings<'_>,
+    ) -> Option<T> {
+        self.read_or(key, default, |node, findings| choice(node, key, choices, findings), findings)
+    }
+
+    /// As [`Self::choice_or`]; `Some(None)` where the key has no value.
+    pub fn choice_optional<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+        findings: &mut Findings<'_>,
+    ) -> Option<Option<T>> {
+        self.read_optional(key, |node, findings| choice(node, key, choices, findings), findings)
+    }
+
+    /// A duration within bounds, or `default` where the key has no value.
+    pub fn duration_or(
+        &self,
+        key: &str,
+        default: Duration,
+        bounds: RangeInclusive<Duration>,
+        findings: &mut Findings<'_>,
+    ) -> Option<Duration> {
+        let read = |text: &str| duration_within(text, *bounds.start(), *bounds.end());
+        self.value_or(key, default, read, findings)
     }
 
     /// The place of a key, with a value or without.

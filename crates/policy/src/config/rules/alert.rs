@@ -88,10 +88,7 @@ pub(super) fn read(
     let keep_firing_for = delay(table, "keep_firing_for", findings);
     let labels = templates(table.get("labels"), "labels", findings);
     let annotations = templates(table.get("annotations"), "annotations", findings);
-    let mode = match table.get("mode") {
-        Some(node) => decode::choice(node, "mode", &MODES, findings).map(Some),
-        None => Some(None),
-    };
+    let mode = table.choice_optional("mode", &MODES, findings);
     let remedy = match (table.get("remedy"), table.key("remedy")) {
         (Some(node), _) => remedy::read(node, group.scope, findings).map(Some),
         (None, Some(key)) => {
@@ -130,10 +127,12 @@ fn required<'n>(table: &Table<'n>, key: &str, findings: &mut Findings<'_>) -> Op
 }
 
 fn delay(table: &Table<'_>, key: &str, findings: &mut Findings<'_>) -> Option<Duration> {
-    match table.get(key) {
-        Some(node) => decode::duration(node, key, findings),
-        None => Some(Duration::ZERO),
-    }
+    table.read_or(
+        key,
+        Duration::ZERO,
+        |node, findings| decode::duration(node, key, findings),
+        findings,
+    )
 }
 
 fn reads_too_far_back(expr: &Expr) -> bool {

@@ -29,14 +29,8 @@ pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<Ac
         return None;
     }
     let table = Table::read(node, "empty_cache", &["engine", "allow"], findings)?;
-    let engine = match table.get("engine") {
-        Some(node) => engine(node, findings),
-        None => Some(DEFAULT_ENGINE.to_owned()),
-    };
-    let allow = match table.get("allow") {
-        Some(node) => permissions(node, findings),
-        None => Some(BTreeSet::new()),
-    };
+    let engine = table.read_or("engine", DEFAULT_ENGINE.to_owned(), engine, findings);
+    let allow = table.read_or("allow", BTreeSet::new(), permissions, findings);
     Some(Action::EmptyCache { engine: engine?, allow: allow? })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::alert::template;
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
-use crate::config::measure::{duration_within, size_bytes};
+use crate::config::measure::size_bytes;
 use crate::config::yaml::Node;
 use crate::model::Action;
 
@@ -42,31 +42,14 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     }
     let table =
         Table::read(node, "evict_checkpoint", &["engine", "behind", "floor", "for"], findings)?;
-    let engine = match table.get("engine") {
-        Some(node) => engine(node, findings),
-        None => Some(DEFAULT_ENGINE.to_owned()),
+    let engine = table.read_or("engine", DEFAULT_ENGINE.to_owned(), engine, findings);
+    let behind = |text: &str| match size_bytes(text)? {
+        bytes if bytes < LEAST_BEHIND_BYTES => Err(format!("{text} is less than 64MiB")),
+        bytes => Ok(bytes),
     };
-    let behind_bytes = match table.get("behind") {
-        Some(node) => {
-            let read = |text: &str| match size_bytes(text)? {
-                bytes if bytes < LEAST_BEHIND_BYTES => Err(format!("{text} is less than 64MiB")),
-                bytes => Ok(bytes),
-            };
-            decode::value(node, "behind", read, findings)
-        }
-        None => Some(DEFAULT_BEHIND_BYTES),
-    };
-    let floor_bytes = match table.get("floor") {
-        Some(node) => decode::value(node, "floor", size_bytes, findings),
-        None => Some(0),
-    };
-    let for_at_most = match table.get("for") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, SHORTEST_FOR, LONGEST_FOR);
-            decode::value(node, "for", read, findings)
-        }
-        None => Some(DEFAULT_FOR),
-    };
+    let behind_bytes = table.value_or("behind", DEFAULT_BEHIND_BYTES, behind, findings);
+    let floor_bytes = table.value_or("floor", 0, size_bytes, findings);
+    let for_at_most = table.duration_or("for", DEFAULT_FOR, SHORTEST_FOR..=LONGEST_FOR, findings);
     Some(Action::EvictCheckpoint {
         engine: engine?,
         behind_bytes: behind_bytes?,

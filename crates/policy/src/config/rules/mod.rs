@@ -204,14 +204,9 @@ impl<'f> Reader<'f> {
         let table = Table::read_advised(node, "a group", &GROUP_KEYS, &GROUP_ADVICE, findings)?;
         refuse_unsupported(&table, findings);
         let name = self.group_name(&table, findings);
-        let interval = match table.get("interval") {
-            Some(node) => decode::value(node, "interval", limits::evaluation, findings),
-            None => Some(self.evaluation_interval),
-        };
-        let scope = match table.get("scope") {
-            Some(node) => decode::choice(node, "scope", &SCOPES, findings),
-            None => Some(RuleScope::Node),
-        };
+        let interval =
+            table.value_or("interval", self.evaluation_interval, limits::evaluation, findings);
+        let scope = table.choice_or("scope", RuleScope::Node, &SCOPES, findings);
         let labels = table.get("labels");
         let labels = alert::templates(labels, "labels", findings).unwrap_or_default();
         let group = name.unwrap_or_else(|| Arc::from(""));

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{breaker, named, names};
-use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
 use crate::policy::guard::{DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, RemedyRails};
 
@@ -15,14 +14,8 @@ const SHORTEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(10);
 
 /// Reads them from the remedy's mapping.
 pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RemedyRails> {
-    let approval = match table.get("require_approval") {
-        Some(node) => approval(node, findings),
-        None => Some(None),
-    };
-    let breaker = match table.get("breaker") {
-        Some(node) => breaker(node, findings).map(Some),
-        None => Some(None),
-    };
+    let approval = table.read_or("require_approval", None, approval, findings);
+    let breaker = table.read_optional("breaker", breaker, findings);
     let only_in = names(table, "only_in", findings);
     let never_in = names(table, "never_in", findings);
     let inhibited_by = names(table, "inhibited_by", findings);
@@ -51,10 +44,8 @@ fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>
         return Some(wanted.then_some(DEFAULT_APPROVAL_EXPIRES));
     }
     let table = Table::read(node, "require_approval", &["expires"], findings)?;
-    let Some(node) = table.get("expires") else { return Some(Some(DEFAULT_APPROVAL_EXPIRES)) };
-    let read =
-        |text: &str| duration_within(text, SHORTEST_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES);
-    decode::value(node, "expires", read, findings).map(Some)
+    let bounds = SHORTEST_APPROVAL_EXPIRES..=LONGEST_APPROVAL_EXPIRES;
+    table.duration_or("expires", DEFAULT_APPROVAL_EXPIRES, bounds, findings).map(Some)
 }
 
 /// What a name in a remedy refers to.

@@ -9,7 +9,7 @@ use super::evict::engine;
 use super::{empty, evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
-use crate::config::measure::{duration_within, size_bytes};
+use crate::config::measure::size_bytes;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind, RebootAct, RebootPlan, Target};
 use crate::policy::rule::{AtMost, Query, Remedy, RuleScope};
@@ -77,22 +77,20 @@ pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -
         return None;
     }
     let table = Table::read(node, "a remedy", &KEYS, findings)?;
-    let aim = match table.get("aim") {
-        Some(node) => aim(node, scope, findings).map(Some),
-        None => Some(None),
-    };
+    let aim = table.read_optional("aim", |node, findings| aim(node, scope, findings), findings);
     let steps = steps(&table, findings);
-    let cooldown = match table.get("cooldown") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, Duration::ZERO, LONGEST_COOLDOWN);
-            decode::value(node, "cooldown", read, findings)
-        }
-        None => Some(DEFAULT_COOLDOWN),
-    };
-    let at_most = match table.get("at_most") {
-        Some(node) => at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
-        None => Some(DEFAULT_AT_MOST),
-    };
+    let cooldown = table.duration_or(
+        "cooldown",
+        DEFAULT_COOLDOWN,
+        Duration::ZERO..=LONGEST_COOLDOWN,
+        findings,
+    );
+    let at_most = table.read_or(
+        "at_most",
+        DEFAULT_AT_MOST,
+        |node, findings| at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
+        findings,
+    );
     let rails = rails::read(&table, findings);
     Some(Remedy {
         aim: aim?,
@@ -224,14 +222,13 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         return None;
     }
     let table = Table::read(node, "drop_caches", &["what", "sync"], findings)?;
-    let what = match table.get("what") {
-        Some(node) => cache_kind(node, findings),
-        None => Some(CacheKind::PageCache),
-    };
-    let sync = match table.get("sync") {
-        Some(node) => decode::boolean(node, "sync", findings),
-        None => Some(false),
-    };
+    let what = table.read_or("what", CacheKind::PageCache, cache_kind, findings);
+    let sync = table.read_or(
+        "sync",
+        false,
+        |node, findings| decode::boolean(node, "sync", findings),
+        findings,
+    );
     Some(Action::DropCaches { what: what?, sync: sync? })
 }
 
@@ -347,13 +344,7 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
             &[(&["engine", "name", "pid", "container", "unit"], WHICH_ENGINE)],
             findings,
         )?;
-        match table.get("grace") {
-            Some(node) => {
-                let read = |text: &str| duration_within(text, Duration::ZERO, LONGEST_GRACE);
-                decode::value(node, "grace", read, findings)?
-            }
-            None => DEFAULT_GRACE,
-        }
+        table.duration_or("grace", DEFAULT_GRACE, Duration::ZERO..=LONGEST_GRACE, findings)?
     };
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     Some(Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None })

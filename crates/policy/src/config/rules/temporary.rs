@@ -103,10 +103,7 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
     };
     let devices = places(&table, "devices", findings, device);
     let of = places(&table, "of", findings, path);
-    let for_at_most = match table.get("for") {
-        Some(node) => time_limit(node, findings),
-        None => Some(DEFAULT_FOR),
-    };
+    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit, findings);
     let (devices, of) = (devices?, of?);
     if devices.is_empty() && of.is_empty() {
         findings
