@@ -79,9 +79,8 @@ fn delay(text: &str) -> Result<Duration, String> {
 }
 
 fn force(text: &str) -> Result<RebootForce, String> {
-    let names = RebootForce::ALL.map(RebootForce::name);
-    let found = RebootForce::ALL.into_iter().find(|force| force.name() == text);
-    found.ok_or_else(|| format!("it is none of {}", names.join(", ")))
+    RebootForce::named(text)
+        .ok_or_else(|| format!("it is none of {}", RebootForce::NAMES.join(", ")))
 }
 
 /// Runs the command.

@@ -36,7 +36,7 @@ struct CreateArguments {
     name: String,
 
     /// What its owner may do.
-    #[arg(long, value_parser = PossibleValuesParser::new(Role::ALL.map(Role::name)))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Role::NAMES))]
     role: String,
 
     /// From when on it is good for nothing: 2027-01-01T00:00 (UTC), RFC 3339, or seconds since
@@ -82,8 +82,7 @@ What needs which role over the network; remedy includes operate, and that read:
 /// Runs the command.
 pub fn execute(arguments: &TokenArguments) -> anyhow::Result<Exit> {
     let TokenCommand::Create(arguments) = &arguments.what;
-    let role = Role::ALL.into_iter().find(|role| role.name() == arguments.role);
-    let role = role.context("no such role")?;
+    let role = Role::named(&arguments.role).context("no such role")?;
     let token = create_token(&arguments.name, role, arguments.expires);
     let token = token.map_err(|why| anyhow!("no token was made: {why}"))?;
     if arguments.json {

@@ -69,8 +69,11 @@ pub enum KillerDaemon {
 }
 
 /// A fault that the kernel log reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
+)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum KernelEvent {
     /// The NVIDIA resource manager failed to allocate. Recovered tries are logged just the same.
     NvNoMemory {
@@ -190,34 +193,11 @@ pub enum KernelEvent {
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of these events.
-    pub const KINDS: [&'static str; 11] = [
-        "nv_no_memory",
-        "nv_alloc_failed",
-        "xid",
-        "uvm_fatal",
-        "oom_kill",
-        "oom_no_victim",
-        "oom_reaped",
-        "oom_unreapable",
-        "page_alloc_failure",
-        "hung_task",
-        "userspace_kill",
-    ];
+    pub const KINDS: [&'static str; <Self as strum::VariantNames>::VARIANTS.len()] =
+        *<Self as strum::VariantNames>::VARIANTS.first_chunk().expect("their own length");
 
     /// The kind, one of [`Self::KINDS`].
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NvNoMemory { .. } => "nv_no_memory",
-            Self::NvAllocFailed { .. } => "nv_alloc_failed",
-            Self::Xid { .. } => "xid",
-            Self::UvmFatal => "uvm_fatal",
-            Self::OomKill { .. } => "oom_kill",
-            Self::OomNoVictim => "oom_no_victim",
-            Self::OomReaped { .. } => "oom_reaped",
-            Self::OomUnreapable { .. } => "oom_unreapable",
-            Self::PageAllocFailure { .. } => "page_alloc_failure",
-            Self::HungTask { .. } => "hung_task",
-            Self::UserspaceKill { .. } => "userspace_kill",
-        }
+        self.into()
     }
 }

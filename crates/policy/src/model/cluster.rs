@@ -1,12 +1,12 @@
 //! A node among others: who they are, how they are asked, and what they said.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{
     CLUSTER_LABEL, EXPORTED_NODE_LABEL, Moment, NODE_LABEL, PeerAddress, Reading, Schema, SeriesKey,
 };
@@ -196,38 +196,17 @@ pub enum NodeNews {
     Gone,
 }
 
-/// Why something that a node told was not believed or not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Refusal {
-    /// A value that the series cannot have.
-    Impossible,
-    /// The same series twice in one answer.
-    Twice,
-    /// More series than are kept of a node.
-    TooMany,
-    /// Longer labels than anybody needs.
-    TooLong,
-}
-
-impl Refusal {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Impossible, Self::Twice, Self::TooMany, Self::TooLong];
-
-    /// The `reason` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Impossible => "impossible",
-            Self::Twice => "twice",
-            Self::TooMany => "too_many",
-            Self::TooLong => "too_long",
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// Why something that a node told was not believed or not kept.
+    pub enum Refusal {
+        /// A value that the series cannot have.
+        Impossible = "impossible",
+        /// The same series twice in one answer.
+        Twice = "twice",
+        /// More series than are kept of a node.
+        TooMany = "too_many",
+        /// Longer labels than anybody needs.
+        TooLong = "too_long",
     }
 }
 

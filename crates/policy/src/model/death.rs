@@ -172,8 +172,11 @@ impl fmt::Display for Deceased {
 }
 
 /// What killed it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
+)]
 #[serde(tag = "by", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Killer {
     /// The kernel's OOM killer.
     KernelOom {
@@ -221,19 +224,12 @@ pub enum Killer {
 
 impl Killer {
     /// All names that [`Self::name`] gives.
-    pub const NAMES: [&'static str; 6] =
-        ["kernel_oom", "userspace_oom", "umawarden", "signal", "itself", "unknown"];
+    pub const NAMES: [&'static str; <Self as strum::VariantNames>::VARIANTS.len()] =
+        *<Self as strum::VariantNames>::VARIANTS.first_chunk().expect("their own length");
 
     /// The name in JSON and in labels.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::KernelOom { .. } => "kernel_oom",
-            Self::UserspaceOom { .. } => "userspace_oom",
-            Self::Umawarden { .. } => "umawarden",
-            Self::Signal { .. } => "signal",
-            Self::Itself { .. } => "itself",
-            Self::Unknown { .. } => "unknown",
-        }
+        self.into()
     }
 
     /// Whether it died for the memory that it held.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{EngineKeys, EngineLoad, ExitStatus, Proof, Reading};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
@@ -25,113 +26,59 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// Declares the kinds of engines: each with its name in labels, in JSON and to people.
-macro_rules! engine_kinds {
-    ($($(#[$about:meta])* $kind:ident = $name:literal,)*) => {
-        /// What serves a model.
-        #[derive(
-            Clone,
-            Copy,
-            Debug,
-            Default,
-            PartialEq,
-            Eq,
-            PartialOrd,
-            Ord,
-            Hash,
-            Serialize,
-            Deserialize,
-        )]
-        pub enum EngineKind {
-            $($(#[$about])* #[serde(rename = $name)] $kind,)*
-        }
-
-        impl EngineKind {
-            /// All kinds.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
-
-            /// The name in labels, JSON and to people.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
-        }
-    };
-}
-
 // What is known of each is in `src/engines`, in the same order.
-engine_kinds! {
-    /// SGLang.
-    Sglang = "sglang",
-    /// vLLM.
-    Vllm = "vllm",
-    /// Ollama, with the runners that it starts.
-    Ollama = "ollama",
-    /// `llama-server` of llama.cpp.
-    LlamaServer = "llama_server",
-    /// ComfyUI.
-    ComfyUi = "comfyui",
-    /// TensorRT-LLM.
-    TensorRtLlm = "tensorrt_llm",
-    /// NVIDIA Triton.
-    Triton = "triton",
-    /// LMDeploy.
-    Lmdeploy = "lmdeploy",
-    /// Hugging Face's text-generation-inference.
-    Tgi = "tgi",
-    /// Something else, which the configuration declares.
-    #[default]
-    Declared = "declared",
+named! {
+    /// What serves a model.
+    #[derive(Default)]
+    pub enum EngineKind {
+        /// SGLang.
+        Sglang = "sglang",
+        /// vLLM.
+        Vllm = "vllm",
+        /// Ollama, with the runners that it starts.
+        Ollama = "ollama",
+        /// `llama-server` of llama.cpp.
+        LlamaServer = "llama_server",
+        /// ComfyUI.
+        ComfyUi = "comfyui",
+        /// TensorRT-LLM.
+        TensorRtLlm = "tensorrt_llm",
+        /// NVIDIA Triton.
+        Triton = "triton",
+        /// LMDeploy.
+        Lmdeploy = "lmdeploy",
+        /// Hugging Face's text-generation-inference.
+        Tgi = "tgi",
+        /// Something else, which the configuration declares.
+        #[default]
+        Declared = "declared",
+    }
 }
 
-/// Where in its life an engine is. A loading one may be stuck besides.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum EnginePhase {
-    /// Its processes are there; it takes no weights yet.
-    #[default]
-    Starting,
-    /// It reads or maps its model, takes memory, or prepares itself besides.
-    Loading,
-    /// It can be asked.
-    Ready,
-    /// It answers requests.
-    Serving,
-    /// Some of what served is gone, or it no longer answers and gives memory back.
-    Stopping,
-    /// None of its processes is left.
-    Gone,
+named! {
+    /// Where in its life an engine is. A loading one may be stuck besides.
+    #[derive(Default)]
+    pub enum EnginePhase {
+        /// Its processes are there; it takes no weights yet.
+        #[default]
+        Starting = "starting",
+        /// It reads or maps its model, takes memory, or prepares itself besides.
+        Loading = "loading",
+        /// It can be asked.
+        Ready = "ready",
+        /// It answers requests.
+        Serving = "serving",
+        /// Some of what served is gone, or it no longer answers and gives memory back.
+        Stopping = "stopping",
+        /// None of its processes is left.
+        Gone = "gone",
+    }
 }
 
 impl EnginePhase {
-    /// All phases, in the order of a life.
-    pub const ALL: [Self; 6] =
-        [Self::Starting, Self::Loading, Self::Ready, Self::Serving, Self::Stopping, Self::Gone];
-
-    /// The `phase` label, and the name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Loading => "loading",
-            Self::Ready => "ready",
-            Self::Serving => "serving",
-            Self::Stopping => "stopping",
-            Self::Gone => "gone",
-        }
-    }
-
     /// Whether it can be asked.
     pub fn is_up(self) -> bool {
         matches!(self, Self::Ready | Self::Serving)
-    }
-}
-
-impl fmt::Display for EnginePhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

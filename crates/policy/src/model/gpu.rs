@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Reading;
+use super::names::named;
 
 /// How it stands with the NVIDIA driver. That it does not answer is a signal of its own: while the
 /// driver waits for memory, whoever asks it waits behind its lock.
@@ -203,36 +204,19 @@ pub struct GpuHealth {
     pub recovery: Reading<GpuRecovery>,
 }
 
-/// What the driver wants done with a GPU so that it can go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GpuRecovery {
-    /// Nothing.
-    None,
-    /// Reset the GPU.
-    GpuReset,
-    /// Reboot the machine.
-    NodeReboot,
-    /// Reset all GPUs that are linked.
-    DrainPeers,
-    /// Let it run empty, and reset it.
-    DrainAndReset,
-}
-
-impl GpuRecovery {
-    /// All, in the order of the driver's own numbers.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::GpuReset, Self::NodeReboot, Self::DrainPeers, Self::DrainAndReset];
-
-    /// The name in labels and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::GpuReset => "gpu_reset",
-            Self::NodeReboot => "node_reboot",
-            Self::DrainPeers => "drain_peers",
-            Self::DrainAndReset => "drain_and_reset",
-        }
+named! {
+    /// What the driver wants done with a GPU so that it can go on.
+    pub enum GpuRecovery {
+        /// Nothing.
+        None = "none",
+        /// Reset the GPU.
+        GpuReset = "gpu_reset",
+        /// Reboot the machine.
+        NodeReboot = "node_reboot",
+        /// Reset all GPUs that are linked.
+        DrainPeers = "drain_peers",
+        /// Let it run empty, and reset it.
+        DrainAndReset = "drain_and_reset",
     }
 }
 

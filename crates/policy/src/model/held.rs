@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{Mode, Moment};
 
 /// Who runs it.
@@ -304,51 +305,27 @@ pub struct HeldReadings {
     pub error: Option<Arc<str>>,
 }
 
-/// Where something stands that is started again when there is memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RestartState {
-    /// It runs, and is not ready yet.
-    Starting,
-    /// It runs, and is ready as far as can be told.
-    Running,
-    /// It has ended, and waits to be started again.
-    Waiting,
-    /// It is down because somebody wanted it, or has never been up.
-    Stopped,
-    /// It died too often: a person must say that it may go on.
-    GivenUp,
-    /// It is not started: its supervisor does so itself, or what is written of it makes no sense.
-    NotOurs,
-    /// Its supervisor does not tell.
-    Unknown,
+named! {
+    /// Where something stands that is started again when there is memory.
+    pub enum RestartState {
+        /// It runs, and is not ready yet.
+        Starting = "starting",
+        /// It runs, and is ready as far as can be told.
+        Running = "running",
+        /// It has ended, and waits to be started again.
+        Waiting = "waiting",
+        /// It is down because somebody wanted it, or has never been up.
+        Stopped = "stopped",
+        /// It died too often: a person must say that it may go on.
+        GivenUp = "given_up",
+        /// It is not started: its supervisor does so itself, or what is written of it makes no sense.
+        NotOurs = "not_ours",
+        /// Its supervisor does not tell.
+        Unknown = "unknown",
+    }
 }
 
 impl RestartState {
-    /// All states.
-    pub const ALL: [Self; 7] = [
-        Self::Starting,
-        Self::Running,
-        Self::Waiting,
-        Self::Stopped,
-        Self::GivenUp,
-        Self::NotOurs,
-        Self::Unknown,
-    ];
-
-    /// The `state` label, and the name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Stopped => "stopped",
-            Self::GivenUp => "given_up",
-            Self::NotOurs => "not_ours",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// What it says, for people.
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -360,12 +337,6 @@ impl RestartState {
             Self::NotOurs => "not ours",
             Self::Unknown => "unknown",
         }
-    }
-}
-
-impl fmt::Display for RestartState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -6,39 +6,30 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Who vouches that the processes of an engine are in the unit or container that they claim.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Proof {
-    /// Nobody.
-    #[default]
-    Claimed,
-    /// The service manager of the system: the control group is that of a system service, into
-    /// which only root puts processes.
-    Unit,
-    /// Docker, or what speaks its API: the processes are in a container that it reports as
-    /// running.
-    Container,
-    /// The container runtime of Kubernetes (CRI) reports the same of a pod's container.
-    PodContainer,
+use super::names::named;
+
+named! {
+    /// Who vouches that the processes of an engine are in the unit or container that they claim.
+    #[derive(Default)]
+    pub enum Proof {
+        /// Nobody.
+        #[default]
+        Claimed = "claimed",
+        /// The service manager of the system: the control group is that of a system service, into
+        /// which only root puts processes.
+        Unit = "unit",
+        /// Docker, or what speaks its API: the processes are in a container that it reports as
+        /// running.
+        Container = "container",
+        /// The container runtime of Kubernetes (CRI) reports the same of a pod's container.
+        PodContainer = "pod_container",
+    }
 }
 
 impl Proof {
     /// Whether nobody vouches.
     pub fn is_claimed(&self) -> bool {
         *self == Self::Claimed
-    }
-
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Claimed => "claimed",
-            Self::Unit => "unit",
-            Self::Container => "container",
-            Self::PodContainer => "pod_container",
-        }
     }
 }
 

@@ -19,6 +19,7 @@ mod held;
 mod holder;
 mod identity;
 mod moment;
+mod names;
 mod observation;
 mod operator;
 mod past;

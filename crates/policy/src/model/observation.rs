@@ -6,95 +6,50 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{
     ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
     HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
     ReceivedAlerts, SYSLOG_SEQ_BASE, Schema, SeriesKey,
 };
 
-/// Where an observation comes from; the `source` label of `uma_source_up`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// `/proc/meminfo`.
-    Meminfo,
-    /// `/proc/vmstat`.
-    Vmstat,
-    /// `/proc/zoneinfo`.
-    Zoneinfo,
-    /// `/proc/buddyinfo`.
-    Buddyinfo,
-    /// `/proc/pressure/*`.
-    Pressure,
-    /// `/sys/devices/system/node/node*/meminfo`.
-    Numa,
-    /// `/proc/sys/vm/*`.
-    Sysctl,
-    /// `/dev/kmsg`, or what stands in for it.
-    KernelLog,
-    /// This process itself.
-    Process,
-    /// The journal on disk.
-    Journal,
-    /// This program: its counters, decisions and rule states.
-    Daemon,
-    /// The black box on disk, and what it knows of the boot before.
-    BlackBox,
-    /// Inference engines: `/proc/PID/*`, and what they answer.
-    Engines,
-    /// Docker, or what speaks its language: which containers run.
-    Docker,
-    /// The NVIDIA driver, through NVML.
-    Gpu,
-    /// Who has the NVIDIA driver open: `/proc/PID/fd`.
-    Holders,
-    /// The Alertmanagers that alerts are sent to, and what of them came in.
-    Alertmanager,
-}
-
-impl Source {
-    /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 17] = [
-        Self::Meminfo,
-        Self::Vmstat,
-        Self::Zoneinfo,
-        Self::Buddyinfo,
-        Self::Pressure,
-        Self::Numa,
-        Self::Sysctl,
-        Self::KernelLog,
-        Self::Process,
-        Self::Journal,
-        Self::Daemon,
-        Self::BlackBox,
-        Self::Engines,
-        Self::Docker,
-        Self::Gpu,
-        Self::Holders,
-        Self::Alertmanager,
-    ];
-
-    /// The name in labels, logs and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Meminfo => "meminfo",
-            Self::Vmstat => "vmstat",
-            Self::Zoneinfo => "zoneinfo",
-            Self::Buddyinfo => "buddyinfo",
-            Self::Pressure => "pressure",
-            Self::Numa => "numa",
-            Self::Sysctl => "sysctl",
-            Self::KernelLog => "kernel_log",
-            Self::Process => "process",
-            Self::Journal => "journal",
-            Self::Daemon => "daemon",
-            Self::BlackBox => "black_box",
-            Self::Engines => "engines",
-            Self::Docker => "docker",
-            Self::Gpu => "gpu",
-            Self::Holders => "holders",
-            Self::Alertmanager => "alertmanager",
-        }
+named! {
+    /// Where an observation comes from; the `source` label of `uma_source_up`.
+    pub enum Source {
+        /// `/proc/meminfo`.
+        Meminfo = "meminfo",
+        /// `/proc/vmstat`.
+        Vmstat = "vmstat",
+        /// `/proc/zoneinfo`.
+        Zoneinfo = "zoneinfo",
+        /// `/proc/buddyinfo`.
+        Buddyinfo = "buddyinfo",
+        /// `/proc/pressure/*`.
+        Pressure = "pressure",
+        /// `/sys/devices/system/node/node*/meminfo`.
+        Numa = "numa",
+        /// `/proc/sys/vm/*`.
+        Sysctl = "sysctl",
+        /// `/dev/kmsg`, or what stands in for it.
+        KernelLog = "kernel_log",
+        /// This process itself.
+        Process = "process",
+        /// The journal on disk.
+        Journal = "journal",
+        /// This program: its counters, decisions and rule states.
+        Daemon = "daemon",
+        /// The black box on disk, and what it knows of the boot before.
+        BlackBox = "black_box",
+        /// Inference engines: `/proc/PID/*`, and what they answer.
+        Engines = "engines",
+        /// Docker, or what speaks its language: which containers run.
+        Docker = "docker",
+        /// The NVIDIA driver, through NVML.
+        Gpu = "gpu",
+        /// Who has the NVIDIA driver open: `/proc/PID/fd`.
+        Holders = "holders",
+        /// The Alertmanagers that alerts are sent to, and what of them came in.
+        Alertmanager = "alertmanager",
     }
 }
 

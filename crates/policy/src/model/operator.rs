@@ -25,8 +25,9 @@ pub struct OperatorCommand {
 }
 
 /// What a person asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(tag = "order", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum OperatorOrder {
     /// The remedies of these rules hold until then; their alerts go on.
     Silence {
@@ -72,15 +73,7 @@ pub enum OperatorOrder {
 impl OperatorOrder {
     /// The name in JSON.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Silence { .. } => "silence",
-            Self::EndSilence { .. } => "end_silence",
-            Self::Approve { .. } => "approve",
-            Self::ResetBreaker { .. } => "reset_breaker",
-            Self::Reboot { .. } => "reboot",
-            Self::CancelReboot => "cancel_reboot",
-            Self::ClearReboots => "clear_reboots",
-        }
+        self.into()
     }
 }
 

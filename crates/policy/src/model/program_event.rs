@@ -11,8 +11,11 @@ use super::{
 };
 
 /// An event that this program finds, or is sent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
+)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ProgramEvent {
     /// The boot before this one did not end in order. The black box reports it at the first start
     /// after that. The other fields are of that boot's last record.
@@ -137,34 +140,11 @@ pub enum ProgramEvent {
 
 impl ProgramEvent {
     /// The `event` label values, and JSON kinds, of these events.
-    pub const KINDS: [&'static str; 11] = [
-        "unclean_boot",
-        "engine_phase",
-        "engine_stuck",
-        "engine_restart",
-        "engine_died",
-        "engine_release",
-        "unaccounted_baseline",
-        "memory_verdict",
-        "reboot_checked",
-        "journal_lost",
-        "received_alert",
-    ];
+    pub const KINDS: [&'static str; <Self as strum::VariantNames>::VARIANTS.len()] =
+        *<Self as strum::VariantNames>::VARIANTS.first_chunk().expect("their own length");
 
     /// The kind, one of [`Self::KINDS`].
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::UncleanBoot { .. } => "unclean_boot",
-            Self::EnginePhase { .. } => "engine_phase",
-            Self::EngineStuck { .. } => "engine_stuck",
-            Self::EngineRestart { .. } => "engine_restart",
-            Self::EngineDied { .. } => "engine_died",
-            Self::EngineRelease { .. } => "engine_release",
-            Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
-            Self::MemoryVerdict { .. } => "memory_verdict",
-            Self::RebootChecked { .. } => "reboot_checked",
-            Self::JournalLost { .. } => "journal_lost",
-            Self::ReceivedAlert { .. } => "received_alert",
-        }
+        self.into()
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{DecisionId, MemoryVerdict, Moment, Reading, RebootStage, RuleId};
 
 /// How the machine is rebooted, and what must be true before.
@@ -73,8 +74,9 @@ pub struct RebootBudget {
 }
 
 /// Who reboots the machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RebootWay {
     /// logind, or systemd where there is no logind.
     Logind,
@@ -93,11 +95,7 @@ pub enum RebootWay {
 impl RebootWay {
     /// The name in the configuration and in JSON.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Logind => "logind",
-            Self::Sentinel { .. } => "sentinel",
-            Self::Command { .. } => "command",
-        }
+        self.into()
     }
 
     /// Whether somebody else decides when it happens, so that it may take hours.
@@ -301,50 +299,24 @@ impl fmt::Display for RebootAct {
     }
 }
 
-/// What of a reboot's own guard rails a person may say does not matter. The journal, the pause,
-/// the boot's name and another reboot under way are none of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RebootForce {
-    /// `at_most`, and that earlier ones did not help.
-    Budget,
-    /// `minimum_uptime`.
-    Uptime,
-    /// Somebody is logged in, or that is not known.
-    Users,
-    /// An engine runs, or that is not known. None is stopped: they end with the machine.
-    Engines,
-    /// An alert of `blocked_by`, or of the general `inhibited_by`.
-    Alerts,
-    /// The calendar: `never_in`.
-    Windows,
-    /// The cluster's lock.
-    Slot,
-}
-
-impl RebootForce {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Budget,
-        Self::Uptime,
-        Self::Users,
-        Self::Engines,
-        Self::Alerts,
-        Self::Windows,
-        Self::Slot,
-    ];
-
-    /// The name on the command line and in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Budget => "budget",
-            Self::Uptime => "uptime",
-            Self::Users => "users",
-            Self::Engines => "engines",
-            Self::Alerts => "alerts",
-            Self::Windows => "windows",
-            Self::Slot => "slot",
-        }
+named! {
+    /// What of a reboot's own guard rails a person may say does not matter. The journal, the pause,
+    /// the boot's name and another reboot under way are none of these.
+    pub enum RebootForce {
+        /// `at_most`, and that earlier ones did not help.
+        Budget = "budget",
+        /// `minimum_uptime`.
+        Uptime = "uptime",
+        /// Somebody is logged in, or that is not known.
+        Users = "users",
+        /// An engine runs, or that is not known. None is stopped: they end with the machine.
+        Engines = "engines",
+        /// An alert of `blocked_by`, or of the general `inhibited_by`.
+        Alerts = "alerts",
+        /// The calendar: `never_in`.
+        Windows = "windows",
+        /// The cluster's lock.
+        Slot = "slot",
     }
 }
 
@@ -373,38 +345,23 @@ pub struct LoggedIn {
     pub since: Option<Timestamp>,
 }
 
-/// What came of a reboot, once the machine is up again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RebootResult {
-    /// What it was made for is gone.
-    Helped,
-    /// It is still so, or so again.
-    DidNotHelp,
-    /// That could not be told; it counts as if it had not helped.
-    Unknown,
-    /// The machine was not rebooted: nothing happened.
-    NotRebooted,
-    /// It was called off after it had been handed over, and before it happened.
-    CalledOff,
+named! {
+    /// What came of a reboot, once the machine is up again.
+    pub enum RebootResult {
+        /// What it was made for is gone.
+        Helped = "helped",
+        /// It is still so, or so again.
+        DidNotHelp = "did_not_help",
+        /// That could not be told; it counts as if it had not helped.
+        Unknown = "unknown",
+        /// The machine was not rebooted: nothing happened.
+        NotRebooted = "not_rebooted",
+        /// It was called off after it had been handed over, and before it happened.
+        CalledOff = "called_off",
+    }
 }
 
 impl RebootResult {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Helped, Self::DidNotHelp, Self::Unknown, Self::NotRebooted, Self::CalledOff];
-
-    /// The `result` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Helped => "helped",
-            Self::DidNotHelp => "did_not_help",
-            Self::Unknown => "unknown",
-            Self::NotRebooted => "not_rebooted",
-            Self::CalledOff => "called_off",
-        }
-    }
-
     /// What it says, for people.
     pub const fn meaning(self) -> &'static str {
         match self {

@@ -1,61 +1,34 @@
 //! How far a reboot of last resort has come.
 
-use serde::{Deserialize, Serialize};
+use super::names::named;
 
-/// How far a reboot has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RebootStage {
-    /// None is scheduled.
-    #[default]
-    None,
-    /// It is being written down and told.
-    Announcing,
-    /// It is not due yet.
-    Scheduled,
-    /// It is due, and something holds it back.
-    Waiting,
-    /// Those who are logged in were warned, and have some time.
-    Warning,
-    /// The cluster's slot was asked for.
-    TakingSlot,
-    /// Engines are being stopped.
-    Draining,
-    /// The machine is about to be rebooted.
-    Performing,
-    /// Whoever does it has agreed, and the machine is still up.
-    HandedOver,
+named! {
+    /// How far a reboot has come.
+    #[derive(Default)]
+    pub enum RebootStage {
+        /// None is scheduled.
+        #[default]
+        None = "none",
+        /// It is being written down and told.
+        Announcing = "announcing",
+        /// It is not due yet.
+        Scheduled = "scheduled",
+        /// It is due, and something holds it back.
+        Waiting = "waiting",
+        /// Those who are logged in were warned, and have some time.
+        Warning = "warning",
+        /// The cluster's slot was asked for.
+        TakingSlot = "taking_slot",
+        /// Engines are being stopped.
+        Draining = "draining",
+        /// The machine is about to be rebooted.
+        Performing = "performing",
+        /// Whoever does it has agreed, and the machine is still up.
+        HandedOver = "handed_over",
+    }
 }
 
 impl RebootStage {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::None,
-        Self::Announcing,
-        Self::Scheduled,
-        Self::Waiting,
-        Self::Warning,
-        Self::TakingSlot,
-        Self::Draining,
-        Self::Performing,
-        Self::HandedOver,
-    ];
-
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Announcing => "announcing",
-            Self::Scheduled => "scheduled",
-            Self::Waiting => "waiting",
-            Self::Warning => "warning",
-            Self::TakingSlot => "taking_slot",
-            Self::Draining => "draining",
-            Self::Performing => "performing",
-            Self::HandedOver => "handed_over",
-        }
-    }
-
     /// What it says, for people.
     pub const fn meaning(self) -> &'static str {
         match self {

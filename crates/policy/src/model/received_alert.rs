@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
+
 /// The series that received alerts are, as in Prometheus.
 pub const ALERTS: &str = "ALERTS";
 
@@ -83,22 +85,19 @@ pub struct ReceivedAlerts {
     pub truncated: u64,
 }
 
-/// What has become of a received alert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReceivedTurn {
-    /// It has begun to fire.
-    Firing,
-    /// It has ended.
-    Resolved,
-    /// Nobody has repeated it for too long, or its time was up.
-    Forgotten,
+named! {
+    /// What has become of a received alert.
+    pub enum ReceivedTurn {
+        /// It has begun to fire.
+        Firing = "firing",
+        /// It has ended.
+        Resolved = "resolved",
+        /// Nobody has repeated it for too long, or its time was up.
+        Forgotten = "forgotten",
+    }
 }
 
 impl ReceivedTurn {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Firing, Self::Resolved, Self::Forgotten];
-
     /// What is said of the alert.
     pub const fn words(self) -> &'static str {
         match self {
@@ -107,39 +106,17 @@ impl ReceivedTurn {
             Self::Forgotten => "is forgotten, since nobody repeats it",
         }
     }
-
-    /// The name in labels, logs and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Firing => "firing",
-            Self::Resolved => "resolved",
-            Self::Forgotten => "forgotten",
-        }
-    }
 }
 
-/// Why what was told of an alert has changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceivedIgnored {
-    /// It was known already.
-    Repeated,
-    /// Something newer is known of it.
-    Outdated,
-    /// As many fire as can be kept.
-    TooMany,
-}
-
-impl ReceivedIgnored {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Repeated, Self::Outdated, Self::TooMany];
-
-    /// The name in labels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Repeated => "repeated",
-            Self::Outdated => "outdated",
-            Self::TooMany => "too_many",
-        }
+named! {
+    /// Why what was told of an alert has changed nothing.
+    pub enum ReceivedIgnored {
+        /// It was known already.
+        Repeated = "repeated",
+        /// Something newer is known of it.
+        Outdated = "outdated",
+        /// As many fire as can be kept.
+        TooMany = "too_many",
     }
 }
 

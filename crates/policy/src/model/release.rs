@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Orphan;
+use super::names::named;
 use super::wording::bytes_text;
 
 /// Memory by its kind, in bytes; `None` where it cannot be told.
@@ -103,33 +104,18 @@ impl HeldMemory {
     }
 }
 
-/// What came of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReleaseEnd {
-    /// All came back.
-    Returned,
-    /// It no longer falls, and not all has come back yet.
-    Stayed,
-    /// Another engine began before all had come back.
-    Overtaken,
-    /// It no longer falls, and what the engine held cannot be told: others came and went beside it,
-    /// or it was there before anybody looked.
-    Unknown,
-}
-
-impl ReleaseEnd {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Returned, Self::Stayed, Self::Overtaken, Self::Unknown];
-
-    /// The `end` label, and the name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Returned => "returned",
-            Self::Stayed => "stayed",
-            Self::Overtaken => "overtaken",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// What came of a release.
+    pub enum ReleaseEnd {
+        /// All came back.
+        Returned = "returned",
+        /// It no longer falls, and not all has come back yet.
+        Stayed = "stayed",
+        /// Another engine began before all had come back.
+        Overtaken = "overtaken",
+        /// It no longer falls, and what the engine held cannot be told: others came and went beside it,
+        /// or it was there before anybody looked.
+        Unknown = "unknown",
     }
 }
 

@@ -1,18 +1,5 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
-/// The names of all variants of an enum that has `ALL` and `name`, for a label's closed values.
-macro_rules! names {
-    ($of:ty) => {{
-        let mut names = [""; <$of>::ALL.len()];
-        let mut next = 0;
-        while next < names.len() {
-            names[next] = <$of>::ALL[next].name();
-            next += 1;
-        }
-        names
-    }};
-}
-
 mod alertmanager;
 mod black_box;
 mod cluster;

@@ -1,74 +1,35 @@
 //! The settings of the kernel that may be changed, and what may be written to them.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde::{Deserialize, Serialize};
+use super::names::named;
 
-/// A setting below `/proc/sys/vm`. Only these may be changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Sysctl {
-    /// Pages that only what must not wait may take.
-    #[serde(rename = "vm.min_free_kbytes")]
-    MinFreeKbytes,
-    /// How far above the reserve kswapd begins and stops, in 1/10000 of memory.
-    #[serde(rename = "vm.watermark_scale_factor")]
-    WatermarkScaleFactor,
-    /// By how much fragmentation raises the watermark for a while, in 1/10000 of it.
-    #[serde(rename = "vm.watermark_boost_factor")]
-    WatermarkBoostFactor,
-    /// How willingly directory entries and inodes are given up, 100 being fair.
-    #[serde(rename = "vm.vfs_cache_pressure")]
-    VfsCachePressure,
-    /// Percent of available memory that may be dirty before writers must wait.
-    #[serde(rename = "vm.dirty_ratio")]
-    DirtyRatio,
-    /// Percent of available memory that may be dirty before writing back begins.
-    #[serde(rename = "vm.dirty_background_ratio")]
-    DirtyBackgroundRatio,
-    /// How hard the kernel compacts before anybody asks.
-    #[serde(rename = "vm.compaction_proactiveness")]
-    CompactionProactiveness,
-    /// What swapping costs beside dropping file pages.
-    #[serde(rename = "vm.swappiness")]
-    Swappiness,
+named! {
+    /// A setting below `/proc/sys/vm`. Only these may be changed.
+    pub enum Sysctl {
+        /// Pages that only what must not wait may take.
+        MinFreeKbytes = "vm.min_free_kbytes",
+        /// How far above the reserve kswapd begins and stops, in 1/10000 of memory.
+        WatermarkScaleFactor = "vm.watermark_scale_factor",
+        /// By how much fragmentation raises the watermark for a while, in 1/10000 of it.
+        WatermarkBoostFactor = "vm.watermark_boost_factor",
+        /// How willingly directory entries and inodes are given up, 100 being fair.
+        VfsCachePressure = "vm.vfs_cache_pressure",
+        /// Percent of available memory that may be dirty before writers must wait.
+        DirtyRatio = "vm.dirty_ratio",
+        /// Percent of available memory that may be dirty before writing back begins.
+        DirtyBackgroundRatio = "vm.dirty_background_ratio",
+        /// How hard the kernel compacts before anybody asks.
+        CompactionProactiveness = "vm.compaction_proactiveness",
+        /// What swapping costs beside dropping file pages.
+        Swappiness = "vm.swappiness",
+    }
 }
 
 /// Largest value of a C `int`.
 const INT_MAX: u32 = 2_147_483_647;
 
 impl Sysctl {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::MinFreeKbytes,
-        Self::WatermarkScaleFactor,
-        Self::WatermarkBoostFactor,
-        Self::VfsCachePressure,
-        Self::DirtyRatio,
-        Self::DirtyBackgroundRatio,
-        Self::CompactionProactiveness,
-        Self::Swappiness,
-    ];
-
-    /// The name as in sysctl.conf.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MinFreeKbytes => "vm.min_free_kbytes",
-            Self::WatermarkScaleFactor => "vm.watermark_scale_factor",
-            Self::WatermarkBoostFactor => "vm.watermark_boost_factor",
-            Self::VfsCachePressure => "vm.vfs_cache_pressure",
-            Self::DirtyRatio => "vm.dirty_ratio",
-            Self::DirtyBackgroundRatio => "vm.dirty_background_ratio",
-            Self::CompactionProactiveness => "vm.compaction_proactiveness",
-            Self::Swappiness => "vm.swappiness",
-        }
-    }
-
-    /// The one of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|sysctl| sysctl.name() == name)
-    }
-
     /// The file's path below `/proc/sys`.
     pub fn path(self) -> String {
         self.name().replace('.', "/")
@@ -100,12 +61,6 @@ impl Sysctl {
     }
 }
 
-impl fmt::Display for Sysctl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The `setting` label of all readahead settings.
 pub const READ_AHEAD: &str = "read_ahead_kb";
 
@@ -117,51 +72,25 @@ pub const SETTING_NAMES: [&str; Sysctl::ALL.len() + 2] = {
     let mut names = [READ_AHEAD; Sysctl::ALL.len() + 2];
     names[Sysctl::ALL.len()] = ENGINE_PAUSE;
     let mut next = 0;
-    while next < Sysctl::ALL.len() {
-        names[next] = Sysctl::ALL[next].name();
+    while next < Sysctl::NAMES.len() {
+        names[next] = Sysctl::NAMES[next];
         next += 1;
     }
     names
 };
 
-/// How the undoing of a temporary setting ended; the `result` label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UndoResult {
-    /// It has the value again that it had before.
-    Restored,
-    /// It had that value already.
-    AlreadyBack,
-    /// Somebody else has changed it, or it has gone: it is left alone.
-    LeftAlone,
-    /// It could not be read or written. It is tried again.
-    Failed,
-}
-
-impl UndoResult {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Restored, Self::AlreadyBack, Self::LeftAlone, Self::Failed];
-
-    /// The name in labels and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Restored => "restored",
-            Self::AlreadyBack => "already_back",
-            Self::LeftAlone => "left_alone",
-            Self::Failed => "failed",
-        }
+named! {
+    /// How the undoing of a temporary setting ended; the `result` label.
+    pub enum UndoResult {
+        /// It has the value again that it had before.
+        Restored = "restored",
+        /// It had that value already.
+        AlreadyBack = "already_back",
+        /// Somebody else has changed it, or it has gone: it is left alone.
+        LeftAlone = "left_alone",
+        /// It could not be read or written. It is tried again.
+        Failed = "failed",
     }
-
-    /// All names.
-    pub const NAMES: [&'static str; Self::ALL.len()] = {
-        let mut names = [""; Self::ALL.len()];
-        let mut next = 0;
-        while next < names.len() {
-            names[next] = Self::ALL[next].name();
-            next += 1;
-        }
-        names
-    };
 }
 
 #[cfg(test)]

@@ -8,62 +8,35 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::gate::with_text;
+use super::names::named;
 use super::wording::bytes_text;
 use super::{Baseline, EnginePhase, Holder, Lingering, Orphan};
 
-/// What the node's memory is held by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MemoryVerdict {
-    /// Nobody uses the GPU, and no more than usual is held.
-    Clean,
-    /// Somebody uses the GPU.
-    InUse,
-    /// Only what an engine has left behind uses it.
-    Orphan,
-    /// What was held is being given back.
-    Lingering,
-    /// Shared memory is held that no engine uses.
-    HeldShmem,
-    /// More than usual is held, and what may bring it back was not tried yet.
-    Reclaimable,
-    /// More than usual is held by nobody, and nothing brings it back: only a reboot does.
-    Leaked,
-    /// The driver is stuck: only a reboot helps.
-    Wedged,
-    /// Something that must be known for a verdict is not.
-    Unknown,
+named! {
+    /// What the node's memory is held by.
+    pub enum MemoryVerdict {
+        /// Nobody uses the GPU, and no more than usual is held.
+        Clean = "clean",
+        /// Somebody uses the GPU.
+        InUse = "in_use",
+        /// Only what an engine has left behind uses it.
+        Orphan = "orphan",
+        /// What was held is being given back.
+        Lingering = "lingering",
+        /// Shared memory is held that no engine uses.
+        HeldShmem = "held_shmem",
+        /// More than usual is held, and what may bring it back was not tried yet.
+        Reclaimable = "reclaimable",
+        /// More than usual is held by nobody, and nothing brings it back: only a reboot does.
+        Leaked = "leaked",
+        /// The driver is stuck: only a reboot helps.
+        Wedged = "wedged",
+        /// Something that must be known for a verdict is not.
+        Unknown = "unknown",
+    }
 }
 
 impl MemoryVerdict {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Clean,
-        Self::InUse,
-        Self::Orphan,
-        Self::Lingering,
-        Self::HeldShmem,
-        Self::Reclaimable,
-        Self::Leaked,
-        Self::Wedged,
-        Self::Unknown,
-    ];
-
-    /// The `verdict` label, and the name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Clean => "clean",
-            Self::InUse => "in_use",
-            Self::Orphan => "orphan",
-            Self::Lingering => "lingering",
-            Self::HeldShmem => "held_shmem",
-            Self::Reclaimable => "reclaimable",
-            Self::Leaked => "leaked",
-            Self::Wedged => "wedged",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// What it means, and what to do.
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -82,12 +55,6 @@ impl MemoryVerdict {
             Self::Wedged => "the driver is stuck, and nothing helps but a reboot",
             Self::Unknown => "something that must be known for a verdict is not",
         }
-    }
-}
-
-impl fmt::Display for MemoryVerdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

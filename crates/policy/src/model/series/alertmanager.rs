@@ -3,9 +3,6 @@
 use super::super::{ALERTS, ReceivedIgnored, ReceivedTurn, Source};
 use super::Metric;
 
-const TURNS: [&str; ReceivedTurn::ALL.len()] = names!(ReceivedTurn);
-const IGNORED: [&str; ReceivedIgnored::ALL.len()] = names!(ReceivedIgnored);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
@@ -32,7 +29,7 @@ pub(super) const METRICS: &[Metric] = &[
         "State changes of received alerts: firing (it began), resolved, forgotten (it was not \
          repeated within alertmanager.receive.forget_after, or its endsAt has passed).",
     )
-    .closed(&[("to", &TURNS)]),
+    .closed(&[("to", &ReceivedTurn::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_received_alerts_ignored_total",
@@ -41,7 +38,7 @@ pub(super) const METRICS: &[Metric] = &[
          known), too_many (no more firing alerts can be kept). Beyond that limit, rules that read \
          ALERTS are unknown until fewer alerts fire.",
     )
-    .closed(&[("reason", &IGNORED)]),
+    .closed(&[("reason", &ReceivedIgnored::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_received_posts_total",

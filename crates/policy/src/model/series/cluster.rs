@@ -3,8 +3,6 @@
 use super::super::{Refusal, Source};
 use super::{Metric, MetricKind};
 
-const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::new(
@@ -55,5 +53,5 @@ pub(super) const METRICS: &[Metric] = &[
          (in one answer), too_many, too_long. At most 150 series of a node are kept; labels have \
          at most 256 bytes.",
     )
-    .closed(&[("reason", &REFUSALS)]),
+    .closed(&[("reason", &Refusal::NAMES)]),
 ];

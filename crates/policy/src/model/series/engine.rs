@@ -3,12 +3,6 @@
 use super::super::{EngineKind, EnginePhase, ReleaseEnd, Source};
 use super::{Metric, MetricKind};
 
-const PHASES: [&str; EnginePhase::ALL.len()] = names!(EnginePhase);
-
-const KINDS: [&str; EngineKind::ALL.len()] = names!(EngineKind);
-
-const ENDS: [&str; ReleaseEnd::ALL.len()] = names!(ReleaseEnd);
-
 const LEFT: &[&str] = &["unaccounted", "shmem", "page_cache", "orphans"];
 
 /// This area's metrics.
@@ -26,7 +20,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["engine", "kind"],
         "Kind of each engine that is present, or was within the last ten minutes.",
     )
-    .closed(&[("kind", &KINDS)])
+    .closed(&[("kind", &EngineKind::NAMES)])
     .flag(),
     Metric::counter(
         Source::Engines,
@@ -41,7 +35,7 @@ pub(super) const METRICS: &[Metric] = &[
         "1 for the phase of the engine: starting, loading, ready, serving, stopping or gone. The \
          series of a gone engine end after ten minutes.",
     )
-    .closed(&[("phase", &PHASES)])
+    .closed(&[("phase", &EnginePhase::NAMES)])
     .flag(),
     Metric::gauge(
         Source::Engines,
@@ -134,7 +128,7 @@ pub(super) const METRICS: &[Metric] = &[
          it), stayed (no decrease for 10 s), overtaken (by the start of another engine), unknown \
          (how much was owned). Memory that returns after stayed is counted as well.",
     )
-    .closed(&[("end", &ENDS)]),
+    .closed(&[("end", &ReleaseEnd::NAMES)]),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,

@@ -3,8 +3,6 @@
 use super::super::{GpuRecovery, Source};
 use super::{Metric, MetricKind};
 
-const RECOVERIES: [&str; GpuRecovery::ALL.len()] = names!(GpuRecovery);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
@@ -166,6 +164,6 @@ pub(super) const METRICS: &[Metric] = &[
         &["action", "gpu"],
         "1 for the action that the driver requires before the GPU can continue (Xid 154).",
     )
-    .closed(&[("action", &RECOVERIES)])
+    .closed(&[("action", &GpuRecovery::NAMES)])
     .flag(),
 ];

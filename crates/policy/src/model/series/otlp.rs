@@ -3,9 +3,6 @@
 use super::super::{ExportResult, Signal, Source};
 use super::Metric;
 
-const SIGNALS: [&str; Signal::ALL.len()] = names!(Signal);
-const EXPORT_RESULTS: [&str; ExportResult::ALL.len()] = names!(ExportResult);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
@@ -15,7 +12,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Requests to the collector of otlp.endpoint: success, partial (it accepted only a part), \
          refused, busy (it requested a pause), unreachable (no response).",
     )
-    .closed(&[("result", &EXPORT_RESULTS), ("signal", &SIGNALS)]),
+    .closed(&[("result", &ExportResult::NAMES), ("signal", &Signal::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_otlp_dropped_total",
@@ -23,14 +20,14 @@ pub(super) const METRICS: &[Metric] = &[
         "Metric points and trace spans that were dropped: refused, or too many while the collector \
          was unavailable.",
     )
-    .closed(&[("signal", &SIGNALS)]),
+    .closed(&[("signal", &Signal::NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_otlp_last_success_timestamp_seconds",
         &["signal"],
         "Time when the collector last accepted data, in seconds since 1970; missing before that.",
     )
-    .closed(&[("signal", &SIGNALS)]),
+    .closed(&[("signal", &Signal::NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_otlp_waiting_spans",

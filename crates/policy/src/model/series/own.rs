@@ -6,9 +6,6 @@ use super::super::{
 };
 use super::{Metric, MetricKind};
 
-const REFUSALS: [&str; RefusalReason::ALL.len()] = names!(RefusalReason);
-const SOURCES: [&str; Source::ALL.len()] = names!(Source);
-
 /// Whoever acts has no reason to hold.
 const REASONS: [&str; HoldReason::ALL.len() + 1] = {
     let mut names = [""; HoldReason::ALL.len() + 1];
@@ -44,7 +41,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["source"],
         "1 if the last read of the source succeeded.",
     )
-    .closed(&[("source", &SOURCES)])
+    .closed(&[("source", &Source::NAMES)])
     .flag(),
     Metric::gauge(
         Source::Daemon,
@@ -52,7 +49,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["source"],
         "How long the last read of the source took.",
     )
-    .closed(&[("source", &SOURCES)]),
+    .closed(&[("source", &Source::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_samples_missed_total",
@@ -309,7 +306,7 @@ pub(super) const METRICS: &[Metric] = &[
          Also busy (too many passwords to verify at once), connections (too many of one address), \
          unread (responses that the address does not read).",
     )
-    .closed(&[("reason", &REFUSALS)]),
+    .closed(&[("reason", &RefusalReason::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_web_failed_handshakes_total",

@@ -3,9 +3,6 @@
 use super::super::{RebootResult, RebootStage, Source};
 use super::Metric;
 
-const STAGES: [&str; RebootStage::ALL.len()] = names!(RebootStage);
-const RESULTS: [&str; RebootResult::ALL.len()] = names!(RebootResult);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
@@ -23,7 +20,7 @@ pub(super) const METRICS: &[Metric] = &[
          (engines are being stopped), performing, handed_over (accepted, and the machine is still \
          up).",
     )
-    .closed(&[("stage", &STAGES)])
+    .closed(&[("stage", &RebootStage::NAMES)])
     .flag(),
     Metric::counter(
         Source::Daemon,
@@ -33,7 +30,7 @@ pub(super) const METRICS: &[Metric] = &[
          not helped), not_rebooted (accepted, but nothing happened), called_off (after it was \
          handed over).",
     )
-    .closed(&[("result", &RESULTS)]),
+    .closed(&[("result", &RebootResult::NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_reboots_not_helped_in_a_row",

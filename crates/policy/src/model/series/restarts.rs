@@ -3,8 +3,6 @@
 use super::super::{RestartState, Source};
 use super::Metric;
 
-const STATES: [&str; RestartState::ALL.len()] = names!(RestartState);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
@@ -16,7 +14,7 @@ pub(super) const METRICS: &[Metric] = &[
          deaths), not_ours (its supervisor restarts it, or its settings are invalid), unknown (no \
          usable report of its supervisor). It is restarted when there is memory for it.",
     )
-    .closed(&[("state", &STATES)])
+    .closed(&[("state", &RestartState::NAMES)])
     .flag(),
     Metric::counter(
         Source::Daemon,

@@ -3,8 +3,6 @@
 use super::super::{MemoryVerdict, Owner, Source};
 use super::Metric;
 
-const VERDICTS: [&str; MemoryVerdict::ALL.len()] = names!(MemoryVerdict);
-
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
@@ -17,7 +15,7 @@ pub(super) const METRICS: &[Metric] = &[
          (reclaim was not tried yet), leaked (only a reboot frees it), wedged (the driver is \
          stuck).",
     )
-    .closed(&[("verdict", &VERDICTS)])
+    .closed(&[("verdict", &MemoryVerdict::NAMES)])
     .flag(),
     Metric::gauge(
         Source::Holders,
