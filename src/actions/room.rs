@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytesize::ByteSize;
-
 use super::evict::{Unloaded, unload};
 use super::{compact_memory, drop_caches};
-use crate::model::CacheKind;
+use crate::model::{CacheKind, bytes_text};
 
 /// Makes room on this machine. Nothing of it has to be undone: what is dropped is read again.
 #[derive(Clone, Debug)]
@@ -33,7 +31,7 @@ impl RoomMaker {
         {
             return Err(format!("{refused}: the right to read the model files is needed"));
         }
-        let size = ByteSize(bytes).display().iec();
+        let size = bytes_text(bytes);
         Ok((files > 0).then(|| format!("took {size} of {files} model files out of the page cache")))
     }
 

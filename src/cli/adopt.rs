@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::control::Client;
-use super::history::{printable, size};
+use super::history::printable;
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::size_bytes;
 use crate::config::settings::Settings;
 use crate::daemon::user_name;
-use crate::model::author;
+use crate::model::{author, bytes_text};
 use crate::parse::container::{Inspected, inspected};
 use crate::sources::held::{Adopted, AdoptedContainer, AdoptedFile};
 use crate::supervisors::docker::{Docker, escaped, within};
@@ -259,7 +259,7 @@ fn show(
     match entry.need_bytes {
         Some(need) => outln!(
             "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",
-            size(need as f64)
+            bytes_text(need)
         ),
         None => outln!(
             "Now umawarden {verb} it when as much as its processes held can be had and nothing is \

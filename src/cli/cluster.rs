@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, history};
-use crate::model::{bytes_text, duration_text};
+use crate::model::{duration_text, measured_bytes_text};
 
 /// Arguments of `umawarden cluster`.
 #[derive(Debug, Args)]
@@ -74,7 +74,11 @@ fn line(node: &Node) -> String {
     let mut line = match (&node.unknown, node.available_bytes, node.total_bytes) {
         (Some(why), ..) => format!("{name:<28} unknown: {}", history::printable(why)),
         (None, Some(available), Some(total)) => {
-            format!("{name:<28} {} of {} available", bytes_text(available), bytes_text(total))
+            format!(
+                "{name:<28} {} of {} available",
+                measured_bytes_text(available),
+                measured_bytes_text(total)
+            )
         }
         (None, ..) => format!("{name:<28} unknown: it does not tell what memory it has"),
     };

@@ -18,7 +18,7 @@ use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
 use crate::exports::LONGEST;
-use crate::model::{duration_text, end};
+use crate::model::{duration_text, end, seconds_text};
 
 /// Where the daemon is.
 #[derive(Clone, Debug, Default, Args)]
@@ -189,7 +189,7 @@ pub(super) fn list<T>(
 /// How long until then, for people.
 pub(super) fn left(until: Timestamp) -> String {
     let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
-    format!("in {}", duration_text(Duration::from_secs(left.as_secs())))
+    format!("in {}", seconds_text(left))
 }
 
 #[cfg(test)]

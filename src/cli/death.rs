@@ -1,7 +1,9 @@
 //! A report of a death, for people.
 
-use super::history::{printable, size};
-use crate::model::{DeathMemory, DeathProof, DeathReport, Survivor, counted, signal_name};
+use super::history::printable;
+use crate::model::{
+    DeathMemory, DeathProof, DeathReport, Survivor, bytes_text, counted, signal_name,
+};
 
 /// So many proofs are told; the rest is for --json.
 const MOST_PROOFS: usize = 6;
@@ -63,7 +65,7 @@ fn left(orphan: &Survivor) -> String {
 }
 
 fn held(bytes: u64) -> String {
-    format!("{} held", size(bytes as f64))
+    format!("{} held", bytes_text(bytes))
 }
 
 fn memory(memory: &DeathMemory) -> Option<String> {
@@ -77,6 +79,6 @@ fn memory(memory: &DeathMemory) -> Option<String> {
         ("its own processes", memory.own_bytes),
     ];
     let told = named.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
-    let told: Vec<String> = told.map(|(name, it)| format!("{name} {}", size(it as f64))).collect();
+    let told: Vec<String> = told.map(|(name, it)| format!("{name} {}", bytes_text(it))).collect();
     (!told.is_empty()).then(|| told.join(", "))
 }

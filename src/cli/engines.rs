@@ -9,8 +9,8 @@ use super::control::{PlaceArguments, entries, list};
 use super::{Exit, last_boot};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, counted,
-    duration_text,
+    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, bytes_text,
+    counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -100,7 +100,8 @@ pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
 fn held_line(held: &Held) -> String {
     let Held { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
-    let needs = need_bytes.map(|bytes| format!(", needs {}", size(bytes))).unwrap_or_default();
+    let needs =
+        need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
     let stands = stands.meaning();
     format!("{name:<20} {stands} for {lasts}: {reason}; held {thing}{needs}")
 }
@@ -116,7 +117,7 @@ fn lines(engine: &Engine) -> String {
             1 => "1 process".to_owned(),
             several => format!("{several} processes"),
         },
-        size(engine.memory_bytes),
+        bytes_text(engine.memory_bytes),
     ];
     about.extend(engine.requests.map(|requests| counted(requests, "request")));
     if let Some(load) = &engine.load {
@@ -124,7 +125,7 @@ fn lines(engine: &Engine) -> String {
         about.extend(load.kv_cache_usage.map(percent));
         about.extend(load.sleeping.filter(|sleeps| *sleeps).map(|_| "it sleeps".to_owned()));
     }
-    about.extend(engine.load_read_bytes.map(|bytes| format!("{} read", size(bytes))));
+    about.extend(engine.load_read_bytes.map(|bytes| format!("{} read", bytes_text(bytes))));
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
     );
@@ -138,12 +139,7 @@ fn lines(engine: &Engine) -> String {
 }
 
 fn time(seconds: f64) -> String {
-    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
-    duration_text(Duration::from_secs(seconds))
-}
-
-fn size(bytes: u64) -> String {
-    super::history::size(bytes as f64)
+    seconds_text(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// One line for people on what became of an engine.
@@ -171,7 +167,7 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
             format!("memory of {engine}: {release}")
         }
         ProgramEvent::UnaccountedBaseline { bytes } => {
-            format!("while no engine runs, {} are in no counter of the kernel", size(*bytes))
+            format!("while no engine runs, {} are in no counter of the kernel", bytes_text(*bytes))
         }
         ProgramEvent::MemoryVerdict { verdict, before, evidence, .. } => {
             format!("memory is {verdict}, was {before}: {}", evidence.join("; "))

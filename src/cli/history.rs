@@ -18,6 +18,7 @@ use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, EventKind, Evidence, KernelEvent, Mode, Moment, Outcome,
     OutcomeResult, Reading, Verdict, bytes_text, counted, duration_text, instant,
+    measured_bytes_text,
 };
 
 /// Arguments of `umawarden history`.
@@ -294,7 +295,7 @@ fn fault_text(event: &KernelEvent) -> String {
                 append(&mut text, format_args!(" in {memcg}"));
             }
             if let Some(bytes) = anon_rss_bytes {
-                append(&mut text, format_args!(", anonymous {}", size(*bytes as f64)));
+                append(&mut text, format_args!(", anonymous {}", bytes_text(*bytes)));
             }
             if *driver {
                 text.push_str(", for the NVIDIA driver");
@@ -399,7 +400,7 @@ fn evidence_text(evidence: &Evidence) -> String {
 /// A number of that series: bytes as sizes.
 pub(super) fn number_text(series: &str, value: f64) -> String {
     let name = series.split('{').next().unwrap_or_default();
-    if name.ends_with("_bytes") { size(value) } else { format!("{value}") }
+    if name.ends_with("_bytes") { measured_bytes_text(value) } else { format!("{value}") }
 }
 
 pub(super) fn value_text(evidence: &Evidence) -> String {
@@ -408,11 +409,6 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
     }
-}
-
-/// Bytes for people: `1.2 GiB`.
-pub(super) fn size(bytes: f64) -> String {
-    bytes_text(bytes)
 }
 
 /// An enum's name as in JSON.
@@ -467,7 +463,7 @@ mod tests {
             (f64::INFINITY, "inf B"),
             (1e15, "909.5 TiB"),
         ] {
-            assert_eq!(size(bytes), text);
+            assert_eq!(measured_bytes_text(bytes), text);
         }
     }
 

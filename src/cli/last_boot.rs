@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Exit;
-use super::history::{append, printable, size};
+use super::history::{append, printable};
 use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
 };
-use crate::model::{Moment, ProgramEvent, Reading, as_number, duration_text};
+use crate::model::{Moment, ProgramEvent, Reading, as_number, measured_bytes_text, seconds_text};
 
 /// What the black box has not.
 const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
@@ -225,7 +225,7 @@ fn before_end(record: &Record, last: &Record) -> f64 {
 
 fn row(record: &Record, before: Option<&Record>, last: &Record) -> String {
     let bytes = |signal| match record.get(signal) {
-        Reading::Value(bytes) => size(bytes),
+        Reading::Value(bytes) => measured_bytes_text(bytes),
         absent => word(absent).to_owned(),
     };
     let share = |signal| match record.get(signal) {
@@ -331,8 +331,7 @@ fn time(utc: Timestamp) -> String {
 
 /// Milliseconds for people: `13m20s`.
 fn span(ms: i64) -> String {
-    let seconds = ms.unsigned_abs() / 1000;
-    duration_text(Duration::from_secs(seconds))
+    seconds_text(Duration::from_millis(ms.unsigned_abs()))
 }
 
 /// The event in one line.
@@ -365,7 +364,7 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         ("unaccounted", memory_unaccounted_bytes),
     ] {
         if let Some(bytes) = bytes {
-            append(&mut text, format_args!("; {name} {}", size(*bytes)));
+            append(&mut text, format_args!("; {name} {}", measured_bytes_text(*bytes)));
         }
     }
     if let Some(last) = last_event {

@@ -156,7 +156,7 @@ fn engine(unit: &UnitArguments, own: &str, need: &str, program: &OsStr) -> anyho
     let waits = duration_text(unit.timeout);
     let start = (unit.timeout + MARGIN).as_secs();
     let within = ((unit.timeout + LOADS_WITHIN) * STARTS).as_secs();
-    let amount = bytes_text(size_bytes(need).unwrap_or_default() as f64);
+    let amount = bytes_text(size_bytes(need).unwrap_or_default());
     let mut words = vec![word(found(program).as_os_str())?];
     for argument in unit.command.iter().skip(1) {
         words.push(word(argument)?);

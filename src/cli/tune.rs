@@ -11,7 +11,7 @@ use clap::Args;
 use super::Exit;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
-use crate::model::Sysctl;
+use crate::model::{Sysctl, bytes_text};
 use crate::tune::{Memory, Present, Profile, Reserve, Row, choose, profiles};
 use node::NodeFiles;
 use persist::Persisted;
@@ -159,8 +159,8 @@ fn compare<'p>(
         anyhow::bail!(
             "profile {} reserves {}, more than a quarter of this node's {}: choose another",
             profile.name,
-            show::gib(reserve),
-            show::gib(memory.total_bytes)
+            bytes_text(reserve),
+            bytes_text(memory.total_bytes)
         );
     }
     let mut rows = Vec::new();
@@ -221,9 +221,9 @@ fn vllm(rows: &[Row<'_>], memory: &Memory, utilization: f64) -> Vec<String> {
         "with these settings {} would be available, of {} now, and vLLM with \
          --gpu-memory-utilization {utilization} {already} refuses to start below {}: end what uses \
          memory first, or start it with {:.2} or less",
-        show::gib(then),
-        show::gib(memory.available_bytes),
-        show::gib(wanted),
+        bytes_text(then),
+        bytes_text(memory.available_bytes),
+        bytes_text(wanted),
         (share * 100.0).floor() / 100.0,
     )]
 }

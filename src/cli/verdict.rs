@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, history};
 use crate::cli::output::outln;
-use crate::model::{MemoryVerdict, bytes_text};
+use crate::model::{MemoryVerdict, measured_bytes_text};
 
 /// Arguments of `umawarden verdict`.
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ fn print(shown: &Shown) {
     for reason in evidence {
         outln!("  {}", history::printable(&reason.text));
     }
-    let (window, grown) = (account.window_seconds, bytes_text(account.grown_bytes));
+    let (window, grown) = (account.window_seconds, measured_bytes_text(account.grown_bytes));
     outln!("within {window} s {grown} were taken");
     for entry in &account.entries {
         outln!("  {}", history::printable(&entry.text));

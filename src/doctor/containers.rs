@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Facts, Finding, Known, Verdict, known};
 use crate::engines::{ENGINES, SlowHealth, facts, recognise};
-use crate::model::{EngineKind, duration_text};
+use crate::model::{EngineKind, bytes_text, duration_text, seconds_text};
 use crate::parse::process::printable;
 
 /// By this label a container is started again by this program, when there is memory.
@@ -242,7 +242,7 @@ fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
     let gives_up =
         health.start_period.saturating_add(health.interval.saturating_mul(health.retries));
     if gives_up < LOADS_WITHIN {
-        let after = duration_text(Duration::from_secs(gives_up.as_secs()));
+        let after = seconds_text(gives_up);
         return found(
             format!(
                 "its health check calls it unhealthy {after} after its start, when an engine still \
@@ -275,16 +275,9 @@ fn shm(container: &ContainerFacts, total: u64) -> Option<Finding> {
     let says = format!(
         "its /dev/shm may hold {} of this node's {}: that is memory of the same pool, and stays \
          taken after a kill, for the kernel's reaper does not take it back",
-        size(room),
-        size(total)
+        bytes_text(room),
+        bytes_text(total)
     );
     let finding = Finding::new("shm_size", verdict, says).of(&container.subject());
     Some(finding.fix("a smaller --shm-size: a few GiB are enough for one engine"))
-}
-
-/// Bytes for people.
-pub(super) fn size(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "rounded for people")]
-    let (gib, mib) = (bytes as f64 / f64::from(1 << 30), bytes as f64 / f64::from(1 << 20));
-    if gib >= 1.0 { format!("{gib:.1} GiB") } else { format!("{mib:.0} MiB") }
 }

@@ -1,7 +1,7 @@
 //! The node itself: memory, kernel, driver, settings, and what this program may do here.
 
 use super::{Facts, Finding, Verdict, faults, known};
-use crate::model::{EventKind, KernelEvent, Recovery, counted};
+use crate::model::{EventKind, KernelEvent, Recovery, bytes_text, counted};
 
 /// Since this kernel cachestat(2) tells what is cached of a file.
 const CACHESTAT: (u32, u32) = (6, 5);
@@ -37,7 +37,7 @@ fn swap(facts: &Facts) -> Finding {
                 "{} of swap hide that memory runs out: the driver's memory cannot be swapped, so \
                  that everything else is, and a rank that swaps while it loads keeps the others \
                  waiting until they give up",
-                super::containers::size(*swap)
+                bytes_text(*swap)
             ),
         )
         .fix("sudo swapoff -a, and take it out of /etc/fstab"),

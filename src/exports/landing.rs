@@ -13,7 +13,7 @@ use super::api::read_journal;
 use super::held_back;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::{Action, Reading, bytes_text, duration_text};
+use crate::model::{Action, Reading, bytes_text, measured_bytes_text, seconds_text};
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -62,7 +62,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
          <title>umawarden</title><style>{STYLE}</style>\
          <h1>umawarden</h1><p>Version {VERSION}, mode <b>{}</b>, up for {}, sampled {}.</p><nav>",
         status.mode.name(),
-        duration_text(Duration::from_secs(uptime.as_secs())),
+        seconds_text(uptime),
         status.at.utc.strftime("%F %T UTC"),
     )?;
     for (path, meaning) in site.pages().filter(|(path, _)| *path != "/") {
@@ -115,7 +115,7 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
         let at = status.series.iter().position(|key| key.to_string() == series);
         let reading = at.and_then(|at| status.values.get(at)).copied();
         let text = match reading {
-            Some(Reading::Value(bytes)) => format!("{:.2} GiB", bytes / f64::from(1 << 30)),
+            Some(Reading::Value(bytes)) => measured_bytes_text(bytes),
             Some(Reading::Failed) => "cannot be read".to_owned(),
             Some(Reading::Unsupported) | None => "not known here".to_owned(),
         };
@@ -128,7 +128,7 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
 /// Who took memory lately, and what shows it.
 fn account(html: &mut String, status: &Status) -> fmt::Result {
     let account = &status.account;
-    let grown = bytes_text(account.grown_bytes as f64);
+    let grown = bytes_text(account.grown_bytes);
     write!(html, "<p>Taken within {} s: {grown}.<ul>", account.window.as_secs())?;
     for entry in &account.entries {
         write!(html, "<li>{}", Escaped(&entry.to_string()))?;

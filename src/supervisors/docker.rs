@@ -9,7 +9,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -21,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::NotEnded;
+use crate::model::bytes_text;
 
 /// Longer headers are not Docker's.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -168,7 +168,7 @@ impl Docker {
             let mut lines = Stream { body: response.into_body(), buffer: Vec::new() };
             while lines.more().await? {
                 if lines.buffer.len() > most {
-                    let most = ByteSize(most as u64).display().iec();
+                    let most = bytes_text(most as u64);
                     return Err(NoAnswer::Failed(format!("it answered more than {most}")));
                 }
             }

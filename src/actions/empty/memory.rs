@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use bytesize::ByteSize;
-
-use crate::model::{EngineTarget, Reading};
+use crate::model::{EngineTarget, Reading, measured_bytes_text};
 use crate::parse::proc::derived::unaccounted;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::parse::process::{resident, stat};
@@ -80,10 +78,9 @@ fn own(procfs: &Path, engine: &EngineTarget) -> Option<i128> {
     engine.processes.iter().filter_map(of).reduce(|one, other| one + other)
 }
 
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 fn size(bytes: i128) -> String {
-    let magnitude = ByteSize(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
-    let sign = if bytes < 0 { "-" } else { "" };
-    format!("{sign}{}", magnitude.display().iec())
+    measured_bytes_text(bytes as f64)
 }
 
 fn signed(bytes: i128) -> String {

@@ -31,9 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
-use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, RuleId, Target};
+use crate::model::{
+    Action, Decision, DecisionId, EngineTarget, ProcessId, RuleId, Target, bytes_text,
+};
 pub use unload::{Unloaded, unload};
 
 /// How long whoever asked waits for the first pass over all files; it goes on behind that.
@@ -293,7 +293,7 @@ impl Evictor {
     /// already, how far it is.
     fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, NotEvicted> {
         if let Some(known) = self.following(&order.target) {
-            let so_far = ByteSize(known.evicted_bytes.load(Ordering::Relaxed)).display().iec();
+            let so_far = bytes_text(known.evicted_bytes.load(Ordering::Relaxed));
             return Ok(format!("its load is followed already; {so_far} put out so far"));
         }
         let (reply, answer) = channel();
@@ -306,8 +306,7 @@ impl Evictor {
                 Err(NotEvicted::Failed(format!("given up, since {HANGS}")))
             }
             Err(RecvTimeoutError::Timeout) => {
-                let so_far =
-                    ByteSize(control.evicted_bytes.load(Ordering::Relaxed)).display().iec();
+                let so_far = bytes_text(control.evicted_bytes.load(Ordering::Relaxed));
                 Ok(format!("{so_far} put out so far; the first pass is still going on"))
             }
             Err(RecvTimeoutError::Disconnected) => {

@@ -8,12 +8,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
 use super::load::{Limits, Load, Round, Stand};
 use super::{Control, EvictOrder, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
-use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
+use crate::model::{CacheKind, DecisionId, EngineTarget, bytes_text, duration_text};
 
 /// Between two rounds of one that reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -174,8 +172,8 @@ impl Session {
         let words = format!(
             "evict_checkpoint of engine {} ended, since {why}: {} put out, {} of it came back{}",
             self.control.target.name,
-            ByteSize(evicted).display().iec(),
-            ByteSize(refaulted).display().iec(),
+            bytes_text(evicted),
+            bytes_text(refaulted),
             limits(&self.load),
         );
         keep(&shared.notes, words);
@@ -188,9 +186,9 @@ impl Session {
         format!(
             "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
              undo{}{}{}",
-            ByteSize(evicted).display().iec(),
+            bytes_text(evicted),
             duration_text(lasts),
-            ByteSize(stand.keeps_bytes).display().iec(),
+            bytes_text(stand.keeps_bytes),
             unknown(&self.load),
             lying(stand),
             limits(&self.load),
@@ -248,10 +246,7 @@ fn unknown(load: &Load) -> &'static str {
 fn lying(stand: Stand) -> String {
     match stand.lying_bytes {
         0 => String::new(),
-        lying => format!(
-            "; {} that is mapped lies until memory is short",
-            ByteSize(lying).display().iec()
-        ),
+        lying => format!("; {} that is mapped lies until memory is short", bytes_text(lying)),
     }
 }
 
@@ -275,8 +270,8 @@ fn rehearsal(mounts: Mounts, order: &EvictOrder, control: &Control) -> Result<St
     let stand = load.stand();
     Ok(format!(
         "would put out {} of {} cached, and go on behind the readers for {} at most{}{}{}",
-        ByteSize(stand.due_bytes).display().iec(),
-        ByteSize(stand.cached_bytes).display().iec(),
+        bytes_text(stand.due_bytes),
+        bytes_text(stand.cached_bytes),
         duration_text(order.lasts),
         unknown(&load),
         lying(stand),

@@ -6,9 +6,9 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cli::history::{printable, size};
+use crate::cli::history::printable;
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{EventKind, HeldMemory, ProgramEvent, Release, ReleaseEnd};
+use crate::model::{EventKind, HeldMemory, ProgramEvent, Release, ReleaseEnd, bytes_text};
 
 /// Releases that are shown.
 const SHOWN: usize = 5;
@@ -136,9 +136,8 @@ fn kinds(held: &HeldMemory, outstanding: &HeldMemory) -> [Kind; 4] {
     ]
 }
 
-#[expect(clippy::cast_precision_loss, reason = "an amount for people")]
 fn amount(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "unknown".to_owned(), |bytes| size(bytes as f64))
+    bytes.map_or_else(|| "unknown".to_owned(), bytes_text)
 }
 
 fn json(told: &Told, out: &mut impl Write) -> io::Result<()> {

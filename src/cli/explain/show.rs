@@ -10,8 +10,8 @@ use serde_json::{Value as Json, json};
 
 use super::sentence::sentence;
 use super::{Answer, Since, Truth};
-use crate::cli::history::{decision_text, outcome_text, printable, size};
-use crate::model::{Mode, Reading, as_number, duration_text};
+use crate::cli::history::{decision_text, outcome_text, printable};
+use crate::model::{Mode, Reading, as_number, duration_text, measured_bytes_text};
 use crate::policy::explain::Rail;
 
 /// Longer texts of parts are cut in the table; `--json` has them whole.
@@ -211,7 +211,7 @@ fn range_text(range: &TracedRange, shown: &impl Fn(f64) -> String) -> String {
 }
 
 fn number_text(number: f64, is_bytes: bool) -> String {
-    if is_bytes && number.is_finite() { size(number) } else { number.to_string() }
+    if is_bytes && number.is_finite() { measured_bytes_text(number) } else { number.to_string() }
 }
 
 fn braces(labels: &Labels) -> String {

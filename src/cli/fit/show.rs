@@ -51,15 +51,11 @@ fn notes(nodes: &Nodes) {
     }
 }
 
-fn bytes(bytes: u64) -> String {
-    bytes_text(bytes as f64)
-}
-
 fn verdict(model: &Model, fit: &Fit) -> String {
-    let mut what = format!("{} of weights", bytes(model.weights_bytes));
+    let mut what = format!("{} of weights", bytes_text(model.weights_bytes));
     if let Some((token, tokens)) = model.kv_token.zip(model.tokens) {
         let all = token.bytes.saturating_mul(tokens);
-        what.push_str(&format!(" and {} of KV cache for {tokens} tokens", bytes(all)));
+        what.push_str(&format!(" and {} of KV cache for {tokens} tokens", bytes_text(all)));
     }
     let on = match fit.nodes.len() {
         1 => "one node".to_owned(),
@@ -90,19 +86,19 @@ fn table(fit: &Fit) {
         let NodeFit { total_bytes, room_bytes, processes_bytes, headroom_bytes, .. } = node;
         let lacks = match node.lacks_bytes {
             0 => "-".to_owned(),
-            lacks => bytes(lacks),
+            lacks => bytes_text(lacks),
         };
         outln!(
             "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {lacks:>9}  {:>5.2}  \
              {:>6.2}",
             printable(&node.node),
-            bytes(*total_bytes),
-            bytes(*room_bytes),
-            bytes(*processes_bytes),
-            bytes(*headroom_bytes),
-            bytes(node.weights_bytes),
-            bytes(node.work_bytes),
-            bytes(node.kv_room_bytes),
+            bytes_text(*total_bytes),
+            bytes_text(*room_bytes),
+            bytes_text(*processes_bytes),
+            bytes_text(*headroom_bytes),
+            bytes_text(node.weights_bytes),
+            bytes_text(node.work_bytes),
+            bytes_text(node.kv_room_bytes),
             node.vllm_utilization,
             node.sglang_fraction,
         );

@@ -233,7 +233,7 @@ impl Work {
             (Err(error), ..) => format!("not {what}: {error}"),
             (Ok(()), Some(before), Some(after)) => {
                 let won = after.saturating_sub(before);
-                format!("{what}: {} won", bytes_text(won as f64))
+                format!("{what}: {} won", bytes_text(won))
             }
             (Ok(()), ..) => format!("{what}; what that has won cannot be read"),
         })

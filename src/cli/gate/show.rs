@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use super::wait::{Ended, Looked, Waited};
 use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
-use crate::model::{GateAnswer, GateReason, bytes_text, duration_text};
+use crate::model::{
+    GateAnswer, GateReason, bytes_text, duration_text, measured_bytes_text, seconds_text,
+};
 use crate::policy::gate::SETTLES;
 
 /// Between two lines where nothing changes, and where something does.
@@ -91,12 +93,12 @@ fn width() -> usize {
 fn time(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1}s", time.as_secs_f64()),
-        seconds => duration_text(Duration::from_secs(seconds)),
+        _ => seconds_text(time),
     }
 }
 
 fn line(looked: &Looked<'_>, limit: Option<Duration>) -> String {
-    let mut text = format!("closed for {}", duration_text(whole(looked.waited)));
+    let mut text = format!("closed for {}", seconds_text(looked.waited));
     if let Some(limit) = limit {
         text.push_str(&format!(" of {}", duration_text(limit)));
     }
@@ -114,11 +116,7 @@ fn line(looked: &Looked<'_>, limit: Option<Duration>) -> String {
 fn pace(answer: &GateAnswer) -> Option<String> {
     let pace = answer.room.motion.room?.bytes_per_second;
     let which = if pace > 0.0 { "more" } else { "less" };
-    (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", bytes_text(pace.abs())))
-}
-
-fn whole(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs())
+    (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
 }
 
 /// What to do about it, where that is not to wait.
@@ -150,8 +148,8 @@ pub(super) fn text(waited: &Waited) {
         outln!(
             "open after {}: {} of {} can be had{}",
             time(waited.waited),
-            bytes_text(room as f64),
-            bytes_text(answer.question.need_bytes as f64),
+            bytes_text(room),
+            bytes_text(answer.question.need_bytes),
             if peers.is_empty() {
                 String::new()
             } else {

@@ -5,14 +5,8 @@ use serde_json::{Value, json};
 use super::super::history::printable;
 use super::{Comparison, Done};
 use crate::cli::output::{errln, outln};
+use crate::model::bytes_text;
 use crate::tune::{Present, Profile, Row};
-
-/// Bytes in GiB, for people.
-pub(super) fn gib(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a number with one digit behind the point")]
-    let gib = bytes as f64 / f64::from(1_u32 << 30);
-    format!("{gib:.1} GiB")
-}
 
 /// All profiles.
 pub(super) fn profiles(profiles: &[Profile]) {
@@ -30,7 +24,7 @@ pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
         profile.name,
         profile.title,
         printable(model),
-        gib(node.memory_bytes)
+        bytes_text(node.memory_bytes)
     );
     outln!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
     for row in rows {

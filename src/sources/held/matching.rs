@@ -1,16 +1,14 @@
 //! Which containers are started again, and on what terms.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use bytesize::ByteSize;
 use glob::Pattern;
 
 use super::adopted::Adopted;
 use crate::model::{
     DeclaredRestart, HeldSeen, HeldState, HeldTarget, Mode, Requested, RestartLimits, RestartMatch,
-    Supervisor,
+    Supervisor, size_bytes,
 };
 use crate::parse::container::Inspected;
 
@@ -87,9 +85,9 @@ impl Terms {
             [(NEED, &mut self.need_bytes), (CONTIGUOUS, &mut self.contiguous_bytes)]
         {
             let Some(written) = labels.get(label) else { continue };
-            match ByteSize::from_str(written) {
-                Ok(ByteSize(size)) if size < u64::MAX => *bytes = Some(size),
-                _ => self.mistake = Some(format!("its label {label} is no size like 90GiB")),
+            match size_bytes(written) {
+                Ok(size) => *bytes = Some(size),
+                Err(_) => self.mistake = Some(format!("its label {label} is no size like 90GiB")),
             }
         }
     }

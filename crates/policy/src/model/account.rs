@@ -188,7 +188,7 @@ pub struct AccountEntry {
 
 impl fmt::Display for AccountEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", bytes_text(self.bytes as f64), self.owner)?;
+        write!(f, "{} {}", bytes_text(self.bytes), self.owner)?;
         match self.basis {
             Basis::Nothing => Ok(()),
             basis => write!(f, ", {}", basis.meaning()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::wording::bytes_text;
+use super::wording::{bytes_text, measured_bytes_text};
 use super::{ProcessId, Reading};
 
 /// How much memory an engine will take.
@@ -48,7 +48,7 @@ pub struct Orphan {
 impl fmt::Display for Orphan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, comm, engine, bytes, open_devices } = self;
-        let held = bytes_text(*bytes as f64);
+        let held = bytes_text(*bytes);
         write!(f, "{comm} (pid {id}), left behind by {engine}, holds {held}")?;
         if *open_devices > 0 {
             f.write_str(" and has the GPU open")?;
@@ -336,10 +336,6 @@ where
     to.collect_seq(all.iter().map(|what| WithText { what, text: what.to_string() }))
 }
 
-fn of(bytes: u64) -> String {
-    bytes_text(bytes as f64)
-}
-
 impl Lingering {
     fn is_where(self) -> &'static str {
         match self {
@@ -357,36 +353,36 @@ impl fmt::Display for GateReason {
             Self::TooLarge { need_bytes, most_bytes } => write!(
                 f,
                 "this node never has {}: without its reserve it has {} in all",
-                of(*need_bytes),
-                of(*most_bytes)
+                bytes_text(*need_bytes),
+                bytes_text(*most_bytes)
             ),
             Self::TooLittle { need_bytes, room_bytes, spare_bytes, reclaimable_bytes } => write!(
                 f,
                 "{} of {} can be had: {} free above the reserve, {} in caches that can be dropped; \
                  {} are missing",
-                of(*room_bytes),
-                of(*need_bytes),
-                of(*spare_bytes),
-                of(*reclaimable_bytes),
-                of(need_bytes.saturating_sub(*room_bytes))
+                bytes_text(*room_bytes),
+                bytes_text(*need_bytes),
+                bytes_text(*spare_bytes),
+                bytes_text(*reclaimable_bytes),
+                bytes_text(need_bytes.saturating_sub(*room_bytes))
             ),
             Self::Fragmented { need_bytes, contiguous_bytes } => write!(
                 f,
                 "{} of {} lie in free blocks of 2 MiB and more",
-                of(*contiguous_bytes),
-                of(*need_bytes)
+                bytes_text(*contiguous_bytes),
+                bytes_text(*need_bytes)
             ),
             Self::Releasing { what, held_bytes, bytes_per_second } => write!(
                 f,
                 "memory is still being given back: {} more than usual are {}, and {}/s go",
-                of(*held_bytes),
+                bytes_text(*held_bytes),
                 what.is_where(),
-                bytes_text(bytes_per_second.abs())
+                measured_bytes_text(bytes_per_second.abs())
             ),
             Self::Taking { bytes_per_second, gone_in_seconds } => write!(
                 f,
                 "somebody takes memory, {}/s: in {gone_in_seconds:.0} s there is too little",
-                bytes_text(bytes_per_second.abs())
+                measured_bytes_text(bytes_per_second.abs())
             ),
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Peer { node, why } => write!(f, "{node}: {why}"),
@@ -402,24 +398,28 @@ impl fmt::Display for GateNote {
                 f,
                 "{} of it must be taken from caches: an engine that counts MemFree may refuse to \
                  start (--prepare drops them before)",
-                of(*bytes)
+                bytes_text(*bytes)
             ),
             Self::Unaccounted { above_bytes, baseline } => write!(
                 f,
                 "{} above the {} of {} are in no counter of the kernel, and stay: a driver, or an \
                  engine that runs, holds them",
-                of(*above_bytes),
+                bytes_text(*above_bytes),
                 if baseline.is_learned { "usual amount" } else { "allowance" },
-                of(baseline.bytes)
+                bytes_text(baseline.bytes)
             ),
-            Self::Shmem { bytes } => write!(f, "{} are held as shared memory", of(*bytes)),
+            Self::Shmem { bytes } => write!(f, "{} are held as shared memory", bytes_text(*bytes)),
             Self::Dirty { bytes } => write!(
                 f,
                 "{} of page cache do not count, since they must be written first (sync)",
-                of(*bytes)
+                bytes_text(*bytes)
             ),
             Self::Mapped { bytes } => {
-                write!(f, "{} of page cache do not count, since processes map them", of(*bytes))
+                write!(
+                    f,
+                    "{} of page cache do not count, since processes map them",
+                    bytes_text(*bytes)
+                )
             }
         }
     }

@@ -93,10 +93,10 @@ impl fmt::Display for Holder {
             held.push(format!("{} dma-buf open", self.dma_buffers));
         }
         if self.memfds > 0 {
-            held.push(format!("{} in memfd", bytes_text(self.memfd_bytes as f64)));
+            held.push(format!("{} in memfd", bytes_text(self.memfd_bytes)));
         }
         if self.pipe_bytes > 0 {
-            held.push(format!("{} in pipes", bytes_text(self.pipe_bytes as f64)));
+            held.push(format!("{} in pipes", bytes_text(self.pipe_bytes)));
         }
         write!(f, "has {}", held.join(", "))
     }

@@ -103,8 +103,8 @@ pub use series::{METRICS, Metric, MetricKind, Schema, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};
-pub use time_text::{duration, duration_text, end, instant};
+pub use time_text::{duration, duration_text, end, instant, seconds_text};
 pub use verdict::{
     MemoryJudgement, MemoryPlatform, MemoryVerdict, VerdictEvidence, VerdictLimits, WedgeSign,
 };
-pub use wording::{because, bytes_text, counted, size_bytes};
+pub use wording::{because, bytes_text, counted, measured_bytes_text, size_bytes};

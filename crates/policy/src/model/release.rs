@@ -51,7 +51,7 @@ impl std::fmt::Display for Release {
         for (place, point) in shown.iter().enumerate() {
             let left = point.outstanding.to_return().unwrap_or(0);
             let before = if place == 0 { "; left of it: " } else { ", " };
-            write!(f, "{before}{} after {:.1} s", bytes_text(left as f64), point.seconds)?;
+            write!(f, "{before}{} after {:.1} s", bytes_text(left), point.seconds)?;
         }
         Ok(())
     }
@@ -84,13 +84,13 @@ impl std::fmt::Display for HeldMemory {
             (Some(self.orphans), "of orphans"),
         ];
         let all = self.to_return();
-        f.write_str(&all.map_or_else(|| "?".to_owned(), |bytes| bytes_text(bytes as f64)))?;
+        f.write_str(&all.map_or_else(|| "?".to_owned(), bytes_text))?;
         let worth = |bytes: &u64| *bytes >= all.unwrap_or(0) / 16 && *bytes > 0;
         let parts: Vec<String> = kinds
             .into_iter()
             .filter_map(|(bytes, kind)| {
                 let bytes = bytes.filter(worth)?;
-                Some(format!("{} {kind}", bytes_text(bytes as f64)))
+                Some(format!("{} {kind}", bytes_text(bytes)))
             })
             .collect();
         if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }

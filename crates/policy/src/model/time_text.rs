@@ -75,6 +75,11 @@ pub fn duration_text(duration: Duration) -> String {
     out
 }
 
+/// As [`duration_text`], in whole seconds.
+pub fn seconds_text(duration: Duration) -> String {
+    duration_text(Duration::from_secs(duration.as_secs()))
+}
+
 /// An instant, mostly of the past: so long before `now` with or without a sign, a date or an
 /// instant, when it was that time of day last, or seconds since 1970. Without a zone it is UTC.
 pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::with_text;
 use super::names::named;
-use super::wording::bytes_text;
+use super::wording::{bytes_text, measured_bytes_text};
 use super::{Baseline, EnginePhase, Holder, Lingering, Orphan};
 
 named! {
@@ -236,7 +236,7 @@ impl fmt::Display for WedgeSign {
 
 impl fmt::Display for VerdictEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |bytes: u64| bytes_text(bytes as f64);
+        let of = bytes_text;
         match self {
             Self::NotKnown { what } => write!(f, "it is not known {what}"),
             Self::Held { bytes, baseline } => write!(
@@ -255,7 +255,7 @@ impl fmt::Display for VerdictEvidence {
                     Lingering::Unaccounted => "memory in no counter",
                     Lingering::Shmem => "shared memory",
                 };
-                let pace = bytes_text(bytes_per_second.abs());
+                let pace = measured_bytes_text(bytes_per_second.abs());
                 write!(f, "{what} falls by {pace}/s")?;
                 match seconds {
                     Some(seconds) => write!(f, ": about {seconds:.0} s more"),

@@ -19,7 +19,13 @@ pub fn because(what: &str, comment: &str) -> String {
 }
 
 /// `512 B`, `1.5 MiB`, `90.0 GiB`.
-pub fn bytes_text(bytes: f64) -> String {
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+pub fn bytes_text(bytes: u64) -> String {
+    measured_bytes_text(bytes as f64)
+}
+
+/// As [`bytes_text`], of a measured value: it may be negative or not finite.
+pub fn measured_bytes_text(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value.abs() < 1024.0 || !value.is_finite() {

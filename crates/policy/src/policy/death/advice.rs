@@ -1,7 +1,9 @@
 //! What to do about a death, the most important first.
 
 use crate::engines::{LastWords, facts};
-use crate::model::{DeathReport, EnginePhase, Killer, OomConstraint, Survivor, signal_name};
+use crate::model::{
+    DeathReport, EnginePhase, Killer, OomConstraint, Survivor, bytes_text, signal_name,
+};
 
 /// Less than this in the hand of an orphan keeps nobody from starting.
 const WORTH_TELLING_BYTES: u64 = 64 << 20;
@@ -35,7 +37,7 @@ fn orphans(orphans: &[Survivor]) -> Option<String> {
         .iter()
         .filter(holds)
         .map(|orphan| match orphan.bytes {
-            Some(bytes) => format!("{} (pid {}, {})", orphan.comm, orphan.id, size(bytes)),
+            Some(bytes) => format!("{} (pid {}, {})", orphan.comm, orphan.id, bytes_text(bytes)),
             None => format!("{} (pid {})", orphan.comm, orphan.id),
         })
         .collect();
@@ -137,13 +139,7 @@ fn lingering(report: &DeathReport) -> Option<String> {
         format!(
             "{} were held by what no counter names when it died; the driver gives memory back some \
              seconds later: do not start it again before that (`umawarden gate --need SIZE`)",
-            size(held)
+            bytes_text(held)
         )
     })
-}
-
-fn size(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "rounded for people")]
-    let (gib, mib) = (bytes as f64 / f64::from(1 << 30), bytes as f64 / f64::from(1 << 20));
-    if gib >= 1.0 { format!("{gib:.1} GiB") } else { format!("{mib:.0} MiB") }
 }

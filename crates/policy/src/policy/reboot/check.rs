@@ -83,7 +83,7 @@ impl Reboots {
             && now >= before
             && Self::is_for_verdict(&attempt.plan)
         {
-            let [before, now] = [before, now].map(size);
+            let [before, now] = [before, now].map(bytes_text);
             let why = format!("{now} are in no counter of the kernel again, and {before} were");
             return told(RebootResult::DidNotHelp, why);
         }
@@ -98,9 +98,4 @@ impl Reboots {
             (RebootResult::Unknown, why)
         })
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn size(bytes: u64) -> String {
-    bytes_text(bytes as f64)
 }
