@@ -1,5 +1,5 @@
-//! One GPU. What the driver, or this version of its library, does not have is `Unsupported`; what
-//! it has and failed to tell is `Failed`, with the reason.
+//! Reads one GPU. What the driver or this version of its library lacks is `Unsupported`. A call
+//! that failed is `Failed`, with the reason in `failures`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::model::{
 use crate::parse::gpu::{MAX_FAILURES, MAX_INSTANCES};
 use crate::sys::nvml::InstanceNumbers;
 
-/// What failed of one GPU.
+/// Failed calls of one GPU, each with its error.
 #[derive(Default)]
 struct Failures(Vec<Arc<str>>);
 
@@ -37,7 +37,7 @@ impl Failures {
         match result {
             Ok(value) => Reading::Value(value),
             Err(NvmlError::NotSupported | NvmlError::FunctionNotFound) => Reading::Unsupported,
-            // An older library does not have it.
+            // An older library lacks the symbol.
             Err(NvmlError::FailedToLoadSymbol(_)) => Reading::Unsupported,
             Err(error) => {
                 self.add(what, error);
@@ -54,58 +54,57 @@ impl Failures {
     }
 }
 
-/// Everything that it tells.
+/// Reads all values. An error of one call concerns its value alone.
 pub(super) fn read(
     index: u32,
     device: &Device<'_>,
     numbers: Option<&InstanceNumbers>,
 ) -> GpuDevice {
     let mut failures = Failures::default();
-    let told = &mut failures;
     let share = |percent: u32| f64::from(percent) / 100.0;
-    let utilization = told.reading("utilization", device.utilization_rates());
-    let is_mig = match told.reading("MIG mode", device.mig_mode()) {
+    let utilization = failures.reading("utilization", device.utilization_rates());
+    let is_mig = match failures.reading("MIG mode", device.mig_mode()) {
         Reading::Value(mode) => Reading::Value(mode.current == 1),
         Reading::Unsupported => Reading::Unsupported,
         Reading::Failed => Reading::Failed,
     };
     GpuDevice {
         index,
-        name: told.text("name", device.name()),
-        uuid: told.text("UUID", device.uuid()),
-        pci_address: told
-            .text("PCI address", device.pci_info().map(|pci| kernels_address(&pci.bus_id))),
-        compute_mode: compute_mode(told.reading("compute mode", device.compute_mode())),
-        memory: memory(told.reading("memory", device.memory_info())),
+        name: failures.text("name", device.name()),
+        uuid: failures.text("UUID", device.uuid()),
+        pci_address: failures
+            .text("PCI address", device.pci_info().map(|pci| kernel_address(&pci.bus_id))),
+        compute_mode: compute_mode(failures.reading("compute mode", device.compute_mode())),
+        memory: memory(failures.reading("memory", device.memory_info())),
         utilization: utilization.clone().map(|rates| share(rates.gpu)),
         memory_utilization: utilization.map(|rates| share(rates.memory)),
-        temperature_celsius: told
+        temperature_celsius: failures
             .reading("temperature", device.temperature(TemperatureSensor::Gpu))
             .map(f64::from),
-        power_watts: told
+        power_watts: failures
             .reading("power", device.power_usage())
             .map(|milliwatts| f64::from(milliwatts) / 1000.0),
-        processes: processes(device, told),
+        processes: processes(device, &mut failures),
         is_mig,
         instances: match is_mig {
-            Reading::Value(true) => instances(device, numbers, told),
+            Reading::Value(true) => instances(device, numbers, &mut failures),
             _ => Vec::new(),
         },
-        health: health(device, told),
+        health: health(device, &mut failures),
         failures: failures.0,
     }
 }
 
 /// `0000000F:01:00.0` as the kernel writes it: `000f:01:00.0`.
-fn kernels_address(told: &str) -> String {
-    let told = told.to_ascii_lowercase();
-    match (told.strip_prefix("0000"), told.find(':')) {
+fn kernel_address(nvml: &str) -> String {
+    let address = nvml.to_ascii_lowercase();
+    match (address.strip_prefix("0000"), address.find(':')) {
         (Some(short), Some(8)) => short.to_owned(),
-        _ => told,
+        _ => address,
     }
 }
 
-/// One that cannot be asked at all.
+/// A GPU that gives no handle: all its values have failed.
 pub(super) fn lost(index: u32, error: &NvmlError) -> GpuDevice {
     GpuDevice {
         index,
@@ -131,8 +130,8 @@ pub(super) fn lost(index: u32, error: &NvmlError) -> GpuDevice {
     }
 }
 
-fn compute_mode(told: Reading<ComputeMode>) -> Option<Arc<str>> {
-    let Reading::Value(mode) = told else { return None };
+fn compute_mode(mode: Reading<ComputeMode>) -> Option<Arc<str>> {
+    let Reading::Value(mode) = mode else { return None };
     Some(Arc::from(match mode {
         ComputeMode::Default => "default",
         ComputeMode::ExclusiveThread => "exclusive_thread",
@@ -141,28 +140,28 @@ fn compute_mode(told: Reading<ComputeMode>) -> Option<Arc<str>> {
     }))
 }
 
-fn memory(told: Reading<MemoryInfo>) -> GpuMemory {
-    match told {
-        Reading::Value(told) => GpuMemory {
-            total_bytes: Reading::Value(told.total),
-            used_bytes: Reading::Value(told.used),
-            free_bytes: Reading::Value(told.free),
+fn memory(info: Reading<MemoryInfo>) -> GpuMemory {
+    match info {
+        Reading::Value(info) => GpuMemory {
+            total_bytes: Reading::Value(info.total),
+            used_bytes: Reading::Value(info.used),
+            free_bytes: Reading::Value(info.free),
         },
         Reading::Unsupported => GpuMemory::UNSUPPORTED,
         Reading::Failed => GpuMemory::FAILED,
     }
 }
 
-/// Those that compute and those that draw; one that does both is in both lists.
-fn processes(device: &Device<'_>, told: &mut Failures) -> Reading<Vec<GpuProcess>> {
-    let compute = told.reading("compute processes", device.running_compute_processes());
-    let graphics = told.reading("graphics processes", device.running_graphics_processes());
+/// Compute processes and graphics processes. A process that is both is in both lists.
+fn processes(device: &Device<'_>, failures: &mut Failures) -> Reading<Vec<GpuProcess>> {
+    let compute = failures.reading("compute processes", device.running_compute_processes());
+    let graphics = failures.reading("graphics processes", device.running_graphics_processes());
     let (compute, graphics) = match (compute, graphics) {
         (Reading::Value(compute), Reading::Value(graphics)) => (compute, graphics),
         (Reading::Value(one), Reading::Unsupported) => (one, Vec::new()),
         (Reading::Unsupported, Reading::Value(one)) => (Vec::new(), one),
         (Reading::Unsupported, Reading::Unsupported) => return Reading::Unsupported,
-        // Half of them would be taken for all.
+        // A list of one kind would be taken for all.
         (Reading::Failed, _) | (_, Reading::Failed) => return Reading::Failed,
     };
     let of_compute = compute.into_iter().map(|info| process(info, true));
@@ -187,9 +186,9 @@ fn process(info: ProcessInfo, is_compute: bool) -> GpuProcess {
 fn instances(
     device: &Device<'_>,
     numbers: Option<&InstanceNumbers>,
-    told: &mut Failures,
+    failures: &mut Failures,
 ) -> Vec<GpuInstance> {
-    let Reading::Value(count) = told.reading("MIG devices", device.mig_device_count()) else {
+    let Reading::Value(count) = failures.reading("MIG devices", device.mig_device_count()) else {
         return Vec::new();
     };
     let most = u32::try_from(MAX_INSTANCES).unwrap_or(u32::MAX);
@@ -197,10 +196,10 @@ fn instances(
     for index in 0..count.min(most) {
         let part = match device.mig_device_by_index(index) {
             Ok(part) => part,
-            // There may be as many, and fewer are.
+            // The count is the highest possible number of parts.
             Err(NvmlError::NotFound) => continue,
             Err(error) => {
-                told.add("MIG device", error);
+                failures.add("MIG device", error);
                 continue;
             }
         };
@@ -209,27 +208,27 @@ fn instances(
         instances.push(GpuInstance {
             gpu_instance,
             compute_instance,
-            name: told.text("name of a MIG device", part.name()),
-            uuid: told.text("UUID of a MIG device", part.uuid()),
-            memory: memory(told.reading("memory of a MIG device", part.memory_info())),
+            name: failures.text("name of a MIG device", part.name()),
+            uuid: failures.text("UUID of a MIG device", part.uuid()),
+            memory: memory(failures.reading("memory of a MIG device", part.memory_info())),
         });
     }
     instances
 }
 
-fn health(device: &Device<'_>, told: &mut Failures) -> GpuHealth {
+fn health(device: &Device<'_>, failures: &mut Failures) -> GpuHealth {
     let errors = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
-    let uncorrected_errors = told.reading("uncorrected errors", errors);
-    let retired = told.reading("retired pages", device.are_pages_pending_retired());
-    let remapped = flag(field(device, "remapped rows", NVML_FI_DEV_REMAPPED_PENDING, told));
-    let failed = field(device, "failed remapping", NVML_FI_DEV_REMAPPED_FAILURE, told);
-    let wanted = field(device, "recovery action", NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, told);
+    let uncorrected_errors = failures.reading("uncorrected errors", errors);
+    let retired = failures.reading("retired pages", device.are_pages_pending_retired());
+    let remapped = flag(field(device, "remapped rows", NVML_FI_DEV_REMAPPED_PENDING, failures));
+    let failed = field(device, "failed remapping", NVML_FI_DEV_REMAPPED_FAILURE, failures);
+    let wanted = field(device, "recovery action", NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, failures);
     let recovery = match wanted {
         Reading::Value(number) => {
             let known = usize::try_from(number).ok().and_then(|at| GpuRecovery::ALL.get(at));
             known.map_or_else(
                 || {
-                    told.add("recovery action", format_args!("{number} is not known"));
+                    failures.add("recovery action", format_args!("{number} is not known"));
                     Reading::Failed
                 },
                 |known| Reading::Value(*known),
@@ -250,7 +249,7 @@ fn flag(number: Reading<u64>) -> Reading<bool> {
     number.map(|number| number != 0)
 }
 
-/// A GPU has one of the two ways, and the other is unsupported.
+/// A GPU retires pages or remaps rows. The other is unsupported.
 fn any(one: Reading<bool>, other: Reading<bool>) -> Reading<bool> {
     match (one, other) {
         (Reading::Value(true), _) | (_, Reading::Value(true)) => Reading::Value(true),
@@ -260,16 +259,16 @@ fn any(one: Reading<bool>, other: Reading<bool>) -> Reading<bool> {
     }
 }
 
-/// One of the numbers that have no call of their own.
-fn field(device: &Device<'_>, what: &str, id: u32, told: &mut Failures) -> Reading<u64> {
-    let asked = device.field_values_for(&[FieldId(id)]);
-    let sample = match told.reading(what, asked) {
+/// Reads a number that has no function of its own, by its field id.
+fn field(device: &Device<'_>, what: &str, id: u32, failures: &mut Failures) -> Reading<u64> {
+    let values = device.field_values_for(&[FieldId(id)]);
+    let sample = match failures.reading(what, values) {
         Reading::Value(samples) => samples.into_iter().next(),
         Reading::Unsupported => return Reading::Unsupported,
         Reading::Failed => return Reading::Failed,
     };
     let value = sample.map_or(Err(NvmlError::NoData), |sample| sample?.value);
-    match told.reading(what, value) {
+    match failures.reading(what, value) {
         Reading::Value(SampleValue::U32(number)) => Reading::Value(u64::from(number)),
         Reading::Value(SampleValue::U64(number)) => Reading::Value(number),
         Reading::Value(SampleValue::I64(number)) if number >= 0 => {

@@ -1,5 +1,5 @@
-//! Asks the NVIDIA driver, in a process of its own: whoever asks it while it waits for memory waits
-//! with it, and cannot even be killed. Nothing else in this program loads its library.
+//! Queries the NVIDIA driver, in a process of its own. While the driver waits for memory, its caller
+//! waits in the kernel and cannot be killed. Nothing else in this program loads its library.
 
 mod device;
 
@@ -18,7 +18,7 @@ use crate::parse::gpu::{
 };
 use crate::sys::nvml::InstanceNumbers;
 
-/// Where the library is: as the loader finds it, and where it is put for containers, WSL and NixOS.
+/// Names of the library: for the loader, and its paths in containers, in WSL and on NixOS.
 const LIBRARIES: [&str; 8] = [
     "libnvidia-ml.so.1",
     "libnvidia-ml.so",
@@ -30,21 +30,21 @@ const LIBRARIES: [&str; 8] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
 ];
 
-/// Answers questions until there are no more, or there is nothing to tell.
+/// Responds to requests until the input ends or the driver is unavailable.
 ///
 /// # Errors
-/// A question is none, or nobody listens any more.
+/// A request cannot be read, or a response cannot be written.
 pub fn serve(library: Option<&Path>, mut from: impl BufRead, mut to: impl Write) -> io::Result<()> {
     let mut driver: Option<Driver> = None;
-    while let Some(question) = next(&mut from)? {
-        let told = match &driver {
+    while let Some(request) = next(&mut from)? {
+        let picture = match &driver {
             Some(driver) => driver.picture(),
             None => Driver::open(library).and_then(|opened| driver.insert(opened).picture()),
         };
-        let is_end = told.is_err();
-        let told = told.map_or_else(Told::Nothing, Told::Picture);
-        let answer = Answer { version: VERSION, number: question.number, told };
-        let mut line = serde_json::to_vec(&answer)?;
+        let is_end = picture.is_err();
+        let told = picture.map_or_else(Told::Nothing, Told::Picture);
+        let response = Answer { version: VERSION, number: request.number, told };
+        let mut line = serde_json::to_vec(&response)?;
         line.push(b'\n');
         to.write_all(&line)?;
         to.flush()?;
@@ -61,26 +61,26 @@ fn next(from: &mut impl BufRead) -> io::Result<Option<Question>> {
     if line.is_empty() {
         return Ok(None);
     }
-    let question: Question = serde_json::from_slice(&line)?;
-    match question.version {
-        VERSION => Ok(Some(question)),
+    let request: Question = serde_json::from_slice(&line)?;
+    match request.version {
+        VERSION => Ok(Some(request)),
         other => {
-            let why = format!("a question of version {other}, and not {VERSION}");
+            let why = format!("the request has version {other}; supported: {VERSION}");
             Err(io::Error::new(io::ErrorKind::InvalidData, why))
         }
     }
 }
 
-/// The library, in use.
+/// The loaded library.
 struct Driver {
-    /// Never shut down: that is one more call that may hang, and fails where a library lacks it.
-    /// The process ends instead.
+    /// Never shut down: the call may hang, and fails where a library lacks it. The process exits
+    /// instead.
     nvml: ManuallyDrop<Nvml>,
     numbers: Option<InstanceNumbers>,
 }
 
 impl Driver {
-    /// Loads the library and has it find the driver.
+    /// Loads the library, which connects to the driver.
     fn open(library: Option<&Path>) -> Result<Self, Nothing> {
         let named: Vec<OsString> = match library {
             Some(path) => vec![path.into()],
@@ -94,26 +94,26 @@ impl Driver {
                     return Ok(Self { nvml: ManuallyDrop::new(nvml), numbers });
                 }
                 Err(NvmlError::LibloadingError(error)) => {
-                    // The first says most: the others are where nobody has put it.
+                    // The first error is the loader's. The others only say that a path does not exist.
                     not_found.get_or_insert_with(|| cause(&error));
                 }
-                Err(error) => return Err(lack("the NVIDIA driver cannot be asked", name, &error)),
+                Err(error) => return Err(lack("cannot initialise NVML", name, &error)),
             }
         }
         let why = not_found.unwrap_or_default();
-        Err(Nothing { kind: Lack::Library, why: format!("NVML cannot be loaded: {why}").into() })
+        Err(Nothing { kind: Lack::Library, why: format!("cannot load NVML: {why}").into() })
     }
 
     fn picture(&self) -> Result<GpuPicture, Nothing> {
         let count = self.nvml.device_count();
         let count = count.map_err(|error| {
-            lack("the NVIDIA driver does not tell its GPUs", OsStr::new(""), &error)
+            lack("the NVIDIA driver reports no GPU count", OsStr::new(""), &error)
         })?;
         let most = u32::try_from(MAX_DEVICES).unwrap_or(u32::MAX);
-        let told = |text: Result<String, NvmlError>| text.ok().map(Arc::from);
+        let optional = |text: Result<String, NvmlError>| text.ok().map(Arc::from);
         let mut picture = GpuPicture {
-            driver_version: told(self.nvml.sys_driver_version()),
-            nvml_version: told(self.nvml.sys_nvml_version()),
+            driver_version: optional(self.nvml.sys_driver_version()),
+            nvml_version: optional(self.nvml.sys_nvml_version()),
             devices: (0..count.min(most)).map(|index| self.device(index)).collect(),
             is_cut: count > most,
         };
@@ -129,7 +129,7 @@ impl Driver {
     }
 }
 
-/// What keeps a driver from being asked.
+/// Why the driver is unavailable.
 fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Nothing {
     let kind = match error {
         NvmlError::DriverNotLoaded => Lack::Driver,
@@ -139,16 +139,16 @@ fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Nothing {
     let of = if library.is_empty() { String::new() } else { format!(" through {library}") };
     let advice = match error {
         NvmlError::LibRmVersionMismatch => {
-            " (the library and the loaded driver are of different versions, as after an upgrade: \
-             reboot, or load the new driver)"
+            " (library and loaded driver have different versions, as after an upgrade: reboot, or \
+             load the new driver)"
         }
-        NvmlError::NoPermission => " (may this process open /dev/nvidiactl and /dev/nvidia0?)",
+        NvmlError::NoPermission => " (check the permissions of /dev/nvidiactl and /dev/nvidia0)",
         _ => "",
     };
     Nothing { kind, why: format!("{what}{of}: {error}{advice}").into() }
 }
 
-/// What the loader says, without what is said around it.
+/// The innermost error, which is the loader's.
 fn cause(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

@@ -150,7 +150,7 @@ fn each_way_in_which_there_is_nothing_to_ask_is_said() {
         ("error nvmlInit_v2 18", Lack::Usable, "reboot, or load the new driver"),
         ("error nvmlInit_v2 4", Lack::Usable, "/dev/nvidiactl"),
         ("error nvmlInit_v2 12345", Lack::Usable, "unexpected enum variant value: 12345"),
-        ("error nvmlDeviceGetCount_v2 1", Lack::Usable, "does not tell its GPUs"),
+        ("error nvmlDeviceGetCount_v2 1", Lack::Usable, "reports no GPU count"),
     ] {
         library.say(script);
         let told = nothing(&library.path());
