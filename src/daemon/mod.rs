@@ -444,7 +444,7 @@ impl Daemon {
     fn write_down(&mut self, now: Moment, mut step: Step) {
         self.report.step(now, &mut step);
         self.black_box.note(&step.events);
-        otlp::tell_step(&self.otlp, &step);
+        otlp::record_step(&self.otlp, &step);
         let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
         for event in boots {
             self.journal.record(&Entry::Event { boot_id: Arc::clone(&self.boot_id), event });
@@ -499,7 +499,7 @@ impl Daemon {
         let is_told_by_own_series = evicted.is_some();
         outcome.effect = evicted.or(outcome.effect);
         self.journal.record(&Entry::Outcome(outcome.clone()));
-        otlp::tell_outcome(&self.otlp, &outcome);
+        otlp::record_outcome(&self.otlp, &outcome);
         report::outcome(&outcome);
         // What it is judged by must be from after it.
         self.seen.push(Observation::Outcome(outcome));
@@ -569,7 +569,7 @@ impl Daemon {
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {
             self.journal.record(&Entry::Outcome(outcome.clone()));
-            otlp::tell_outcome(&self.otlp, &outcome);
+            otlp::record_outcome(&self.otlp, &outcome);
             report::outcome(&outcome);
         }
         self.otlp.end();

@@ -1,4 +1,4 @@
-//! What a collector is told of: the snapshot, and what the journal is told.
+//! Hands the snapshot and the journal entries to the OTLP exporter.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::model::{
 use crate::otlp::{Otlp, OtlpSetup, Tally};
 use crate::policy::Step;
 use crate::policy::status::Status;
-use crate::traces::Told;
-
+use crate::traces::TraceInput;
+/// Events of one step that are handed over.
 /// Events of one step that are told.
 const MOST_EVENTS: usize = 64;
-
+/// Starts the exporter if there is a collector.
 /// Starts the thread, if there is a collector.
 pub(super) fn start(
     settings: &Settings,
@@ -30,7 +30,7 @@ pub(super) fn start(
     let setup = setup(otlp, Arc::clone(boot_id), Arc::clone(status));
     Otlp::start(setup).context("cannot start the thread that sends telemetry (otlp)")
 }
-
+/// The configured collector.
 /// Where telemetry is sent.
 pub fn collector(otlp: &OtlpSettings) -> CollectorPlace {
     CollectorPlace {
@@ -53,34 +53,34 @@ fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -
         clock: clock::now,
     }
 }
-
+/// Records the result of a step.
 /// Tells what a step brought, as the journal is told.
-pub(super) fn tell_step(otlp: &Otlp, step: &Step) {
-    // What a flood of them brought is no matter: a round names the last of its kind.
+pub(super) fn record_step(otlp: &Otlp, step: &Step) {
+    // Of a flood only the last events count: a round names the last of each kind.
     let of_rounds = |event: &&Event| {
         !matches!(event.kind, EventKind::Program(ProgramEvent::ReceivedAlert { .. }))
     };
     let beyond = step.events.iter().filter(of_rounds).count().saturating_sub(MOST_EVENTS);
     for event in step.events.iter().filter(of_rounds).skip(beyond) {
-        otlp.tell(|| Told::Event(event.clone()));
+        otlp.record(|| TraceInput::Event(event.clone()));
     }
     for change in &step.alerts {
-        otlp.tell(|| Told::Alert(change.clone()));
+        otlp.record(|| TraceInput::Alert(change.clone()));
     }
     for assessment in &step.assessments {
-        otlp.tell(|| Told::Assessment(assessment.clone()));
+        otlp.record(|| TraceInput::Assessment(assessment.clone()));
     }
     for decision in &step.decisions {
-        otlp.tell(|| Told::Decision(decision.clone()));
+        otlp.record(|| TraceInput::Decision(decision.clone()));
     }
 }
 
-/// Tells how an action has ended.
-pub(super) fn tell_outcome(otlp: &Otlp, outcome: &Outcome) {
-    otlp.tell(|| Told::Outcome(outcome.clone()));
+/// Records an outcome.
+pub(super) fn record_outcome(otlp: &Otlp, outcome: &Outcome) {
+    otlp.record(|| TraceInput::Outcome(outcome.clone()));
 }
 
-/// In the order in which [`values`] tells their values.
+/// The series of [`values`], in the same order.
 pub(super) fn series() -> Vec<SeriesKey> {
     let of_signal = |signal: Signal| {
         let signal = signal.name();
@@ -96,7 +96,7 @@ pub(super) fn series() -> Vec<SeriesKey> {
     Signal::ALL.into_iter().flat_map(of_signal).chain([waiting]).collect()
 }
 
-/// How it fares; nothing of it is there without a collector.
+/// Counters of the exporter, `Unsupported` without a collector.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> + '_ {
     let count =
@@ -139,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flood_the_last_events_are_told_and_alerts_of_others_are_none_of_them() {
+    fn of_a_flood_the_last_events_are_recorded_and_received_alerts_are_not() {
         let alert = ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: alert().into() };
         let mut events: Vec<Event> = (0..3 * MOST_EVENTS).map(|at| event(at, fault())).collect();
         events.extend((0..2 * MOST_EVENTS).map(|at| event(at, alert.clone())));
-        let (to, mut told) = tokio::sync::mpsc::channel(8 * MOST_EVENTS);
-        let otlp = Otlp::told_to(to);
-        tell_step(&otlp, &Step { events, ..Step::default() });
+        let (to, mut inputs) = tokio::sync::mpsc::channel(8 * MOST_EVENTS);
+        let otlp = Otlp::to_channel(to);
+        record_step(&otlp, &Step { events, ..Step::default() });
         drop(otlp);
         let mut seen = Vec::new();
-        while let Some(Told::Event(event)) = told.blocking_recv() {
+        while let Some(TraceInput::Event(event)) = inputs.blocking_recv() {
             assert_eq!(event.kind, fault().into());
             seen.push(event.seq.unwrap());
         }

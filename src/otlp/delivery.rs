@@ -1,4 +1,4 @@
-//! One message at a time to the collector, and what its answer means.
+//! Sends one message at a time to the collector, and classifies its responses.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use super::tally::Tally;
 use crate::clients::collector::{Answered, Collector, Unanswered};
 use crate::model::{ExportResult, Moment, Signal, counted};
 
-/// What is under way when the program ends has so long.
+/// The time for a pending request when the program ends.
 pub(super) const FLUSH_TAKES: Duration = Duration::from_millis(700);
 
-/// After the first failure; it doubles.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pause after the first failure. It doubles.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What it does not exceed, whatever the collector asks for.
-const AGAIN_AT_MOST: Duration = Duration::from_secs(300);
+/// The longest pause, whatever the collector requests.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(300);
 
-/// One that stays away is told of again after that.
-const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// A failing collector is logged again after this time.
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// What became of a message.
+/// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivered {
-    /// It was taken.
-    Taken,
-    /// It is of no use to send it again; the next one may wait for that long.
-    GivenUp(Duration),
-    /// It may be sent again after that time.
-    Again(Duration),
+    /// The collector accepted it.
+    Accepted,
+    /// Sending it again is useless. The next message waits for this time.
+    Dropped(Duration),
+    /// It may be sent again after this time.
+    RetryIn(Duration),
 }
 
-/// The way to the collector for one kind of messages.
+/// Sends one signal to the collector.
 pub(super) struct Delivery {
     pub(super) signal: Signal,
     pub(super) collector: Collector,
@@ -46,92 +46,91 @@ pub(super) struct Delivery {
     pub(super) tally: Arc<Tally>,
     pub(super) clock: fn() -> Moment,
     pub(super) ending: watch::Receiver<bool>,
-    pub(super) standing: Standing,
+    pub(super) log: DeliveryLog,
 }
 
-/// Whether it works, as far as the log has told.
+/// Consecutive failures, and when the log last reported one.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct DeliveryLog {
     failures: u32,
-    told: Option<Duration>,
+    last: Option<Duration>,
 }
 
 impl Delivery {
-    /// Sends a message of so many spans or points.
+    /// Sends a message with this number of spans or points.
     pub(super) async fn deliver(&mut self, message: Bytes, items: u64) -> Delivered {
         let mut ending = self.ending.clone();
         let answered = tokio::select! {
             answered = self.collector.send(path(self.signal), message, self.timeout) => answered,
             () = after_end(&mut ending) => Err(Unanswered::TimedOut(FLUSH_TAKES)),
         };
-        let (result, rejected, why) = judge(self.signal, answered.as_ref());
+        let (result, rejected, why) = classify(self.signal, answered.as_ref());
         self.tally.exported(self.signal, result, (self.clock)().utc_ms());
-        let asked = answered.ok().and_then(|answered| answered.retry_after);
+        let requested = answered.ok().and_then(|answered| answered.retry_after);
         match result {
             ExportResult::Success | ExportResult::Partial => {
                 self.tally.dropped(self.signal, rejected.min(items));
                 self.works(why.as_deref());
-                Delivered::Taken
+                Delivered::Accepted
             }
             ExportResult::Refused => {
                 self.tally.dropped(self.signal, items);
-                Delivered::GivenUp(self.fails(why.as_deref(), None))
+                Delivered::Dropped(self.fails(why.as_deref(), None))
             }
             ExportResult::Busy | ExportResult::Unreachable => {
-                Delivered::Again(self.fails(why.as_deref(), asked))
+                Delivered::RetryIn(self.fails(why.as_deref(), requested))
             }
         }
     }
 
     fn works(&mut self, remark: Option<&str>) {
-        let failures = std::mem::take(&mut self.standing.failures);
-        // It may say each time that it took not all.
-        let is_told = match remark {
-            Some(_) => self.is_to_be_told(),
-            None => failures > 0 && self.standing.told.take().is_some(),
+        let failures = std::mem::take(&mut self.log.failures);
+        // A collector may reject a part of each message.
+        let is_logged = match remark {
+            Some(_) => self.may_log(),
+            None => failures > 0 && self.log.last.take().is_some(),
         };
         let (signal, collector) = (self.signal.name(), self.collector.endpoint());
         match remark {
-            _ if !is_told => {}
+            _ if !is_logged => {}
             Some(remark) => {
-                tracing::warn!(signal, collector, "the collector took not all: {remark}");
+                tracing::warn!(signal, collector, "otlp partial success: {remark}");
             }
             None => {
-                tracing::info!(signal, collector, failures, "the collector takes telemetry again");
+                tracing::info!(signal, collector, failures, "otlp delivery works again");
             }
         }
     }
 
-    /// Returns when it is tried again.
-    fn fails(&mut self, why: Option<&str>, asked: Option<Duration>) -> Duration {
-        self.standing.failures = self.standing.failures.saturating_add(1);
-        let pause = pause(self.standing.failures, asked);
-        if self.is_to_be_told() {
+    /// Returns the pause until the next attempt.
+    fn fails(&mut self, why: Option<&str>, requested: Option<Duration>) -> Duration {
+        self.log.failures = self.log.failures.saturating_add(1);
+        let pause = pause(self.log.failures, requested);
+        if self.may_log() {
             let (signal, collector) = (self.signal.name(), self.collector.endpoint());
-            let failures = counted(u64::from(self.standing.failures), "time");
+            let failures = counted(u64::from(self.log.failures), "time");
             let why = why.unwrap_or_default();
             tracing::warn!(
                 signal,
                 collector,
-                "the collector has not taken telemetry, {failures} in a row: {why}. Nothing else \
-                 waits for it; what is too much is dropped and counted (uma_otlp_dropped_total)"
+                "otlp delivery failed {failures} in a row: {why}; excess telemetry is dropped and \
+ counted (uma_otlp_dropped_total)"
             );
         }
         pause
     }
 
-    fn is_to_be_told(&mut self) -> bool {
+    fn may_log(&mut self) -> bool {
         let now = (self.clock)().uptime;
-        let lately =
-            self.standing.told.is_some_and(|told| now.saturating_sub(told) < TOLD_AGAIN_AFTER);
+        let lately = self.log.last.is_some_and(|last| now.saturating_sub(last) < LOG_AGAIN_AFTER);
         if !lately {
-            self.standing.told = Some(now);
+            self.log.last = Some(now);
         }
         !lately
     }
 }
 
-/// Where it is taken, below the endpoint.
+/// The path below the endpoint.
 fn path(signal: Signal) -> &'static str {
     match signal {
         Signal::Metrics => "/v1/metrics",
@@ -141,8 +140,8 @@ fn path(signal: Signal) -> &'static str {
 
 /// Returns when the program ends.
 pub(super) async fn until_end(ending: &mut watch::Receiver<bool>) {
-    // Nobody is left to say so: it has ended.
-    let _gone = ending.wait_for(|ending| *ending).await;
+    // A closed channel is the end too.
+    let _ = ending.wait_for(|ending| *ending).await;
 }
 
 async fn after_end(ending: &mut watch::Receiver<bool>) {
@@ -150,22 +149,22 @@ async fn after_end(ending: &mut watch::Receiver<bool>) {
     sleep(FLUSH_TAKES).await;
 }
 
-/// Longer after each failure, at least as long as the collector asks, and not in step with others
-/// that failed at the same moment.
-fn pause(failures: u32, asked: Option<Duration>) -> Duration {
-    let doubled = AGAIN_AFTER.saturating_mul(1 << failures.saturating_sub(1).min(16));
-    let pause = spread(doubled.min(AGAIN_AT_MOST));
-    pause.max(asked.unwrap_or_default().min(AGAIN_AT_MOST))
+/// Grows with each failure, lasts at least as long as the collector requests, and is random, so
+/// that nodes do not retry together.
+fn pause(failures: u32, requested: Option<Duration>) -> Duration {
+    let doubled = RETRY_AFTER.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    let pause = spread(doubled.min(MAX_RETRY_PAUSE));
+    pause.max(requested.unwrap_or_default().min(MAX_RETRY_PAUSE))
 }
 
-/// Between half and all of that.
+/// A random time between half of it and all of it.
 pub(super) fn spread(time: Duration) -> Duration {
     let dice = u32::from(RandomState::new().hash_one(0_u8).to_le_bytes()[0]);
     time / 2 + time / 2 * dice / 255
 }
 
-/// What an answer means, how many items were not taken, and what people are told.
-fn judge(
+/// The result, the number of rejected items, and a reason for the log.
+fn classify(
     signal: Signal,
     answered: Result<&Answered, &Unanswered>,
 ) -> (ExportResult, u64, Option<String>) {
@@ -174,11 +173,11 @@ fn judge(
         Err(error) => return (ExportResult::Unreachable, 0, Some(error.to_string())),
     };
     let (status, text) = (answered.status, answered.beginning());
-    let told = |hint: &str| Some(format!("it answers {status}: {text}{hint}"));
+    let reason = |hint: &str| Some(format!("the collector responded {status}: {text}{hint}"));
     match status {
         200..=299 if answered.is_page => {
-            let hint = "; that is a page for people: something else is at otlp.endpoint";
-            (ExportResult::Refused, 0, told(hint))
+            let hint = "; the body is an HTML page: check otlp.endpoint";
+            (ExportResult::Refused, 0, reason(hint))
         }
         200..=299 => match rejected(signal, &answered.body) {
             Some((0, text)) if text.is_empty() => (ExportResult::Success, 0, None),
@@ -186,42 +185,42 @@ fn judge(
                 let text: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
                 (ExportResult::Partial, count, Some(format!("{count} rejected: {text}")))
             }
-            // Whatever it says, it says that it has taken it.
+            // A status 2xx with another body is a success.
             None => (ExportResult::Success, 0, None),
         },
-        429 | 502 | 503 | 504 => (ExportResult::Busy, 0, told("")),
+        429 | 502 | 503 | 504 => (ExportResult::Busy, 0, reason("")),
         300..=399 => {
-            let hint = "; nobody is led elsewhere: write the right address as otlp.endpoint";
-            (ExportResult::Refused, 0, told(hint))
+            let hint = "; redirects are not followed: write the final address as otlp.endpoint";
+            (ExportResult::Refused, 0, reason(hint))
         }
         401 | 403 => {
-            let hint = "; it wants credentials, or others: see otlp.headers_file";
-            (ExportResult::Refused, 0, told(hint))
+            let hint = "; check the credentials in otlp.headers_file";
+            (ExportResult::Refused, 0, reason(hint))
         }
         404 => {
             let hint = match signal {
-                Signal::Metrics => "; it takes no metrics at this endpoint: see otlp.endpoint",
+                Signal::Metrics => "; no metrics are accepted at this path: check otlp.endpoint",
                 Signal::Traces => {
-                    "; it takes no traces at this endpoint: see otlp.endpoint, or write \
-                     otlp: {signals: [metrics]}"
+                    "; no traces are accepted at this path: check otlp.endpoint, or write \
+ otlp: {signals: [metrics]}"
                 }
             };
-            (ExportResult::Refused, 0, told(hint))
+            (ExportResult::Refused, 0, reason(hint))
         }
-        _ => (ExportResult::Refused, 0, told("")),
+        _ => (ExportResult::Refused, 0, reason("")),
     }
 }
 
-/// How many items it says that it did not take, and why; `None` where that is not what it says.
+/// The number of rejected items and the reason. `None` if the body is no OTLP response.
 fn rejected(signal: Signal, body: &[u8]) -> Option<(u64, String)> {
     let (count, text) = match signal {
         Signal::Metrics => {
             let partial = ExportMetricsServiceResponse::decode(body).ok()?.partial_success;
-            partial.map(|told| (told.rejected_data_points, told.error_message))
+            partial.map(|partial| (partial.rejected_data_points, partial.error_message))
         }
         Signal::Traces => {
             let partial = ExportTraceServiceResponse::decode(body).ok()?.partial_success;
-            partial.map(|told| (told.rejected_spans, told.error_message))
+            partial.map(|partial| (partial.rejected_spans, partial.error_message))
         }
     }
     .unwrap_or_default();
@@ -237,7 +236,7 @@ mod tests {
     fn of(status: u16, body: &[u8]) -> (ExportResult, u64) {
         let (body, is_page) = (body.to_vec(), body.starts_with(b"<"));
         let answered = Answered { status, body, is_page, retry_after: None };
-        let (result, rejected, _) = judge(Signal::Traces, Ok(&answered));
+        let (result, rejected, _) = classify(Signal::Traces, Ok(&answered));
         (result, rejected)
     }
 
@@ -256,7 +255,7 @@ mod tests {
             assert_eq!(of(refused, b"x").0, ExportResult::Refused);
         }
         let gone = Unanswered::Failed("x".to_owned());
-        assert_eq!(judge(Signal::Metrics, Err(&gone)).0, ExportResult::Unreachable);
+        assert_eq!(classify(Signal::Metrics, Err(&gone)).0, ExportResult::Unreachable);
     }
 
     #[test]
@@ -267,7 +266,7 @@ mod tests {
             assert!(pause <= most && pause >= most / 2, "{failures}: {pause:?}");
         }
         assert_eq!(pause(1, Some(Duration::from_secs(90))), Duration::from_secs(90));
-        assert_eq!(pause(1, Some(Duration::MAX)), AGAIN_AT_MOST);
+        assert_eq!(pause(1, Some(Duration::MAX)), MAX_RETRY_PAUSE);
         let seen: std::collections::BTreeSet<_> = (0..64).map(|_| pause(9, None)).collect();
         assert!(seen.len() > 1, "not all at the same moment");
     }

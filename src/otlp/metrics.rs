@@ -1,7 +1,7 @@
-//! The metrics of a snapshot as OTLP has them: the same names, labels and values as `/metrics`.
+//! The metrics of a snapshot as OTLP: the names, labels and values of `/metrics`.
 //!
-//! They are made from the snapshot itself. Instruments of an SDK would be a second set of them,
-//! which would have to be kept the same, and could not say that a value is not there.
+//! They are made from the snapshot. Instruments of an SDK would be a second set to keep equal, and
+//! cannot express a missing value.
 
 use std::collections::BTreeMap;
 
@@ -19,66 +19,65 @@ use crate::model::{METRICS, MetricKind, SeriesKey, Source};
 use crate::policy::status::Status;
 use crate::traces::scope;
 
-/// Counters that go on where an earlier run, or the driver, has left them: when they began is not
-/// known.
+/// Counters that an earlier run or the driver began. Their start is unknown.
 pub(super) const OLDER: [&str; 3] =
     ["uma_unclean_boots_total", "uma_reboots_total", "uma_gpu_uncorrected_errors_total"];
 
-/// One value.
 struct Point<'s> {
-    place: usize,
+    position: usize,
     key: &'s SeriesKey,
     value: f64,
 }
 
-/// Makes requests, and knows since when each counter counts.
+/// Makes requests, and tracks the start of each counter.
 pub(super) struct Exporter {
     resource: ResourceAttributesWithSchema,
     scope: InstrumentationScope,
-    /// Places in the table of all metrics, by name.
-    places: BTreeMap<&'static str, usize>,
+    /// Positions in the table of all metrics, by name.
+    positions: BTreeMap<&'static str, usize>,
     runs: BTreeMap<SeriesKey, Run>,
 }
 
-/// A counter that has only grown.
+/// A counter since it last fell.
 #[derive(Clone, Copy)]
 struct Run {
     began: u64,
     last: f64,
 }
 
-/// A request, and how many points it has.
+/// A request, and the number of its points.
 pub(super) type Batch = (ExportMetricsServiceRequest, u64);
 
 impl Exporter {
     pub(super) fn new(resource: ResourceAttributesWithSchema) -> Self {
-        let places = METRICS.iter().enumerate().map(|(place, metric)| (metric.name, place));
+        let positions =
+            METRICS.iter().enumerate().map(|(position, metric)| (metric.name, position));
         Self {
             resource,
             scope: (&scope(), None).into(),
-            places: places.collect(),
+            positions: positions.collect(),
             runs: BTreeMap::new(),
         }
     }
 
-    /// All values that there are now. What is missing, or no number, is left out.
+    /// All current values. Missing values and NaN are omitted.
     pub(super) fn batch(&mut self, status: &Status) -> Batch {
         let now = nanos(status.at.utc);
         let series = status.series.iter().zip(&status.values);
         let mut points: Vec<Point<'_>> = series
             .filter_map(|(key, reading)| {
                 let value = reading.value().filter(|value| !value.is_nan())?;
-                let place = self.places.get(&*key.name).copied().unwrap_or(usize::MAX);
-                Some(Point { place, key, value })
+                let position = self.positions.get(&*key.name).copied().unwrap_or(usize::MAX);
+                Some(Point { position, key, value })
             })
             .collect();
-        points.sort_by(|a, b| (a.place, a.key).cmp(&(b.place, b.key)));
+        points.sort_by(|a, b| (a.position, a.key).cmp(&(b.position, b.key)));
         let mut count = 0;
         let mut metrics = Vec::new();
         let mut runs = std::mem::take(&mut self.runs);
         for family in points.chunk_by(|a, b| name(a) == name(b)) {
             let Some(first) = family.first() else { continue };
-            let known = METRICS.get(first.place);
+            let known = METRICS.get(first.position);
             let made = match known.map(|metric| metric.kind) {
                 Some(MetricKind::Counter) => {
                     let began = |point: &Point<'_>| self.began(status, point, &mut runs);
@@ -102,8 +101,8 @@ impl Exporter {
         (self.request(metrics), count)
     }
 
-    /// When that counter began. One that falls has begun anew since it was seen last; of one that
-    /// has gone nothing is kept.
+    /// The start of a counter. A counter that falls begins anew at the time of its last value.
+    /// Counters that disappear are forgotten.
     fn began(
         &mut self,
         status: &Status,
@@ -140,10 +139,10 @@ impl Exporter {
     }
 }
 
-/// What the kernel counts began with the boot, what this program counts with itself. Of other
-/// counters nobody knows.
+/// Counters of the kernel begin with the boot, those of this program with its start. The start of
+/// others is unknown.
 fn first_began(status: &Status, point: &Point<'_>) -> Option<Timestamp> {
-    let metric = METRICS.get(point.place)?;
+    let metric = METRICS.get(point.position)?;
     match metric.source {
         _ if OLDER.contains(&metric.name) => None,
         Source::Vmstat | Source::Pressure => {
@@ -161,14 +160,14 @@ fn nanos(at: Timestamp) -> u64 {
 /// The metric that a series belongs to: a histogram is several series.
 fn name<'s>(point: &Point<'s>) -> &'s str {
     let full: &str = &point.key.name;
-    match METRICS.get(point.place).map(|metric| metric.kind) {
+    match METRICS.get(point.position).map(|metric| metric.kind) {
         Some(MetricKind::Histogram) => full.rsplit_once('_').map_or(full, |(name, _)| name),
         _ => full,
     }
 }
 
-/// As UCUM writes it, by the end of the name. What has none stays without: "1" would make whoever
-/// keeps it for Prometheus call it a ratio.
+/// The UCUM unit, by the suffix of the name. Without a suffix it is empty: Prometheus would call a
+/// metric with unit "1" a ratio.
 fn unit(name: &str) -> &'static str {
     let base = name.strip_suffix("_total").unwrap_or(name);
     match base.rsplit_once('_').map(|(_, last)| last) {
@@ -212,12 +211,12 @@ fn sum<'f>(points: impl Iterator<Item = (u64, &'f Point<'f>)>, now: u64) -> metr
     })
 }
 
-/// `None` where a part of it is missing.
+/// `None` if a part is missing.
 fn histogram(family: &[Point<'_>], now: u64, status: &Status) -> Option<metric::Data> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a count; whatever is none becomes the nearest one"
+        reason = "a count; any other value saturates"
     )]
     let whole = |value: f64| value as u64;
     let part = |suffix: &str| {

@@ -1,9 +1,9 @@
 //! Telemetry for a collector, by OTLP over HTTP: the metrics of `/metrics`, and each round of a
 //! remedy as a trace.
 //!
-//! All of it happens on a thread of its own, which is there only with `otlp.endpoint`. The loop
-//! hands over what it tells the journal, without waiting. What a collector that is away does not
-//! take is kept within bounds, oldest dropped first, and counted.
+//! It runs on a thread of its own, which exists only with `otlp.endpoint`. The loop hands over its
+//! journal entries without waiting. Undelivered telemetry is bounded: the oldest is dropped first,
+//! and counted.
 
 mod delivery;
 mod metrics;
@@ -26,69 +26,69 @@ use tokio::sync::{mpsc, watch};
 use crate::clients::collector::CollectorPlace;
 use crate::model::{Moment, Signal};
 use crate::policy::status::Status;
-use crate::traces::Told;
+use crate::traces::TraceInput;
 pub use tally::Tally;
 
-/// What waits to be joined to traces; the thread takes it at once, unless it does not run at all.
-const MOST_TOLD: usize = 1024;
+/// Journal entries that wait for the thread.
+const MOST_PENDING: usize = 1024;
 
-/// How it is done.
+/// Settings of the exporter.
 #[derive(Clone, Debug)]
 pub struct OtlpSetup {
-    /// Where it is sent.
+    /// The collector's endpoint.
     pub collector: CollectorPlace,
-    /// What is sent.
+    /// The signals to send.
     pub signals: Vec<Signal>,
-    /// Time between two looks at the metrics.
+    /// Time between two exports of metrics.
     pub interval: Duration,
-    /// How long one request may take.
+    /// Timeout of one request.
     pub timeout: Duration,
-    /// What tells this node from others, beyond the usual.
+    /// Attributes of the resource, in addition to the default ones.
     pub resource: Vec<(String, String)>,
     /// The node's name.
     pub node: String,
-    /// The name of this boot; ids of traces follow from it.
+    /// The boot id, from which trace ids are derived.
     pub boot_id: Arc<str>,
-    /// What the metrics are read from.
+    /// The snapshot that has the metrics.
     pub status: Arc<ArcSwap<Status>>,
     /// The daemon's clock.
     pub clock: fn() -> Moment,
 }
 
-/// The loop's end of it.
+/// The loop's handle of the exporter.
 #[derive(Debug)]
 pub struct Otlp {
-    /// `None`: nothing of it runs, or no traces are wanted.
-    to: Option<mpsc::Sender<Told>>,
+    /// `None` if the exporter is off or exports no traces.
+    to: Option<mpsc::Sender<TraceInput>>,
     tally: Option<Arc<Tally>>,
     end: watch::Sender<bool>,
     ended: Option<Receiver<()>>,
 }
 
 impl Otlp {
-    /// One that does nothing.
+    /// An exporter that is off.
     pub fn off() -> Self {
         let (end, _) = watch::channel(false);
         Self { to: None, tally: None, end, ended: None }
     }
 
-    /// One whose traces go there, without a thread.
+    /// An exporter whose traces go to a channel, without a thread.
     #[cfg(test)]
-    pub(crate) fn told_to(to: mpsc::Sender<Told>) -> Self {
+    pub(crate) fn to_channel(to: mpsc::Sender<TraceInput>) -> Self {
         Self { to: Some(to), ..Self::off() }
     }
 
-    /// Starts the thread; nothing is connected yet.
+    /// Starts the thread, which connects later.
     ///
     /// # Errors
-    /// The thread, or what it waits with, cannot be had.
+    /// The thread or its runtime cannot be created.
     pub fn start(setup: OtlpSetup) -> io::Result<Self> {
         let tally = Arc::new(Tally::default());
-        let (to, told) = mpsc::channel(MOST_TOLD);
+        let (to, inputs) = mpsc::channel(MOST_PENDING);
         let (end, ending) = watch::channel(false);
         let (done, ended) = channel();
         let wants_traces = setup.signals.contains(&Signal::Traces);
-        // Looking up a name may hang, and is the only thing that needs another thread.
+        // Only name resolution needs another thread, and it may hang.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(1)
             .thread_name("otlp-name")
@@ -96,41 +96,41 @@ impl Otlp {
             .build()?;
         let counted = Arc::clone(&tally);
         Builder::new().name("otlp".to_owned()).spawn(move || {
-            runtime.block_on(worker::run(setup, told, ending, counted));
-            // The loop may have gone without waiting.
-            let _gone = done.send(());
+            runtime.block_on(worker::run(setup, inputs, ending, counted));
+            // The loop may have ended without waiting.
+            let _ = done.send(());
             runtime.shutdown_background();
         })?;
         let to = wants_traces.then_some(to);
         Ok(Self { to, tally: Some(tally), end, ended: Some(ended) })
     }
 
-    /// Tells what belongs into a trace; it is made only where somebody wants it.
-    pub fn tell(&self, told: impl FnOnce() -> Told) {
+    /// Hands over an entry for a trace. `input` is called only if traces are exported.
+    pub fn record(&self, input: impl FnOnce() -> TraceInput) {
         let Some(to) = &self.to else { return };
-        if to.try_send(told()).is_err()
+        if to.try_send(input()).is_err()
             && let Some(tally) = &self.tally
         {
             tally.dropped(Signal::Traces, 1);
         }
     }
 
-    /// What it has done so far; `None` where nothing of it runs.
+    /// Counters of the exporter. `None` if it is off.
     pub fn tally(&self) -> Option<&Arc<Tally>> {
         self.tally.as_ref()
     }
 
-    /// The program ends: what is there is sent, once. Nothing is waited for.
+    /// Ends the exporter, which sends its queue once. Does not wait.
     pub fn end(&self) {
         self.end.send_replace(true);
     }
 
-    /// Waits for that; a collector that hangs is left behind.
+    /// Waits for the end of the exporter, at most this long.
     pub fn close(&self, deadline: Duration) {
         if let Some(ended) = &self.ended
             && ended.recv_timeout(deadline).is_err()
         {
-            tracing::warn!("the collector of telemetry (otlp) may lack the last: it is slow");
+            tracing::warn!("otlp flush timed out; the last telemetry may be lost");
         }
     }
 }

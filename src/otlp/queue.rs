@@ -1,4 +1,4 @@
-//! Traces that wait to be sent, the oldest of which make room for new ones.
+//! Traces that wait to be sent. The oldest are dropped for new ones.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,12 @@ use opentelemetry_sdk::trace::SpanData;
 
 use crate::traces::Trace;
 
-/// Roughly the memory that waiting traces may take.
+/// The memory of waiting traces, estimated.
 pub(super) const MOST_BYTES: usize = 2 << 20;
 
-/// Roughly what goes into one request.
+/// The size of one request, estimated.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<(Trace, usize)>,
@@ -22,7 +21,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds one; returns how many spans had to go for it.
+    /// Adds a trace. Returns the number of dropped spans.
     pub(super) fn push(&mut self, trace: Trace) -> usize {
         let bytes = trace.iter().map(weight).sum();
         self.bytes += bytes;
@@ -35,7 +34,7 @@ impl Queue {
         dropped
     }
 
-    /// The oldest traces, as many as one request takes.
+    /// Takes the oldest traces, as many as fit into one request.
     pub(super) fn batch(&mut self) -> Vec<SpanData> {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -49,7 +48,7 @@ impl Queue {
         batch
     }
 
-    /// How many spans wait.
+    /// Waiting spans.
     pub(super) fn spans(&self) -> usize {
         self.spans
     }
@@ -62,15 +61,19 @@ impl Queue {
     }
 }
 
-/// Roughly the memory that a span takes.
+/// The memory of a span, estimated.
 fn weight(span: &SpanData) -> usize {
     let of_attribute = |pair: &opentelemetry::KeyValue| {
         size_of::<opentelemetry::KeyValue>() + pair.key.as_str().len() + pair.value.as_str().len()
     };
     let attributes: usize = span.attributes.iter().map(of_attribute).sum();
-    let told = match &span.status {
+    let description = match &span.status {
         Status::Error { description } => description.len(),
         Status::Unset | Status::Ok => 0,
     };
-    size_of::<SpanData>() + span.name.len() + attributes + told + 128 * span.links.links.len()
+    size_of::<SpanData>()
+        + span.name.len()
+        + attributes
+        + description
+        + 128 * span.links.links.len()
 }

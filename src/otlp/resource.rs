@@ -1,15 +1,15 @@
-//! What tells this node's telemetry from that of others.
+//! The attributes that distinguish this node's telemetry.
 
 use opentelemetry::KeyValue;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::EnvResourceDetector;
 
-/// The name of the service, as other programs that speak OTLP know it.
+/// The standard variable for the service name.
 const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
 
-/// What is usual, then what the environment says (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`),
-/// then what is configured: the later wins.
+/// The default attributes, then those of the environment (`OTEL_RESOURCE_ATTRIBUTES`,
+/// `OTEL_SERVICE_NAME`), then the configured ones. Later ones win.
 pub(super) fn resource(
     node: &str,
     configured: &[(String, String)],

@@ -1,4 +1,4 @@
-//! What was sent, and what was not.
+//! Counters of sent and dropped telemetry.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::model::{ExportResult, Signal};
 /// No success yet.
 const NEVER: i64 = i64::MIN;
 
-/// Counters that both threads see.
+/// Counters that both threads use.
 #[derive(Debug)]
 pub struct Tally {
     exports: [[AtomicU64; ExportResult::ALL.len()]; Signal::ALL.len()],
@@ -28,7 +28,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// A request has ended so.
+    /// Counts a request with this result.
     pub(super) fn exported(&self, signal: Signal, result: ExportResult, utc_ms: i64) {
         if let Some(counter) = self.exports[signal as usize].get(result as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -38,33 +38,33 @@ impl Tally {
         }
     }
 
-    /// So many spans or points were given up.
+    /// Counts dropped spans or points.
     pub(super) fn dropped(&self, signal: Signal, count: u64) {
         self.dropped[signal as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// So many spans wait.
+    /// Sets the number of waiting spans.
     pub(super) fn waiting(&self, spans: usize) {
         self.waiting_spans.store(spans as u64, Ordering::Relaxed);
     }
 
-    /// How many requests have ended so.
+    /// Requests with this result.
     pub fn exports(&self, signal: Signal, result: ExportResult) -> u64 {
         self.exports[signal as usize][result as usize].load(Ordering::Relaxed)
     }
 
-    /// How many spans or points were given up.
+    /// Dropped spans or points.
     pub fn all_dropped(&self, signal: Signal) -> u64 {
         self.dropped[signal as usize].load(Ordering::Relaxed)
     }
 
-    /// When something was last taken, in milliseconds since 1970, if it ever was.
+    /// The time of the last success, in milliseconds since 1970. `None` before the first.
     pub fn last_success_ms(&self, signal: Signal) -> Option<i64> {
         let ms = self.last_success_ms[signal as usize].load(Ordering::Relaxed);
         (ms != NEVER).then_some(ms)
     }
 
-    /// How many spans wait to be sent.
+    /// Spans that wait to be sent.
     pub fn waiting_spans(&self) -> u64 {
         self.waiting_spans.load(Ordering::Relaxed)
     }

@@ -15,7 +15,7 @@ use crate::model::{
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
 use crate::policy::status::Status;
-use crate::traces::{Told, Trace, Tracer};
+use crate::traces::{Trace, TraceInput, Tracer};
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -114,7 +114,7 @@ fn counters_say_since_when_they_count_and_begin_anew_when_they_fall() {
     let first = exporter.batch(&seen(10, [1.0, 100.0, 3.0]));
     assert_eq!(counter(&first, own), (1_000_000, 1.0), "with this process");
     assert_eq!(counter(&first, kernel), (999_500, 100.0), "with the boot");
-    assert_eq!(counter(&first, older), (1_000_010, 3.0), "nobody knows");
+    assert_eq!(counter(&first, older), (1_000_010, 3.0), "unknown");
     let second = exporter.batch(&seen(20, [5.0, 50.0, 3.0]));
     assert_eq!(counter(&second, own), (1_000_000, 5.0));
     assert_eq!(counter(&second, kernel), (1_000_020, 50.0), "it fell");
@@ -138,8 +138,8 @@ fn a_histogram_is_one_and_only_whole() {
     ];
     let batch = exporter().batch(&status(1, &series));
     let sent = metrics(&batch);
-    let (unit, metric::Data::Histogram(told)) = &sent[name] else { panic!("{sent:?}") };
-    let point = &told.data_points[0];
+    let (unit, metric::Data::Histogram(histogram)) = &sent[name] else { panic!("{sent:?}") };
+    let point = &histogram.data_points[0];
     assert_eq!((&**unit, point.count, point.sum), ("s", 9, Some(1.5)));
     assert_eq!(
         (&*point.explicit_bounds, &*point.bucket_counts),
@@ -158,7 +158,7 @@ fn counters_of_unknown_age_are_in_the_table() {
 
 fn trace(id: u64, message: &str) -> Trace {
     let mut tracer = Tracer::new("boot".into());
-    tracer.take(Told::Decision(Decision {
+    tracer.take(TraceInput::Decision(Decision {
         id: DecisionId(id),
         at: at(0),
         rule: RuleId { group: "g".into(), alert: "A".into() },
@@ -174,7 +174,7 @@ fn trace(id: u64, message: &str) -> Trace {
 }
 
 #[test]
-fn the_oldest_traces_make_room_and_are_counted() {
+fn the_oldest_traces_are_dropped_and_counted() {
     let mut queue = Queue::default();
     let spans = trace(0, "").len();
     let mut dropped = 0;

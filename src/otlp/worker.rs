@@ -1,5 +1,4 @@
-//! What the thread does: it joins what it is told to traces, and sends those and the metrics, each
-//! without waiting for the other.
+//! The thread: it joins journal entries to traces, and sends traces and metrics independently.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,29 +13,28 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use super::OtlpSetup;
-use super::delivery::{Delivered, Delivery, FLUSH_TAKES, Standing, spread, until_end};
+use super::delivery::{Delivered, Delivery, DeliveryLog, FLUSH_TAKES, spread, until_end};
 use super::metrics::Exporter;
 use super::queue::Queue;
 use super::resource::resource;
 use super::tally::Tally;
 use crate::clients::collector::Collector;
 use crate::model::Signal;
-use crate::traces::{Told, Trace, Tracer};
+use crate::traces::{Trace, TraceInput, Tracer};
 
-/// How often it is looked for traces that have ended.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// How often finished traces are collected.
+const COLLECT_EVERY: Duration = Duration::from_secs(1);
 
-/// The first metrics follow the start that soon.
+/// The first metrics are sent within this time after the start.
 const FIRST_WITHIN: Duration = Duration::from_secs(2);
 
-/// A message that the collector does not take as often as that keeps others waiting no longer.
-const MOST_TRIES: u32 = 20;
+/// A message that the collector rejects this often is dropped.
+const MOST_ATTEMPTS: u32 = 20;
 
-/// What the tasks of the thread share.
 struct Shared {
     queue: RefCell<Queue>,
     news: Notify,
-    /// Nothing is added to the queue any more.
+    /// No trace is added any more.
     is_complete: Cell<bool>,
     tally: Arc<Tally>,
 }
@@ -53,7 +51,7 @@ impl Shared {
         self.news.notify_one();
     }
 
-    /// The next request, and how many spans it has.
+    /// The next request, and the number of its spans.
     fn next(&self, resource: &ResourceAttributesWithSchema) -> Option<(Bytes, u64)> {
         let spans = self.queue.borrow_mut().batch();
         self.tally.waiting(self.queue.borrow().spans());
@@ -64,10 +62,10 @@ impl Shared {
     }
 }
 
-/// Runs until it is told that the program ends.
+/// Runs until the program ends.
 pub(super) async fn run(
     setup: OtlpSetup,
-    told: mpsc::Receiver<Told>,
+    inputs: mpsc::Receiver<TraceInput>,
     ending: watch::Receiver<bool>,
     tally: Arc<Tally>,
 ) {
@@ -84,7 +82,7 @@ pub(super) async fn run(
         tally: Arc::clone(&tally),
         clock: setup.clock,
         ending: ending.clone(),
-        standing: Standing::default(),
+        log: DeliveryLog::default(),
     };
     let wants = |signal| setup.signals.contains(&signal);
     let metrics = async {
@@ -97,35 +95,35 @@ pub(super) async fn run(
             send_traces(&setup, &shared, delivery(Signal::Traces)).await;
         }
     };
-    tokio::join!(follow(&setup, &shared, told, ending.clone()), metrics, traces);
+    tokio::join!(collect(&setup, &shared, inputs, ending.clone()), metrics, traces);
 }
 
-/// Whether the program ends before that time is over.
+/// Whether the program ends within this time.
 async fn ends_within(time: Duration, ending: &mut watch::Receiver<bool>) -> bool {
     timeout(time, until_end(ending)).await.is_ok()
 }
 
-async fn follow(
+async fn collect(
     setup: &OtlpSetup,
     shared: &Shared,
-    mut told: mpsc::Receiver<Told>,
+    mut inputs: mpsc::Receiver<TraceInput>,
     mut ending: watch::Receiver<bool>,
 ) {
     let mut tracer = Tracer::new(Arc::clone(&setup.boot_id));
-    let mut looks = tokio::time::interval(LOOKS_EVERY);
+    let mut ticks = tokio::time::interval(COLLECT_EVERY);
     loop {
         tokio::select! {
-            told = told.recv() => match told {
-                Some(told) => tracer.take(told),
+            input = inputs.recv() => match input {
+                Some(input) => tracer.take(input),
                 None => break,
             },
-            _ = looks.tick() => shared.push(tracer.ended((setup.clock)())),
+            _ = ticks.tick() => shared.push(tracer.ended((setup.clock)())),
             () = until_end(&mut ending) => break,
         }
     }
-    // What was told right before the end is part of it.
-    while let Ok(told) = told.try_recv() {
-        tracer.take(told);
+    // Entries right before the end belong to it.
+    while let Ok(input) = inputs.try_recv() {
+        tracer.take(input);
     }
     shared.push(tracer.end());
     shared.is_complete.set(true);
@@ -139,7 +137,7 @@ async fn send_metrics(setup: &OtlpSetup, mut delivery: Delivery) {
     loop {
         let ends = ends_within(pause, &mut ending).await;
         let (message, points) = {
-            // Let go of before anything is waited for: the loop draws the next picture in it.
+            // Dropped before any wait: the loop writes the next snapshot into it.
             let status = setup.status.load_full();
             let (request, points) = exporter.batch(&status);
             (Bytes::from(request.encode_to_vec()), points)
@@ -149,10 +147,10 @@ async fn send_metrics(setup: &OtlpSetup, mut delivery: Delivery) {
             return;
         }
         pause = match delivered {
-            Delivered::Taken => setup.interval,
-            Delivered::GivenUp(pause) => setup.interval.max(pause),
-            Delivered::Again(pause) => {
-                // The next picture says it all again.
+            Delivered::Accepted => setup.interval,
+            Delivered::Dropped(pause) => setup.interval.max(pause),
+            Delivered::RetryIn(pause) => {
+                // The next snapshot has the same series.
                 delivery.tally.dropped(Signal::Metrics, points);
                 setup.interval.max(pause)
             }
@@ -172,28 +170,28 @@ async fn send_traces(setup: &OtlpSetup, shared: &Shared, mut delivery: Delivery)
     }
     let flush = async {
         while let Some((message, spans)) = shared.next(&resource) {
-            if delivery.deliver(message, spans).await != Delivered::Taken {
+            if delivery.deliver(message, spans).await != Delivered::Accepted {
                 break;
             }
         }
     };
-    // Whoever waits for this waits no longer.
-    let _too_slow = timeout(FLUSH_TAKES, flush).await;
+    // The end of the program waits no longer than this.
+    let _ = timeout(FLUSH_TAKES, flush).await;
 }
 
-/// Until it is taken, or of no use any more. When the program ends it is tried once more.
+/// Sends until the message is accepted or given up. At the end of the program it is tried once.
 async fn send_one(shared: &Shared, delivery: &mut Delivery, message: Bytes, spans: u64) {
     let mut ending = delivery.ending.clone();
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MOST_ATTEMPTS {
         let is_last = *ending.borrow();
         match delivery.deliver(message.clone(), spans).await {
-            Delivered::Taken => return,
-            Delivered::GivenUp(pause) => {
+            Delivered::Accepted => return,
+            Delivered::Dropped(pause) => {
                 ends_within(pause, &mut ending).await;
                 return;
             }
-            Delivered::Again(_) if is_last => break,
-            Delivered::Again(pause) => {
+            Delivered::RetryIn(_) if is_last => break,
+            Delivered::RetryIn(pause) => {
                 ends_within(pause, &mut ending).await;
             }
         }

@@ -1,18 +1,18 @@
-//! Ids that follow from what they stand for.
+//! Trace and span ids, derived from what they identify.
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 use sha2::{Digest as _, Sha256};
 
 use crate::model::DecisionId;
 
-/// The ids of a round: of its trace, of its root, and of whatever else is in it.
+/// The ids of a round: of its trace, its root and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ids {
     trace: TraceId,
 }
 
 impl Ids {
-    /// Of the round that began in that boot with that decision.
+    /// The round that began in this boot with this decision.
     pub(super) fn of_round(boot_id: &str, first: DecisionId) -> Self {
         let digest = Sha256::new()
             .chain_update(boot_id.as_bytes())
@@ -22,17 +22,16 @@ impl Ids {
         Self { trace: TraceId::from_bytes(beginning(&digest)) }
     }
 
-    /// Of its root.
     pub(super) fn root(&self) -> SpanContext {
         self.part("round", "")
     }
 
-    /// Of what a decision has brought about: `decision`, `step`, `aim`.
+    /// A span of a decision: `decision`, `step`, `aim`.
     pub(super) fn of_decision(&self, part: &str, decision: DecisionId) -> SpanContext {
         self.part(part, &decision.to_string())
     }
 
-    /// Of something that has a name among its like.
+    /// A part that has a name among its kind.
     pub(super) fn part(&self, part: &str, name: &str) -> SpanContext {
         let digest = Sha256::new()
             .chain_update(self.trace.to_bytes())

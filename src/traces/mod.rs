@@ -1,12 +1,12 @@
-//! Remedies as traces: what the journal is told, joined to one trace for each round of a remedy.
+//! Remedies as traces: entries of the journal, joined to one trace for each round of a remedy.
 //!
-//! A trace has a root for the round; below it the kernel event that the rule reads, if it reads
-//! any, the alert while it was pending, and each decision. Below a decision to act are its step,
-//! from when the action began to its outcome, and its aim, from there to when the signals were
-//! measured again. A round is told once it has ended.
+//! A trace has a root for the round. Below it are the kernel event that the rule reads, the alert
+//! while it was pending, and each decision. A decision to act has a step, from the start of the
+//! action to its outcome, and an aim, from the outcome to the next measurement. A round is finished
+//! once it has ended.
 //!
-//! Ids follow from the boot and the first decision, so that what is told twice is the same span
-//! twice, and what comes after a round was told still finds its place in it.
+//! Ids are derived from the boot and the first decision. A round that is recorded twice gives the
+//! same spans, and a late outcome finds its trace.
 
 mod ids;
 mod round;
@@ -29,57 +29,55 @@ use round::{Ending, Round};
 
 pub use spans::scope;
 
-/// Rules that are known at once; of others nothing is told.
+/// Rules that are tracked at once. Further rules get no traces.
 const MOST_RULES: usize = 1024;
 
-/// Alerts of one rule that a trace tells of.
+/// Alerts of one rule in a trace.
 const MOST_ALERTS: usize = 8;
 
-/// Acts that were told without an end, and whose end may still come.
+/// Acts whose traces are finished, and whose outcome or assessment may still come.
 const MOST_UNENDED: usize = 64;
 
-/// An older event is none that made a rule fire.
+/// An older event did not make the rule fire.
 const EVENT_COUNTS_FOR: Duration = Duration::from_secs(600);
 
-/// What was seen, decided or done.
+/// An entry of the journal that belongs to a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
-    /// Something happened.
+pub enum TraceInput {
+    /// A kernel fault, or an event of the program.
     Event(Event),
-    /// An alert changed its state.
+    /// A change of an alert's state.
     Alert(AlertChange),
-    /// A decision.
+    /// A decision to act or to hold.
     Decision(Decision),
-    /// How an action ended.
+    /// The end of an action.
     Outcome(Outcome),
-    /// Whether it helped.
+    /// The measurement after an action.
     Assessment(Assessment),
 }
 
-/// The spans of one round, the root first; or what came after it was told.
+/// The spans of one round, the root first; or a late span of a finished round.
 pub type Trace = Vec<SpanData>;
 
-/// Joins what it is told to traces.
+/// Joins its inputs to traces.
 #[derive(Debug)]
 pub struct Tracer {
     boot_id: Arc<str>,
-    rules: BTreeMap<RuleId, Known>,
+    rules: BTreeMap<RuleId, RuleTrace>,
     /// The latest of each kind.
     events: BTreeMap<&'static str, Event>,
     unended: VecDeque<Unended>,
     finished: Vec<Trace>,
 }
 
-/// What is known of a rule.
 #[derive(Debug, Default)]
-struct Known {
+struct RuleTrace {
     alerts: Vec<Alert>,
     round: Option<Round>,
     /// The round before, of the same alert.
     previous: Option<Ids>,
 }
 
-/// One alert of a rule.
 #[derive(Clone, Debug, PartialEq)]
 struct Alert {
     labels: BTreeMap<Arc<str>, Arc<str>>,
@@ -89,7 +87,7 @@ struct Alert {
     firing: Option<Moment>,
 }
 
-/// An act that was told without its end.
+/// An act whose trace was finished without its end.
 #[derive(Debug)]
 struct Unended {
     decision: DecisionId,
@@ -97,7 +95,7 @@ struct Unended {
 }
 
 impl Tracer {
-    /// One that knows nothing yet.
+    /// An empty tracer.
     pub fn new(boot_id: Arc<str>) -> Self {
         Self {
             boot_id,
@@ -108,22 +106,22 @@ impl Tracer {
         }
     }
 
-    /// Takes in what was told.
-    pub fn take(&mut self, told: Told) {
-        match told {
-            Told::Event(event) => {
+    /// Adds an input.
+    pub fn take(&mut self, input: TraceInput) {
+        match input {
+            TraceInput::Event(event) => {
                 self.events.insert(event.kind.kind(), event);
             }
-            Told::Alert(change) => self.alert(change),
-            Told::Decision(decision) => self.decision(decision),
-            Told::Outcome(outcome) => self.outcome(outcome),
-            Told::Assessment(assessment) => self.assessment(assessment),
+            TraceInput::Alert(change) => self.alert(change),
+            TraceInput::Decision(decision) => self.decision(decision),
+            TraceInput::Outcome(outcome) => self.outcome(outcome),
+            TraceInput::Assessment(assessment) => self.assessment(assessment),
         }
     }
 
-    /// The traces that have ended by now.
+    /// Takes the finished traces.
     pub fn ended(&mut self, now: Moment) -> Vec<Trace> {
-        let due = |(rule, known): (&RuleId, &Known)| {
+        let due = |(rule, known): (&RuleId, &RuleTrace)| {
             let round = known.round.as_ref()?;
             let fires = known.alerts.iter().any(|alert| alert.firing.is_some());
             round.is_due(now.uptime, fires).then(|| rule.clone())
@@ -136,7 +134,7 @@ impl Tracer {
         std::mem::take(&mut self.finished)
     }
 
-    /// The program ends: what is open is told as far as it has come.
+    /// Takes all traces at the end of the program, unfinished rounds too.
     pub fn end(&mut self) -> Vec<Trace> {
         let open: Vec<RuleId> = self.rules.keys().cloned().collect();
         for rule in open {
@@ -145,8 +143,8 @@ impl Tracer {
         std::mem::take(&mut self.finished)
     }
 
-    /// What is known of that rule, unless too many are known.
-    fn known(&mut self, rule: &RuleId) -> Option<&mut Known> {
+    /// The state of a rule. `None` if too many rules are tracked.
+    fn known(&mut self, rule: &RuleId) -> Option<&mut RuleTrace> {
         if self.rules.len() >= MOST_RULES && !self.rules.contains_key(rule) {
             return None;
         }
@@ -158,10 +156,10 @@ impl Tracer {
             return;
         }
         let Some(known) = self.known(&change.rule) else { return };
-        let place = known.alerts.iter().position(|alert| alert.labels == change.labels);
+        let index = known.alerts.iter().position(|alert| alert.labels == change.labels);
         if change.to == AlertState::Inactive {
-            if let Some(place) = place {
-                known.alerts.remove(place);
+            if let Some(index) = index {
+                known.alerts.remove(index);
             }
             if known.alerts.iter().all(|alert| alert.firing.is_none()) {
                 known.previous = None;
@@ -171,8 +169,8 @@ impl Tracer {
             }
             return;
         }
-        let place = match place {
-            Some(place) => place,
+        let index = match index {
+            Some(index) => index,
             None if known.alerts.len() >= MOST_ALERTS => return,
             None => {
                 let labels = change.labels.clone();
@@ -187,7 +185,7 @@ impl Tracer {
                 known.alerts.len() - 1
             }
         };
-        let Some(alert) = known.alerts.get_mut(place) else { return };
+        let Some(alert) = known.alerts.get_mut(index) else { return };
         alert.value = change.value;
         alert.summary = change.annotations.get("summary").cloned();
         match change.to {
@@ -209,7 +207,7 @@ impl Tracer {
         let Some(known) = self.rules.get_mut(&rule) else { return };
         let (alerts, previous) = (&known.alerts, &mut known.previous);
         let round = known.round.get_or_insert_with(|| {
-            // The alert is told once, with the first round that it brought about.
+            // The alert is in the trace of the first round alone.
             let alerts = if previous.is_none() { alerts.clone() } else { Vec::new() };
             Round::new(ids, decision.at, alerts, previous.take())
         });
@@ -261,7 +259,7 @@ impl Tracer {
     }
 }
 
-/// The kinds of events that the values that led to a decision are about.
+/// The kinds of the events whose counters are evidence of a decision.
 fn read_events(decision: &Decision) -> Vec<&str> {
     let series = decision.because.iter().map(|evidence| &*evidence.series);
     let mut kinds: Vec<&str> = series.filter_map(read_event).collect();

@@ -1,4 +1,4 @@
-//! One round of a remedy, as far as it has come.
+//! One round of a remedy.
 
 use std::time::Duration;
 
@@ -8,37 +8,35 @@ use crate::model::{
     Action, Assessment, Decision, DecisionId, Event, HoldReason, Moment, Outcome, Verdict,
 };
 
-/// A round with more decisions goes on in another trace.
+/// A round with more decisions continues in another trace.
 const MOST_DECISIONS: usize = 32;
 
-/// Kinds of events that one round tells of.
+/// Kinds of events in one trace.
 const MOST_EVENTS: usize = 4;
 
-/// After this an action without an outcome is told as one whose end is unknown. The policy takes it
-/// for lost by then.
+/// An action without an outcome has an unknown end after this time. The policy treats it as lost by
+/// then.
 const OUTCOME_LOST_AFTER: Duration = Duration::from_secs(900);
 
-/// How long the signals may take to be measured after an action.
+/// The longest time from an action to the measurement after it.
 const MEASURED_WITHIN: Duration = Duration::from_secs(60);
 
-/// And how long an engine that was started may take to be ready, or to die.
+/// The longest time for a started engine to be ready, or to die.
 const STARTED_WITHIN: Duration = Duration::from_secs(1800);
 
-/// When nothing has been told for that long of a round that has come to a result, or has not, it is
-/// told itself.
+/// A round is finished after this time without a new entry: with a result, and without.
 const RESTS: Duration = Duration::from_secs(5);
 const RESTS_UNCONCLUDED: Duration = Duration::from_secs(60);
 
-/// Why a round is told.
+/// Why a round is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Nothing more comes.
+    /// No further entries.
     Rest,
     /// The program ends.
     Cut,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Round {
     ids: Ids,
@@ -46,14 +44,13 @@ pub(super) struct Round {
     pub(super) alerts: Vec<Alert>,
     pub(super) events: Vec<Event>,
     pub(super) acts: Vec<Act>,
-    /// The round before, of the same alert.
+    /// The previous round of the same alert.
     pub(super) previous: Option<Ids>,
-    /// When the last of it was told.
+    /// The time of the last entry.
     pub(super) last: Moment,
     alert_ended: bool,
 }
 
-/// A decision, and what came of it.
 #[derive(Debug)]
 pub(super) struct Act {
     pub(super) decision: Decision,
@@ -66,7 +63,7 @@ impl Act {
         self.decision.verdict == Verdict::Act
     }
 
-    /// Whether something may still come of it.
+    /// Whether an outcome or assessment is still expected.
     fn is_awaited(&self, now: Duration) -> bool {
         let passed = |since: Moment| now.saturating_sub(since.uptime);
         match (&self.outcome, &self.assessment) {
@@ -80,16 +77,16 @@ impl Act {
         }
     }
 
-    /// Whether it leaves nothing to try: it helped, nobody can tell, or nothing was done.
+    /// Whether nothing is left to try: it helped, its effect is unknown, or nothing was done.
     fn concludes(&self) -> bool {
         let unbegun = self.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_begun());
-        let judged = self.assessment.as_ref().is_some_and(|seen| seen.aim_met != Some(false));
+        let assessed = self.assessment.as_ref().is_some_and(|seen| seen.aim_met != Some(false));
         let exhausted = self.decision.verdict == Verdict::Hold(HoldReason::StepsExhausted);
-        unbegun || judged || exhausted
+        unbegun || assessed || exhausted
     }
 }
 
-/// What is scheduled, undone or set for a while is not judged by itself.
+/// Scheduled, undone and temporary actions are not assessed by themselves.
 fn measured_within(action: &Action) -> Duration {
     match action {
         Action::Reboot(_) | Action::Undo { .. } => Duration::ZERO,
@@ -100,7 +97,7 @@ fn measured_within(action: &Action) -> Duration {
 }
 
 impl Round {
-    /// One that begins now.
+    /// A round that begins now.
     pub(super) fn new(ids: Ids, began: Moment, alerts: Vec<Alert>, previous: Option<Ids>) -> Self {
         Self {
             ids,
@@ -118,7 +115,7 @@ impl Round {
         &self.ids
     }
 
-    /// The rule reads that event.
+    /// Adds an event that the rule reads.
     pub(super) fn made_by(&mut self, event: &Event) {
         let is_known = self.events.iter().any(|known| known.kind.kind() == event.kind.kind());
         if !is_known && self.events.len() < MOST_EVENTS {
@@ -132,14 +129,14 @@ impl Round {
         self.acts.push(Act { decision, outcome: None, assessment: None });
     }
 
-    /// The act of that decision, of which something is told now.
+    /// The act of a decision, which gets an entry now.
     pub(super) fn act(&mut self, id: DecisionId, now: Moment) -> Option<&mut Act> {
         let act = self.acts.iter_mut().find(|act| act.decision.id == id)?;
         self.last = self.last.max(now);
         Some(act)
     }
 
-    /// No alert of the rule fires any more.
+    /// No alert of the rule is firing.
     pub(super) fn alert_ended(&mut self, at: Moment) {
         self.last = self.last.max(at);
         self.alert_ended = true;
@@ -149,13 +146,13 @@ impl Round {
         self.acts.len() >= MOST_DECISIONS
     }
 
-    /// Whether what was tried last has come to a result: another act is another round.
+    /// Whether the last act has a result. A further act begins another round.
     pub(super) fn is_concluded(&self) -> bool {
         let since_act = self.acts.iter().rposition(Act::is_act);
-        since_act.is_some_and(|place| self.acts[place..].iter().any(Act::concludes))
+        since_act.is_some_and(|index| self.acts[index..].iter().any(Act::concludes))
     }
 
-    /// Whether it is time to tell it.
+    /// Whether the round is finished.
     pub(super) fn is_due(&self, now: Duration, alert_fires: bool) -> bool {
         if self.acts.iter().any(|act| act.is_awaited(now)) {
             return false;
@@ -167,7 +164,7 @@ impl Round {
         }
     }
 
-    /// Acts of which something may still be told.
+    /// Acts whose outcome or assessment may still come.
     pub(super) fn unended(&self) -> impl Iterator<Item = DecisionId> + '_ {
         let acts = self.acts.iter().filter(|act| act.is_act());
         let unended = acts.filter(|act| match &act.outcome {

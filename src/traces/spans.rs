@@ -15,10 +15,10 @@ use crate::model::{
 /// No text is longer, in bytes.
 const LONGEST_TEXT: usize = 1024;
 
-/// Labels of an alert that are told.
+/// Labels of an alert in its span.
 const MOST_LABELS: usize = 16;
 
-/// A span that begins and ends then; below the root, unless it is that.
+/// A span with no parent becomes a child of the root, unless it is the root.
 fn span(
     context: SpanContext,
     parent: SpanId,
@@ -44,7 +44,7 @@ fn span(
     }
 }
 
-/// Who tells it.
+/// The instrumentation scope: this program and its version.
 pub fn scope() -> InstrumentationScope {
     InstrumentationScope::builder("umawarden").with_version(env!("CARGO_PKG_VERSION")).build()
 }
@@ -61,7 +61,7 @@ fn number(key: &'static str, value: u64) -> KeyValue {
     KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// The values by their series; those that there are none of, by name: they are not 0.
+/// Values by their series. Missing values are listed by name, since they are not 0.
 fn values<'e>(prefix: &'e str, evidence: &'e [Evidence]) -> impl Iterator<Item = KeyValue> {
     let known = evidence.iter().filter_map(move |one| {
         let value = one.value.value()?;
@@ -80,7 +80,7 @@ fn values<'e>(prefix: &'e str, evidence: &'e [Evidence]) -> impl Iterator<Item =
     known.chain(missing)
 }
 
-/// The round as a trace, its root first.
+/// The trace of a round, its root first.
 pub(super) fn of_round(round: &Round, rule: &RuleId, boot_id: &str, ending: Ending) -> Trace {
     let root = round.ids().root();
     let below = |mut spans: Vec<SpanData>| {
@@ -92,7 +92,7 @@ pub(super) fn of_round(round: &Round, rule: &RuleId, boot_id: &str, ending: Endi
     let mut spans = Vec::new();
     spans.extend(round.events.iter().map(|event| of_event(round.ids(), event)));
     spans.extend(
-        round.alerts.iter().enumerate().map(|(place, alert)| of_alert(round, rule, place, alert)),
+        round.alerts.iter().enumerate().map(|(index, alert)| of_alert(round, rule, index, alert)),
     );
     for act in &round.acts {
         spans.extend(of_act(round, act, ending));
@@ -127,7 +127,7 @@ fn mode(act: &Act) -> KeyValue {
     KeyValue::new("umawarden.mode", act.decision.mode.name())
 }
 
-/// What has come of the round, by what was tried last.
+/// The result of a round, by its last act.
 fn result(round: &Round, ending: Ending) -> (&'static str, Status) {
     let mut acts = round.acts.iter().rev().filter(|act| act.decision.verdict == Verdict::Act);
     let Some(act) = acts.next() else { return ("held", Status::Unset) };
@@ -149,7 +149,7 @@ fn result(round: &Round, ending: Ending) -> (&'static str, Status) {
     }
 }
 
-/// What failed, as a status; what did not is for the aim to say.
+/// A failure as a status. Of what did not fail, the aim has the status.
 fn error(result: &OutcomeResult) -> Status {
     match result {
         OutcomeResult::Done => Status::Ok,
@@ -158,9 +158,7 @@ fn error(result: &OutcomeResult) -> Status {
             let why: String = why.chars().take(LONGEST_TEXT / 4).collect();
             Status::error(why)
         }
-        OutcomeResult::TimedOut => {
-            Status::error("it had not ended in time; it may still be going on")
-        }
+        OutcomeResult::TimedOut => Status::error("timed out; the action may still be running"),
     }
 }
 
@@ -171,13 +169,13 @@ fn of_event(ids: &Ids, event: &Event) -> SpanData {
     attributes.extend(event.seq.map(|seq| number("umawarden.event.seq", seq)));
     let detail = serde_json::to_string(&event.kind).unwrap_or_default();
     attributes.push(text("umawarden.event.detail", &detail));
-    // An event without a time is none that is told: see `is_recent`.
+    // Only events with a time are in a trace: see `is_recent`.
     let at = event.utc.unwrap_or_default();
     let context = ids.part("event", &format!("{kind} {seq}"));
     span(context, SpanId::INVALID, format!("event {kind}"), (at, at), attributes)
 }
 
-fn of_alert(round: &Round, rule: &RuleId, place: usize, alert: &Alert) -> SpanData {
+fn of_alert(round: &Round, rule: &RuleId, index: usize, alert: &Alert) -> SpanData {
     let mut attributes = Vec::new();
     attributes.extend(alert.value.value().map(|v| KeyValue::new("umawarden.alert.value", v)));
     attributes.extend(alert.summary.as_deref().map(|s| text("umawarden.alert.summary", s)));
@@ -187,7 +185,7 @@ fn of_alert(round: &Round, rule: &RuleId, place: usize, alert: &Alert) -> SpanDa
     attributes.push(text("umawarden.alert.state", state));
     let begins = alert.pending.or(alert.firing).map_or(round.began.utc, |at| at.utc);
     let ends = alert.firing.map_or(round.began.utc, |at| at.utc);
-    let context = round.ids().part("alert", &place.to_string());
+    let context = round.ids().part("alert", &index.to_string());
     span(context, SpanId::INVALID, format!("alert {}", rule.alert), (begins, ends), attributes)
 }
 
@@ -221,8 +219,8 @@ fn ended(act: &Act) -> Moment {
     act.outcome.as_ref().map_or(act.decision.at, |outcome| outcome.ended)
 }
 
-/// From when the action began to its outcome. One whose outcome has not come ends where the round
-/// was last heard of, and says that its end is unknown.
+/// From the start of the action to its outcome. An act without an outcome ends with the last entry
+/// of its round, and its outcome is unknown.
 fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
     let decision = &act.decision;
     let parameters = serde_json::to_string(&decision.action).unwrap_or_default();
@@ -238,8 +236,8 @@ fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
     let parent = round.ids().of_decision("decision", decision.id).span_id();
     let Some(outcome) = &act.outcome else {
         let why = match ending {
-            Ending::Rest => "no outcome has come",
-            Ending::Cut => "the program has ended before it came",
+            Ending::Rest => "no outcome was recorded",
+            Ending::Cut => "the program ended before the outcome",
         };
         attributes.push(text("umawarden.outcome", "unknown"));
         attributes.push(text("umawarden.outcome.detail", why));
@@ -267,15 +265,15 @@ fn of_outcome(outcome: &Outcome) -> Vec<KeyValue> {
     attributes
 }
 
-/// From the outcome to when the signals were measured again.
+/// From the outcome to the measurement after it.
 fn aim(ids: &Ids, seen: &Assessment, since: Moment) -> SpanData {
-    let (told, status) = match seen.aim_met {
+    let (result, status) = match seen.aim_met {
         Some(true) => ("met", Status::Ok),
         Some(false) => ("missed", Status::error("the aim is still missed")),
         None => ("unknown", Status::Unset),
     };
     let mut attributes =
-        vec![text("umawarden.aim", told), KeyValue::new("umawarden.aim.of_rule", seen.has_aim)];
+        vec![text("umawarden.aim", result), KeyValue::new("umawarden.aim.of_rule", seen.has_aim)];
     attributes.extend(seen.died_in.map(|phase| text("umawarden.died_in", phase.name())));
     attributes.extend(values("before", &seen.before));
     attributes.extend(values("after", &seen.after));
@@ -287,7 +285,7 @@ fn aim(ids: &Ids, seen: &Assessment, since: Moment) -> SpanData {
     aim
 }
 
-/// An outcome that came after its round was told.
+/// An outcome after the trace of its round was finished.
 pub(super) fn late_step(ids: &Ids, outcome: &Outcome) -> SpanData {
     let mut attributes = vec![text("umawarden.action", &outcome.action)];
     attributes.extend(of_outcome(outcome));
@@ -300,7 +298,7 @@ pub(super) fn late_step(ids: &Ids, outcome: &Outcome) -> SpanData {
     step
 }
 
-/// A judgement that came after its round was told.
+/// An assessment after the trace of its round was finished.
 pub(super) fn late_aim(ids: &Ids, assessment: &Assessment) -> SpanData {
     aim(ids, assessment, assessment.at)
 }

@@ -18,8 +18,8 @@ fn rule() -> RuleId {
     RuleId { group: "g".into(), alert: "Low".into() }
 }
 
-fn change(seconds: u64, from: AlertState, to: AlertState) -> Told {
-    Told::Alert(AlertChange {
+fn change(seconds: u64, from: AlertState, to: AlertState) -> TraceInput {
+    TraceInput::Alert(AlertChange {
         at: at(seconds),
         rule: rule(),
         labels: BTreeMap::from([("severity".into(), "warning".into())]),
@@ -57,8 +57,8 @@ fn decision(id: u64, seconds: u64, step: usize, verdict: Verdict) -> Decision {
     }
 }
 
-fn outcome(id: u64, seconds: u64, result: OutcomeResult) -> Told {
-    Told::Outcome(Outcome {
+fn outcome(id: u64, seconds: u64, result: OutcomeResult) -> TraceInput {
+    TraceInput::Outcome(Outcome {
         decision: DecisionId(id),
         action: "drop_caches".to_owned(),
         result,
@@ -68,8 +68,8 @@ fn outcome(id: u64, seconds: u64, result: OutcomeResult) -> Told {
     })
 }
 
-fn assessment(id: u64, seconds: u64, aim_met: Option<bool>) -> Told {
-    Told::Assessment(Assessment {
+fn assessment(id: u64, seconds: u64, aim_met: Option<bool>) -> TraceInput {
+    TraceInput::Assessment(Assessment {
         decision: DecisionId(id),
         at: at(seconds),
         aim_met,
@@ -108,7 +108,7 @@ fn shape(trace: &Trace) -> Vec<String> {
     shape
 }
 
-fn told<'t>(trace: &'t Trace, span: &str, key: &str) -> Option<&'t Value> {
+fn attribute<'t>(trace: &'t Trace, span: &str, key: &str) -> Option<&'t Value> {
     let span = trace.iter().find(|one| one.name == span).unwrap();
     span.attributes.iter().find(|pair| pair.key.as_str() == key).map(|pair| &pair.value)
 }
@@ -117,16 +117,20 @@ fn told<'t>(trace: &'t Trace, span: &str, key: &str) -> Option<&'t Value> {
 fn a_round_is_one_trace_from_the_event_to_whether_it_helped() {
     let mut tracer = tracer();
     let kind = KernelEvent::UvmFatal;
-    tracer.take(Told::Event(Event { kind: kind.into(), utc: Some(at(6).utc), seq: Some(77) }));
+    tracer.take(TraceInput::Event(Event {
+        kind: kind.into(),
+        utc: Some(at(6).utc),
+        seq: Some(77),
+    }));
     fires(&mut tracer, 10);
     let mut first = decision(1, 10, 0, Verdict::Act);
     let name = KernelEvent::UvmFatal;
     let series = format!("uma_kernel_events_total{{event=\"{}\"}}", name.kind());
     first.because.push(evidence(&series, Reading::Value(1.0)));
-    tracer.take(Told::Decision(first));
+    tracer.take(TraceInput::Decision(first));
     tracer.take(outcome(1, 12, OutcomeResult::Done));
     tracer.take(assessment(1, 13, Some(false)));
-    tracer.take(Told::Decision(decision(2, 13, 1, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(2, 13, 1, Verdict::Act)));
     tracer.take(outcome(2, 15, OutcomeResult::Failed("no such file".to_owned())));
     assert!(tracer.ended(at(40)).is_empty(), "its effect is still to be measured");
     tracer.take(assessment(2, 41, Some(true)));
@@ -145,31 +149,34 @@ fn a_round_is_one_trace_from_the_event_to_whether_it_helped() {
         "aim < decision act",
     ];
     assert_eq!(shape(trace), expected);
-    assert_eq!(told(trace, "remedy Low", "umawarden.result"), Some(&"met".into()));
+    assert_eq!(attribute(trace, "remedy Low", "umawarden.result"), Some(&"met".into()));
     assert_eq!(trace[0].status, Status::Ok);
     assert_eq!(trace[0].start_time, at(6).utc.into(), "it begins with the event");
     assert_eq!(trace[0].end_time, at(41).utc.into(), "and ends with the last that was seen");
-    assert_eq!(told(trace, "decision act", "because.uma_memory_free_bytes"), Some(&5.0.into()));
+    assert_eq!(
+        attribute(trace, "decision act", "because.uma_memory_free_bytes"),
+        Some(&5.0.into())
+    );
     let unknown = "uma_memory_cma_free_bytes unsupported".into();
-    assert_eq!(told(trace, "decision act", "because.unknown"), Some(&unknown));
-    assert_eq!(told(trace, "aim", "after.uma_memory_free_bytes"), Some(&9.0.into()));
-    assert_eq!(told(trace, "event uvm_fatal", "umawarden.event.seq"), Some(&77.into()));
-    assert_eq!(told(trace, "alert Low", "label.severity"), Some(&"warning".into()));
+    assert_eq!(attribute(trace, "decision act", "because.unknown"), Some(&unknown));
+    assert_eq!(attribute(trace, "aim", "after.uma_memory_free_bytes"), Some(&9.0.into()));
+    assert_eq!(attribute(trace, "event uvm_fatal", "umawarden.event.seq"), Some(&77.into()));
+    assert_eq!(attribute(trace, "alert Low", "label.severity"), Some(&"warning".into()));
     assert_eq!(trace[4].start_time, at(11).utc.into(), "the action took a second");
     assert_eq!(trace[7].status, Status::error("no such file"));
-    assert!(tracer.ended(at(4000)).is_empty(), "nothing is told twice");
+    assert!(tracer.ended(at(4000)).is_empty(), "no trace comes twice");
 }
 
 #[test]
-fn what_holds_back_is_told_too_and_the_next_round_knows_the_one_before() {
+fn holds_are_in_the_trace_and_the_next_round_links_to_the_previous() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
     let mut would = decision(1, 10, 0, Verdict::Act);
     would.mode = Mode::Observe;
-    tracer.take(Told::Decision(would));
+    tracer.take(TraceInput::Decision(would));
     tracer.take(outcome(1, 10, OutcomeResult::Skipped));
-    tracer.take(Told::Decision(decision(2, 11, 0, Verdict::Hold(HoldReason::Cooldown))));
-    tracer.take(Told::Decision(decision(3, 300, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(2, 11, 0, Verdict::Hold(HoldReason::Cooldown))));
+    tracer.take(TraceInput::Decision(decision(3, 300, 0, Verdict::Act)));
     let first = tracer.ended(at(300)).remove(0);
     assert_eq!(
         shape(&first)[2..],
@@ -179,12 +186,12 @@ fn what_holds_back_is_told_too_and_the_next_round_knows_the_one_before() {
             "decision hold < remedy Low",
         ]
     );
-    assert_eq!(told(&first, "remedy Low", "umawarden.result"), Some(&"skipped".into()));
-    assert_eq!(told(&first, "decision hold", "umawarden.reason"), Some(&"cooldown".into()));
+    assert_eq!(attribute(&first, "remedy Low", "umawarden.result"), Some(&"skipped".into()));
+    assert_eq!(attribute(&first, "decision hold", "umawarden.reason"), Some(&"cooldown".into()));
     tracer.take(outcome(3, 301, OutcomeResult::NotDone("busy".to_owned())));
     let second = tracer.ended(at(400)).remove(0);
     assert_eq!(second[0].links.links[0].span_context, first[0].span_context);
-    assert!(!shape(&second).iter().any(|span| span.starts_with("alert")), "told already");
+    assert!(!shape(&second).iter().any(|span| span.starts_with("alert")), "in the first trace");
     assert_eq!(second[0].status, Status::error("busy"));
 }
 
@@ -192,12 +199,12 @@ fn what_holds_back_is_told_too_and_the_next_round_knows_the_one_before() {
 fn an_outcome_that_never_comes_is_unknown_and_a_late_one_still_finds_its_trace() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
-    tracer.take(Told::Decision(decision(1, 10, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(1, 10, 0, Verdict::Act)));
     tracer.take(change(20, AlertState::Firing, AlertState::Inactive));
     assert!(tracer.ended(at(900)).is_empty(), "it may still come");
     let trace = tracer.ended(at(911)).remove(0);
-    assert_eq!(told(&trace, "step drop_caches", "umawarden.outcome"), Some(&"unknown".into()));
-    assert_eq!(trace[0].status, Status::Unset, "nobody knows");
+    assert_eq!(attribute(&trace, "step drop_caches", "umawarden.outcome"), Some(&"unknown".into()));
+    assert_eq!(trace[0].status, Status::Unset, "unknown");
     assert_eq!(trace[0].end_time, at(20).utc.into(), "nothing was seen after that");
     tracer.take(outcome(1, 2000, OutcomeResult::Done));
     let late = tracer.ended(at(2000)).remove(0);
@@ -206,21 +213,21 @@ fn an_outcome_that_never_comes_is_unknown_and_a_late_one_still_finds_its_trace()
     assert_eq!(late[0].parent_span_id, decided.span_context.span_id());
     assert_eq!(late[0].name, "late outcome of drop_caches");
     tracer.take(outcome(99, 2000, OutcomeResult::Done));
-    assert!(tracer.ended(at(2000)).is_empty(), "of an unknown decision nothing is made up");
+    assert!(tracer.ended(at(2000)).is_empty(), "an unknown decision has no trace");
 }
 
 #[test]
 fn the_same_decision_has_the_same_ids_in_the_same_boot_alone() {
     let trace = |boot: &str| {
         let mut tracer = Tracer::new(boot.into());
-        tracer.take(Told::Decision(decision(1, 10, 0, Verdict::Act)));
+        tracer.take(TraceInput::Decision(decision(1, 10, 0, Verdict::Act)));
         tracer.end().remove(0)
     };
     let ids =
         |trace: &Trace| -> Vec<_> { trace.iter().map(|span| span.span_context.clone()).collect() };
     assert_eq!(ids(&trace("a")), ids(&trace("a")));
     assert_ne!(ids(&trace("a")), ids(&trace("b")));
-    assert_eq!(told(&trace("a"), "remedy Low", "umawarden.result"), Some(&"cut".into()));
+    assert_eq!(attribute(&trace("a"), "remedy Low", "umawarden.result"), Some(&"cut".into()));
 }
 
 #[test]
@@ -231,14 +238,14 @@ fn whatever_comes_is_bounded() {
         let hold = HoldReason::ALL[id as usize % HoldReason::ALL.len()];
         let mut decision = decision(id, 10, 0, Verdict::Hold(hold));
         decision.because[0].series = "x".repeat(5000);
-        tracer.take(Told::Decision(decision));
+        tracer.take(TraceInput::Decision(decision));
     }
     let traces = tracer.ended(at(10));
     assert_eq!(traces.len(), 31, "a long round goes on in the next trace");
     assert!(traces.iter().all(|trace| trace.len() <= 34));
     for number in 0..5000 {
         let mut change = change(10, AlertState::Inactive, AlertState::Firing);
-        if let Told::Alert(change) = &mut change {
+        if let TraceInput::Alert(change) = &mut change {
             change.rule.alert = format!("r{number}").into();
         }
         tracer.take(change);
@@ -247,7 +254,7 @@ fn whatever_comes_is_bounded() {
     for id in 2000..3000 {
         let mut act = decision(id, 20, 0, Verdict::Act);
         act.rule.alert = "r1".into();
-        tracer.take(Told::Decision(act));
+        tracer.take(TraceInput::Decision(act));
     }
     tracer.end();
     assert!(tracer.unended.len() <= MOST_UNENDED);
@@ -257,16 +264,16 @@ fn whatever_comes_is_bounded() {
 fn a_clock_that_is_set_back_ends_no_span_before_it_began() {
     let mut tracer = tracer();
     fires(&mut tracer, 100);
-    tracer.take(Told::Decision(decision(1, 100, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(1, 100, 0, Verdict::Act)));
     let back = |seconds, uptime| Moment { uptime: at(uptime).uptime, ..at(seconds) };
-    if let (Told::Outcome(mut done), Told::Assessment(mut seen)) =
+    if let (TraceInput::Outcome(mut done), TraceInput::Assessment(mut seen)) =
         (outcome(1, 0, OutcomeResult::Done), assessment(1, 0, None))
     {
         (done.ended, seen.at) = (back(3, 101), back(1, 102));
-        tracer.take(Told::Outcome(done));
-        tracer.take(Told::Assessment(seen));
+        tracer.take(TraceInput::Outcome(done));
+        tracer.take(TraceInput::Assessment(seen));
     }
     let trace = tracer.ended(at(200)).remove(0);
     assert_eq!(shape(&trace).len(), 5);
-    assert_eq!(told(&trace, "remedy Low", "umawarden.result"), Some(&"unknown".into()));
+    assert_eq!(attribute(&trace, "remedy Low", "umawarden.result"), Some(&"unknown".into()));
 }
