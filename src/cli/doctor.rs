@@ -1,4 +1,4 @@
-//! `umawarden doctor`: the traps on this node, each with its fix.
+//! `umawarden doctor`: known faults of this node, each with its fix.
 
 mod collect;
 mod systemctl;
@@ -11,18 +11,18 @@ use serde_json::json;
 use super::Exit;
 use super::control::PlaceArguments;
 use crate::cli::output::outln;
-use crate::doctor::{Finding, Verdict, examine};
+use crate::doctor::{Finding, Severity, examine};
 use crate::model::counted;
 
 /// Arguments of `umawarden doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct DoctorArguments {
-    /// Where the daemon is, if one runs.
+    /// The daemon, if one runs.
     #[command(flatten)]
     place: PlaceArguments,
 
-    /// Tell what is as it should be, too.
+    /// Print passed checks too.
     #[arg(long)]
     all: bool,
 
@@ -43,31 +43,30 @@ pub struct DoctorArguments {
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     docker: Option<PathBuf>,
 
-    /// Where systemd's units are; several times for several folders [default: those of systemd].
+    /// A folder of systemd units; may be repeated [default: the folders of systemd].
     #[arg(long = "path.units", value_name = "DIR")]
     units: Vec<PathBuf>,
 
-    /// The program that asks systemd [default: systemctl, where systemd runs].
+    /// The program systemctl [default: systemctl, if systemd runs].
     #[arg(long = "path.systemctl", value_name = "FILE")]
     systemctl: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\
-Looks at this node for what makes engines die, or come back into the memory of their dead
-predecessors, and says for each how to mend it: restart policies, --rm, health checks and shm_size
-of containers; restarts, limits, timeouts, order and KillMode of systemd units, as systemd itself
-tells them where it runs, and as their files do elsewhere; swap, settings, kernel, driver, kernel
-log, and what the rules ask for and this user may not do. Nothing is changed, and nothing that hangs
-is waited for longer than ten seconds. What cannot be looked at is told as \"cannot tell\", with the
-reason: try it with sudo.
+Checks this node for faults that kill engines, or restart them before the memory of their dead
+predecessors is reclaimed, and prints a fix for each: restart policies, --rm, health checks and
+shm_size of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap,
+settings, kernel, driver, kernel log, and permissions that the rules need. Units are read from
+systemd if it runs, and from their files otherwise. Nothing is changed. Each source has a timeout of
+ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with sudo.
 
-Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments, or the daemon's configuration,
-cannot be read. What cannot be told changes none of them.
+Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments or the daemon's configuration
+cannot be read. Unknown checks do not change the exit code.
 
   sudo umawarden doctor
-  sudo umawarden doctor --json | jq 'select(.verdict == \"problem\")'";
+  sudo umawarden doctor --json | jq 'select(.severity == \"problem\")'";
 
-/// Something will fail.
+/// The exit code for a problem.
 const PROBLEMS: u8 = 3;
 
 /// Runs the command.
@@ -79,24 +78,24 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     for finding in &findings {
         if arguments.place.json {
             outln!("{}", json!(finding));
-        } else if arguments.all || finding.verdict != Verdict::Ok {
+        } else if arguments.all || finding.severity != Severity::Ok {
             outln!("{}", super::history::printable(&line(finding)));
             if let Some(fix) = &finding.fix {
                 outln!("             fix: {}", super::history::printable(fix));
             }
         }
     }
-    let count = |verdict| findings.iter().filter(|one| one.verdict == verdict).count() as u64;
+    let count = |severity| findings.iter().filter(|one| one.severity == severity).count() as u64;
     if !arguments.place.json {
         outln!(
-            "{}, {}, {} that cannot be told, {} in order",
-            counted(count(Verdict::Problem), "problem"),
-            counted(count(Verdict::Warning), "warning"),
-            count(Verdict::CannotTell),
-            count(Verdict::Ok),
+            "{}, {}, {} unknown, {} ok",
+            counted(count(Severity::Problem), "problem"),
+            counted(count(Severity::Warning), "warning"),
+            count(Severity::Unknown),
+            count(Severity::Ok),
         );
     }
-    Ok(match (count(Verdict::Problem), count(Verdict::Warning)) {
+    Ok(match (count(Severity::Problem), count(Severity::Warning)) {
         (1.., _) => Exit::Code(PROBLEMS),
         (0, 1..) => Exit::Findings,
         (0, 0) => Exit::Fine,
@@ -104,10 +103,10 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
 }
 
 fn line(finding: &Finding) -> String {
-    let Finding { check, verdict, subject, says, .. } = finding;
-    let verdict = verdict.name().replace('_', " ");
+    let Finding { check, severity, subject, says, .. } = finding;
+    let severity = severity.name();
     match subject {
-        Some(subject) => format!("{verdict:<12} {subject}, {check}: {says}"),
-        None => format!("{verdict:<12} {check}: {says}"),
+        Some(subject) => format!("{severity:<12} {subject}, {check}: {says}"),
+        None => format!("{severity:<12} {check}: {says}"),
     }
 }

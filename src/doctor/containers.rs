@@ -1,79 +1,78 @@
-//! What Docker would do with engines when they die, and before.
+//! How Docker starts and restarts engines.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Facts, Finding, Known, Verdict, known};
+use super::{Fact, Facts, Finding, Severity, known};
 use crate::engines::{ENGINES, SlowHealth, facts, recognise};
 use crate::model::{EngineKind, bytes_text, duration_text, seconds_text};
 use crate::parse::process::printable;
 
-/// By this label a container is started again by this program, when there is memory.
+/// The label by which this program restarts a container once there is memory.
 const WHEN_READY: (&str, &str) = ("umawarden.restart", "when-ready");
 
-/// A guess: an engine that takes tens of GiB from a disk of a few GiB/s, and prepares itself, is
-/// rarely ready before.
+/// A guess: an engine that loads tens of GiB from a disk of a few GiB/s is rarely ready earlier.
 pub(super) const LOADS_WITHIN: Duration = Duration::from_secs(300);
 
-/// What Docker takes where a health check does not say.
+/// Docker's defaults of a health check.
 const USUAL_INTERVAL: Duration = Duration::from_secs(30);
 const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
 const USUAL_RETRIES: u32 = 3;
 
-/// More arguments of one container are not looked at.
+/// Further arguments of a container are ignored.
 const MOST_ARGUMENTS: usize = 256;
 
-/// How Docker asks whether a container is well.
+/// Docker's health check of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The command.
     pub test: String,
-    /// From one question to the next.
+    /// Time between two checks.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// Timeout of one check.
     pub timeout: Duration,
-    /// Failures within that time do not count.
+    /// Failures within this time after the start do not count.
     pub start_period: Duration,
-    /// So many in a row, and it is unhealthy.
+    /// This many failures in a row make it unhealthy.
     pub retries: u32,
 }
 
-/// One container, as `docker inspect` tells it.
+/// One container, from `docker inspect`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
-    /// Its name.
+    /// Without the leading slash.
     pub name: String,
-    /// Its image.
+    /// As given at its start: repository and tag, or digest.
     pub image: String,
-    /// What it runs, where that is an engine that is known.
+    /// The engine that it runs, if known.
     pub engine: Option<EngineKind>,
-    /// Whether it was given the GPU.
+    /// Whether it has the GPU.
     pub has_gpu: bool,
     /// `no`, `always`, `unless-stopped` or `on-failure`.
     pub restart: String,
-    /// Whether it is removed when it ends.
+    /// Whether it is removed when it stops (`--rm`).
     pub is_removed: bool,
-    /// How much its `/dev/shm` may hold.
+    /// The size of its `/dev/shm`.
     pub shm_bytes: Option<u64>,
-    /// Whether it has the host's `/dev/shm` instead.
+    /// Whether it uses the host's `/dev/shm`.
     pub has_host_shm: bool,
-    /// Its health check.
+    /// `None` without one, or if it is disabled.
     pub health: Option<HealthCheck>,
-    /// Whether this program starts it again, when there is memory.
-    pub is_held: bool,
+    /// Whether this program restarts it once there is memory.
+    pub has_deferred_restart: bool,
 }
 
 impl ContainerFacts {
-    /// Reads the answer to `GET /containers/ID/json`. What is not there, or is miswritten, is left
-    /// out: Docker and Podman do not agree on all of it.
-    pub fn read(told: &Value) -> Option<Self> {
-        let name = text(told.get("Name")?)?;
+    /// Reads the response to `GET /containers/ID/json`. Missing and invalid fields are omitted,
+    /// since Docker and Podman differ.
+    pub fn read(json: &Value) -> Option<Self> {
+        let name = text(json.get("Name")?)?;
         let name = name.strip_prefix('/').unwrap_or(&name).to_owned();
-        let (config, host) = (&told["Config"], &told["HostConfig"]);
+        let (config, host) = (&json["Config"], &json["HostConfig"]);
         let image = text(&config["Image"]).unwrap_or_default();
-        let path = text(&told["Path"]);
-        let arguments = told["Args"].as_array().into_iter().flatten().filter_map(text);
+        let path = text(&json["Path"]);
+        let arguments = json["Args"].as_array().into_iter().flatten().filter_map(text);
         let line: Vec<String> = path.into_iter().chain(arguments).take(MOST_ARGUMENTS).collect();
         let by_image = || {
             let is_its = |name: &&str| is_image(&image, name);
@@ -94,7 +93,7 @@ impl ContainerFacts {
             shm_bytes: host["ShmSize"].as_u64(),
             has_host_shm: host["IpcMode"] == "host",
             health: health(&config["Healthcheck"]),
-            is_held: label == Some(WHEN_READY.1),
+            has_deferred_restart: label == Some(WHEN_READY.1),
         })
     }
 
@@ -115,11 +114,11 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(|text| printable(text.as_bytes()))
 }
 
-/// Whether an image's name is that repository's, whatever its tag, digest or mirror.
+/// Whether an image belongs to a repository, whatever its tag, digest or mirror.
 fn is_image(image: &str, repository: &str) -> bool {
-    let at = |(place, found): (usize, &str)| {
-        let before = image.get(..place).unwrap_or_default();
-        let after = image.get(place + found.len()..).unwrap_or_default();
+    let at = |(start, found): (usize, &str)| {
+        let before = image.get(..start).unwrap_or_default();
+        let after = image.get(start + found.len()..).unwrap_or_default();
         let ends = repository.ends_with('/') || after.is_empty() || after.starts_with([':', '@']);
         (before.is_empty() || before.ends_with('/')) && ends
     };
@@ -128,28 +127,28 @@ fn is_image(image: &str, repository: &str) -> bool {
 
 fn has_gpu(host: &Value) -> bool {
     let requests = host["DeviceRequests"].as_array();
-    let asks = |request: &Value| request["Capabilities"].to_string().contains("\"gpu\"");
+    let requests_gpu = |request: &Value| request["Capabilities"].to_string().contains("\"gpu\"");
     let devices = host["Devices"].as_array();
     let is_device = |device: &Value| {
         device["PathOnHost"].as_str().is_some_and(|path| path.starts_with("/dev/nvidia"))
     };
     host["Runtime"] == "nvidia"
-        || requests.is_some_and(|requests| requests.iter().any(asks))
+        || requests.is_some_and(|requests| requests.iter().any(requests_gpu))
         || devices.is_some_and(|devices| devices.iter().any(is_device))
 }
 
-fn health(told: &Value) -> Option<HealthCheck> {
-    let test = told.get("Test")?.as_array()?;
+fn health(json: &Value) -> Option<HealthCheck> {
+    let test = json.get("Test")?.as_array()?;
     let words: Vec<String> = test.iter().filter_map(text).take(MOST_ARGUMENTS).collect();
-    // What its image asks for may have been taken away, and an empty one is its image's.
+    // `NONE` disables the check of the image; an empty test inherits it.
     if words.is_empty() || words[0] == "NONE" {
         return None;
     }
-    let span = |name: &str, usual| match told.get(name).and_then(Value::as_u64) {
+    let span = |name: &str, usual| match json.get(name).and_then(Value::as_u64) {
         Some(0) | None => usual,
         Some(nanoseconds) => Duration::from_nanos(nanoseconds),
     };
-    let retries = told["Retries"].as_u64().and_then(|retries| u32::try_from(retries).ok());
+    let retries = json["Retries"].as_u64().and_then(|retries| u32::try_from(retries).ok());
     Some(HealthCheck {
         test: words.join(" "),
         interval: span("Interval", USUAL_INTERVAL),
@@ -160,13 +159,13 @@ fn health(told: &Value) -> Option<HealthCheck> {
 }
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
-    let containers = match known("containers", &facts.containers, "there is no Docker here") {
+    let containers = match known("containers", &facts.containers, "no Docker on this node") {
         Err(finding) => return vec![*finding],
         Ok(containers) => containers,
     };
     let total = match facts.memory {
-        Known::Is((total, _)) => Some(total),
-        Known::Absent | Known::Not(_) => None,
+        Fact::Is((total, _)) => Some(total),
+        Fact::Absent | Fact::Unknown(_) => None,
     };
     let engines = || containers.iter().filter(|container| container.is_engine());
     let mut findings = Vec::new();
@@ -177,11 +176,11 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         findings.extend(total.and_then(|total| shm(container, total)));
     }
     if findings.is_empty() {
-        let says = match engines().count() {
+        let text = match engines().count() {
             0 => format!("none of {} runs an engine or has the GPU", containers.len()),
-            some => format!("nothing is wrong with those {some} that run engines"),
+            some => format!("no fault in the {some} that run engines"),
         };
-        findings.push(Finding::ok("containers", says));
+        findings.push(Finding::ok("containers", text));
     }
     findings
 }
@@ -192,41 +191,41 @@ fn restart(container: &ContainerFacts) -> Option<Finding> {
     }
     let (name, policy) = (&container.name, &container.restart);
     let adopt = format!("sudo umawarden adopt {name}");
-    if container.is_held {
-        let says = format!(
-            "its label lets umawarden start it again when there is memory, and its restart policy \
-             {policy} lets Docker do so at once"
+    if container.has_deferred_restart {
+        let text = format!(
+            "its label lets umawarden restart it once there is memory, and its restart policy \
+             {policy} lets Docker restart it at once"
         );
-        let finding = Finding::new("restart_policy", Verdict::Problem, says);
+        let finding = Finding::new("restart_policy", Severity::Problem, text);
         return Some(
             finding.of(&container.subject()).fix(format!("docker update --restart no {name}")),
         );
     }
     let hides = container.engine.and_then(|kind| facts(kind).hides_killed_workers);
-    let (verdict, says) = match hides.filter(|_| policy == "on-failure") {
+    let (severity, text) = match hides.filter(|_| policy == "on-failure") {
         Some(command) => (
-            Verdict::Problem,
+            Severity::Problem,
             format!(
-                "{command} ends with 0 when its worker is killed: --restart on-failure never \
-                 starts it again"
+                "{command} exits with 0 when its worker is killed: --restart on-failure never \
+                 restarts it"
             ),
         ),
         None => (
-            Verdict::Warning,
+            Severity::Warning,
             format!(
-                "--restart {policy} starts it again at once, into the memory that its dead \
-                 predecessor still holds, so that it dies again"
+                "--restart {policy} restarts it at once, before the memory of its dead predecessor \
+                 is reclaimed, and it dies again"
             ),
         ),
     };
-    Some(Finding::new("restart_policy", verdict, says).of(&container.subject()).fix(adopt))
+    Some(Finding::new("restart_policy", severity, text).of(&container.subject()).fix(adopt))
 }
 
 fn removed(container: &ContainerFacts) -> Option<Finding> {
     container.is_removed.then(|| {
-        let says = "--rm removes it when it dies, with its log and its exit code: nothing can be \
-                    said of its death, and nobody can start it again";
-        Finding::new("auto_remove", Verdict::Warning, says)
+        let text = "--rm removes it when it dies, with its log and exit code: its death cannot be \
+            explained, and it cannot be restarted";
+        Finding::new("auto_remove", Severity::Warning, text)
             .of(&container.subject())
             .fix("start it without --rm")
     })
@@ -235,8 +234,8 @@ fn removed(container: &ContainerFacts) -> Option<Finding> {
 fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
     let health = container.health.as_ref()?;
     let engine = facts(container.engine?);
-    let found = |says: String, fix: String| {
-        let finding = Finding::new("health_check", Verdict::Warning, says);
+    let found = |text: String, fix: String| {
+        let finding = Finding::new("health_check", Severity::Warning, text);
         Some(finding.of(&container.subject()).fix(fix))
     };
     let gives_up =
@@ -245,8 +244,8 @@ fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
         let after = seconds_text(gives_up);
         return found(
             format!(
-                "its health check calls it unhealthy {after} after its start, when an engine still \
-                 loads (a guess: up to {}); whoever restarts what is unhealthy never lets it load",
+                "its health check reports unhealthy {after} after its start, while an engine still \
+                 loads (a guess: up to {}); a restart of unhealthy containers never lets it load",
                 duration_text(LOADS_WITHIN)
             ),
             "--health-start-period 15m".to_owned(),
@@ -259,25 +258,25 @@ fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
     let takes = takes.as_secs();
     found(
         format!(
-            "its health check waits for less than the {takes} s within which {who} answers {path}"
+            "the timeout of its health check is below the {takes} s in which {who} answers {path}"
         ),
         "--health-timeout 30s".to_owned(),
     )
 }
 
 fn shm(container: &ContainerFacts, total: u64) -> Option<Finding> {
-    let room = container.shm_bytes.filter(|_| !container.has_host_shm)?;
-    let verdict = match room {
-        room if room >= total / 2 => Verdict::Problem,
-        room if room >= total / 4 => Verdict::Warning,
+    let bytes = container.shm_bytes.filter(|_| !container.has_host_shm)?;
+    let severity = match bytes {
+        bytes if bytes >= total / 2 => Severity::Problem,
+        bytes if bytes >= total / 4 => Severity::Warning,
         _ => return None,
     };
-    let says = format!(
-        "its /dev/shm may hold {} of this node's {}: that is memory of the same pool, and stays \
-         taken after a kill, for the kernel's reaper does not take it back",
-        bytes_text(room),
+    let text = format!(
+        "its /dev/shm may take {} of this node's {}: it is memory of the same pool, and stays \
+         in use after a kill, since the kernel's reaper does not free it",
+        bytes_text(bytes),
         bytes_text(total)
     );
-    let finding = Finding::new("shm_size", verdict, says).of(&container.subject());
+    let finding = Finding::new("shm_size", severity, text).of(&container.subject());
     Some(finding.fix("a smaller --shm-size: a few GiB are enough for one engine"))
 }

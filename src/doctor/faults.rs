@@ -1,42 +1,40 @@
-//! Kernels and drivers with known faults: data, each with who says so.
+//! Fact faults of kernels and drivers, each with its source.
 //!
-//! To add one: an entry here. Its range is as wide as its source says and no wider, and somebody
-//! must have shown it on a machine, or in the source. What was reported of all versions alike is
-//! no fault of a version, and not here.
+//! To add one: an entry here. Its range is as wide as its source text, and somebody must have shown
+//! it on a machine or in the source. A fault of all versions does not belong here.
 
-use super::{Facts, Finding, Known, Verdict};
+use super::{Fact, Facts, Finding, Severity};
 
 /// The profile of a DGX Spark and its twins.
 const GB10: &str = "dgx-spark";
 
-/// What has it.
+/// The faulty component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
-    /// A distribution's kernel of that flavour, and those whose flavour begins with its name:
-    /// `-nvidia`, `-nvidia-64k`. Its version has four numbers: `6.17.0-1008`.
+    /// A distribution kernel of this flavour, or of one that begins with its name: `-nvidia`,
+    /// `-nvidia-64k`. Its version has four numbers: `6.17.0-1008`.
     Kernel { flavour: &'static str },
     /// The NVIDIA driver.
     Driver,
-    /// The NVIDIA driver, with its proprietary modules.
+    /// The NVIDIA driver with proprietary modules.
     ProprietaryModules,
 }
 
-/// One fault.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     of: In,
-    /// From that version on.
+    /// The first version with it.
     since: &'static [u32],
-    /// The first without it, where one is known.
+    /// The first version without it, if known.
     until: Option<&'static [u32]>,
-    /// On machines of those profiles; on all where none is named.
+    /// Profiles of affected machines; empty: all machines.
     machines: &'static [&'static str],
-    verdict: Verdict,
-    /// What comes of it.
-    says: &'static str,
-    /// What to do.
+    severity: Severity,
+    /// The consequence.
+    text: &'static str,
+    /// The remedy.
     fix: &'static str,
-    /// Who says so, and how surely.
+    /// The source, and how certain it is.
     source: &'static str,
 }
 
@@ -46,9 +44,9 @@ const FAULTS: [Fault; 6] = [
         since: &[590],
         until: None,
         machines: &[],
-        verdict: Verdict::Warning,
-        says: "keeps pools of pages that engines have freed (r590 and later): memory of a dead \
-               engine looks taken until the driver's shrinkers run",
+        severity: Severity::Warning,
+        text: "keeps pools of freed pages (r590 and later): memory of a dead engine stays in use \
+       until the driver's shrinkers run",
         fix: "wait at the gate with --prepare before a start: it writes 2 to drop_caches, which \
               runs them",
         source: "read in the driver's source",
@@ -58,8 +56,8 @@ const FAULTS: [Fault; 6] = [
         since: &[455],
         until: Some(&[460, 27, 4]),
         machines: &[],
-        verdict: Verdict::Warning,
-        says: "fails to allocate pages in the kernel at random points, and desktops freeze",
+        severity: Severity::Warning,
+        text: "fails to allocate kernel pages at random, and desktops freeze",
         fix: "driver 460.27.04 or a later one",
         source: "https://github.com/canonical/nvidia-graphics-drivers/issues/39",
     },
@@ -68,8 +66,8 @@ const FAULTS: [Fault; 6] = [
         since: &[0],
         until: None,
         machines: &[GB10],
-        verdict: Verdict::Problem,
-        says: "has its proprietary modules, which do not support this GPU: Blackwell and later \
+        severity: Severity::Problem,
+        text: "has its proprietary modules, which do not support this GPU: Blackwell and later \
                need the open ones (Xid 169)",
         fix: "install the open flavour of the same driver (nvidia-driver-580-open)",
         source: "the driver's README, chapter Open Linux Kernel Modules; seen in \
@@ -80,8 +78,8 @@ const FAULTS: [Fault; 6] = [
         since: &[6, 17, 0, 1008],
         until: Some(&[6, 17, 0, 1009]),
         machines: &[GB10],
-        verdict: Verdict::Warning,
-        says: "has panicked on machines of this kind, and left them without a driver at every \
+        severity: Severity::Warning,
+        text: "has panicked on machines of this kind, and left them without a driver at every \
                boot after that",
         fix: "a newer kernel of the distribution, and the vendor's firmware updates",
         source: "one analysis of users' crash records: \
@@ -92,8 +90,8 @@ const FAULTS: [Fault; 6] = [
         since: &[6, 17, 0, 1021],
         until: Some(&[6, 17, 0, 1022]),
         machines: &[GB10],
-        verdict: Verdict::Warning,
-        says: "panics when mstflint asks a ConnectX-7 whose cable was pulled and plugged in \
+        severity: Severity::Warning,
+        text: "panics when mstflint asks a ConnectX-7 whose cable was pulled and plugged in \
                since (mstflint_access)",
         fix: "do not run mstflint after a cable was moved before the next boot; or a newer kernel \
               of the distribution",
@@ -104,26 +102,26 @@ const FAULTS: [Fault; 6] = [
         since: &[7, 0, 0, 1019],
         until: Some(&[7, 0, 0, 1020]),
         machines: &[GB10],
-        verdict: Verdict::Warning,
-        says: "had every start of an engine over two nodes fail with NV_ERR_NO_MEMORY within \
+        severity: Severity::Warning,
+        text: "had every start of an engine over two nodes fail with NV_ERR_NO_MEMORY within \
                seconds (with driver 580.173.02)",
         fix: "boot the kernel that was there before it, and hold that: 6.17 of the same flavour",
         source: "one report: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358",
     },
 ];
 
-/// A version that stands in one of the node's files.
+/// A version from one of the node's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version<'t> {
-    /// As it stands there.
+    /// Its text in the file.
     pub(super) text: &'t str,
     pub(super) numbers: Vec<u32>,
-    /// A kernel's flavour; of the driver nothing.
+    /// A kernel's flavour; empty for the driver.
     flavour: &'t str,
     is_proprietary: bool,
 }
 
-/// Longer texts are no versions.
+/// Longer texts are not versions.
 const LONGEST: usize = 128;
 
 fn numbers(text: &str) -> Option<Vec<u32>> {
@@ -134,7 +132,7 @@ fn numbers(text: &str) -> Option<Vec<u32>> {
     text.split('.').map(digits).collect()
 }
 
-/// `6.17.0-1008-nvidia-64k`; of another form nothing is known.
+/// `6.17.0-1008-nvidia-64k`; `None` for another form.
 pub(super) fn kernel(text: &str) -> Option<Version<'_>> {
     let text = text.trim();
     let (release, rest) = text.split_once('-')?;
@@ -161,15 +159,15 @@ pub(super) fn driver(text: &str) -> Option<Version<'_>> {
     Some(Version { text, numbers, flavour: "", is_proprietary })
 }
 
-/// Those of the kernel, or of the driver, that this node has.
+/// The known faults of this node's kernel, or of its driver.
 pub(super) fn found(facts: &Facts, check: &'static str) -> Vec<Finding> {
     let (kernel, driver) = match check {
-        "kernel" => (told(&facts.kernel).and_then(kernel), None),
-        _ => (None, told(&facts.driver).and_then(driver)),
+        "kernel" => (value(&facts.kernel).and_then(kernel), None),
+        _ => (None, value(&facts.driver).and_then(driver)),
     };
     let profile = match &facts.settings {
-        Known::Is((profile, _)) => profile.as_str(),
-        Known::Absent | Known::Not(_) => "",
+        Fact::Is((profile, _)) => profile.as_str(),
+        Fact::Absent | Fact::Unknown(_) => "",
     };
     let has = |fault: &&Fault| {
         let version = match fault.of {
@@ -179,17 +177,17 @@ pub(super) fn found(facts: &Facts, check: &'static str) -> Vec<Finding> {
         version.as_ref().is_some_and(|version| fault.is_of(version, profile))
     };
     let version = kernel.as_ref().or(driver.as_ref()).map_or("", |version| version.text);
-    let say = |fault: &Fault| {
-        let says = format!("{check} {version} {} ({})", fault.says, fault.source);
-        Finding::new(check, fault.verdict, says).fix(fault.fix)
+    let finding = |fault: &Fault| {
+        let text = format!("{check} {version} {} ({})", fault.text, fault.source);
+        Finding::new(check, fault.severity, text).fix(fault.fix)
     };
-    FAULTS.iter().filter(has).map(say).collect()
+    FAULTS.iter().filter(has).map(finding).collect()
 }
 
-fn told(fact: &Known<String>) -> Option<&str> {
+fn value(fact: &Fact<String>) -> Option<&str> {
     match fact {
-        Known::Is(text) => Some(text),
-        Known::Absent | Known::Not(_) => None,
+        Fact::Is(text) => Some(text),
+        Fact::Absent | Fact::Unknown(_) => None,
     }
 }
 
@@ -216,19 +214,19 @@ mod tests {
     use super::super::tests::well;
     use super::*;
 
-    fn told_of(check: &'static str, text: &str, profile: &str) -> Vec<Verdict> {
-        let text = Known::Is(text.to_owned());
+    fn severities(check: &'static str, text: &str, profile: &str) -> Vec<Severity> {
+        let text = Fact::Is(text.to_owned());
         let facts = match check {
             "kernel" => Facts { kernel: text, ..well() },
             _ => Facts { driver: text, ..well() },
         };
-        let settings = Known::Is((profile.to_owned(), Vec::new()));
+        let settings = Fact::Is((profile.to_owned(), Vec::new()));
         let found = found(&Facts { settings, ..facts }, check);
         assert!(found.iter().all(|one| one.fix.is_some() && one.check == check), "{found:?}");
-        found.iter().map(|one| one.verdict).collect()
+        found.iter().map(|one| one.severity).collect()
     }
 
-    /// Which check, what stands there, and the profile.
+    /// The check, the file's text, and the profile.
     type Node = (&'static str, String, &'static str);
 
     fn open(version: &str) -> String {
@@ -239,11 +237,11 @@ mod tests {
 
     #[test]
     fn a_range_begins_and_ends_where_its_source_says() {
-        use Verdict::{Problem, Warning};
+        use Severity::{Problem, Warning};
         let proprietary = "NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.173.02  Mon";
         let open = |version| ("driver", open(version), GB10);
         let kernel = |release: &str| ("kernel", release.to_owned(), GB10);
-        let table: [(Node, &[Verdict]); 24] = [
+        let table: [(Node, &[Severity]); 24] = [
             (open("589.99.99"), &[]),
             (open("590.00"), &[Warning]),
             (open("610.43.02"), &[Warning]),
@@ -255,7 +253,7 @@ mod tests {
             (open("460.27"), &[Warning]),
             (open("580.173.02"), &[]),
             (("driver", proprietary.to_owned(), GB10), &[Problem]),
-            // A card of its own may be older than that.
+            // A discrete GPU may be older than Blackwell.
             (("driver", proprietary.to_owned(), "gh200"), &[]),
             (kernel("6.17.0-1007-nvidia"), &[]),
             (kernel("6.17.0-1008-nvidia"), &[Warning]),
@@ -271,7 +269,7 @@ mod tests {
             (("kernel", "6.17.0-1008-nvidia".to_owned(), "gh200"), &[]),
         ];
         for ((check, text, profile), expected) in table {
-            assert_eq!(told_of(check, &text, profile), expected, "{text} on {profile}");
+            assert_eq!(severities(check, &text, profile), expected, "{text} on {profile}");
         }
     }
 
@@ -282,7 +280,7 @@ mod tests {
             assert!(!fault.source.is_empty() && !fault.fix.is_empty(), "{fault:?}");
             let numbers = if matches!(fault.of, In::Kernel { .. }) { 4 } else { 1 };
             assert_eq!(fault.since.len(), numbers, "{fault:?}");
-            assert!(fault.verdict >= Verdict::Warning, "{fault:?}");
+            assert!(fault.severity >= Severity::Warning, "{fault:?}");
         }
         let profiles = include_str!("../../profiles/settings.yaml");
         for machine in FAULTS.iter().flat_map(|fault| fault.machines) {
@@ -329,12 +327,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_a_version_or_none(text in "\\PC{0,300}|[0-9.\\-a-z ]{0,60}") {
+        fn any_text_is_a_version_or_none(text in "\\PC{0,300}|[0-9.\\-a-z ]{0,60}") {
             if let Some(version) = kernel(&text) {
                 prop_assert_eq!(version.numbers.len(), 4);
             }
-            let told = format!("NVRM version: {text}");
-            for text in [text.as_str(), &told] {
+            let version = format!("NVRM version: {text}");
+            for text in [text.as_str(), &version] {
                 if let Some(version) = driver(text) {
                     prop_assert!(text.contains(version.text));
                     prop_assert!((2..=4).contains(&version.numbers.len()));

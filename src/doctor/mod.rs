@@ -1,8 +1,8 @@
-//! The traps on a node, each with its fix: pure, over facts that were collected before.
+//! Fact faults of a node, each with its fix. Pure, over collected facts.
 //!
-//! A check: a function from [`Facts`] to findings in the file of its subject, a call in
-//! [`examine`], a fixture of the real thing. It says only what domain knowledge stands for, and a
-//! threshold that is a guess is called one.
+//! A check is a function from [`Facts`] to findings in the file of its subject, a call in
+//! [`examine`], and a fixture of real data. It reports only known faults, and names a guessed
+//! threshold as a guess.
 
 mod containers;
 mod engines;
@@ -19,144 +19,144 @@ use serde::Serialize;
 
 use crate::model::{Event, Sysctl};
 pub use containers::{ContainerFacts, HealthCheck};
-pub use systemctl::{OF_OTHERS, PROPERTIES, Told, ToldUnit, told_units};
+pub use systemctl::{OF_OTHERS, PROPERTIES, SystemdState, UnitState, unit_states};
 pub use units::{UnitFacts, unit};
 
-/// A fact, or why it is not known.
+/// A fact, or why it is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known<T> {
-    /// It is so.
+pub enum Fact<T> {
+    /// The fact.
     Is(T),
     /// This node has no such thing.
     Absent,
-    /// It could not be found out.
-    Not(String),
+    /// It could not be determined, for this reason.
+    Unknown(String),
 }
 
-/// How bad it is.
+/// The severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// As it should be.
+pub enum Severity {
+    /// The check passed.
     Ok,
-    /// It could not be looked at.
-    CannotTell,
-    /// It goes well until something else goes wrong.
+    /// Not checked; the text has the reason.
+    Unknown,
+    /// It fails together with another fault.
     Warning,
     /// It will fail.
     Problem,
 }
 
-impl Verdict {
-    /// The word for people, and in JSON.
+impl Severity {
+    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
-            Self::CannotTell => "cannot_tell",
+            Self::Unknown => "unknown",
             Self::Warning => "warning",
             Self::Problem => "problem",
         }
     }
 }
 
-/// What one check says of one thing.
+/// The result of one check of one subject.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which check.
+    /// The name of the check: `restart_policy`.
     pub check: &'static str,
-    /// How bad it is.
-    pub verdict: Verdict,
-    /// Of what, where there are several: `container chat`, `unit chat.service`.
+    /// The worst consequence.
+    pub severity: Severity,
+    /// The subject, if there are several: `container chat`, `unit chat.service`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What is so, and what comes of it.
-    pub says: String,
-    /// What to do.
+    /// The state, and its consequence.
+    pub text: String,
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// A setting of the kernel that is not as the profile for this node wants it.
+/// A kernel setting that differs from the node's profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// Which.
+    /// The sysctl: `vm.swappiness`.
     pub name: Sysctl,
-    /// As it is.
+    /// The current value.
     pub now: u32,
-    /// As it should be.
+    /// The value of the profile.
     pub wanted: u32,
 }
 
 /// An engine that the daemon watches.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct EngineFacts {
-    /// Its name.
+    /// Its name in the API.
     pub name: String,
-    /// Why it is queried without its key, if it is.
+    /// Why its key is withheld from its queries, if it is.
     #[serde(default)]
     pub key_withheld: Option<String>,
-    /// The container that its control group names, and Docker does not confirm.
+    /// The container that its control group names, and that Docker does not confirm.
     #[serde(default)]
     pub claimed_container: Option<String>,
 }
 
-/// What the program itself cannot do here though its rules ask for it.
+/// Something that the rules need and the program cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What.
+    /// What cannot be done.
     pub what: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: String,
-    /// Whether it is wanted now, or only once it may act.
+    /// Whether it is needed now, or only in mode enforce.
     pub is_wanted_now: bool,
 }
 
-/// All that is looked at.
+/// Input of all checks.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// `MemTotal` and `SwapTotal`, in bytes.
-    pub memory: Known<(u64, u64)>,
+    pub memory: Fact<(u64, u64)>,
     /// The release of the kernel: `6.17.0-1004-nvidia`.
-    pub kernel: Known<String>,
+    pub kernel: Fact<String>,
     /// `/proc/driver/nvidia/version`.
-    pub driver: Known<String>,
-    /// Whether the kernel tells memory pressure.
-    pub has_pressure: Known<bool>,
-    /// What the kernel log of this boot tells.
-    pub kernel_log: Known<Vec<Event>>,
-    /// The profile's name, and what does not fit it.
-    pub settings: Known<(String, Vec<Misfit>)>,
-    /// What the rules ask for and cannot be done.
-    pub lacks: Known<Vec<Lack>>,
-    /// Whether a daemon answers.
-    pub has_daemon: Known<bool>,
-    /// The engines that the daemon watches; absent where there is no daemon.
-    pub engines: Known<Vec<EngineFacts>>,
+    pub driver: Fact<String>,
+    /// Whether the kernel reports memory pressure (PSI).
+    pub has_pressure: Fact<bool>,
+    /// Events in the kernel log of this boot.
+    pub kernel_log: Fact<Vec<Event>>,
+    /// The profile's name, and the settings that differ from it.
+    pub settings: Fact<(String, Vec<Misfit>)>,
+    /// What the rules need and the program cannot do.
+    pub lacks: Fact<Vec<Lack>>,
+    /// Whether a daemon responds.
+    pub has_daemon: Fact<bool>,
+    /// The engines that the daemon watches. Absent without a daemon.
+    pub engines: Fact<Vec<EngineFacts>>,
     /// Docker's containers.
-    pub containers: Known<Vec<ContainerFacts>>,
-    /// systemd's units that run engines, and the names of all units.
-    pub units: Known<(Vec<UnitFacts>, std::collections::BTreeSet<String>)>,
-    /// What systemd itself says of those; absent where it does not run.
-    pub systemd: Known<Told>,
+    pub containers: Fact<Vec<ContainerFacts>>,
+    /// systemd units that run engines, and the names of all units.
+    pub units: Fact<(Vec<UnitFacts>, std::collections::BTreeSet<String>)>,
+    /// The state of these units in systemd. Absent if systemd does not run.
+    pub systemd: Fact<SystemdState>,
 }
 
-/// All findings, the worst first; what is as it should be is one of them.
+/// All findings, the most severe first. Checks that pass have one too.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(engines::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
 impl Finding {
-    fn new(check: &'static str, verdict: Verdict, says: impl Into<String>) -> Self {
-        Self { check, verdict, subject: None, says: says.into(), fix: None }
+    fn new(check: &'static str, severity: Severity, text: impl Into<String>) -> Self {
+        Self { check, severity, subject: None, text: text.into(), fix: None }
     }
 
-    fn ok(check: &'static str, says: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Ok, says)
+    fn ok(check: &'static str, text: impl Into<String>) -> Self {
+        Self::new(check, Severity::Ok, text)
     }
 
     fn of(self, subject: &str) -> Self {
@@ -168,15 +168,15 @@ impl Finding {
     }
 }
 
-/// The value, or what to say without it.
+/// The value, or a finding that text why there is none.
 fn known<'f, T>(
     check: &'static str,
-    fact: &'f Known<T>,
+    fact: &'f Fact<T>,
     absent: &str,
 ) -> Result<&'f T, Box<Finding>> {
     match fact {
-        Known::Is(value) => Ok(value),
-        Known::Absent => Err(Box::new(Finding::ok(check, absent))),
-        Known::Not(why) => Err(Box::new(Finding::new(check, Verdict::CannotTell, why))),
+        Fact::Is(value) => Ok(value),
+        Fact::Absent => Err(Box::new(Finding::ok(check, absent))),
+        Fact::Unknown(why) => Err(Box::new(Finding::new(check, Severity::Unknown, why))),
     }
 }

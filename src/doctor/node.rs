@@ -1,18 +1,18 @@
-//! The node itself: memory, kernel, driver, settings, and what this program may do here.
+//! The node itself: memory, kernel, driver, settings, permissions.
 
-use super::{Facts, Finding, Verdict, faults, known};
+use super::{Facts, Finding, Severity, faults, known};
 use crate::model::{EventKind, KernelEvent, Recovery, bytes_text, counted};
 
-/// Since this kernel cachestat(2) tells what is cached of a file.
+/// The first kernel with cachestat(2).
 const CACHESTAT: (u32, u32) = (6, 5);
-/// Since this one control groups have `memory.reclaim`.
+/// The first kernel with `memory.reclaim` in control groups.
 const RECLAIM: (u32, u32) = (5, 19);
-/// Since this one a hung task's report names who holds its lock.
+/// The first kernel whose hung-task report names the owner of the lock.
 const LOCK_OWNER: (u32, u32) = (6, 17);
 
-/// Xids after which the device is gone until somebody acts.
+/// Xids after which the device needs a reset or reboot.
 const DEVICE_DEAD: [u32; 4] = [79, 119, 120, 143];
-/// On GB10: the module's flavour is the wrong one.
+/// On GB10: the wrong flavour of the kernel modules.
 const WRONG_FLAVOUR: u32 = 169;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
@@ -29,18 +29,18 @@ fn swap(facts: &Facts) -> Finding {
     let check = "swap";
     match known(check, &facts.memory, "") {
         Err(finding) => *finding,
-        Ok((_, 0)) => Finding::ok(check, "there is none: when memory is short, it shows"),
+        Ok((_, 0)) => Finding::ok(check, "no swap: a shortage of memory shows at once"),
         Ok((_, swap)) => Finding::new(
             check,
-            Verdict::Warning,
+            Severity::Warning,
             format!(
-                "{} of swap hide that memory runs out: the driver's memory cannot be swapped, so \
-                 that everything else is, and a rank that swaps while it loads keeps the others \
-                 waiting until they give up",
+                "{} of swap hide a shortage of memory: the driver's memory cannot be swapped, so \
+                 everything else is; a rank that swaps while it loads delays the others until they \
+                 time out",
                 bytes_text(*swap)
             ),
         )
-        .fix("sudo swapoff -a, and take it out of /etc/fstab"),
+        .fix("sudo swapoff -a, and remove it from /etc/fstab"),
     }
 }
 
@@ -51,26 +51,26 @@ fn settings(facts: &Facts) -> Finding {
         Ok(settings) => settings,
     };
     if misfits.is_empty() {
-        return Finding::ok(check, format!("the kernel's settings fit profile {profile}"));
+        return Finding::ok(check, format!("the kernel settings match profile {profile}"));
     }
     let named =
         misfits.iter().map(|one| format!("{} is {}, not {}", one.name, one.now, one.wanted));
     let named = named.collect::<Vec<_>>().join("; ");
-    let says = format!("not as profile {profile} wants them: {named}");
-    Finding::new(check, Verdict::Warning, says)
-        .fix("`umawarden tune` says why; sudo umawarden tune --apply --persist")
+    let text = format!("differ from profile {profile}: {named}");
+    Finding::new(check, Severity::Warning, text)
+        .fix("`umawarden tune` gives the reasons; sudo umawarden tune --apply --persist")
 }
 
 fn pressure(facts: &Facts) -> Finding {
     let check = "pressure";
     match known(check, &facts.has_pressure, "") {
         Err(finding) => *finding,
-        Ok(true) => Finding::ok(check, "the kernel tells memory pressure (PSI)"),
+        Ok(true) => Finding::ok(check, "the kernel reports memory pressure (PSI)"),
         Ok(false) => Finding::new(
             check,
-            Verdict::Warning,
-            "the kernel does not tell memory pressure (PSI): rules that ask for it stay unknown, \
-             and a collapse is seen later",
+            Severity::Warning,
+            "the kernel does not report memory pressure (PSI): rules that need it stay unknown, \
+             and a collapse is detected later",
         )
         .fix("boot with psi=1"),
     }
@@ -89,25 +89,25 @@ fn kernel(facts: &Facts) -> Finding {
         Ok(text) => text,
     };
     let Some(version) = release(text) else {
-        let says = format!("{text} is no release that is understood");
-        return Finding::new(check, Verdict::CannotTell, says);
+        let text = format!("cannot parse the kernel release {text:?}");
+        return Finding::new(check, Severity::Unknown, text);
     };
     let lacks = [
         (RECLAIM, "memory.reclaim, which the action reclaim writes to (5.19)"),
-        (CACHESTAT, "cachestat(2), by which evict_checkpoint sees what is cached (6.5)"),
+        (CACHESTAT, "cachestat(2), with which evict_checkpoint measures the cache (6.5)"),
     ];
     let lacking: Vec<&str> =
         lacks.iter().filter(|(since, _)| version < *since).map(|(_, what)| *what).collect();
     if lacking.is_empty() {
         let more = if version < LOCK_OWNER {
-            "; from 6.17 on a hung task's report would name who holds its lock"
+            "; from 6.17 on, a hung-task report names the owner of the lock"
         } else {
             ""
         };
-        return Finding::ok(check, format!("{text} has what actions need{more}"));
+        return Finding::ok(check, format!("{text} supports all actions{more}"));
     }
-    let says = format!("{text} lacks {}", lacking.join(", and "));
-    Finding::new(check, Verdict::Warning, says).fix("a newer kernel of the distribution")
+    let text = format!("{text} lacks {}", lacking.join(", and "));
+    Finding::new(check, Severity::Warning, text).fix("a newer kernel of the distribution")
 }
 
 fn driver(facts: &Facts) -> Option<Finding> {
@@ -117,24 +117,24 @@ fn driver(facts: &Facts) -> Option<Finding> {
         Ok(text) => text,
     };
     let Some(version) = faults::driver(text) else {
-        let says = "its version is not understood";
-        return Some(Finding::new(check, Verdict::CannotTell, says));
+        let text = "cannot parse the version of the driver";
+        return Some(Finding::new(check, Severity::Unknown, text));
     };
-    let says = format!("no fault is known of driver {}", version.text);
-    faults::found(facts, check).is_empty().then(|| Finding::ok(check, says))
+    let text = format!("driver {} has no known fault", version.text);
+    faults::found(facts, check).is_empty().then(|| Finding::ok(check, text))
 }
 
 fn daemon(facts: &Facts) -> Finding {
     let check = "daemon";
     match known(check, &facts.has_daemon, "") {
         Err(finding) => *finding,
-        Ok(true) => Finding::ok(check, "umawarden runs, and answers"),
+        Ok(true) => Finding::ok(check, "the daemon runs and responds"),
         Ok(false) => Finding::new(
             check,
-            Verdict::Warning,
-            "no daemon of umawarden answers here: nobody watches, guards, or keeps what happens",
+            Severity::Warning,
+            "no daemon responds: nothing watches, guards or records this node",
         )
-        .fix("`umawarden print systemd-unit` prints its unit; or name its --storage.path"),
+        .fix("`umawarden print systemd-unit` prints its unit; or give its --storage.path"),
     }
 }
 
@@ -142,11 +142,11 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
     let check = "kernel_log";
     let events = match known(check, &facts.kernel_log, "") {
         Err(mut finding) => {
-            finding.verdict = Verdict::Problem;
-            finding.says = format!(
-                "the kernel log cannot be read: {}; rules about its events are unknown, and \
-                 MemoryCollapse goes by its other signs",
-                finding.says
+            finding.severity = Severity::Problem;
+            finding.text = format!(
+                "cannot read the kernel log: {}; rules about its events are unknown, and \
+                 MemoryCollapse uses its other signs",
+                finding.text
             );
             let fix = "run as root, or with CAP_SYSLOG; in a container with --device /dev/kmsg";
             return vec![finding.fix(fix)];
@@ -158,32 +158,29 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
     for event in events {
         let found = match &event.kind {
             EventKind::Kernel(KernelEvent::UvmFatal) => {
-                Some(("the UVM driver has given up until the next boot".to_owned(), reboot))
+                Some(("the UVM driver has failed until the next boot".to_owned(), reboot))
             }
             EventKind::Kernel(KernelEvent::Xid {
                 recovery: Some(Recovery::NodeReboot), ..
-            }) => Some((
-                "the driver says that this node must be rebooted (Xid 154)".to_owned(),
-                reboot,
-            )),
+            }) => Some(("the driver requires a reboot of this node (Xid 154)".to_owned(), reboot)),
             EventKind::Kernel(KernelEvent::Xid { xid: WRONG_FLAVOUR, .. }) => Some((
-                "Xid 169: on GB10 the driver's modules are of the wrong flavour".to_owned(),
-                "install the flavour of the kernel modules that this machine's vendor ships",
+                "Xid 169: on GB10 the driver has the wrong flavour of kernel modules".to_owned(),
+                "install the flavour of kernel modules that the vendor of this machine ships",
             )),
             EventKind::Kernel(KernelEvent::Xid { xid, .. }) if DEVICE_DEAD.contains(xid) => {
-                Some((format!("Xid {xid}: the GPU does not answer any more"), reboot))
+                Some((format!("Xid {xid}: the GPU does not respond"), reboot))
             }
             _ => None,
         };
-        let Some((says, fix)) = found else { continue };
-        if !findings.iter().any(|told: &Finding| told.says == says) {
-            findings.push(Finding::new(check, Verdict::Problem, says).fix(fix));
+        let Some((text, fix)) = found else { continue };
+        if !findings.iter().any(|one: &Finding| one.text == text) {
+            findings.push(Finding::new(check, Severity::Problem, text).fix(fix));
         }
     }
     if findings.is_empty() {
-        let told = counted(events.len() as u64, "event");
-        let says = format!("it can be read; {told} of this boot, none that needs a reboot");
-        findings.push(Finding::ok(check, says));
+        let count = counted(events.len() as u64, "event");
+        let text = format!("readable; {count} in this boot, none requires a reboot");
+        findings.push(Finding::ok(check, text));
     }
     findings
 }
@@ -195,20 +192,20 @@ fn lacks(facts: &Facts) -> Vec<Finding> {
         Ok(lacks) => lacks,
     };
     if lacks.is_empty() {
-        let says = "all that the rules ask for can be done by this user";
-        return vec![Finding::ok(check, says)];
+        let text = "this user may do everything that the rules need";
+        return vec![Finding::ok(check, text)];
     }
     let finding = |lack: &super::Lack| {
-        let verdict = if lack.is_wanted_now { Verdict::Problem } else { Verdict::Warning };
-        let when = if lack.is_wanted_now { "" } else { " (wanted once the mode is enforce)" };
-        Finding::new(check, verdict, format!("{}{when}", lack.what)).fix(lack.remedy.clone())
+        let severity = if lack.is_wanted_now { Severity::Problem } else { Severity::Warning };
+        let when = if lack.is_wanted_now { "" } else { " (needed in mode enforce)" };
+        Finding::new(check, severity, format!("{}{when}", lack.what)).fix(lack.remedy.clone())
     };
     lacks.iter().map(finding).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Known;
+    use super::super::Fact;
     use super::*;
 
     #[test]
@@ -220,8 +217,8 @@ mod tests {
 
     #[test]
     fn a_fact_that_is_not_known_is_no_health() {
-        let finding = known::<()>("x", &Known::Not("no permission".to_owned()), "").unwrap_err();
-        assert_eq!(finding.verdict, Verdict::CannotTell);
-        assert_eq!(finding.says, "no permission");
+        let finding = known::<()>("x", &Fact::Unknown("no permission".to_owned()), "").unwrap_err();
+        assert_eq!(finding.severity, Severity::Unknown);
+        assert_eq!(finding.text, "no permission");
     }
 }

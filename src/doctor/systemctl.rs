@@ -1,12 +1,11 @@
-//! What systemd itself says of units: the answer of `systemctl show`, which has what files,
-//! drop-ins and usual values come to together.
+//! The state of units in systemd, from `systemctl show`. It includes files, drop-ins and defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::time_span::time_span;
 
-/// What is asked of units that run engines.
+/// Properties of units that run engines.
 pub const PROPERTIES: [&str; 17] = [
     "Id",
     "LoadState",
@@ -27,25 +26,25 @@ pub const PROPERTIES: [&str; 17] = [
     "Upholds",
 ];
 
-/// What names other units among them.
+/// Properties that name other units.
 const NAMING: [&str; 7] =
     ["After", "Requires", "Wants", "BindsTo", "Requisite", "PartOf", "Upholds"];
 
-/// What is asked of units that those name.
+/// Properties of the named units.
 pub const OF_OTHERS: [&str; 2] = ["Id", "LoadState"];
 
-/// What systemd says of one unit; `None` where it does not tell, or nothing that makes sense.
+/// The state of one unit. Unreported or invalid properties are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToldUnit {
+pub struct UnitState {
     /// `LoadState=`: `loaded`, `not-found`, `masked`, `bad-setting`, `error`.
     pub load_state: String,
-    /// Its files have changed since systemd has read them.
+    /// Its files have changed since systemd read them.
     pub is_outdated: bool,
     /// `Restart=`.
     pub restart: Option<String>,
     /// `RestartSec=`.
     pub restart_after: Option<Duration>,
-    /// `TimeoutStartSec=`; as long as can be where there is none.
+    /// `TimeoutStartSec=`; [`Duration::MAX`] if infinite.
     pub start_takes: Option<Duration>,
     /// `StartLimitIntervalSec=`.
     pub limit_interval: Option<Duration>,
@@ -55,30 +54,30 @@ pub struct ToldUnit {
     pub kill_mode: Option<String>,
     /// `Type=`.
     pub kind: Option<String>,
-    /// Units that it is ordered after, or needs.
+    /// Units that it is ordered after or depends on.
     pub named: Vec<String>,
 }
 
-/// What systemd says of all that is of interest.
+/// The state of all relevant units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SystemdState {
     /// Units that run engines, by name.
-    pub units: BTreeMap<String, ToldUnit>,
-    /// `LoadState=` of what those name.
+    pub units: BTreeMap<String, UnitState>,
+    /// `LoadState=` of the units that these name.
     pub loads: BTreeMap<String, String>,
 }
 
-/// Reads an answer: for each name that was asked for a block of lines `PROPERTY=VALUE`, with an
-/// empty line between them.
+/// Parses the output of `systemctl show`: for each name a block of lines `PROPERTY=VALUE`, with an
+/// empty line between blocks.
 ///
 /// # Errors
-/// It is no such answer.
-pub fn told_units(answer: &str, names: &[String]) -> Result<BTreeMap<String, ToldUnit>, String> {
+/// The output has another form.
+pub fn unit_states(answer: &str, names: &[String]) -> Result<BTreeMap<String, UnitState>, String> {
     let blocks: Vec<&str> =
         answer.split("\n\n").map(str::trim).filter(|block| !block.is_empty()).collect();
     if blocks.len() != names.len() {
         return Err(format!(
-            "systemctl was asked for {} units and told of {}",
+            "systemctl show reported {1} units for {0} names",
             names.len(),
             blocks.len()
         ));
@@ -87,11 +86,11 @@ pub fn told_units(answer: &str, names: &[String]) -> Result<BTreeMap<String, Tol
     names.iter().cloned().zip(read).map(|(name, unit)| Ok((name, unit?))).collect()
 }
 
-fn one(block: &str) -> Result<ToldUnit, String> {
+fn one(block: &str) -> Result<UnitState, String> {
     let lines = block.lines().filter_map(|line| line.split_once('='));
     let all: BTreeMap<&str, &str> = lines.map(|(key, value)| (key, value.trim())).collect();
     let text = |key: &str| all.get(key).filter(|value| !value.is_empty()).copied();
-    let load_state = text("LoadState").ok_or("systemctl tells no LoadState of a unit")?;
+    let load_state = text("LoadState").ok_or("systemctl show reported no LoadState of a unit")?;
     let is_word =
         |word: &&str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let word = |key: &str| text(key).filter(is_word).map(str::to_owned);
@@ -100,8 +99,8 @@ fn one(block: &str) -> Result<ToldUnit, String> {
     let mut named: Vec<String> = named.map(str::to_owned).collect();
     named.sort();
     named.dedup();
-    Ok(ToldUnit {
-        load_state: Some(load_state).filter(is_word).ok_or("LoadState is no word")?.to_owned(),
+    Ok(UnitState {
+        load_state: Some(load_state).filter(is_word).ok_or("LoadState is not a word")?.to_owned(),
         is_outdated: text("NeedDaemonReload") == Some("yes"),
         restart: word("Restart"),
         restart_after: span("RestartUSec"),

@@ -12,66 +12,66 @@ const GIB: u64 = 1 << 30;
 /// A node on which nothing is wrong.
 pub(super) fn well() -> Facts {
     Facts {
-        memory: Known::Is((121 * GIB, 0)),
-        kernel: Known::Is("6.17.0-1004-nvidia".to_owned()),
-        driver: Known::Is(
+        memory: Fact::Is((121 * GIB, 0)),
+        kernel: Fact::Is("6.17.0-1004-nvidia".to_owned()),
+        driver: Fact::Is(
             "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build"
                 .to_owned(),
         ),
-        has_pressure: Known::Is(true),
-        kernel_log: Known::Is(Vec::new()),
-        settings: Known::Is(("gb10".to_owned(), Vec::new())),
-        lacks: Known::Is(Vec::new()),
-        has_daemon: Known::Is(true),
-        engines: Known::Is(Vec::new()),
-        containers: Known::Is(Vec::new()),
-        units: Known::Is((Vec::new(), BTreeSet::new())),
-        systemd: Known::Absent,
+        has_pressure: Fact::Is(true),
+        kernel_log: Fact::Is(Vec::new()),
+        settings: Fact::Is(("gb10".to_owned(), Vec::new())),
+        lacks: Fact::Is(Vec::new()),
+        has_daemon: Fact::Is(true),
+        engines: Fact::Is(Vec::new()),
+        containers: Fact::Is(Vec::new()),
+        units: Fact::Is((Vec::new(), BTreeSet::new())),
+        systemd: Fact::Absent,
     }
 }
 
-fn worst(facts: &Facts, check: &str) -> Verdict {
+fn worst(facts: &Facts, check: &str) -> Severity {
     let findings = examine(facts);
     let of_check = findings.iter().filter(|finding| finding.check == check);
-    of_check.map(|finding| finding.verdict).max().unwrap_or_else(|| panic!("no {check}"))
+    of_check.map(|finding| finding.severity).max().unwrap_or_else(|| panic!("no {check}"))
 }
 
 #[test]
-fn a_node_that_is_well_has_no_findings_and_what_is_wrong_stands_first() {
+fn a_node_that_is_well_has_no_findings_and_the_most_severe_come_first() {
     let findings = examine(&well());
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Ok), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.severity == Severity::Ok), "{findings:#?}");
     let ill = Facts {
-        memory: Known::Is((121 * GIB, 16 * GIB)),
-        kernel_log: Known::Not("no permission".to_owned()),
+        memory: Fact::Is((121 * GIB, 16 * GIB)),
+        kernel_log: Fact::Unknown("no permission".to_owned()),
         ..well()
     };
-    let verdicts: Vec<Verdict> = examine(&ill).iter().map(|finding| finding.verdict).collect();
-    assert_eq!(verdicts[..2], [Verdict::Problem, Verdict::Warning]);
+    let verdicts: Vec<Severity> = examine(&ill).iter().map(|finding| finding.severity).collect();
+    assert_eq!(verdicts[..2], [Severity::Problem, Severity::Warning]);
     assert!(verdicts.is_sorted_by(|one, other| one >= other));
 }
 
 #[test]
-fn an_engine_that_is_not_proven_to_be_what_it_claims_is_told() {
+fn an_engine_that_is_not_proven_to_be_what_it_claims_is_found() {
     let read = |text: &str| {
         let engines: Vec<EngineFacts> = serde_json::from_str(text).unwrap();
-        examine(&Facts { engines: Known::Is(engines), ..well() })
+        examine(&Facts { engines: Fact::Is(engines), ..well() })
     };
-    // As the daemon tells of them, shortened.
-    let told = read(include_str!("../../tests/fixtures/doctor/engines-unproven.json"));
-    let told: Vec<&Finding> = told.iter().filter(|one| one.check == "identity").collect();
-    let [key, container] = told[..] else { panic!("{told:#?}") };
-    assert_eq!(key.verdict, Verdict::Warning);
+    // From the daemon's API, shortened.
+    let json = read(include_str!("../../tests/fixtures/doctor/engines-unproven.json"));
+    let json: Vec<&Finding> = json.iter().filter(|one| one.check == "identity").collect();
+    let [key, container] = json[..] else { panic!("{json:#?}") };
+    assert_eq!(key.severity, Severity::Warning);
     assert_eq!(key.subject.as_deref(), Some("engine chat"));
-    assert!(key.says.contains("queried without its key: pid 4711 runs as user 65534"), "{key:?}");
+    assert!(key.text.contains("queried without its key: pid 4711 runs as user 65534"), "{key:?}");
     assert!(key.fix.as_ref().unwrap().contains("user:"), "{key:?}");
     assert_eq!(container.subject.as_deref(), Some("engine coder"));
-    assert!(container.says.contains("container 4f1c0ddc6a0b, and neither"), "{container:?}");
-    let well_told = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
-    assert!(well_told.iter().all(|one| one.verdict == Verdict::Ok), "{well_told:#?}");
+    assert!(container.text.contains("container 4f1c0ddc6a0b, and neither"), "{container:?}");
+    let proven = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
+    assert!(proven.iter().all(|one| one.severity == Severity::Ok), "{proven:#?}");
 }
 
 #[test]
-fn whatever_is_wrong_comes_with_what_to_do() {
+fn each_fault_has_a_fix() {
     let event = |kind| Event { kind, utc: None, seq: None };
     let xid = |xid, recovery| KernelEvent::Xid {
         xid,
@@ -88,51 +88,51 @@ fn whatever_is_wrong_comes_with_what_to_do() {
         remedy: "run as root".to_owned(),
         is_wanted_now,
     };
-    let log = |kind| Facts { kernel_log: Known::Is(vec![event(kind)]), ..well() };
+    let log = |kind| Facts { kernel_log: Fact::Is(vec![event(kind)]), ..well() };
     let driver = |version: &str| Facts {
-        driver: Known::Is(format!("NVRM version: NVIDIA UNIX Open Kernel Module  {version}  R")),
+        driver: Fact::Is(format!("NVRM version: NVIDIA UNIX Open Kernel Module  {version}  R")),
         ..well()
     };
-    let kernel = |release: &str| Facts { kernel: Known::Is(release.to_owned()), ..well() };
+    let kernel = |release: &str| Facts { kernel: Fact::Is(release.to_owned()), ..well() };
     let table = [
-        ("swap", Verdict::Warning, Facts { memory: Known::Is((GIB, 1)), ..well() }),
+        ("swap", Severity::Warning, Facts { memory: Fact::Is((GIB, 1)), ..well() }),
         (
             "settings",
-            Verdict::Warning,
-            Facts { settings: Known::Is(("gb10".to_owned(), vec![misfit])), ..well() },
+            Severity::Warning,
+            Facts { settings: Fact::Is(("gb10".to_owned(), vec![misfit])), ..well() },
         ),
-        ("pressure", Verdict::Warning, Facts { has_pressure: Known::Is(false), ..well() }),
-        ("kernel", Verdict::Warning, kernel("6.2.0")),
-        ("kernel", Verdict::Ok, kernel("6.5.0-14-generic")),
-        ("kernel", Verdict::CannotTell, kernel("unknown")),
-        ("driver", Verdict::Warning, driver("590.44.01")),
-        ("driver", Verdict::Ok, driver("580.95.05")),
-        ("driver", Verdict::CannotTell, driver("none")),
-        ("driver", Verdict::Ok, Facts { driver: Known::Absent, ..well() }),
-        ("daemon", Verdict::Warning, Facts { has_daemon: Known::Is(false), ..well() }),
-        ("kernel_log", Verdict::Problem, log(KernelEvent::UvmFatal.into())),
+        ("pressure", Severity::Warning, Facts { has_pressure: Fact::Is(false), ..well() }),
+        ("kernel", Severity::Warning, kernel("6.2.0")),
+        ("kernel", Severity::Ok, kernel("6.5.0-14-generic")),
+        ("kernel", Severity::Unknown, kernel("unknown")),
+        ("driver", Severity::Warning, driver("590.44.01")),
+        ("driver", Severity::Ok, driver("580.95.05")),
+        ("driver", Severity::Unknown, driver("none")),
+        ("driver", Severity::Ok, Facts { driver: Fact::Absent, ..well() }),
+        ("daemon", Severity::Warning, Facts { has_daemon: Fact::Is(false), ..well() }),
+        ("kernel_log", Severity::Problem, log(KernelEvent::UvmFatal.into())),
         (
             "kernel_log",
-            Verdict::Problem,
+            Severity::Problem,
             log(xid(154, Some(crate::model::Recovery::NodeReboot)).into()),
         ),
-        ("kernel_log", Verdict::Ok, log(xid(154, Some(crate::model::Recovery::None)).into())),
-        ("kernel_log", Verdict::Problem, log(xid(169, None).into())),
-        ("kernel_log", Verdict::Problem, log(xid(79, None).into())),
-        ("kernel_log", Verdict::Ok, log(xid(31, None).into())),
-        ("permissions", Verdict::Problem, Facts { lacks: Known::Is(vec![lack(true)]), ..well() }),
-        ("permissions", Verdict::Warning, Facts { lacks: Known::Is(vec![lack(false)]), ..well() }),
+        ("kernel_log", Severity::Ok, log(xid(154, Some(crate::model::Recovery::None)).into())),
+        ("kernel_log", Severity::Problem, log(xid(169, None).into())),
+        ("kernel_log", Severity::Problem, log(xid(79, None).into())),
+        ("kernel_log", Severity::Ok, log(xid(31, None).into())),
+        ("permissions", Severity::Problem, Facts { lacks: Fact::Is(vec![lack(true)]), ..well() }),
+        ("permissions", Severity::Warning, Facts { lacks: Fact::Is(vec![lack(false)]), ..well() }),
         (
             "containers",
-            Verdict::CannotTell,
-            Facts { containers: Known::Not("permission denied".to_owned()), ..well() },
+            Severity::Unknown,
+            Facts { containers: Fact::Unknown("permission denied".to_owned()), ..well() },
         ),
-        ("containers", Verdict::Ok, Facts { containers: Known::Absent, ..well() }),
+        ("containers", Severity::Ok, Facts { containers: Fact::Absent, ..well() }),
     ];
-    for (check, verdict, facts) in table {
-        assert_eq!(worst(&facts, check), verdict, "{check}: {:#?}", examine(&facts));
+    for (check, severity, facts) in table {
+        assert_eq!(worst(&facts, check), severity, "{check}: {:#?}", examine(&facts));
         for finding in examine(&facts) {
-            let is_wrong = finding.verdict >= Verdict::Warning;
+            let is_wrong = finding.severity >= Severity::Warning;
             assert_eq!(finding.fix.is_some(), is_wrong, "{finding:?}");
         }
     }
@@ -142,23 +142,23 @@ fn whatever_is_wrong_comes_with_what_to_do() {
 const CONTAINERS: &str = include_str!("../../tests/fixtures/doctor/containers-28.2.2.json");
 
 fn recorded() -> Vec<ContainerFacts> {
-    let told: Vec<Value> = serde_json::from_str(CONTAINERS).unwrap();
-    told.iter().map(|one| ContainerFacts::read(one).unwrap()).collect()
+    let json: Vec<Value> = serde_json::from_str(CONTAINERS).unwrap();
+    json.iter().map(|one| ContainerFacts::read(one).unwrap()).collect()
 }
 
 fn with(containers: Vec<ContainerFacts>) -> Facts {
-    Facts { containers: Known::Is(containers), ..well() }
+    Facts { containers: Fact::Is(containers), ..well() }
 }
 
 #[test]
-fn real_containers_are_judged_by_what_docker_would_do_with_them() {
+fn real_containers_are_checked_by_what_docker_would_do_with_them() {
     let findings = |name: &str| {
         let one = recorded().into_iter().find(|one| one.name == name).unwrap();
         let found = examine(&with(vec![one]));
         let of_it = found.into_iter().filter(|one| one.subject.is_some());
-        of_it.map(|one| (one.check, one.verdict)).collect::<Vec<_>>()
+        of_it.map(|one| (one.check, one.severity)).collect::<Vec<_>>()
     };
-    use Verdict::{Problem, Warning};
+    use Severity::{Problem, Warning};
     assert_eq!(findings("racing"), [("restart_policy", Warning)]);
     assert_eq!(findings("liar"), [("restart_policy", Problem)], "vLLM ends with 0");
     assert_eq!(findings("removed"), [("auto_remove", Warning)], "it has the GPU");
@@ -177,8 +177,8 @@ fn what_a_container_runs_is_known_by_its_command_or_its_image() {
     assert_eq!(of("liar"), Some(EngineKind::Vllm));
     assert_eq!(of("removed"), None);
     let named = |image: &str| {
-        let told = serde_json::json!({ "Name": "/x", "Config": { "Image": image } });
-        ContainerFacts::read(&told).unwrap().engine
+        let json = serde_json::json!({ "Name": "/x", "Config": { "Image": image } });
+        ContainerFacts::read(&json).unwrap().engine
     };
     assert_eq!(named("mirror.example:5000/vllm/vllm-openai@sha256:0"), Some(EngineKind::Vllm));
     assert_eq!(named("nvcr.io/nim/meta/llama:1"), Some(EngineKind::Declared));
@@ -212,49 +212,49 @@ fn names() -> BTreeSet<String> {
     ["network-online.target", "engine@.service", "docker.service"].map(str::to_owned).into()
 }
 
-fn judged(text: &str) -> Vec<(&'static str, Verdict)> {
+fn checked(text: &str) -> Vec<(&'static str, Severity)> {
     let Some(unit) = unit("vllm.service", &[text.to_owned()]) else { return Vec::new() };
-    let found = examine(&Facts { units: Known::Is((vec![unit], names())), ..well() });
+    let found = examine(&Facts { units: Fact::Is((vec![unit], names())), ..well() });
     let of_it = found.into_iter().filter(|one| one.subject.is_some());
-    of_it.map(|one| (one.check, one.verdict)).collect()
+    of_it.map(|one| (one.check, one.severity)).collect()
 }
 
 #[test]
-fn units_are_judged_by_what_systemd_would_do_with_them() {
-    use Verdict::{Problem, Warning};
+fn units_are_checked_by_what_systemd_would_do_with_them() {
+    use Severity::{Problem, Warning};
     let all = [
         ("kill_mode", Problem),
         ("restart_policy", Warning),
         ("start_limit", Warning),
         ("unit_order", Warning),
     ];
-    assert_eq!(judged(RACING), all);
+    assert_eq!(checked(RACING), all);
     let without = |check: &str| all.into_iter().filter(|one| one.0 != check).collect::<Vec<_>>();
-    assert_eq!(judged(&RACING.replace("KillMode=process\n", "")), without("kill_mode"));
+    assert_eq!(checked(&RACING.replace("KillMode=process\n", "")), without("kill_mode"));
     let ordered = RACING
         .replace("docker.target", "docker.service engine@7.service")
         .replace("nvidia-persistenced.service", "");
-    assert_eq!(judged(&ordered), without("unit_order"));
+    assert_eq!(checked(&ordered), without("unit_order"));
     let limited = format!("{RACING}\n[Unit]\nStartLimitIntervalSec=1h\n");
-    assert_eq!(judged(&limited), without("start_limit"));
+    assert_eq!(checked(&limited), without("start_limit"));
     let gate = "ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m\n";
-    let gated = |more: &str| judged(&format!("{limited}[Service]\n{gate}{more}"));
+    let gated = |more: &str| checked(&format!("{limited}[Service]\n{gate}{more}"));
     assert!(gated("").contains(&("start_timeout", Problem)), "90 s, as is usual");
     assert!(gated("TimeoutStartSec=5min\n").contains(&("start_timeout", Problem)));
     for enough in ["TimeoutStartSec=11min\n", "TimeoutStartSec=infinity\n", "TimeoutStartSec=0\n"] {
         let found = gated(enough);
         assert_eq!(found, [("kill_mode", Problem), ("unit_order", Warning)], "{enough}");
     }
-    // systemd waits for one that says when it is up, and not for long.
-    let notifies = |more: &str| judged(&format!("{limited}[Service]\nType=notify\n{more}"));
+    // systemd waits for a unit that notifies, with a timeout.
+    let notifies = |more: &str| checked(&format!("{limited}[Service]\nType=notify\n{more}"));
     assert!(notifies("").contains(&("start_timeout", Warning)));
     assert!(!notifies("TimeoutStartSec=15min\n").contains(&("start_timeout", Warning)));
     let liar = limited.replace("Restart=always", "Restart=on-failure");
-    assert!(judged(&liar).contains(&("restart_policy", Problem)), "vLLM ends with 0");
+    assert!(checked(&liar).contains(&("restart_policy", Problem)), "vLLM ends with 0");
     let launched = liar.replace("/opt/venv", "/usr/bin/umawarden launch -- /opt/venv");
-    assert_eq!(judged(&launched), [("kill_mode", Problem), ("unit_order", Warning)]);
+    assert_eq!(checked(&launched), [("kill_mode", Problem), ("unit_order", Warning)]);
     let never = RACING.replace("Restart=always", "Restart=no");
-    assert_eq!(judged(&never), [("kill_mode", Problem), ("unit_order", Warning)]);
+    assert_eq!(checked(&never), [("kill_mode", Problem), ("unit_order", Warning)]);
 }
 
 #[test]
@@ -288,65 +288,65 @@ PartOf=
 Upholds=
 ";
 
-fn told(shown: &str) -> Vec<(&'static str, Verdict)> {
+fn shown(output: &str) -> Vec<(&'static str, Severity)> {
     let vllm = unit("vllm.service", &[RACING.to_owned()]).unwrap();
-    let units = told_units(shown, &["vllm.service".to_owned()]).unwrap();
+    let units = unit_states(output, &["vllm.service".to_owned()]).unwrap();
     let loads = [("docker.target", "not-found"), ("sysinit.target", "loaded")];
     let loads = loads.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
-    let systemd = Known::Is(Told { units, loads });
-    let found = examine(&Facts { units: Known::Is((vec![vllm], names())), systemd, ..well() });
+    let systemd = Fact::Is(SystemdState { units, loads });
+    let found = examine(&Facts { units: Fact::Is((vec![vllm], names())), systemd, ..well() });
     let of_it = found.into_iter().filter(|one| one.subject.is_some());
-    of_it.map(|one| (one.check, one.verdict)).collect()
+    of_it.map(|one| (one.check, one.severity)).collect()
 }
 
 #[test]
 fn what_systemd_says_of_a_unit_counts_more_than_its_files() {
-    use Verdict::{Problem, Warning};
-    // The files have KillMode=process and no limit; a drop-in elsewhere may have mended that.
-    assert_eq!(told(SHOWN), [("restart_policy", Warning), ("unit_order", Warning)]);
+    use Severity::{Problem, Warning};
+    // The files have KillMode=process and no limit. A drop-in elsewhere may have corrected that.
+    assert_eq!(shown(SHOWN), [("restart_policy", Warning), ("unit_order", Warning)]);
     let calm = SHOWN.replace("Restart=always", "Restart=no").replace("docker.target ", "");
-    assert_eq!(told(&calm), []);
-    let limit = told(&SHOWN.replace("StartLimitBurst=5", "StartLimitBurst=0"));
+    assert_eq!(shown(&calm), []);
+    let limit = shown(&SHOWN.replace("StartLimitBurst=5", "StartLimitBurst=0"));
     assert!(limit.contains(&("start_limit", Warning)), "{limit:?}");
-    let slow = told(&format!("{calm}Type=notify\n"));
+    let slow = shown(&format!("{calm}Type=notify\n"));
     assert_eq!(slow, [("start_timeout", Warning)]);
-    let kill = told(&calm.replace("control-group", "process"));
+    let kill = shown(&calm.replace("control-group", "process"));
     assert_eq!(kill, [("kill_mode", Problem)]);
-    let outdated = told(&calm.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"));
+    let outdated = shown(&calm.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"));
     assert_eq!(outdated, [("unit_outdated", Warning)]);
-    let broken = told(&SHOWN.replace("LoadState=loaded", "LoadState=bad-setting"));
+    let broken = shown(&SHOWN.replace("LoadState=loaded", "LoadState=bad-setting"));
     assert_eq!(broken, [("unit_load", Problem)]);
-    assert_eq!(told(&SHOWN.replace("LoadState=loaded", "LoadState=masked")), []);
-    // What it does not tell, the files do.
-    let silent = told("Id=vllm.service\nLoadState=loaded\n");
+    assert_eq!(shown(&SHOWN.replace("LoadState=loaded", "LoadState=masked")), []);
+    // What systemd does not report is read from the files.
+    let silent = shown("Id=vllm.service\nLoadState=loaded\n");
     assert!(silent.contains(&("kill_mode", Problem)), "{silent:?}");
 }
 
 #[test]
-fn how_long_systemd_waits_before_a_restart_is_told() {
+fn how_long_systemd_waits_before_a_restart_is_in_the_finding() {
     let with = |after: &str| {
         let text = RACING.replace("Restart=always", &format!("Restart=always\n{after}"));
         let racing = unit("vllm.service", &[text]).unwrap();
-        let found = examine(&Facts { units: Known::Is((vec![racing], names())), ..well() });
-        found.into_iter().find(|one| one.check == "restart_policy").unwrap().says
+        let found = examine(&Facts { units: Fact::Is((vec![racing], names())), ..well() });
+        found.into_iter().find(|one| one.check == "restart_policy").unwrap().text
     };
-    assert!(with("RestartSec=30\n").contains("again after 30s, whether or not"));
-    assert!(with("").contains("again at once, whether or not"));
+    assert!(with("RestartSec=30\n").contains("restarts it after 30s, before"));
+    assert!(with("").contains("restarts it at once, before"));
 }
 
 #[test]
-fn a_systemd_that_does_not_tell_leaves_the_files() {
+fn without_a_state_in_systemd_the_files_count() {
     let racing = || unit("vllm.service", &[RACING.to_owned()]).unwrap();
-    let units = Known::Is((vec![racing()], names()));
-    let systemd = Known::Not("systemctl has not answered within 5 s".to_owned());
+    let units = Fact::Is((vec![racing()], names()));
+    let systemd = Fact::Unknown("systemctl did not respond within 5 s".to_owned());
     let facts = Facts { units, systemd, ..well() };
-    assert_eq!(worst(&facts, "systemd"), Verdict::CannotTell);
-    assert_eq!(worst(&facts, "kill_mode"), Verdict::Problem);
+    assert_eq!(worst(&facts, "systemd"), Severity::Unknown);
+    assert_eq!(worst(&facts, "kill_mode"), Severity::Problem);
     let names = ["a.service".to_owned(), "b.service".to_owned()];
     let two = format!("{SHOWN}\n{SHOWN}");
-    assert_eq!(told_units(&two, &names).unwrap().len(), 2);
-    for lie in [SHOWN, "", "\n\n\n", "Id=a\n\nId=b\n", &format!("{two}\n{SHOWN}")] {
-        assert!(told_units(lie, &names).is_err(), "{lie}");
+    assert_eq!(unit_states(&two, &names).unwrap().len(), 2);
+    for wrong in [SHOWN, "", "\n\n\n", "Id=a\n\nId=b\n", &format!("{two}\n{SHOWN}")] {
+        assert!(unit_states(wrong, &names).is_err(), "{wrong}");
     }
 }
 
@@ -359,27 +359,27 @@ proptest! {
         damaged.insert_str(at.unwrap_or(0), &text);
         let _read = unit("x.service", &[damaged]);
         let one = ["x.service".to_owned()];
-        let _read = told_units(&text, &one);
+        let _read = unit_states(&text, &one);
         let mut damaged = SHOWN.to_owned();
         let at = (0..=at.unwrap_or(0).min(damaged.len())).rev();
         let at = at.into_iter().find(|at| damaged.is_char_boundary(*at)).unwrap_or(0);
         damaged.insert_str(at, &text);
-        if let Ok(units) = told_units(&damaged, &one) {
+        if let Ok(units) = unit_states(&damaged, &one) {
             let vllm = unit("x.service", &[RACING.to_owned()]).unwrap();
-            let systemd = Known::Is(Told { units, loads: BTreeMap::new() });
-            let facts = Facts { units: Known::Is((vec![vllm], names())), systemd, ..well() };
+            let systemd = Fact::Is(SystemdState { units, loads: BTreeMap::new() });
+            let facts = Facts { units: Fact::Is((vec![vllm], names())), systemd, ..well() };
             let found = examine(&facts);
-            prop_assert!(found.iter().all(|one| !one.says.contains(char::is_control)));
+            prop_assert!(found.iter().all(|one| !one.text.contains(char::is_control)));
         }
-        if let Ok(told) = serde_json::from_str::<Value>(&text) {
-            let _read = ContainerFacts::read(&told);
+        if let Ok(json) = serde_json::from_str::<Value>(&text) {
+            let _read = ContainerFacts::read(&json);
         }
-        let told = serde_json::json!({ "Name": text, "Path": text, "Args": [text, 5],
+        let json = serde_json::json!({ "Name": text, "Path": text, "Args": [text, 5],
             "Config": { "Image": text, "Healthcheck": { "Test": [text], "Interval": u64::MAX,
             "Retries": u64::MAX, "StartPeriod": -1 } }, "HostConfig": { "ShmSize": u64::MAX } });
-        if let Some(facts) = ContainerFacts::read(&told) {
+        if let Some(facts) = ContainerFacts::read(&json) {
             let found = examine(&with(vec![facts]));
-            prop_assert!(found.iter().all(|one| !one.says.contains(char::is_control)));
+            prop_assert!(found.iter().all(|one| !one.text.contains(char::is_control)));
         }
     }
 }

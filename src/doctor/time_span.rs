@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Units, in milliseconds, as systemd.time(7) has them.
+/// Units in milliseconds, from systemd.time(7).
 const UNITS: [(&str, u64); 19] = [
     ("ms", 1),
     ("msec", 1),
@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 19] = [
     ("", 1_000),
 ];
 
-/// Reads one; `infinity` is as long as can be. `None`: it is none, or finer than this program asks.
+/// Parses a span; `infinity` is [`Duration::MAX`]. `None` if it is invalid or has a finer unit.
 pub(super) fn time_span(text: &str) -> Option<Duration> {
     let text = text.trim();
     if text == "infinity" {

@@ -1,41 +1,41 @@
-//! What systemd would do with engines when they die, and before.
+//! How systemd starts and restarts engines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::containers::LOADS_WITHIN;
-use super::systemctl::{Told, ToldUnit};
+use super::systemctl::{SystemdState, UnitState};
 use super::time_span::time_span;
-use super::{Facts, Finding, Known, Verdict, known};
+use super::{Fact, Facts, Finding, Severity, known};
 use crate::engines::{facts, recognise};
 use crate::model::{EngineKind, duration, duration_text};
 use crate::parse::process::printable;
 
-/// What systemd takes where a unit does not say (system.conf(5)).
+/// Defaults of systemd (system.conf(5)).
 const USUAL_START: Duration = Duration::from_secs(90);
 const USUAL_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A guess: an engine that dies in its start does so within this time, five times.
+/// A guess: an engine that dies during its start does so five times within this time.
 const LEAST_LIMIT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How long `umawarden gate` waits where it is not told.
+/// The default timeout of `umawarden gate`.
 const GATE_WAITS: Duration = Duration::from_secs(300);
 
-/// Longer files, and more of a file's lines, are no units.
+/// Units have fewer lines.
 const MOST_LINES: usize = 4096;
 
 /// A unit that runs an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitFacts {
-    /// Its name.
+    /// With its suffix: `chat.service`.
     pub name: String,
-    /// What it runs.
+    /// The engine that it runs.
     pub engine: Option<EngineKind>,
-    /// Whether `umawarden launch` runs that.
+    /// Whether it runs the engine by `umawarden launch`.
     pub is_launched: bool,
     /// `ExecStartPre=` and `ExecCondition=`.
     pub before_start: Vec<String>,
-    /// Units that it is ordered after, or needs.
+    /// Units that it is ordered after or depends on.
     pub named: BTreeSet<String>,
     /// `Restart=`.
     pub restart: Option<String>,
@@ -53,7 +53,7 @@ pub struct UnitFacts {
     pub kind: Option<String>,
 }
 
-/// Reads a unit's file and its drop-ins, in their order. `None`: it runs no engine.
+/// Parses a unit's file and its drop-ins, in their order. `None` if it runs no engine.
 pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
     let mut unit = UnitFacts { name: printable(name.as_bytes()), ..UnitFacts::default() };
     let mut runs = Vec::new();
@@ -61,8 +61,8 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
         let Some((key, value)) = line.split_once('=') else { continue };
         let (key, value) = (key.trim(), value.trim());
         match key {
-            "ExecStart" => put(&mut runs, value),
-            "ExecStartPre" | "ExecCondition" => put(&mut unit.before_start, value),
+            "ExecStart" => append(&mut runs, value),
+            "ExecStartPre" | "ExecCondition" => append(&mut unit.before_start, value),
             "After" | "Requires" | "Wants" | "BindsTo" | "Requisite" | "PartOf" => {
                 unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
             }
@@ -84,7 +84,7 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
     unit.engine.is_some().then_some(unit)
 }
 
-/// Lines without comments, each with those that continue it.
+/// Lines without comments, continuation lines joined.
 fn joined(text: &str) -> Vec<String> {
     let (mut lines, mut open) = (Vec::new(), String::new());
     for line in text.lines() {
@@ -104,8 +104,8 @@ fn joined(text: &str) -> Vec<String> {
     lines
 }
 
-/// An empty value takes back what was there.
-fn put(values: &mut Vec<String>, value: &str) {
+/// An empty value resets the list.
+fn append(values: &mut Vec<String>, value: &str) {
     if value.is_empty() {
         values.clear();
     } else {
@@ -139,17 +139,17 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether it runs that command of umawarden.
+/// Whether it runs this subcommand of umawarden.
 fn is_of(words: &[String], command: &str) -> bool {
     let program = words.first().and_then(|first| first.rsplit('/').next());
     program == Some("umawarden") && words.get(1).is_some_and(|word| word == command)
 }
 
-/// The engine that a line runs, whatever it is wrapped in.
+/// The engine that a command line runs, through wrappers too.
 fn engine(words: &[String]) -> Option<EngineKind> {
     (0..words.len().min(64)).find_map(|from| {
         let word = words[from].rsplit('/').next().unwrap_or_default();
-        // A name in the middle of a line may be an argument: a program has a subcommand, or a path.
+        // A name in the middle of a line may be an argument. A program has a subcommand or a path.
         let before = from.checked_sub(1).map(|before| words[before].as_str());
         let is_wrapped = before.is_none_or(|word| word == "--" || word.ends_with("env"));
         let is_program = is_wrapped || words[from].starts_with('/');
@@ -160,34 +160,35 @@ fn engine(words: &[String]) -> Option<EngineKind> {
 }
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
-    let (units, names) = match known("units", &facts.units, "there are no units of systemd here") {
+    let (units, names) = match known("units", &facts.units, "no systemd units on this node") {
         Err(finding) => return vec![*finding],
         Ok(units) => units,
     };
     let mut findings = Vec::new();
-    let told = match &facts.systemd {
-        Known::Is(told) => Some(told),
-        Known::Absent => None,
-        Known::Not(why) => {
-            let says = format!("{why}; units are judged by their files alone");
-            findings.push(Finding::new("systemd", Verdict::CannotTell, says));
+    let systemd = match &facts.systemd {
+        Fact::Is(systemd) => Some(systemd),
+        Fact::Absent => None,
+        Fact::Unknown(why) => {
+            let text = format!("{why}; units are checked by their files alone");
+            findings.push(Finding::new("systemd", Severity::Unknown, text));
             None
         }
     };
     for unit in units {
         let subject = format!("unit {}", unit.name);
-        let of_one = match told.and_then(|told| Some((told, told.units.get(&unit.name)?))) {
-            Some((told, own)) => examine_told(&unit.as_told(own), own, told),
-            None => examine_one(unit, order(unit, &|name| is_file_of(names, name))),
-        };
+        let of_one =
+            match systemd.and_then(|systemd| Some((systemd, systemd.units.get(&unit.name)?))) {
+                Some((systemd, own)) => examine_with_state(&unit.with_state(own), own, systemd),
+                None => examine_one(unit, order(unit, &|name| is_file_of(names, name))),
+            };
         findings.extend(of_one.into_iter().map(|finding| finding.of(&subject)));
     }
     if findings.is_empty() {
-        let says = match units.len() {
+        let text = match units.len() {
             0 => "no unit of this node runs an engine".to_owned(),
-            some => format!("nothing is wrong with those {some} that run engines"),
+            some => format!("no fault in the {some} that run engines"),
         };
-        findings.push(Finding::ok("units", says));
+        findings.push(Finding::ok("units", text));
     }
     findings
 }
@@ -199,47 +200,47 @@ fn examine_one(unit: &UnitFacts, order: Option<Finding>) -> Vec<Finding> {
         .collect()
 }
 
-/// One of which systemd itself has told.
-fn examine_told(unit: &UnitFacts, own: &ToldUnit, told: &Told) -> Vec<Finding> {
+/// A unit whose state systemd has reported.
+fn examine_with_state(unit: &UnitFacts, own: &UnitState, systemd: &SystemdState) -> Vec<Finding> {
     let outdated = own.is_outdated.then(|| {
-        let says = "its files have changed since systemd has read them: what is in force is what \
-                    they said before";
-        Finding::new("unit_outdated", Verdict::Warning, says).fix("systemctl daemon-reload")
+        let text = "its files have changed since systemd read them; the previous version is in \
+            force";
+        Finding::new("unit_outdated", Severity::Warning, text).fix("systemctl daemon-reload")
     });
     let state = &own.load_state;
     let mut findings = Vec::from_iter(outdated);
     match state.as_str() {
         "loaded" => {
             let is_there = |name: &str| {
-                told.loads.get(name).is_none_or(|state| !matches!(state.as_str(), "not-found"))
+                systemd.loads.get(name).is_none_or(|state| !matches!(state.as_str(), "not-found"))
             };
             findings.extend(examine_one(unit, order(unit, &is_there)));
         }
-        // Nobody can start it, and nobody means to.
+        // A masked unit is never started, on purpose.
         "masked" => {}
         _ => {
-            let says = format!("systemd cannot use it (LoadState={state}): it never starts");
-            let fix = format!("systemd-analyze verify {} says why", unit.name);
-            findings.push(Finding::new("unit_load", Verdict::Problem, says).fix(fix));
+            let text = format!("systemd cannot load it (LoadState={state}): it never starts");
+            let fix = format!("systemd-analyze verify {} gives the reason", unit.name);
+            findings.push(Finding::new("unit_load", Severity::Problem, text).fix(fix));
         }
     }
     findings
 }
 
 impl UnitFacts {
-    /// What systemd itself says counts, and what it does not say, its files do.
-    fn as_told(&self, told: &ToldUnit) -> Self {
-        let ToldUnit { restart, restart_after, start_takes, limit_interval, limit_burst, .. } =
-            told;
+    /// The state in systemd, completed from its files.
+    fn with_state(&self, state: &UnitState) -> Self {
+        let UnitState { restart, restart_after, start_takes, limit_interval, limit_burst, .. } =
+            state;
         Self {
-            named: told.named.iter().cloned().collect(),
+            named: state.named.iter().cloned().collect(),
             restart: restart.clone().or_else(|| self.restart.clone()),
             restart_after: restart_after.or(self.restart_after),
             limit_interval: limit_interval.or(self.limit_interval),
             limit_burst: limit_burst.or(self.limit_burst),
             start_takes: start_takes.or(self.start_takes),
-            kind: told.kind.clone().or_else(|| self.kind.clone()),
-            kill_mode: told.kill_mode.clone().or_else(|| self.kill_mode.clone()),
+            kind: state.kind.clone().or_else(|| self.kind.clone()),
+            kill_mode: state.kill_mode.clone().or_else(|| self.kill_mode.clone()),
             ..self.clone()
         }
     }
@@ -255,29 +256,29 @@ fn waits(unit: &UnitFacts) -> Option<Vec<String>> {
 
 fn restart(unit: &UnitFacts) -> Option<Finding> {
     let restart = restarts(unit)?;
-    let fix = "`umawarden print systemd-unit --need SIZE -- COMMAND` prints one that waits for \
-               memory";
+    let fix = "`umawarden print systemd-unit --need SIZE -- COMMAND` prints a unit that waits for \
+           memory";
     let hides = unit.engine.and_then(|kind| facts(kind).hides_killed_workers);
     let hides = hides.filter(|_| restart == "on-failure" && !unit.is_launched);
     if let Some(command) = hides {
-        let says = format!(
-            "{command} ends with 0 when its worker is killed: Restart=on-failure never starts it \
-             again"
+        let text = format!(
+            "{command} exits with 0 when its worker is killed: Restart=on-failure never restarts \
+             it"
         );
-        return Some(Finding::new("restart_policy", Verdict::Problem, says).fix(fix));
+        return Some(Finding::new("restart_policy", Severity::Problem, text).fix(fix));
     }
     if unit.is_launched || waits(unit).is_some() {
         return None;
     }
     let when = match unit.restart_after.filter(|after| *after >= Duration::from_secs(1)) {
-        Some(after) => format!("after {}, whether or not", duration_text(after)),
-        None => "at once, whether or not".to_owned(),
+        Some(after) => format!("after {}", duration_text(after)),
+        None => "at once".to_owned(),
     };
-    let says = format!(
-        "Restart={restart} starts it again {when} its dead predecessor's memory is back, so that \
-         it dies again"
+    let text = format!(
+        "Restart={restart} restarts it {when}, before the memory of its dead predecessor is \
+         reclaimed, and it dies again"
     );
-    Some(Finding::new("restart_policy", Verdict::Warning, says).fix(fix))
+    Some(Finding::new("restart_policy", Severity::Warning, text).fix(fix))
 }
 
 fn limit(unit: &UnitFacts) -> Option<Finding> {
@@ -286,25 +287,26 @@ fn limit(unit: &UnitFacts) -> Option<Finding> {
     let is_unlimited = unit.limit_burst == Some(0);
     (interval < LEAST_LIMIT_INTERVAL || is_unlimited).then(|| {
         let is = match (interval.is_zero(), unit.limit_interval) {
-            _ if is_unlimited => "StartLimitBurst=0 is none".to_owned(),
-            (true, _) => "StartLimitIntervalSec=0 is none".to_owned(),
+            _ if is_unlimited => "StartLimitBurst=0 disables it".to_owned(),
+            (true, _) => "StartLimitIntervalSec=0 disables it".to_owned(),
             (false, Some(_)) => {
-                format!("{} is too short for an engine to reach it", duration_text(interval))
+                format!(
+                    "{} is too short: an engine takes longer to die five times",
+                    duration_text(interval)
+                )
             }
             (false, None) => {
-                "10 s, which is usual, is too short for an engine to reach it".to_owned()
+                "the default of 10 s is too short: an engine takes longer to die five times"
+                    .to_owned()
             }
         };
-        let says = format!(
-            "there is no start limit: {is}, for it takes longer to die five times; it is started \
-             again for ever"
-        );
-        Finding::new("start_limit", Verdict::Warning, says)
+        let text = format!("no effective start limit ({is}): it is restarted for ever");
+        Finding::new("start_limit", Severity::Warning, text)
             .fix("[Unit] StartLimitIntervalSec=1h, StartLimitBurst=5")
     })
 }
 
-/// A gate before the start counts as a part of it.
+/// A gate before the start is part of the start.
 fn timeout(unit: &UnitFacts) -> Option<Finding> {
     let gate = waits(unit)?;
     let mut given = gate.iter().zip(gate.iter().skip(1));
@@ -312,43 +314,42 @@ fn timeout(unit: &UnitFacts) -> Option<Finding> {
     let joined = gate.iter().find_map(|word| word.strip_prefix("--timeout="));
     let waits = named.or(joined).and_then(|text| duration(text).ok()).unwrap_or(GATE_WAITS);
     let start = unit.start_takes.unwrap_or(USUAL_START);
-    // 0 is for ever, for both.
+    // Both take 0 as infinite.
     let is_long_enough = start.is_zero() || (!waits.is_zero() && start > waits);
     (!is_long_enough).then(|| {
         let (start, waits) = (duration_text(start), duration_text(waits));
-        let says = format!(
-            "its start may take {start}, and the gate before it waits for up to {waits}: systemd \
-             ends it while it waits"
+        let text = format!(
+            "TimeoutStartSec is {start}, and its gate waits for up to {waits}: systemd stops the \
+             start while the gate waits"
         );
-        Finding::new("start_timeout", Verdict::Problem, says)
+        Finding::new("start_timeout", Severity::Problem, text)
             .fix("TimeoutStartSec=infinity: the gate has a timeout of its own")
     })
 }
 
-/// A start that systemd waits for until the engine says that it is up.
+/// systemd waits until such a unit reports that it has started.
 fn notice(unit: &UnitFacts) -> Option<Finding> {
     const UNTIL_UP: [&str; 4] = ["notify", "notify-reload", "forking", "dbus"];
     let kind = unit.kind.as_deref().filter(|kind| UNTIL_UP.contains(kind))?;
     let start = unit.start_takes.unwrap_or(USUAL_START);
     (!start.is_zero() && start < LOADS_WITHIN).then(|| {
-        let says = format!(
-            "its start may take {}, and ends with Type={kind} when it is up: systemd ends it while \
-             it loads (a guess: up to {})",
+        let text = format!(
+            "TimeoutStartSec is {}, and with Type={kind} the start includes loading: systemd stops \
+             it while it loads (a guess: up to {})",
             duration_text(start),
             duration_text(LOADS_WITHIN)
         );
-        Finding::new("start_timeout", Verdict::Warning, says).fix("TimeoutStartSec=15min")
+        Finding::new("start_timeout", Severity::Warning, text).fix("TimeoutStartSec=15min")
     })
 }
 
 fn kill_mode(unit: &UnitFacts) -> Option<Finding> {
     let mode = unit.kill_mode.as_deref().filter(|mode| matches!(*mode, "process" | "none"))?;
-    let says =
-        format!("KillMode={mode} leaves its workers behind when it ends, with all of their memory");
-    Some(Finding::new("kill_mode", Verdict::Problem, says).fix("KillMode=mixed"))
+    let text = format!("KillMode={mode} leaves its workers and their memory behind when it stops");
+    Some(Finding::new("kill_mode", Severity::Problem, text).fix("KillMode=mixed"))
 }
 
-/// Whether there is a file of that name, or of its template.
+/// Whether a unit of this name, or its template, exists.
 fn is_file_of(names: &BTreeSet<String>, name: &str) -> bool {
     let template = name
         .split_once('@')
@@ -360,7 +361,7 @@ fn order(unit: &UnitFacts, is_known: &dyn Fn(&str) -> bool) -> Option<Finding> {
     let is_file = |name: &&String| {
         [".target", ".service", ".socket"].iter().any(|ending| name.ends_with(ending))
     };
-    // What holds a specifier is another name.
+    // A name with a specifier is another name.
     let lacking = unit.named.iter().filter(is_file).filter(|name| !name.contains('%'));
     let lacking: Vec<String> = lacking
         .filter(|name| !is_known(name))
@@ -368,12 +369,12 @@ fn order(unit: &UnitFacts, is_known: &dyn Fn(&str) -> bool) -> Option<Finding> {
         .take(8)
         .collect();
     (!lacking.is_empty()).then(|| {
-        let says = format!(
-            "it is ordered after, or wants, what does not exist here: {}; systemd does not wait \
-             for it, and says nothing",
+        let text = format!(
+            "it is ordered after, or wants, units that do not exist here: {}; systemd ignores \
+             them without an error",
             lacking.join(", ")
         );
-        Finding::new("unit_order", Verdict::Warning, says)
-            .fix("name units that exist: systemctl list-unit-files")
+        Finding::new("unit_order", Severity::Warning, text)
+            .fix("name existing units: systemctl list-unit-files")
     })
 }

@@ -1,4 +1,4 @@
-//! Collects what the checks are about. What hangs is given up.
+//! Collects the facts of the checks. Each source has a timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +15,11 @@ use crate::config::flags::RunFlags;
 use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
-use crate::doctor::{ContainerFacts, EngineFacts, Facts, Known, Lack, UnitFacts, unit};
+use crate::doctor::{ContainerFacts, EngineFacts, Fact, Facts, Lack, UnitFacts, unit};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sources::engines::{NotInspected, inspect_containers};
 
-/// Where systemd looks for units, the most important first.
+/// The unit folders of systemd, highest precedence first.
 const UNIT_FOLDERS: [&str; 7] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -30,15 +30,15 @@ const UNIT_FOLDERS: [&str; 7] = [
     "/run/systemd/generator.late",
 ];
 
-/// More units are not looked at, and no longer files.
+/// Limits of one folder and of one file.
 const MOST_UNITS: usize = 8192;
 const MOST_UNIT_BYTES: u64 = 256 << 10;
 
-/// How long one source of facts may take.
-const ONE_TAKES: Duration = Duration::from_secs(10);
-const DAEMON_TAKES: Duration = Duration::from_secs(3);
+/// Timeouts of one source of facts, and of a request to the daemon.
+const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All facts.
+/// Collects all facts.
 ///
 /// # Errors
 /// The daemon's configuration cannot be read.
@@ -56,7 +56,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let loaded = load(&flags, &environment())?;
     let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg, .. } =
         loaded.settings.path.clone();
-    let client = place.client()?.with_patience(DAEMON_TAKES);
+    let client = place.client()?.with_patience(DAEMON_TIMEOUT);
     let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
         what: one.what,
         remedy: one.remedy.to_owned(),
@@ -65,103 +65,103 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let units = arguments.units.clone();
     let units = within("the units of systemd", move || all_units(&units));
     let of_engines: Vec<String> = match &units {
-        Known::Is((units, _)) => units.iter().map(|unit| unit.name.clone()).collect(),
-        Known::Absent | Known::Not(_) => Vec::new(),
+        Fact::Is((units, _)) => units.iter().map(|unit| unit.name.clone()).collect(),
+        Fact::Absent | Fact::Unknown(_) => Vec::new(),
     };
     let program = arguments.systemctl.clone();
     Ok(Facts {
-        systemd: within("systemd", move || systemctl::ask(program.as_deref(), of_engines)),
+        systemd: within("systemd", move || systemctl::query(program.as_deref(), of_engines)),
         memory: memory(&procfs),
         kernel: line(&procfs.join("sys/kernel/osrelease")),
         driver: line_or_absent(&procfs.join("driver/nvidia/version")),
-        has_pressure: Known::Is(procfs.join("pressure/memory").exists()),
+        has_pressure: Fact::Is(procfs.join("pressure/memory").exists()),
         kernel_log: within("the kernel log", move || match kernel_events(&kmsg) {
-            Some(events) => Known::Is(events),
-            None => Known::Not(format!("{} cannot be opened", kmsg.display())),
+            Some(events) => Fact::Is(events),
+            None => Fact::Unknown(format!("cannot open {}", kmsg.display())),
         }),
         settings: settings(&procfs, &sysfs),
-        lacks: Known::Is(lacks.collect()),
+        lacks: Fact::Is(lacks.collect()),
         has_daemon: match client.ask("GET", "/api/v1/pause", None) {
-            Ok(_) | Err(ClientError::Forbidden(_)) => Known::Is(true),
-            Err(ClientError::Absent(_)) => Known::Is(false),
-            Err(error) => Known::Not(error.to_string()),
+            Ok(_) | Err(ClientError::Forbidden(_)) => Fact::Is(true),
+            Err(ClientError::Absent(_)) => Fact::Is(false),
+            Err(error) => Fact::Unknown(error.to_string()),
         },
         engines: match client.ask("GET", "/api/v1/engines", None) {
             Ok(reply) => entries::<EngineFacts>(reply, "engines").map_or_else(
-                |error| Known::Not(format!("{error:#}")),
-                |engines| Known::Is(engines.into_iter().map(|(_, engine)| engine).collect()),
+                |error| Fact::Unknown(format!("{error:#}")),
+                |engines| Fact::Is(engines.into_iter().map(|(_, engine)| engine).collect()),
             ),
-            Err(ClientError::Absent(_)) => Known::Absent,
-            Err(error) => Known::Not(error.to_string()),
+            Err(ClientError::Absent(_)) => Fact::Absent,
+            Err(error) => Fact::Unknown(error.to_string()),
         },
         containers: within("Docker", move || containers(&docker)),
         units,
     })
 }
 
-/// On a thread that may hang for all that this command cares.
+/// Runs `work` on a thread that is abandoned after the timeout.
 fn within<T: Send + 'static>(
     what: &str,
-    work: impl FnOnce() -> Known<T> + Send + 'static,
-) -> Known<T> {
+    work: impl FnOnce() -> Fact<T> + Send + 'static,
+) -> Fact<T> {
     let (to, answer) = channel();
     std::thread::spawn(move || {
-        // Whoever waits may have given up.
-        let _gone = to.send(work());
+        // The receiver may have timed out.
+        let _ = to.send(work());
     });
-    let late = |_| Known::Not(format!("{what}: no answer within {} s", ONE_TAKES.as_secs()));
-    answer.recv_timeout(ONE_TAKES).unwrap_or_else(late)
+    let late = |_| Fact::Unknown(format!("{what}: no response within {} s", SOURCE_TIMEOUT.as_secs()));
+    answer.recv_timeout(SOURCE_TIMEOUT).unwrap_or_else(late)
 }
 
-fn memory(procfs: &Path) -> Known<(u64, u64)> {
+fn memory(procfs: &Path) -> Fact<(u64, u64)> {
     let path = procfs.join("meminfo");
     let text = match fs::read(&path) {
         Ok(text) => text,
-        Err(error) => return Known::Not(format!("{} cannot be read: {error}", path.display())),
+        Err(error) => return Fact::Unknown(format!("cannot read {}: {error}", path.display())),
     };
     let Ok(meminfo) = Meminfo::parse(&text) else {
-        return Known::Not(format!("{} is not understood", path.display()));
+        return Fact::Unknown(format!("cannot parse {}", path.display()));
     };
     let get = |field| meminfo.get(field).value();
     match get(MeminfoField::MemTotal) {
         // A kernel without swap has no such line.
-        Some(total) => Known::Is((total, get(MeminfoField::SwapTotal).unwrap_or(0))),
-        None => Known::Not(format!("{} has no MemTotal", path.display())),
+        Some(total) => Fact::Is((total, get(MeminfoField::SwapTotal).unwrap_or(0))),
+        None => Fact::Unknown(format!("{} has no MemTotal", path.display())),
     }
 }
 
-fn line(path: &Path) -> Known<String> {
+fn line(path: &Path) -> Fact<String> {
     match fs::read_to_string(path) {
-        Ok(text) => Known::Is(text.trim().to_owned()),
-        Err(error) => Known::Not(format!("{} cannot be read: {error}", path.display())),
+        Ok(text) => Fact::Is(text.trim().to_owned()),
+        Err(error) => Fact::Unknown(format!("cannot read {}: {error}", path.display())),
     }
 }
 
-fn line_or_absent(path: &Path) -> Known<String> {
+fn line_or_absent(path: &Path) -> Fact<String> {
     match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Known::Absent,
+        Err(error) if error.kind() == ErrorKind::NotFound => Fact::Absent,
         _ => line(path),
     }
 }
 
-fn settings(procfs: &Path, sysfs: &Path) -> Known<(String, Vec<crate::doctor::Misfit>)> {
+fn settings(procfs: &Path, sysfs: &Path) -> Fact<(String, Vec<crate::doctor::Misfit>)> {
     match misfits(procfs, sysfs) {
-        Ok(Some(found)) => Known::Is(found),
-        Ok(None) => Known::Absent,
-        Err(error) => Known::Not(format!("{error:#}")),
+        Ok(Some(found)) => Fact::Is(found),
+        Ok(None) => Fact::Absent,
+        Err(error) => Fact::Unknown(format!("{error:#}")),
     }
 }
 
-fn containers(socket: &Path) -> Known<Vec<ContainerFacts>> {
+fn containers(socket: &Path) -> Fact<Vec<ContainerFacts>> {
     match inspect_containers(socket) {
-        Ok(told) => Known::Is(told.iter().filter_map(ContainerFacts::read).collect()),
-        Err(NotInspected::Absent) => Known::Absent,
-        Err(NotInspected::Failed(why)) => Known::Not(format!("{}: {why}", socket.display())),
+        Ok(containers) => Fact::Is(containers.iter().filter_map(ContainerFacts::read).collect()),
+        Err(NotInspected::Absent) => Fact::Absent,
+        Err(NotInspected::Failed(why)) => Fact::Unknown(format!("{}: {why}", socket.display())),
     }
 }
 
-/// Those that run an engine, and the names of all.
-fn all_units(folders: &[PathBuf]) -> Known<(Vec<UnitFacts>, BTreeSet<String>)> {
+/// The units that run an engine, and the names of all units.
+fn all_units(folders: &[PathBuf]) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
     let usual = || UNIT_FOLDERS.iter().map(PathBuf::from).collect();
     let folders: Vec<PathBuf> = if folders.is_empty() { usual() } else { folders.to_vec() };
     let mut names = BTreeSet::new();
@@ -177,7 +177,7 @@ fn all_units(folders: &[PathBuf]) -> Known<(Vec<UnitFacts>, BTreeSet<String>)> {
         }
     }
     if names.is_empty() {
-        return Known::Absent;
+        return Fact::Absent;
     }
     let of_file = |(name, path): (&String, &PathBuf)| {
         let texts: Vec<String> = std::iter::once(path.clone())
@@ -187,10 +187,10 @@ fn all_units(folders: &[PathBuf]) -> Known<(Vec<UnitFacts>, BTreeSet<String>)> {
         unit(name, &texts)
     };
     let units = files.iter().filter_map(of_file).collect();
-    Known::Is((units, names))
+    Fact::Is((units, names))
 }
 
-/// `NAME.d/*.conf` of all folders, by their names; the more important folder's counts.
+/// `NAME.d/*.conf` of all folders, by name. The folder with the highest precedence wins.
 fn drop_ins(folders: &[PathBuf], name: &str) -> Vec<PathBuf> {
     let mut found: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
     for folder in folders {
@@ -204,7 +204,7 @@ fn drop_ins(folders: &[PathBuf], name: &str) -> Vec<PathBuf> {
     found.into_values().collect()
 }
 
-/// A masked unit is a link to /dev/null, and empty.
+/// `None` for a masked unit, which is a link to /dev/null.
 fn read(path: PathBuf) -> Option<String> {
     let about = fs::metadata(&path).ok()?;
     (about.is_file() && about.len() <= MOST_UNIT_BYTES)
