@@ -25,7 +25,7 @@ pub mod fit;
 
 pub mod doctor;
 
-pub mod door;
+pub mod access;
 
 pub mod exports;
 

@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Exit;
+use crate::access::{self, AccessError, Checked};
 use crate::cli::output::{errln, outln};
 use crate::clients::files;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::Mistakes;
 use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
 use crate::config::settings::Settings;
-use crate::daemon::{collector, door_files};
-use crate::door::{self, Checked, DoorError};
+use crate::daemon::{access_files, collector};
 use crate::model::counted;
 
 /// Arguments of `umawarden config`.
@@ -85,12 +85,12 @@ impl From<LoadError> for Wrong {
     }
 }
 
-impl From<DoorError> for Wrong {
-    fn from(error: DoorError) -> Self {
+impl From<AccessError> for Wrong {
+    fn from(error: AccessError) -> Self {
         let text = error.to_string();
         let mistakes = match error {
-            DoorError::Unreadable(_) | DoorError::Failed(_) => None,
-            DoorError::WebConfig(mistakes) | DoorError::Tokens(mistakes) => Some(mistakes),
+            AccessError::Unreadable(_) | AccessError::Failed(_) => None,
+            AccessError::WebConfig(mistakes) | AccessError::Tokens(mistakes) => Some(mistakes),
         };
         Self { text, mistakes }
     }
@@ -100,7 +100,7 @@ fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
     let mut loaded = load(flags, &environment())?;
     check_paths(&loaded.settings.path)?;
     loaded.remarks.extend(of_other_servers(&loaded.settings));
-    let checked = door::check(&door_files(&loaded.settings), Timestamp::now())?;
+    let checked = access::check(&access_files(&loaded.settings), Timestamp::now())?;
     Ok((loaded, checked))
 }
 
@@ -135,7 +135,7 @@ fn rules(loaded: &Loaded) -> usize {
 }
 
 fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
-    let (loaded, door) = match checked {
+    let (loaded, access) = match checked {
         Ok(checked) => checked,
         Err(wrong) => {
             errln!("umawarden: {}", wrong.text.trim_end());
@@ -143,16 +143,16 @@ fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
         }
     };
     outln!("fine: {}, mode {}", counted(rules(loaded) as u64, "rule"), loaded.settings.mode.name());
-    match door.certificate_expires {
+    match access.certificate_expires {
         Some(expires) => outln!("TLS, with a certificate that is good until {expires}"),
         None => outln!("no TLS"),
     }
-    let entries = match door.entries {
+    let entries = match access.entries {
         0 => "nobody may act over the network".to_owned(),
         entries => format!("{} in the tokens file", counted_entries(entries)),
     };
-    outln!("{}, {entries}", counted(door.users as u64, "user"));
-    for remark in loaded.remarks.iter().chain(&door.remarks) {
+    outln!("{}, {entries}", counted(access.users as u64, "user"));
+    for remark in loaded.remarks.iter().chain(&access.remarks) {
         outln!("mind: {remark}");
     }
 }
@@ -163,15 +163,15 @@ fn counted_entries(entries: usize) -> String {
 
 fn as_json(checked: &Result<(Loaded, Checked), Wrong>) -> Value {
     match checked {
-        Ok((loaded, door)) => json!({
+        Ok((loaded, access)) => json!({
             "fine": true,
             "rules": rules(loaded),
             "mode": loaded.settings.mode.name(),
-            "tls": door.speaks_tls,
-            "certificate_expires": door.certificate_expires.map(|expires| expires.to_string()),
-            "users": door.users,
-            "token_entries": door.entries,
-            "remarks": loaded.remarks.iter().chain(&door.remarks).collect::<Vec<_>>(),
+            "tls": access.has_tls,
+            "certificate_expires": access.certificate_expires.map(|expires| expires.to_string()),
+            "users": access.users,
+            "token_entries": access.entries,
+            "remarks": loaded.remarks.iter().chain(&access.remarks).collect::<Vec<_>>(),
         }),
         Err(Wrong { text, mistakes }) => json!({
             "fine": false,

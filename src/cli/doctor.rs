@@ -103,10 +103,10 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
 }
 
 fn line(finding: &Finding) -> String {
-    let Finding { check, severity, subject, says, .. } = finding;
+    let Finding { check, severity, subject, text, .. } = finding;
     let severity = severity.name();
     match subject {
-        Some(subject) => format!("{severity:<12} {subject}, {check}: {says}"),
-        None => format!("{severity:<12} {check}: {says}"),
+        Some(subject) => format!("{severity:<12} {subject}, {check}: {text}"),
+        None => format!("{severity:<12} {check}: {text}"),
     }
 }

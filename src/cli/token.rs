@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::until;
+use crate::access::create_token;
 use crate::cli::output::outln;
-use crate::door::create_token;
 use crate::exports::access_table;
 use crate::model::Role;
 

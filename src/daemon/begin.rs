@@ -26,6 +26,7 @@ use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
+use crate::access::{AccessControl, AccessFiles};
 use crate::actions::{
     Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
@@ -33,7 +34,6 @@ use crate::actions::{
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings, Web};
-use crate::door::{Door, DoorFiles};
 use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
@@ -79,7 +79,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process();
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
-    let door = Arc::clone(&entrance.door);
+    let access = Arc::clone(&entrance.access);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     tell_what_is_missing(&loaded);
@@ -110,7 +110,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let worker = start_worker(&journal, &pause, &wake, sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
-    let own = own_readings(&settings, started, sampling.interval(), (tally, door), &otlp);
+    let own = own_readings(&settings, started, sampling.interval(), (tally, access), &otlp);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -174,11 +174,11 @@ fn own_readings(
     settings: &Settings,
     started: Moment,
     sampling_interval: Duration,
-    (tally, door): (Arc<SettingsTally>, Arc<Door>),
+    (tally, access): (Arc<SettingsTally>, Arc<AccessControl>),
     otlp: &Otlp,
 ) -> OwnReadings {
     let procfs = &settings.path.procfs;
-    let mut own = OwnReadings::new(started, sampling_interval, tally, door, procfs);
+    let mut own = OwnReadings::new(started, sampling_interval, tally, access, procfs);
     own.follow_otlp(otlp.tally());
     own
 }
@@ -325,23 +325,23 @@ fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
 }
 
 /// The files that say who may come in over the network.
-pub fn door_files(settings: &Settings) -> DoorFiles {
+pub fn access_files(settings: &Settings) -> AccessFiles {
     let Web { config_file, tokens_file, .. } = &settings.web;
-    DoorFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
+    AccessFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
 }
 
 /// Where people come in over the network.
 struct Entrance {
     listeners: Vec<TcpListener>,
-    door: Arc<Door>,
+    access: Arc<AccessControl>,
 }
 
 impl Entrance {
-    /// A door that is broken keeps the program from listening at all.
+    /// Access control that is broken keeps the program from listening at all.
     fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let door = Arc::new(Door::open(door_files(settings), clock::now)?);
+        let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
         let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
-        Ok(Self { listeners, door })
+        Ok(Self { listeners, access })
     }
 }
 
@@ -357,8 +357,8 @@ fn start_service(
     let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
-    let Entrance { listeners, door } = entrance;
-    let scheme = if door.greeting().tls.is_some() { "https" } else { "http" };
+    let Entrance { listeners, access } = entrance;
+    let scheme = if access.handshake().tls.is_some() { "https" } else { "http" };
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
         tracing::info!("listening on {scheme}://{address}/");
     }
@@ -371,7 +371,7 @@ fn start_service(
         orders: order,
         received: inbox,
         reload_failure: Arc::clone(&reload_failure),
-        door,
+        access,
         instance: cluster::instance(),
         uptime: clock::uptime,
         limits: limits(),

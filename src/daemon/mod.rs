@@ -67,7 +67,7 @@ use service::{Command, Service};
 use settling::Settling;
 use wake::Wake;
 
-pub use begin::door_files;
+pub use begin::access_files;
 pub use orders::user_name;
 pub use otlp::collector;
 pub use preflight::{Missing, missing};

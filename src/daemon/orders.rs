@@ -14,7 +14,9 @@ use tokio::task::spawn_blocking;
 use super::clock;
 use super::pause::PauseWatch;
 use super::service::{Command, Desk};
-use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
+use crate::exports::{
+    LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+};
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, OrderedBy, Pause,
@@ -79,7 +81,7 @@ impl Orders {
     /// Takes orders until nobody can give any more.
     pub(super) async fn take(mut self, desk: Desk, mut requests: mpsc::Receiver<OrderRequest>) {
         while let Some(request) = requests.recv().await {
-            let OrderRequest { wish, by, name, comment, answer } = request;
+            let OrderRequest { kind, by, name, comment, answer } = request;
             let author = in_words(name.as_deref(), by).await;
             // A pause waits for no disk, and so for no order before it.
             let pausing = Pausing {
@@ -87,45 +89,45 @@ impl Orders {
                 status: Arc::clone(&self.status),
                 desk: desk.clone(),
             };
-            let order = match wish {
-                Wish::Pause => {
+            let order = match kind {
+                OrderKind::Pause => {
                     tokio::spawn(async move {
                         // Whoever asked may have gone.
                         let _gone = answer.send(pausing.pause(author, comment).await);
                     });
                     continue;
                 }
-                Wish::Resume => {
+                OrderKind::Resume => {
                     tokio::spawn(async move {
                         let _gone = answer.send(pausing.resume(&author).await);
                     });
                     continue;
                 }
-                Wish::Launched(engine) => {
+                OrderKind::Launched(engine) => {
                     let data = json!({ "phase": self.phase(&engine) });
                     desk.send(Command::Launched { engine });
                     let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
-                Wish::Died(report) => {
+                OrderKind::Died(report) => {
                     let data = json!({ "engine": report.who.name });
                     desk.send(Command::Died { report });
                     let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
-                Wish::Note => {
+                OrderKind::Note => {
                     let note = Note { at: clock::now(), text: because(&author, &comment) };
                     self.journal.record(&Entry::Note(note));
                     let _gone = answer.send(Ok(OrderDone::default()));
                     continue;
                 }
-                Wish::Silence { rules, lasts } => self.silence(rules, lasts).await,
-                Wish::EndSilence { id } => self.end_silence(id),
-                Wish::Approve { decision, lasts } => self.approve(decision, lasts),
-                Wish::ResetBreaker { rules } => self.reset_breaker(rules),
-                Wish::Reboot { delay, force } => Ok(OperatorOrder::Reboot { delay, force }),
-                Wish::CancelReboot => Ok(OperatorOrder::CancelReboot),
-                Wish::ClearReboots => Ok(OperatorOrder::ClearReboots),
+                OrderKind::Silence { rules, lasts } => self.silence(rules, lasts).await,
+                OrderKind::EndSilence { id } => self.end_silence(id),
+                OrderKind::Approve { decision, lasts } => self.approve(decision, lasts),
+                OrderKind::ResetBreaker { rules } => self.reset_breaker(rules),
+                OrderKind::Reboot { delay, force } => Ok(OperatorOrder::Reboot { delay, force }),
+                OrderKind::CancelReboot => Ok(OperatorOrder::CancelReboot),
+                OrderKind::ClearReboots => Ok(OperatorOrder::ClearReboots),
             };
             let answered = match order {
                 Ok(order) => {

@@ -8,8 +8,8 @@ use super::evicting::Evicting;
 use super::otlp;
 use super::reaction::Reactions;
 use super::recorder::Tally;
+use crate::access::AccessControl;
 use crate::actions::SettingsTally;
-use crate::door::Door;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
@@ -59,7 +59,7 @@ pub(super) struct OwnReadings {
     reload_succeeded: bool,
     reload_success: Moment,
     settings: Arc<SettingsTally>,
-    door: Arc<Door>,
+    access: Arc<AccessControl>,
     otlp: Option<Arc<OtlpTally>>,
 }
 
@@ -68,7 +68,7 @@ impl OwnReadings {
         started: Moment,
         sampling_interval: Duration,
         settings: Arc<SettingsTally>,
-        door: Arc<Door>,
+        access: Arc<AccessControl>,
         procfs: &Path,
     ) -> Self {
         let mut series = vec![
@@ -88,7 +88,7 @@ impl OwnReadings {
         series.extend(otlp::series());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
-        series.extend(Door::series());
+        series.extend(AccessControl::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -102,7 +102,7 @@ impl OwnReadings {
             reload_succeeded: true,
             reload_success: started,
             settings,
-            door,
+            access,
             otlp: None,
         }
     }
@@ -191,7 +191,7 @@ impl OwnReadings {
         values.extend(otlp::values(self.otlp.as_deref()));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
-        values.extend(self.door.values());
+        values.extend(self.access.values());
         values.extend(evicting.values_of(engines));
         Readings {
             source: Source::Daemon,

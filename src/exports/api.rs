@@ -1,4 +1,4 @@
-//! `/api/v1/…`: JSON in the envelope of Prometheus' own API.
+//! `/api/v1/…`: JSON in the envelope of Prometheus' API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
 use crate::model::Reading;
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 
-/// Version, mode, sources, rules with their alerts, and which series have no value.
+/// Version, mode, sources, rules with their alerts, and series without a value.
 pub(super) async fn status(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let uptime = (site.served.uptime)().saturating_sub(status.started.uptime);
@@ -41,7 +41,7 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
             "time": format!("{:.3}", failure.at),
             "error": failure.why,
         })),
-        "web_reload_failure": site.served.door.failure().map(|failure| json!({
+        "web_reload_failure": site.served.access.failure().map(|failure| json!({
             "time": format!("{:.3}", failure.at),
             "error": failure.why,
         })),
@@ -68,7 +68,7 @@ fn rule_in_status(rule: &RuleStatus) -> Value {
     })
 }
 
-/// Rules, as Grafana and others read them from Prometheus.
+/// Rules in the form of Prometheus, for Grafana and others.
 pub(super) async fn rules(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let same_group = |a: &RuleStatus, b: &RuleStatus| a.rule.group == b.rule.group;
@@ -111,7 +111,7 @@ fn rule_as_prometheus(rule: &RuleStatus, status: &Status) -> Value {
     shown
 }
 
-/// Pending and firing alerts, as in Prometheus.
+/// Pending and firing alerts, in the form of Prometheus.
 pub(super) async fn alerts(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let alerts: Vec<Value> =
@@ -134,7 +134,7 @@ fn alert_json(alert: &AlertStatus) -> Value {
     })
 }
 
-/// As text, like Prometheus: JSON has no infinities.
+/// As text, like in Prometheus: JSON has no infinities.
 fn number(value: f64) -> String {
     match value {
         f64::INFINITY => "+Inf".to_owned(),
@@ -153,7 +153,7 @@ pub(super) async fn decisions(State(site): State<Site>, uri: Uri) -> Response {
     list(&site, &uri, Filter::Rule, "decisions", |queries| &queries.decisions).await
 }
 
-/// What people ordered, from the journal.
+/// Orders of people from the journal.
 pub(super) async fn orders(State(site): State<Site>, uri: Uri) -> Response {
     list(&site, &uri, Filter::None, "orders", |queries| &queries.orders).await
 }
@@ -183,8 +183,8 @@ async fn list(
     }
 }
 
-/// Why there can be nothing of a rule: it is neither loaded nor in the journal. A slip in its name
-/// would look like a quiet rule otherwise.
+/// The error for a rule that is neither loaded nor in the journal. Otherwise a typing mistake would
+/// look like a quiet rule.
 async fn unknown_rule(
     site: &Site,
     which: fn(&Queries) -> &Query,
@@ -204,23 +204,24 @@ async fn unknown_rule(
     let page = read_journal(site, which, ever, site.served.limits.query).await.ok()?;
     page.items.is_empty().then(|| {
         let hint = did_you_mean(&rule, names.iter().map(String::as_str));
-        let hint = hint.unwrap_or_else(|| "/api/v1/rules lists those that are loaded".to_owned());
+        let hint = hint.unwrap_or_else(|| "/api/v1/rules lists the loaded rules".to_owned());
         format!("parameter \"rule\": {rule:?} is neither loaded nor in the journal: {hint}")
     })
 }
 
-/// Asks the journal on a thread of its own. A query that misses its deadline keeps its place among
-/// those that run at once until it ends.
+/// Queries the journal on a thread of its own. A query that misses its deadline keeps its slot
+/// until it ends.
 ///
 /// # Errors
-/// The journal's, or its silence.
+/// The journal's error, or the deadline has passed.
 pub(super) async fn read_journal(
     site: &Site,
     which: fn(&Queries) -> &Query,
     request: PageRequest,
     deadline: Duration,
 ) -> Result<Page, QueryError> {
-    let late = || QueryError::Unavailable(format!("no answer within {} s", deadline.as_secs_f64()));
+    let late =
+        || QueryError::Unavailable(format!("no response within {} s", deadline.as_secs_f64()));
     let queries = Arc::clone(&site.queries);
     let served = Arc::clone(&site.served);
     let answer = async move {
@@ -238,17 +239,16 @@ pub(super) async fn read_journal(
     }
 }
 
-/// An answer in the envelope.
+/// A success in the envelope.
 pub(super) fn success(data: &Value) -> Response {
     answer(StatusCode::OK, &json!({ "status": "success", "data": data }))
 }
 
-/// A refusal in the envelope.
+/// An error in the envelope.
 pub(super) fn error(status: StatusCode, kind: &str, problem: &str) -> Response {
     answer(status, &json!({ "status": "error", "errorType": kind, "error": problem }))
 }
 
-/// Any JSON.
 pub(super) fn answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/cluster`: which nodes there are, who answers, and which is the weakest.
+//! `/api/v1/cluster`: the nodes, their state, and the weakest.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::api::success;
 use super::routes::Site;
 use crate::model::{ClusterStatus, Moment, NodeMemory, Reading};
 
-/// All nodes as this one knows them, itself first; without a cluster there are none.
+/// All known nodes, itself first; none without a cluster.
 pub(super) async fn cluster(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();
@@ -36,7 +36,7 @@ fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
     own["self"] = true.into();
     let others = cluster.nodes.iter().map(|other| {
         let ago = |answered: Moment| now.saturating_sub(answered.uptime).as_secs_f64();
-        // What it said before it fell silent is not so any more.
+        // The last report of a silent node is outdated.
         let memory = match other.unknown {
             None => other.memory,
             Some(_) => NodeMemory { total: Reading::Failed, available: Reading::Failed },
@@ -59,7 +59,7 @@ fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
     })
 }
 
-/// Who has less than another one, and least, if all say what they have.
+/// The node with the least memory, if all report theirs and it is not equal on all.
 fn weakest(cluster: &ClusterStatus) -> Option<&str> {
     let own = (&*cluster.names.node, cluster.memory.available.value()?);
     let (mut least, mut most) = (own, own.1);

@@ -1,7 +1,7 @@
-//! The control socket: where orders are taken, from whoever may open it.
+//! The control socket for orders.
 //!
-//! The file's mode is the lock: its owner and root come in, others only where somebody widens it.
-//! The kernel says who has come.
+//! The file's mode controls access: its owner and root may connect, others only if the mode is
+//! widened. The kernel identifies the client.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -24,14 +24,14 @@ const BACKLOG: i32 = 64;
 /// The bytes of a path that fit into a unix socket's address.
 const MOST_PATH_BYTES: usize = 107;
 
-/// A socket that is listened on, and the file that leads to it.
+/// A listening socket, and its file.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
     pub(super) listener: UnixListener,
     pub(super) file: SocketFile,
 }
 
-/// A file that leads to a socket of ours, for as long as nobody replaces it.
+/// The file of our socket, until it is replaced.
 #[derive(Clone, Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -40,14 +40,14 @@ pub(super) struct SocketFile {
 }
 
 impl ControlSocket {
-    /// Makes it. A file that a dead process has left is replaced; one that somebody listens on, or
-    /// that is no socket, is not.
+    /// Creates the socket. The file of a dead process is replaced. A socket with a listener, and
+    /// any other file, is not.
     ///
     /// # Errors
-    /// Says what is in the way, and what to do.
+    /// What is in the way, and what to do.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let explain = |error: io::Error| {
-            let text = format!("cannot make the control socket {}: {error}", path.display());
+            let text = format!("cannot create the control socket {}: {error}", path.display());
             io::Error::new(error.kind(), text)
         };
         let address = address(path).map_err(explain)?;
@@ -56,7 +56,7 @@ impl ControlSocket {
         }
         clear_way(path, &address).map_err(explain)?;
         let socket = new_socket()?;
-        // The kernel gives the file the socket's own mode, so that it never has a wider one.
+        // The kernel gives the file the mode of the socket, so that it is never wider.
         fchmod(&socket, MODE)?;
         bind(&socket, &address).map_err(|error| explain(error.into()))?;
         let file = SocketFile::new(path).map_err(explain)?;
@@ -75,17 +75,17 @@ impl SocketFile {
         (found.dev(), found.ino()) == (self.device, self.inode)
     }
 
-    /// Whether it still leads to the socket.
+    /// Whether the file still leads to the socket.
     pub(super) fn is_there(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| self.is(&found))
     }
 
-    /// Removes it, unless it leads to somebody else's by now.
+    /// Removes the file, unless it was replaced.
     pub(super) fn remove(&self) {
         if self.is_there()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::debug!(path = %self.path.display(), %error, "the control socket stays");
+            tracing::debug!(path = %self.path.display(), %error, "cannot remove the control socket");
         }
     }
 }
@@ -93,12 +93,12 @@ impl SocketFile {
 /// A unix socket's address.
 ///
 /// # Errors
-/// The path does not fit into one.
+/// The path is too long.
 pub fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     let bytes = path.as_os_str().len();
     if bytes > MOST_PATH_BYTES {
         let text = format!(
-            "its path has {bytes} bytes, and a unix socket's has at most {MOST_PATH_BYTES}: give a \
+            "its path has {bytes} bytes, and that of a unix socket at most {MOST_PATH_BYTES}: give a \
              shorter one with --web.control-socket"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -111,12 +111,12 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Removes what a dead process has left.
+/// Removes the socket of a dead process.
 fn clear_way(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let refuse = |text: String| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            return refuse("the file there is no socket: move it away".to_owned());
+            return refuse("the file there is not a socket: move it away".to_owned());
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -133,7 +133,7 @@ fn clear_way(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
                 "process {holder} listens there: stop it, or give this one another --storage.path"
             ))
         }
-        // Somebody listens who does not get round to it.
+        // A process listens and does not accept.
         Err(Errno::AGAIN) => refuse("a process listens there already".to_owned()),
         Err(error) => Err(error.into()),
     }
@@ -150,8 +150,8 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// Ends as a dead process's does, at once: a process that another test is just starting has a
-    /// copy of each descriptor until it runs.
+    /// Closes like a dead process, at once. A process that another test starts meanwhile has a copy
+    /// of each descriptor until it runs exec.
     fn die(listener: UnixListener) {
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
     }
@@ -180,7 +180,7 @@ mod tests {
         let own = format!("process {} listens there", std::process::id());
         assert!(error.to_string().contains(&own), "{error}");
         UnixStream::connect(&path).unwrap();
-        // One that nobody accepts on is not dead either.
+        // A listener that does not accept is alive too.
         let hoard: Vec<_> = (0..2 * BACKLOG)
             .map(|_| {
                 let socket = new_socket().unwrap();
@@ -202,7 +202,7 @@ mod tests {
         let path = folder.path().join("control.sock");
         fs::write(&path, "precious").unwrap();
         let error = ControlSocket::open(&path).unwrap_err();
-        assert!(error.to_string().contains("no socket: move it away"), "{error}");
+        assert!(error.to_string().contains("not a socket: move it away"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_is_told_with_the_remedy() {
+    fn a_path_that_is_too_long_is_an_error_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x".repeat(120));
         let error = ControlSocket::open(&path).unwrap_err().to_string();

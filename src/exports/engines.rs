@@ -1,4 +1,4 @@
-//! `/api/v1/engines`: which inference engines there are, where in their lives, and what shows it.
+//! `/api/v1/engines`: inference engines, their phases, and the evidence.
 
 use std::time::Duration;
 
@@ -13,8 +13,7 @@ use crate::model::{EngineLoad, EngineProcess, Reading, RestartStatus};
 use crate::policy::gate::orphans;
 use crate::policy::status::EngineStatus;
 
-/// All of them, by name; those too that have gone in the last ten minutes. And what is started
-/// again when there is memory for it.
+/// All engines by name, including those that ended in the last ten minutes; and deferred restarts.
 pub(super) async fn engines(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();
@@ -23,7 +22,7 @@ pub(super) async fn engines(State(site): State<Site>) -> Response {
     success(&json!({ "engines": engines, "held": held }))
 }
 
-/// What is started again when there is memory for it.
+/// A deferred restart.
 fn restart(status: &RestartStatus, now: Duration) -> Value {
     let mut shown = json!(status);
     shown["since"] = status.since.utc.to_string().into();
@@ -78,7 +77,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
     })
 }
 
-/// What it tells of its work.
+/// The load that the engine reports.
 fn load(load: &EngineLoad) -> Value {
     json!({
         "running": value(load.running),
@@ -110,7 +109,7 @@ fn process(process: &EngineProcess) -> Value {
     })
 }
 
-/// `null` where there is none.
+/// `null` without a value.
 fn value<T: Serialize>(reading: Reading<T>) -> Value {
     json!(reading.value())
 }

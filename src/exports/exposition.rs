@@ -1,7 +1,7 @@
 //! The metrics as text.
 //!
-//! prometheus-client writes OpenMetrics. Text 0.0.4 differs in what the collector hands it (names
-//! with their suffix, `info` as a gauge) and in what [`Exposition`] puts right.
+//! prometheus-client writes OpenMetrics. For text 0.0.4 the collector gives other names (with their
+//! suffix, `info` as a gauge), and [`Exposition`] corrects the rest.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,10 +25,10 @@ use super::selection::Selection;
 use crate::model::{METRICS, Metric, MetricKind, SeriesKey};
 use crate::policy::status::Status;
 
-/// The exposition of what is asked for of a snapshot.
+/// The exposition of the selected series of a snapshot.
 ///
 /// # Errors
-/// None that is known: writing into memory does not fail.
+/// None is known: writing to memory does not fail.
 pub(super) fn text(
     status: Arc<Status>,
     format: Format,
@@ -37,7 +37,7 @@ pub(super) fn text(
     text_by(&CATALOGUE, status, format, selection)
 }
 
-/// The same by another catalogue.
+/// The same with another catalogue.
 pub(super) fn text_by(
     catalogue: &'static Catalogue,
     status: Arc<Status>,
@@ -57,17 +57,17 @@ pub(super) fn text_by(
     Ok(out.text)
 }
 
-/// Compresses for the wire: quickly rather than well.
+/// Compresses for the network, with the fastest level.
 ///
 /// # Errors
-/// None that is known: writing into memory does not fail.
+/// None is known: writing to memory does not fail.
 pub(super) fn gzip(text: &str) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 4), Compression::fast());
     encoder.write_all(text.as_bytes())?;
     encoder.finish()
 }
 
-/// The text so far, put right line by line.
+/// The text so far, corrected line by line.
 struct Exposition {
     text: String,
     line_start: usize,
@@ -75,8 +75,8 @@ struct Exposition {
 }
 
 impl Exposition {
-    /// The encoder writes infinities as `inf`, a negative whole counter as `-1.0`, and knows no
-    /// `untyped`. A value ends its line, for nothing here has timestamps or exemplars.
+    /// The encoder writes infinities as `inf` and negative whole counters as `-1.0`, and lacks
+    /// `untyped`. The value ends its line, since there are no timestamps and exemplars.
     fn end_line(&mut self) {
         let line = &self.text[self.line_start..];
         if line.starts_with("# TYPE ") {
@@ -115,30 +115,31 @@ impl fmt::Write for Exposition {
     }
 }
 
-/// The table of all metrics, with a way to find one quickly.
+/// The table of all metrics, searchable by name.
 pub(super) struct Catalogue {
     metrics: &'static [Metric],
-    /// Names and places, by name.
-    places: Vec<(&'static str, usize)>,
+    /// Names and positions, by name.
+    positions: Vec<(&'static str, usize)>,
 }
 
-/// This build's catalogue.
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(METRICS));
 
 impl Catalogue {
     pub(super) fn new(metrics: &'static [Metric]) -> Self {
-        let mut places: Vec<_> = metrics.iter().enumerate().map(|(i, m)| (m.name, i)).collect();
-        places.sort_unstable();
-        Self { metrics, places }
+        let mut positions: Vec<_> = metrics.iter().enumerate().map(|(i, m)| (m.name, i)).collect();
+        positions.sort_unstable();
+        Self { metrics, positions }
     }
 
-    /// A metric's place in the exposition: the catalogue's order, then those it does not have.
-    fn place(&self, name: &str) -> usize {
-        let found = self.places.binary_search_by(|(candidate, _)| (*candidate).cmp(name)).ok();
-        found.and_then(|found| self.places.get(found)).map_or(usize::MAX, |(_, place)| *place)
+    /// The position of a metric in the exposition. Unknown metrics come last.
+    fn position(&self, name: &str) -> usize {
+        let found = self.positions.binary_search_by(|(candidate, _)| (*candidate).cmp(name)).ok();
+        found
+            .and_then(|found| self.positions.get(found))
+            .map_or(usize::MAX, |(_, position)| *position)
     }
 
-    /// With a part of a histogram all of it: what is left out of one would be taken for 0.
+    /// Completes partly selected histograms: omitted parts would count as 0.
     fn whole(&self, mut selection: Selection) -> Selection {
         let parts = self.metrics.iter().filter(|metric| metric.kind == MetricKind::Histogram);
         let families: BTreeSet<&str> = parts
@@ -151,9 +152,9 @@ impl Catalogue {
         selection
     }
 
-    /// Whether it is for rules alone.
+    /// Whether the metric is for rules alone.
     fn is_of_others(&self, key: &SeriesKey) -> bool {
-        self.metrics.get(self.place(&key.name)).is_some_and(|metric| metric.is_of_others)
+        self.metrics.get(self.position(&key.name)).is_some_and(|metric| metric.is_of_others)
     }
 }
 
@@ -180,32 +181,36 @@ impl Collector for Snapshot {
             .filter(|(key, _)| self.selection.takes(&key.name))
             .filter_map(|(key, reading)| {
                 let value = reading.value().filter(|_| !self.catalogue.is_of_others(key))?;
-                // One unwritable name would put the whole target down.
+                // One invalid name would invalidate the whole scrape.
                 is_writable(key).then(|| Sample {
-                    place: self.catalogue.place(&key.name),
+                    position: self.catalogue.position(&key.name),
                     key,
                     value,
                 })
             })
             .collect();
-        samples.sort_by(|a, b| (a.place, &*a.key.name).cmp(&(b.place, &*b.key.name)));
+        samples.sort_by(|a, b| (a.position, &*a.key.name).cmp(&(b.position, &*b.key.name)));
         for family in samples.chunk_by(|a, b| self.family(a) == self.family(b)) {
             if let Some(first) = family.first() {
-                self.encode_family(&mut encoder, self.catalogue.metrics.get(first.place), family)?;
+                self.encode_family(
+                    &mut encoder,
+                    self.catalogue.metrics.get(first.position),
+                    family,
+                )?;
             }
         }
         Ok(())
     }
 }
 
-/// The name of the histogram of which that is a part.
+/// The name of the histogram of a part.
 fn histogram(part: &str) -> &str {
     part.rsplit_once('_').map_or(part, |(name, _)| name)
 }
 
 /// One line.
 struct Sample<'a> {
-    place: usize,
+    position: usize,
     key: &'a SeriesKey,
     value: f64,
 }
@@ -213,7 +218,7 @@ struct Sample<'a> {
 /// How the lines of a family are written.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// The name as it stands.
+    /// The name as it is.
     Plain,
     /// OpenMetrics: the encoder adds `_total`.
     Counter,
@@ -224,9 +229,9 @@ enum Shape {
 }
 
 impl Snapshot {
-    /// What stands under one TYPE.
+    /// The family of a sample, which has one TYPE line.
     fn family<'s>(&self, sample: &Sample<'s>) -> &'s str {
-        match self.catalogue.metrics.get(sample.place).map(|metric| metric.kind) {
+        match self.catalogue.metrics.get(sample.position).map(|metric| metric.kind) {
             Some(MetricKind::Histogram) => histogram(&sample.key.name),
             _ => &sample.key.name,
         }
@@ -265,7 +270,7 @@ impl Snapshot {
         family.iter().try_for_each(|sample| encode_sample(&mut lines, shape, sample))
     }
 
-    /// The encoder writes help texts as they are. Only OpenMetrics escapes quotes in them.
+    /// The encoder writes help texts unescaped. Only OpenMetrics escapes quotes in them.
     fn escape_help(&self, help: &str) -> String {
         let help = help.replace('\\', r"\\").replace('\n', r"\n");
         match self.format {
@@ -275,8 +280,7 @@ impl Snapshot {
     }
 }
 
-/// The encoder adds up the buckets itself, so it is told by how much each is more than the one
-/// below.
+/// The encoder adds up buckets, and so gets the difference of each to the one below.
 fn encode_histogram(lines: &mut MetricEncoder, family: &[Sample<'_>]) -> fmt::Result {
     let part = |suffix: &str| {
         let part = family.iter().find(|sample| sample.key.name.ends_with(suffix));
@@ -285,7 +289,7 @@ fn encode_histogram(lines: &mut MetricEncoder, family: &[Sample<'_>]) -> fmt::Re
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a count; whatever is none becomes the nearest one"
+        reason = "a count; any other value saturates"
     )]
     let whole = |value: f64| value as u64;
     let mut below = 0;
@@ -333,11 +337,11 @@ impl EncodeLabelSet for Labels<'_> {
     }
 }
 
-/// A value: whole numbers in full, others as briefly as reads back the same.
+/// A value: whole numbers in full, others in the shortest form that reads back the same.
 struct Number(f64);
 
 impl Number {
-    /// Up to 10^18 a whole number is written out; beyond, the exponent is easier to read.
+    /// Whole numbers up to 10^18 are written in full, others with an exponent.
     fn whole(&self) -> Option<i64> {
         let whole = self.0.trunc() == self.0 && self.0.abs() <= 1e18;
         let negative_zero = self.0 == 0.0 && self.0.is_sign_negative();
@@ -374,7 +378,7 @@ fn is_writable(key: &SeriesKey) -> bool {
     in_order && is_name(&key.name, true)
 }
 
-/// Whether both formats take it as a metric's or a label's name.
+/// Whether both formats accept the name of a metric or label.
 fn is_name(name: &str, colons: bool) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())

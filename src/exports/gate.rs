@@ -1,4 +1,4 @@
-//! `/api/v1/gate`: whether the node can take an engine now. It never acts.
+//! `/api/v1/gate`: whether the node can take an engine now. Read-only.
 
 use axum::extract::{Query, State};
 use axum::response::Response;
@@ -10,7 +10,7 @@ use super::routes::Site;
 use crate::model::{GateQuestion, size_bytes};
 use crate::policy::gate::judge;
 
-/// 200 where it can, 503 with the reasons where it cannot, 400 where nobody can tell what is asked.
+/// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
 pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     let question = match question(&uri) {
         Ok(question) => question,
@@ -19,47 +19,46 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     let status = site.served.status.load_full();
     let age = (site.served.uptime)().saturating_sub(status.at.uptime);
     let is_fresh = age <= site.served.limits.snapshot_age;
-    let Some(room) = status.room.as_ref().filter(|_| is_fresh) else {
+    let Some(capacity) = status.room.as_ref().filter(|_| is_fresh) else {
         let text = format!(
-            "what this node has is not known: umawarden has not measured memory for {:.1} s; see \
+            "memory of this node is unknown: umawarden has taken no sample for {:.1} s; see \
              /api/v1/status",
             age.as_secs_f64()
         );
         return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
     };
-    let judged = judge(&question, room);
-    if judged.is_open {
-        return answer(StatusCode::OK, &json!({ "status": "success", "data": judged }));
+    let result = judge(&question, capacity);
+    if result.is_open {
+        return answer(StatusCode::OK, &json!({ "status": "success", "data": result }));
     }
-    let reasons: Vec<String> = judged.reasons.iter().map(ToString::to_string).collect();
+    let reasons: Vec<String> = result.reasons.iter().map(ToString::to_string).collect();
     let body = json!({
         "status": "error",
         "errorType": "closed",
         "error": reasons.join("; "),
-        "data": judged,
+        "data": result,
     });
     answer(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
-/// Reads the parameters.
 fn question(uri: &Uri) -> Result<GateQuestion, String> {
     const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map_err(|error| format!("the query cannot be read: {error}; {EXAMPLE}"))?;
+        .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
     let (mut need, mut contiguous) = (None, None);
     for (name, value) in &pairs {
         let slot = match name.as_str() {
             "need" => &mut need,
             "contiguous" => &mut contiguous,
-            other => return Err(format!("there is no parameter {other:?}; {EXAMPLE}")),
+            other => return Err(format!("unknown parameter {other:?}; {EXAMPLE}")),
         };
         if slot.is_some() {
-            return Err(format!("parameter {name:?} is given twice; {EXAMPLE}"));
+            return Err(format!("duplicate parameter {name:?}; {EXAMPLE}"));
         }
         let size = size_bytes(value).map_err(|error| format!("parameter {name:?}: {error}"))?;
         *slot = Some(size);
     }
-    let need_bytes = need.ok_or_else(|| format!("say how much is needed; {EXAMPLE}"))?;
+    let need_bytes = need.ok_or_else(|| format!("parameter \"need\" is missing; {EXAMPLE}"))?;
     Ok(GateQuestion { need_bytes, contiguous_bytes: contiguous })
 }
 
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_nonsense_is_told_with_what_to_write() {
+    fn sizes_are_read_and_errors_have_an_example() {
         let of = |query: &str| question(&format!("/api/v1/gate{query}").parse().unwrap());
         let asked = of("?need=90GiB&contiguous=6GiB").unwrap();
         assert_eq!(asked, GateQuestion { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });

@@ -4,7 +4,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Version};
 
-/// What is wrong with it, for people. An empty one is fine, as it is for Go's server.
+/// The error of the Host header, if any. An empty one is valid, as in Go's server.
 pub(super) fn fault(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     let mut named = headers.get_all(header::HOST).iter();
     match (named.next(), named.next()) {
@@ -14,7 +14,7 @@ pub(super) fn fault(version: Version, headers: &HeaderMap) -> Option<&'static st
         (None, _) => None,
         (Some(_), Some(_)) => Some("the request has more than one Host header: send one\n"),
         (Some(host), None) if is_host(host) => None,
-        (Some(_), None) => Some("the Host header is no HOST or HOST:PORT\n"),
+        (Some(_), None) => Some("the Host header is not HOST or HOST:PORT\n"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The page for people: what is watched, where the rules stand, what was decided.
+//! The status page: memory, rules, decisions, sources.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::api::read_journal;
-use super::held_back;
+use super::holds;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
 use crate::model::{Action, Reading, bytes_text, measured_bytes_text, seconds_text};
@@ -18,10 +18,10 @@ use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
 const DECISIONS: usize = 10;
-/// A page that waits for a slow disk helps nobody.
+/// A page is not worth a longer wait for a slow disk.
 const JOURNAL_WAIT: Duration = Duration::from_secs(1);
 
-/// Nothing is loaded, run or sent; only the page's own style applies.
+/// Nothing is loaded, run or sent. Only the page's own style applies.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
@@ -72,22 +72,22 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
     if let Some(failure) = site.served.reload_failure.load().as_ref() {
         write!(
             html,
-            "<p class=failed>The reload of {} failed: the rules and the settings before it are \
+            "<p class=failed>The reload of {} failed: the previous rules and settings are \
              still in force.</p><pre>{}</pre>",
             failure.at.strftime("%F %T UTC"),
             Escaped(&failure.why),
         )?;
     }
-    if let Some(failure) = site.served.door.failure() {
+    if let Some(failure) = site.served.access.failure() {
         write!(
             html,
-            "<p class=failed>What says who may come in is broken since {}: what it said before is \
+            "<p class=failed>The files of access control have mistakes since {}: the previous ones are \
              still in force.</p><pre>{}</pre>",
             failure.at.strftime("%F %T UTC"),
             Escaped(&failure.why),
         )?;
     }
-    held_back::page(&mut html, &status)?;
+    holds::page(&mut html, &status)?;
     memory(&mut html, &status)?;
     decisions(&mut html, decided)?;
     rules(&mut html, &status)?;
@@ -96,7 +96,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
     Ok(html)
 }
 
-/// What people ask first: the series, and what it is called on the page.
+/// The first series of the page, and their captions.
 const MEMORY: [(&str, &str); 9] = [
     ("uma_memory_total_bytes", "total"),
     ("uma_memory_free_bytes", "free"),
@@ -106,7 +106,7 @@ const MEMORY: [(&str, &str); 9] = [
     ("uma_memory_page_cache_bytes{state=\"clean\"}", "page cache, clean"),
     ("uma_memory_page_cache_bytes{state=\"dirty\"}", "page cache, dirty"),
     ("uma_memory_page_cache_bytes{state=\"mapped\"}", "page cache, mapped"),
-    ("uma_memory_unaccounted_bytes", "unaccounted: what no counter names, a driver's for one"),
+    ("uma_memory_unaccounted_bytes", "unaccounted: in no counter, for example a driver's"),
 ];
 
 fn memory(html: &mut String, status: &Status) -> fmt::Result {
@@ -116,8 +116,8 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
         let reading = at.and_then(|at| status.values.get(at)).copied();
         let text = match reading {
             Some(Reading::Value(bytes)) => measured_bytes_text(bytes),
-            Some(Reading::Failed) => "cannot be read".to_owned(),
-            Some(Reading::Unsupported) | None => "not known here".to_owned(),
+            Some(Reading::Failed) => "read failed".to_owned(),
+            Some(Reading::Unsupported) | None => "unsupported".to_owned(),
         };
         write!(html, "<tr><td>{meaning}<td class=number>{text}</tr>")?;
     }
@@ -125,7 +125,7 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
     account(html, status)
 }
 
-/// Who took memory lately, and what shows it.
+/// Who took memory lately, and the evidence.
 fn account(html: &mut String, status: &Status) -> fmt::Result {
     let account = &status.account;
     let grown = bytes_text(account.grown_bytes);
@@ -137,7 +137,7 @@ fn account(html: &mut String, status: &Status) -> fmt::Result {
     Ok(())
 }
 
-/// Those that want attention come first.
+/// Rules, firing and unknown ones first.
 fn rules(html: &mut String, status: &Status) -> fmt::Result {
     html.push_str("<h2>Rules</h2>");
     if status.rules.is_empty() {
@@ -167,7 +167,7 @@ fn rules(html: &mut String, status: &Status) -> fmt::Result {
 fn remarks(html: &mut String, rule: &RuleStatus) -> fmt::Result {
     for alert in &rule.alerts {
         let since = alert.active_since.utc.strftime("%F %T UTC");
-        // When a pending alert begins to fire, it has been active for a while.
+        // A pending alert is active before it fires.
         write!(html, "<br><small>{}, active since {since}", alert.state.name())?;
         for (_, text) in &alert.annotations {
             write!(html, ": {}", Escaped(text))?;
@@ -184,7 +184,7 @@ fn decisions(html: &mut String, decided: &Result<Page, QueryError>) -> fmt::Resu
     html.push_str("<h2>Latest decisions</h2>");
     let page = match decided {
         Ok(page) if page.items.is_empty() => {
-            html.push_str("<p>Nothing has been decided yet.</p>");
+            html.push_str("<p>No decision yet.</p>");
             return Ok(());
         }
         Ok(page) => page,
@@ -231,12 +231,12 @@ fn sources(html: &mut String, status: &Status) -> fmt::Result {
     Ok(())
 }
 
-/// An action as texts show it; one of another version as it is.
+/// An action as text. One of another version is shown as JSON.
 fn action(value: &Value) -> String {
     Action::deserialize(value).map_or_else(|_| plain(value), |action| action.to_string())
 }
 
-/// How an action ended, and why so.
+/// The result of an action, and its reason.
 fn outcome(value: &Value) -> String {
     let Some(result) = value.get("result") else { return plain(value) };
     let result = plain(result).replace('_', " ");
@@ -246,7 +246,7 @@ fn outcome(value: &Value) -> String {
     }
 }
 
-/// A JSON value as people write it.
+/// A JSON value as text.
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -255,8 +255,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Text that means nothing to a browser, and shows what would be seen of it nowhere: labels of
-/// alerts may be somebody else's.
+/// Text escaped for HTML, with invisible characters made visible: labels of alerts may be hostile.
 pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -274,7 +273,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// What turns the direction of reading, or has no width.
+/// Characters that change the direction of text or have no width.
 fn is_unseen(c: char) -> bool {
     matches!(
         c,

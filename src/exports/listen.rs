@@ -1,15 +1,15 @@
-//! Listening sockets, and who sits on them already.
+//! Listening sockets, and which process uses an address already.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
-/// Listens on all of these addresses. `[::]` means both protocols, and only IPv4 where the machine
-/// has no IPv6.
+/// Listens on all of these addresses. `[::]` means both protocols, and IPv4 alone on a machine
+/// without IPv6.
 ///
 /// # Errors
-/// Names the address that cannot be had, why, and what to do.
+/// The address, why it cannot be used, and what to do.
 pub fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for address in addresses {
@@ -29,8 +29,8 @@ fn bind_one(address: SocketAddr, listeners: &mut Vec<TcpListener>) -> io::Result
     let bound = listener.local_addr()?;
     listeners.push(listener);
     if both && bound.is_ipv6() {
-        // With net.ipv6.bindv6only=1 the first socket leaves IPv4 out; otherwise it holds the port
-        // for both, which shows as "in use".
+        // With net.ipv6.bindv6only=1 the first socket excludes IPv4. Otherwise it uses the port for
+        // both, and the second bind says "in use".
         match TcpListener::bind(ipv4_twin(bound.port())) {
             Ok(twin) => listeners.push(twin),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -69,7 +69,7 @@ fn explain(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// The process that listens on that port, as far as /proc lets us see it.
+/// The process that listens on a port, if /proc shows it.
 fn holder_of(port: u16) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<String> = tables
@@ -92,7 +92,7 @@ fn holder_of(port: u16) -> Option<(u32, String)> {
         })
 }
 
-/// Inodes of the sockets in state LISTEN (0A) on that port.
+/// Inodes of sockets in state LISTEN (0A) on a port.
 pub(super) fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
     let local_port = format!(":{port:04X}");
     table

@@ -1,20 +1,19 @@
-//! What others may read: metrics, API, pages.
+//! The HTTP server: metrics, API, pages, orders.
 //!
-//! Everything is answered from the [`Status`] snapshot and from the two [`Queries`]; nothing here
-//! reads the node, and nothing here can hold up the loop that does.
+//! It responds from the [`Status`] snapshot and the [`Queries`] of the journal. It reads nothing of
+//! the node, and cannot block the loop that does.
 //!
-//! To add a page: a handler, and its row in the table of `routes`, which says who may use it. A
-//! metric needs nothing here: it is exported as soon as [`crate::model::METRICS`] and a source know
-//! it.
+//! A page is a handler and its row in the table of `routes`, which has its role. A metric needs
+//! nothing here: it is exported once [`crate::model::METRICS`] and a source have it.
 
-mod access;
+mod admission;
 mod api;
 mod cluster;
 mod control;
 mod engines;
 mod exposition;
 mod gate;
-mod held_back;
+mod holds;
 mod host;
 mod landing;
 mod listen;
@@ -44,20 +43,20 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::door::Door;
+use crate::access::AccessControl;
 use crate::model::OrderedBy;
 use crate::policy::status::Status;
 
 pub use control::address as control_address;
 pub use listen::bind;
 pub use order::{
-    LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, OrderSender, RuleChoice, Wish,
+    LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, OrderSender, RuleChoice,
 };
 pub use received::AlertInbox;
 pub use routes::{access_table, check_telemetry_path};
 pub use server::serve;
 
-/// Reads a request's address and the headers that choose a form, as the routes do.
+/// Reads a request's URI and the headers that choose a format, as the routes do.
 #[cfg(fuzzing)]
 pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     let uri = format!("/api/v1/events?{query}").parse::<hyper::Uri>();
@@ -73,7 +72,7 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
             axum::extract::Query::try_from_uri(uri).map_or(Vec::new(), |query| query.0);
         let mut named = named.iter().filter(|(parameter, _)| parameter == "name[]");
         let selection = selection::Selection::of(uri);
-        assert!(named.all(|(_, name)| selection.takes(name)), "what is asked for is given");
+        assert!(named.all(|(_, name)| selection.takes(name)), "selected names are exported");
     }
     let uri = uri.map_err(|error| error.to_string())?;
     page_request::parse(&uri, page_request::Filter::Rule, Timestamp::UNIX_EPOCH)
@@ -81,70 +80,69 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
 
 /// Reads the body of a silence, an approval or a reboot, as the control socket does.
 #[cfg(fuzzing)]
-pub fn read_order(which: u8, body: &[u8]) -> Option<(Wish, Option<String>, String)> {
+pub fn read_order(which: u8, body: &[u8]) -> Option<(OrderKind, Option<String>, String)> {
     let read = match which % 3 {
         0 => order::silence(body),
         1 => order::approval(crate::model::DecisionId(1), body),
         _ => order::reboot(body),
     };
-    read.ok().map(|(wish, words)| (wish, words.name, words.comment))
+    read.ok().map(|(kind, words)| (kind, words.name, words.comment))
 }
 
 /// This build's version, as in `uma_build_info`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// All that the server answers from.
+/// The state that the server uses.
 #[derive(Debug)]
 pub struct Served {
-    /// The latest snapshot; the daemon replaces it after every step.
+    /// The latest snapshot, replaced after every step.
     pub status: Arc<ArcSwap<Status>>,
-    /// Where the metrics are: see [`check_telemetry_path`].
+    /// The path of the metrics: see [`check_telemetry_path`].
     pub telemetry_path: String,
-    /// How to read the journal.
+    /// Queries of the journal.
     pub queries: Queries,
-    /// Where `POST /-/reload` is sent.
+    /// The queue of `POST /-/reload`.
     pub reload: ReloadSender,
-    /// Where orders are taken.
+    /// The file of the control socket.
     pub control_socket: PathBuf,
-    /// Where they are sent.
+    /// The queue of orders.
     pub orders: OrderSender,
-    /// Where posted alerts go.
+    /// The queue of posted alerts.
     pub received: Arc<AlertInbox>,
     /// Why the last reload failed, if it did.
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
-    /// Who comes in over the network.
-    pub door: Arc<Door>,
-    /// By what this run of the program knows itself among those who answer.
+    /// Access control over the network.
+    pub access: Arc<AccessControl>,
+    /// A random id, by which this run recognises its own responses.
     pub instance: Arc<str>,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
-    /// What clients may take.
+    /// Timeouts and numbers of connections.
     pub limits: Limits,
 }
 
-/// What clients may take.
+/// Limits of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once. Beyond that, whoever has been connected the longest without a request
-    /// under way is cut off.
+    /// Connections at once. Above it, the connection that is idle longest is closed.
     pub connections: usize,
-    /// Connections of one address at once, or of one network of IPv6 (/64). Beyond that, its own
-    /// idle ones are cut off, and new ones where none is idle.
+    /// Connections of one address or IPv6 network (/64). Above it, its own idle connections are
+    /// closed; if none is idle, new ones are.
     pub connections_of_address: usize,
-    /// From the opening of a connection, or the last response, to the end of the next request's
-    /// header. Also how long an idle connection is kept.
+    /// From the opening of a connection or the last response to the end of the next request's
+    /// headers. Idle connections are kept as long.
     pub request_header: Duration,
     /// For one TLS handshake.
     pub handshake: Duration,
-    /// From the first byte that a client does not take at once to the end of that response.
+    /// From the first byte that a client does not read at once to the end of the response.
     pub response: Duration,
-    /// For one answer of the journal.
+    /// For one query of the journal.
     pub query: Duration,
     /// For one reload.
     pub reload: Duration,
     /// For one order.
     pub order: Duration,
-    /// How old the snapshot may be while the node still counts as watched.
+    /// The age up to which the snapshot counts as current.
     pub snapshot_age: Duration,
 }
 
@@ -164,37 +162,37 @@ impl Default for Limits {
     }
 }
 
-/// Where a reload is asked for. Requests are served one at a time.
+/// The queue of reloads, which are served one at a time.
 pub type ReloadSender = mpsc::Sender<ReloadRequest>;
 
-/// Somebody wants the configuration and the rules to be read again.
+/// A request to reload configuration and rules.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Who.
+    /// The sender, for the journal.
     pub by: OrderedBy,
-    /// Takes a summary for people, or the whole text of what is wrong.
+    /// Takes a summary, or all mistakes.
     pub answer: oneshot::Sender<Result<String, String>>,
 }
 
-/// The last reload has failed: what was in force before still is.
+/// A failed reload. The previous configuration stays in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// When.
+    /// When the reload failed.
     pub at: Timestamp,
-    /// What is wrong, with every mistake.
+    /// All mistakes.
     pub why: String,
 }
 
-/// Reads one page of the journal. It may block: it is called on a thread of its own.
+/// Reads one page of the journal. May block, and is called on a thread of its own.
 pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
 
-/// How to read the journal.
+/// Queries of the journal.
 pub struct Queries {
     /// Kernel events, one JSON object each.
     pub events: Query,
     /// Decisions with their outcomes, one JSON object each.
     pub decisions: Query,
-    /// What people ordered, one JSON object each.
+    /// Orders of people, one JSON object each.
     pub orders: Query,
 }
 
@@ -204,18 +202,18 @@ impl fmt::Debug for Queries {
     }
 }
 
-/// Which entries of the journal are wanted.
+/// Selects entries of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// At most so many entries.
+    /// The most entries.
     pub limit: usize,
-    /// Where to begin, and in which order.
+    /// The first entry, and the order.
     pub start: Start,
-    /// Not older than this.
+    /// Not before.
     pub since: Option<Timestamp>,
-    /// Older than this.
+    /// Before.
     pub until: Option<Timestamp>,
-    /// Only events of these kinds, of [`crate::model::EventKind::KINDS`]; none: all.
+    /// Only events of these kinds, of [`crate::model::EventKind::KINDS`]; empty: all.
     pub kinds: Vec<String>,
     /// Only decisions of this rule: `group/alert`, or the alert's name alone.
     pub rule: Option<String>,
@@ -235,7 +233,7 @@ impl PageRequest {
     }
 }
 
-/// Where a page begins, and in which order it runs.
+/// The first entry of a page, and the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// The newest entry; newest first.
@@ -246,22 +244,22 @@ pub enum Start {
     After(u64),
 }
 
-/// One page of the journal.
+/// A part of the journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// The entries, each with its `id`, in the order that was asked for.
+    /// The entries, each with its `id`, in the requested order.
     pub items: Vec<serde_json::Value>,
     /// Whether there are more in this direction.
     pub more: bool,
 }
 
-/// Why the journal did not answer.
+/// Why the journal did not respond.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The journal is down: full or broken disk, no permission.
+    /// The journal cannot be used: disk full or broken, no permission.
     #[error("the journal is not available: {0}")]
     Unavailable(String),
-    /// It is up but could not answer.
-    #[error("reading the journal failed: {0}")]
+    /// The query failed.
+    #[error("cannot read the journal: {0}")]
     Failed(String),
 }

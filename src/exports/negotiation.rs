@@ -1,4 +1,4 @@
-//! Which form of the metrics a client gets (RFC 9110 §12.5).
+//! Negotiates the format of the metrics (RFC 9110 §12.5).
 
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
@@ -6,14 +6,14 @@ use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 /// A text form of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Format {
-    /// Prometheus text 0.0.4, what everybody understands.
+    /// Prometheus text 0.0.4, which every client reads.
     Text,
     /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// The exact Content-Type: a wrong one puts the target down.
+    /// The exact Content-Type. With a wrong one, Prometheus rejects the scrape.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -29,8 +29,8 @@ impl Format {
     }
 }
 
-/// What the client likes best. Where it accepts nothing that there is, it gets text 0.0.4 all the
-/// same, as from Prometheus' own client libraries: a scrape is worth more than a 406.
+/// The format that the client prefers. If it accepts none, it gets text 0.0.4, as from Prometheus'
+/// client libraries, and no 406.
 pub(super) fn format(headers: &HeaderMap) -> Format {
     let accept = joined(headers, &ACCEPT);
     let text = preference(&accept, Format::Text);
@@ -38,8 +38,8 @@ pub(super) fn format(headers: &HeaderMap) -> Format {
     if open > text { Format::OpenMetrics } else { Format::Text }
 }
 
-/// How much the client wants that format: the weight of the most specific range that matches it,
-/// then how specific that range is.
+/// The client's preference for a format: the weight of the most specific matching range, and how
+/// specific it is.
 fn preference(accept: &str, format: Format) -> (u16, u8) {
     let (kind, subtype, version) = format.media_type();
     let mut best: Option<(u8, u16)> = None;
@@ -76,7 +76,7 @@ fn preference(accept: &str, format: Format) -> (u16, u8) {
     }
 }
 
-/// Whether the client takes gzip, and likes it at least as well as no coding.
+/// Whether the client accepts gzip, and prefers it to no coding or is indifferent.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = joined(headers, &ACCEPT_ENCODING);
     let (mut gzip, mut identity, mut any) = (None, None, None);
@@ -98,7 +98,7 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     gzip > 0 && gzip >= identity.unwrap_or(0)
 }
 
-/// All values of a header that may come in several lines.
+/// All values of a header that may come in several lines, joined.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     let values: Vec<&str> =
         headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -124,7 +124,7 @@ fn parameter(text: &str) -> Option<(&str, &str)> {
     Some((name.trim(), value.trim().trim_matches('"')))
 }
 
-/// A weight in thousandths; none where it is not a weight at all.
+/// A weight in thousandths. `None` if it is invalid.
 fn parse_weight(text: &str) -> Option<u16> {
     let weight: f32 = text.parse().ok()?;
     if !(0.0..=1.0).contains(&weight) {

@@ -1,4 +1,4 @@
-//! What people may order, as it comes in: who, what, and what they may not write.
+//! Reads and validates orders of people.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,150 +14,150 @@ use crate::model::{
     RuleSelector, duration as duration_of,
 };
 
-/// Longer names are nobody's.
+/// The longest author's name.
 const MOST_AUTHOR_CHARS: usize = 128;
-/// Longer remarks belong into a ticket.
+/// The longest comment.
 const MOST_COMMENT_CHARS: usize = 1024;
-/// Longer names are no rule's.
+/// The longest name of a rule.
 const MOST_RULE_BYTES: usize = 512;
-/// A silence that is meant to last longer is a change of the rules.
+/// The longest silence. A longer one is a change of the rules.
 pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
-/// A reboot that is ordered for later belongs into a calendar.
+/// The longest delay of a reboot.
 const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 
-/// Who asks, once they were let in.
+/// Who sends an admitted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Somebody on the network, who may look.
-    Anybody,
-    /// Somebody who has shown who they are, and may do what they ask.
-    Known(OrderedBy),
+    /// A client without credentials, who may read.
+    Anonymous,
+    /// A client whose identity is proven.
+    Authenticated(OrderedBy),
 }
 
-/// Where orders go. They are carried out one at a time.
+/// The queue of orders, which are carried out one at a time.
 pub type OrderSender = mpsc::Sender<OrderRequest>;
 
-/// Somebody orders something.
+/// An order, with its sender.
 #[derive(Debug)]
 pub struct OrderRequest {
-    /// What.
-    pub wish: Wish,
-    /// Who, as the connection shows.
+    /// What is ordered, with its parameters.
+    pub kind: OrderKind,
+    /// The sender, from the connection.
     pub by: OrderedBy,
-    /// The name that they give beside that.
+    /// The author's name that the sender gives in addition.
     pub name: Option<String>,
-    /// Why; may be empty.
+    /// The reason; may be empty.
     pub comment: String,
-    /// Takes what came of it.
+    /// Takes the result.
     pub answer: oneshot::Sender<Result<OrderDone, OrderRefused>>,
 }
 
-/// What is ordered, as far as it can be told without knowing the rules and the time.
+/// An order, validated as far as possible without rules and time.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
-    /// The remedies of these rules shall hold.
+pub enum OrderKind {
+    /// Remedies of these rules hold.
     Silence {
-        /// Which.
+        /// Those rules.
         rules: RuleChoice,
         /// For how long.
         lasts: Lasts,
     },
-    /// A silence shall end.
+    /// Ends a silence.
     EndSilence {
-        /// Its number.
+        /// Its id.
         id: u64,
     },
-    /// A held decision may be carried out.
+    /// Approves a decision that waits for approval.
     Approve {
-        /// Which.
+        /// The decision that waits for approval.
         decision: DecisionId,
-        /// For how long; `None` is for the usual time.
+        /// How long the approval is valid; `None`: the default.
         lasts: Option<Lasts>,
     },
-    /// A remedy that missed its aim too often may try again.
+    /// Closes the circuit breaker of remedies.
     ResetBreaker {
-        /// Whose.
+        /// Whose remedies.
         rules: RuleChoice,
     },
-    /// The machine shall be rebooted.
+    /// Reboots the machine.
     Reboot {
-        /// After so long; `None` is for the configured time.
+        /// The delay; `None`: the configured one.
         delay: Option<Duration>,
-        /// What does not matter.
+        /// Conditions to ignore.
         force: BTreeSet<RebootForce>,
     },
-    /// The reboot that is scheduled shall not be.
+    /// Cancels the scheduled reboot.
     CancelReboot,
-    /// Reboots that did not help shall be forgiven.
+    /// Clears reboots that did not help.
     ClearReboots,
-    /// Nothing shall be done.
+    /// Pauses the daemon.
     Pause,
-    /// The pause shall end.
+    /// Ends the pause.
     Resume,
-    /// These processes are an engine that somebody has launched.
+    /// These processes are a launched engine.
     Launched(LaunchedEngine),
-    /// One of those has died.
+    /// A launched engine has died.
     Died(Box<DeathReport>),
-    /// What is said shall be kept in the journal.
+    /// Records a remark in the journal.
     Note,
 }
 
-/// Which rules are meant.
+/// Selects rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleChoice {
-    /// These.
+    /// By labels, names or all.
     Selected(RuleSelector),
     /// `group/alert`, or the alert's name alone.
     Named(String),
 }
 
-/// For how long, or until when.
+/// A duration or an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
-    /// So long; not zero, and at most [`LONGEST`].
+    /// Above zero, at most [`LONGEST`].
     For(Duration),
-    /// Until then.
+    /// The end.
     Until(Timestamp),
 }
 
-/// An order that was carried out.
+/// The result of an order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrderDone {
-    /// What came of it.
+    /// The result as JSON.
     pub data: Value,
-    /// What whoever gave it should know besides.
+    /// Warnings for the sender.
     pub remarks: Vec<String>,
 }
 
 /// Why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderRefused {
-    /// What it is about does not exist.
+    /// Its subject does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It does not fit to how things are.
+    /// It conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
-    /// It makes no sense.
+    /// It is invalid.
     #[error("{0}")]
     Unusable(String),
-    /// It could not be kept or carried out.
+    /// It could not be recorded or carried out.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a request is no order.
+/// Why a body is not an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
     /// It is not JSON.
     Syntax(String),
-    /// It is JSON, but says something that makes no sense; the text names the field.
+    /// It is JSON with an invalid value. The text names the field.
     Content(String),
 }
 
-/// An order's words, beside what is ordered.
+/// Author and comment of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct Attribution {
     pub(super) name: Option<String>,
     pub(super) comment: String,
 }
@@ -174,7 +174,7 @@ struct SilenceBody {
     comment: String,
 }
 
-/// As [`RuleSelector`] stands in JSON, but without keys that nobody knows.
+/// [`RuleSelector`] as JSON, without unknown keys.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum RulesBody {
@@ -221,14 +221,14 @@ struct LaunchBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WordsBody {
+struct AttributionBody {
     author: Option<String>,
     #[serde(default)]
     comment: String,
 }
 
 /// Reads the body of a silence.
-pub(super) fn silence(body: &[u8]) -> Result<(Wish, Words), Unreadable> {
+pub(super) fn silence(body: &[u8]) -> Result<(OrderKind, Attribution), Unreadable> {
     let body: SilenceBody = read(body)?;
     let words = words(body.author, body.comment)?;
     let rules = match (body.rules, body.rule) {
@@ -236,88 +236,91 @@ pub(super) fn silence(body: &[u8]) -> Result<(Wish, Words), Unreadable> {
         (None, Some(name)) => RuleChoice::Named(rule_name("rule", name)?),
         (None, None) => {
             return Err(content(
-                "rule: say which: \"rule\": \"group/alert\" or the alert's name, or \
+                "rule: name one: \"rule\": \"group/alert\" or the alert's name, or \
                  \"rules\": \"all\"",
             ));
         }
-        (Some(_), Some(_)) => return Err(content("rule: it is given, and rules as well")),
+        (Some(_), Some(_)) => return Err(content("rule: give either rule or rules")),
     };
     let lasts = lasts(body.duration.as_deref(), body.until)?.ok_or_else(|| {
-        content("duration: say for how long, as in \"2h\", or until when, as in RFC 3339")
+        content("duration: give a duration like \"2h\", or until as an RFC 3339 time")
     })?;
-    Ok((Wish::Silence { rules, lasts }, words))
+    Ok((OrderKind::Silence { rules, lasts }, words))
 }
 
 /// Reads the body of an approval.
-pub(super) fn approval(decision: DecisionId, body: &[u8]) -> Result<(Wish, Words), Unreadable> {
+pub(super) fn approval(
+    decision: DecisionId,
+    body: &[u8],
+) -> Result<(OrderKind, Attribution), Unreadable> {
     let body: ApprovalBody = read(body)?;
     let words = words(body.author, body.comment)?;
     let lasts = lasts(body.duration.as_deref(), body.until)?;
-    Ok((Wish::Approve { decision, lasts }, words))
+    Ok((OrderKind::Approve { decision, lasts }, words))
 }
 
-/// Reads the body that orders a reboot, which says why.
-pub(super) fn reboot(body: &[u8]) -> Result<(Wish, Words), Unreadable> {
+/// Reads the body of a reboot, which needs a comment.
+pub(super) fn reboot(body: &[u8]) -> Result<(OrderKind, Attribution), Unreadable> {
     let RebootBody { delay, force, author, comment } = read(body)?;
     let words = words(author, comment)?;
     if words.comment.trim().is_empty() {
-        return Err(content("comment: say why; everybody who is logged in is told"));
+        return Err(content("comment: give the reason; it is sent to all logged-in users"));
     }
     let delay = match delay {
         Some(text) => {
             let delay = duration_of(&text).map_err(|error| content(format!("delay: {error}")))?;
             if delay > LONGEST_DELAY {
-                return Err(content("delay: it must be at most 1d"));
+                return Err(content("delay: must be at most 1d"));
             }
             Some(delay)
         }
         None => None,
     };
-    Ok((Wish::Reboot { delay, force }, words))
+    Ok((OrderKind::Reboot { delay, force }, words))
 }
 
-/// Reads the body that tells of a launched engine.
-pub(super) fn launched(body: &[u8]) -> Result<Wish, Unreadable> {
+/// Reads the report of a launched engine.
+pub(super) fn launched(body: &[u8]) -> Result<OrderKind, Unreadable> {
     let LaunchBody { name, pid, start_ticks } = read(body)?;
     let is_name = !name.is_empty() && name.len() <= MOST_AUTHOR_CHARS;
     if !is_name || name.contains(char::is_control) {
-        return Err(content("name: a name has 1 to 128 characters"));
+        return Err(content("name: must have 1 to 128 characters"));
     }
     if pid == 0 {
-        return Err(content("pid: no process has the number 0"));
+        return Err(content("pid: must not be 0"));
     }
     let head = ProcessId { pid, start_ticks };
-    Ok(Wish::Launched(LaunchedEngine { name: name.into(), head }))
+    Ok(OrderKind::Launched(LaunchedEngine { name: name.into(), head }))
 }
 
-/// Reads the body that tells of a death.
-pub(super) fn died(body: &[u8]) -> Result<Wish, Unreadable> {
+/// Reads the report of a death.
+pub(super) fn died(body: &[u8]) -> Result<OrderKind, Unreadable> {
     let report: DeathReport = read(body)?;
     if report.who.name.is_empty() {
-        return Err(content("who.name: say who has died"));
+        return Err(content("who.name: name the engine that died"));
     }
-    Ok(Wish::Died(Box::new(report)))
+    Ok(OrderKind::Died(Box::new(report)))
 }
 
-/// Reads the body of an order that needs none.
-pub(super) fn plain_words(body: &[u8]) -> Result<Words, Unreadable> {
-    let body: WordsBody = read(body)?;
+/// Reads the body of an order without parameters.
+pub(super) fn attribution(body: &[u8]) -> Result<Attribution, Unreadable> {
+    let body: AttributionBody = read(body)?;
     words(body.author, body.comment)
 }
 
-/// Reads the body of a remark, which says something.
-pub(super) fn remark(body: &[u8]) -> Result<Words, Unreadable> {
-    let words = plain_words(body)?;
+/// Reads the body of a remark, which must not be empty.
+pub(super) fn remark(body: &[u8]) -> Result<Attribution, Unreadable> {
+    let words = attribution(body)?;
     match words.comment.trim() {
-        "" => Err(content("comment: say what is to be kept")),
+        "" => Err(content("comment: must not be empty")),
         _ => Ok(words),
     }
 }
 
-/// A rule's name, as it may stand in an order.
+/// Checks the name of a rule in an order.
 pub(super) fn rule_name(field: &str, name: String) -> Result<String, Unreadable> {
     if name.is_empty() || name.len() > MOST_RULE_BYTES || name.contains(char::is_control) {
-        return Err(content(format!("{field}: it is no rule's name (group/alert, or alert)")));
+        return Err(content(format!("{field}: must be a rule's name (group/alert, or alert)")));
     }
     Ok(name)
 }
@@ -361,30 +364,32 @@ fn lasts(duration: Option<&str>, until: Option<Timestamp>) -> Result<Option<Last
     match (duration, until) {
         (None, None) => Ok(None),
         (None, Some(until)) => Ok(Some(Lasts::Until(until))),
-        (Some(_), Some(_)) => Err(content("duration: it is given, and until as well")),
+        (Some(_), Some(_)) => Err(content("duration: give either duration or until")),
         (Some(text), None) => {
             let duration =
                 duration_of(text).map_err(|error| content(format!("duration: {error}")))?;
             if duration.is_zero() || duration > LONGEST {
-                return Err(content("duration: it must be above 0 and at most 366d"));
+                return Err(content("duration: must be above 0 and at most 366d"));
             }
             Ok(Some(Lasts::For(duration)))
         }
     }
 }
 
-fn words(author: Option<String>, comment: String) -> Result<Words, Unreadable> {
+fn words(author: Option<String>, comment: String) -> Result<Attribution, Unreadable> {
     let fits = |field: &str, text: &str, most: usize| {
         if text.chars().count() > most {
-            return Err(content(format!("{field}: it is longer than {most} characters")));
+            return Err(content(format!("{field}: must have at most {most} characters")));
         }
         if text.contains(char::is_control) {
-            return Err(content(format!("{field}: it has a control character, or a second line")));
+            return Err(content(format!(
+                "{field}: must not have control characters or line breaks"
+            )));
         }
         Ok(())
     };
     fits("comment", &comment, MOST_COMMENT_CHARS)?;
     let name = author.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     fits("author", name.as_deref().unwrap_or_default(), MOST_AUTHOR_CHARS)?;
-    Ok(Words { name, comment })
+    Ok(Attribution { name, comment })
 }

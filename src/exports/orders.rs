@@ -1,5 +1,5 @@
-//! Silences, approvals, breakers and the pause: many may look, and whoever was let in to do so may
-//! order.
+//! Silences, approvals, breakers and the pause. Everybody with the role read may list them; orders
+//! need a higher role.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use tokio::sync::oneshot;
 
 use super::api::{answer, error, success};
 use super::order::{
-    self, Caller, OrderDone, OrderRefused, OrderRequest, RuleChoice, Unreadable, Wish, Words,
+    self, Attribution, Caller, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+    Unreadable,
 };
 use super::routes::{ORDER_BODY_BYTES, Site};
 use crate::model::{DecisionId, OrderedBy};
@@ -31,22 +32,21 @@ pub(super) async fn silences(State(site): State<Site>) -> Response {
     success(&json!({ "silences": guard(&site).silences }))
 }
 
-/// Approvals that are asked for, or given and not used.
+/// Requested and unused approvals.
 pub(super) async fn approvals(State(site): State<Site>) -> Response {
     success(&json!({ "approvals": guard(&site).approvals }))
 }
 
-/// Remedies that have missed their aim.
+/// Remedies that missed their aim.
 pub(super) async fn breakers(State(site): State<Site>) -> Response {
     success(&json!({ "breakers": guard(&site).breakers }))
 }
 
-/// Whether nothing is done now, and on whose word.
+/// Whether the daemon is paused, and by whom.
 pub(super) async fn pause(State(site): State<Site>) -> Response {
     success(&pause_json(&guard(&site)))
 }
 
-/// A pause for JSON.
 pub(super) fn pause_json(guard: &GuardStatus) -> Value {
     json!({ "paused": guard.pause.is_some(), "pause": guard.pause })
 }
@@ -57,7 +57,7 @@ pub(super) async fn make_silence(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, order::silence).await
+    order_of(&site, caller, body, order::silence).await
 }
 
 /// `DELETE /api/v1/silences/{id}`.
@@ -68,10 +68,10 @@ pub(super) async fn end_silence(
     body: Body,
 ) -> Response {
     let read = async {
-        let by = known(caller)?;
+        let by = authenticated(caller)?;
         let id = number(&id, "silence")?;
-        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
-        Ok((by, Wish::EndSilence { id }, words))
+        let words = order::attribution(&read_short(&site, body).await?).map_err(refuse)?;
+        Ok((by, OrderKind::EndSilence { id }, words))
     };
     give(&site, read.await).await
 }
@@ -84,11 +84,11 @@ pub(super) async fn approve(
     body: Body,
 ) -> Response {
     let read = async {
-        let by = known(caller)?;
+        let by = authenticated(caller)?;
         let decision = DecisionId(number(&decision, "decision")?);
         let body = read_short(&site, body).await?;
-        let (wish, words) = order::approval(decision, &body).map_err(refuse)?;
-        Ok((by, wish, words))
+        let (kind, words) = order::approval(decision, &body).map_err(refuse)?;
+        Ok((by, kind, words))
     };
     give(&site, read.await).await
 }
@@ -101,10 +101,10 @@ pub(super) async fn reset_breaker(
     body: Body,
 ) -> Response {
     let read = async {
-        let by = known(caller)?;
+        let by = authenticated(caller)?;
         let rules = RuleChoice::Named(order::rule_name("rule", rule).map_err(refuse)?);
-        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
-        Ok((by, Wish::ResetBreaker { rules }, words))
+        let words = order::attribution(&read_short(&site, body).await?).map_err(refuse)?;
+        Ok((by, OrderKind::ResetBreaker { rules }, words))
     };
     give(&site, read.await).await
 }
@@ -115,7 +115,7 @@ pub(super) async fn launched(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((order::launched(body)?, Words::default()))).await
+    order_of(&site, caller, body, |body| Ok((order::launched(body)?, Attribution::default()))).await
 }
 
 /// `POST /api/v1/deaths`.
@@ -124,20 +124,20 @@ pub(super) async fn died(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((order::died(body)?, Words::default()))).await
+    order_of(&site, caller, body, |body| Ok((order::died(body)?, Attribution::default()))).await
 }
 
-/// Takes an order all of which stands in its body.
-pub(super) async fn told(
+/// Handles an order whose body has all of it.
+pub(super) async fn order_of(
     site: &Site,
     caller: Caller,
     body: Body,
-    reader: impl Fn(&[u8]) -> Result<(Wish, Words), Unreadable>,
+    reader: impl Fn(&[u8]) -> Result<(OrderKind, Attribution), Unreadable>,
 ) -> Response {
     let read = async {
-        let by = known(caller)?;
-        let (wish, words) = reader(&read_short(site, body).await?).map_err(refuse)?;
-        Ok((by, wish, words))
+        let by = authenticated(caller)?;
+        let (kind, words) = reader(&read_short(site, body).await?).map_err(refuse)?;
+        Ok((by, kind, words))
     };
     give(site, read.await).await
 }
@@ -148,7 +148,7 @@ pub(super) async fn begin_pause(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((Wish::Pause, order::plain_words(body)?))).await
+    order_of(&site, caller, body, |body| Ok((OrderKind::Pause, order::attribution(body)?))).await
 }
 
 /// `DELETE /api/v1/pause`.
@@ -157,24 +157,24 @@ pub(super) async fn end_pause(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((Wish::Resume, order::plain_words(body)?))).await
+    order_of(&site, caller, body, |body| Ok((OrderKind::Resume, order::attribution(body)?))).await
 }
 
-/// `POST /api/v1/notes`: whoever does something by hand tells the journal.
+/// `POST /api/v1/notes`: records manual work in the journal.
 pub(super) async fn note(
     State(site): State<Site>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((Wish::Note, order::remark(body)?))).await
+    order_of(&site, caller, body, |body| Ok((OrderKind::Note, order::remark(body)?))).await
 }
 
-/// Who orders something. Nobody comes here unknown; were it so, nothing would be done.
-pub(super) fn known(caller: Caller) -> Result<OrderedBy, Refusal> {
+/// The sender of an order. Routes admit authenticated senders only; others are refused here too.
+pub(super) fn authenticated(caller: Caller) -> Result<OrderedBy, Refusal> {
     match caller {
-        Caller::Known(by) => Ok(by),
-        Caller::Anybody => {
-            let text = "orders need somebody who gives them";
+        Caller::Authenticated(by) => Ok(by),
+        Caller::Anonymous => {
+            let text = "orders need an authenticated client";
             Err(Box::new(error(StatusCode::FORBIDDEN, "forbidden", text)))
         }
     }
@@ -182,17 +182,17 @@ pub(super) fn known(caller: Caller) -> Result<OrderedBy, Refusal> {
 
 fn number(text: &str, what: &str) -> Result<u64, Refusal> {
     text.parse().map_err(|_| {
-        let text = format!("there is no {what} {text:?}: {what}s have numbers");
+        let text = format!("invalid {what} {text:?}: {what}s have numbers");
         Box::new(error(StatusCode::NOT_FOUND, "not_found", &text))
     })
 }
 
 async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
     let most = usize::try_from(ORDER_BODY_BYTES).unwrap_or(usize::MAX);
-    read_body(site, body, most, "the body is longer than 16 KiB, or was cut off").await
+    read_body(site, body, most, "the body is longer than 16 KiB, or was truncated").await
 }
 
-/// The whole body, if it is no longer than that and comes in time.
+/// The whole body, within a size limit and a deadline.
 pub(super) async fn read_body(
     site: &Site,
     body: Body,
@@ -201,7 +201,7 @@ pub(super) async fn read_body(
 ) -> Result<Vec<u8>, Refusal> {
     let refusal = |status, kind, text: &str| {
         let mut refusal = error(status, kind, text);
-        // What is left of the body is not worth reading.
+        // The rest of the body is not read.
         let close = hyper::header::HeaderValue::from_static("close");
         refusal.headers_mut().insert(hyper::header::CONNECTION, close);
         Err(Box::new(refusal))
@@ -209,7 +209,9 @@ pub(super) async fn read_body(
     match tokio::time::timeout(site.served.limits.request_header, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes.to_vec()),
         Ok(Err(_)) => refusal(StatusCode::PAYLOAD_TOO_LARGE, "bad_data", too_long),
-        Err(_) => refusal(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
+        Err(_) => {
+            refusal(StatusCode::REQUEST_TIMEOUT, "timeout", "the body was not received in time")
+        }
     }
 }
 
@@ -221,14 +223,14 @@ fn refuse(unreadable: Unreadable) -> Refusal {
     Box::new(error(status, "bad_data", &text))
 }
 
-/// Hands the order on, and tells what came of it.
-async fn give(site: &Site, read: Result<(OrderedBy, Wish, Words), Refusal>) -> Response {
-    let (by, wish, Words { name, comment }) = match read {
+/// Passes the order on, and returns its result.
+async fn give(site: &Site, read: Result<(OrderedBy, OrderKind, Attribution), Refusal>) -> Response {
+    let (by, kind, Attribution { name, comment }) = match read {
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
     let (to, answered) = oneshot::channel();
-    let request = OrderRequest { wish, by, name, comment, answer: to };
+    let request = OrderRequest { kind, by, name, comment, answer: to };
     let unavailable = |text: &str| error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text);
     match site.served.orders.try_send(request) {
         Ok(()) => {}
@@ -253,8 +255,8 @@ async fn give(site: &Site, read: Result<(OrderedBy, Wish, Words), Refusal>) -> R
         Ok(Err(_)) => unavailable("umawarden is shutting down"),
         Err(_) => {
             let text = format!(
-                "the order was not answered within {} s: umawarden hangs, and whether it will \
-                 obey is not known; `umawarden pause` on this node works all the same",
+                "no response to the order within {} s: the loop hangs, and whether it will be carried \
+                 out is unknown; `umawarden pause` on this node works without it",
                 deadline.as_secs()
             );
             error(StatusCode::GATEWAY_TIMEOUT, "timeout", &text)

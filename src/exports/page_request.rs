@@ -11,17 +11,16 @@ use crate::model::{EventKind, instant};
 const DEFAULT_LIMIT: usize = 100;
 /// The most entries that one page may have.
 const MAX_LIMIT: usize = 1000;
-/// A longer name is no rule's.
+/// The longest name of a rule.
 const MAX_RULE_BYTES: usize = 512;
 
-/// What a list can be narrowed by, besides time.
+/// The filter of a list, in addition to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
     /// `kind`, for events.
     Kind,
     /// `rule`, for decisions.
     Rule,
-    /// Nothing else.
     None,
 }
 
@@ -35,18 +34,18 @@ impl Filter {
     }
 }
 
-/// Reads the parameters. Times that are ago count from `now`.
+/// Reads the parameters. Relative times count back from `now`.
 ///
 /// # Errors
-/// Names the parameter, and says what it should be.
+/// The parameter, and what it should be.
 pub(super) fn parse(uri: &Uri, filter: Filter, now: Timestamp) -> Result<PageRequest, String> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map_err(|error| format!("the query cannot be read: {error}"))?;
+        .map_err(|error| format!("cannot parse the query: {error}"))?;
     let mut request = PageRequest::newest(DEFAULT_LIMIT);
     let mut seen: Vec<&str> = Vec::new();
     for (name, value) in &pairs {
         if seen.contains(&name.as_str()) {
-            return Err(format!("parameter {name:?} is given twice"));
+            return Err(format!("duplicate parameter {name:?}"));
         }
         seen.push(name);
         set(&mut request, (filter, now), name, value)?;
@@ -103,7 +102,7 @@ fn set(
         _ => {
             let known = filter.name();
             return Err(format!(
-                "unknown parameter {name:?}; there are limit, after, before, since, until{known}"
+                "unknown parameter {name:?}; known: limit, after, before, since, until{known}"
             ));
         }
     }

@@ -12,12 +12,12 @@ use super::routes::{Site, plain};
 use crate::model::{OrderedBy, Source};
 use crate::policy::status::Status;
 
-/// 200 as long as the loop that watches lives. A server that answers is no proof of that.
+/// 200 while the loop samples. A server that responds does not prove that.
 pub(super) async fn healthy(State(site): State<Site>) -> Response {
     let age = (site.served.uptime)().saturating_sub(site.served.status.load().at.uptime);
     if age > site.served.limits.snapshot_age {
         let text = format!(
-            "umawarden does not watch: its last look at this node is {:.1} s old\n",
+            "umawarden does not sample: its last sample is {:.1} s old\n",
             age.as_secs_f64()
         );
         return plain(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -25,16 +25,16 @@ pub(super) async fn healthy(State(site): State<Site>) -> Response {
     plain(StatusCode::OK, "umawarden is healthy\n")
 }
 
-/// 200 once something about the node is known.
+/// 200 once the node was sampled.
 pub(super) async fn ready(State(site): State<Site>) -> Response {
     if has_sample(&site.served.status.load()) {
         return plain(StatusCode::OK, "umawarden is ready\n");
     }
-    plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is not ready: nothing has been sampled yet\n")
+    plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is not ready: no sample yet\n")
 }
 
-/// Whether memory was looked at, and any source that watches the node, rather than umawarden
-/// itself, has answered. The kernel log is read before that.
+/// Whether memory was sampled and a source other than umawarden itself has responded. The kernel
+/// log is read before that.
 fn has_sample(status: &Status) -> bool {
     let has_looked = status.sources.iter().any(|source| source.source == Source::Meminfo);
     let has_answer = status.sources.iter().any(|source| {
@@ -47,16 +47,16 @@ fn has_sample(status: &Status) -> bool {
     has_looked && has_answer
 }
 
-/// Reads configuration and rules again; one request at a time.
+/// Reloads configuration and rules; one request at a time.
 pub(super) async fn reload(
     State(site): State<Site>,
     Extension(caller): Extension<Caller>,
 ) -> Response {
-    let Caller::Known(by) = caller else {
-        return plain(StatusCode::FORBIDDEN, "a reload needs somebody who asks for it\n");
+    let Caller::Authenticated(by) = caller else {
+        return plain(StatusCode::FORBIDDEN, "a reload needs an authenticated client\n");
     };
     let deadline = site.served.limits.reload;
-    match tokio::time::timeout(deadline, ask_to_reload(&site, by)).await {
+    match tokio::time::timeout(deadline, request_reload(&site, by)).await {
         Ok(Some(Ok(summary))) => plain(StatusCode::OK, with_newline(summary)),
         Ok(Some(Err(problems))) => plain(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -65,12 +65,12 @@ pub(super) async fn reload(
         Ok(None) => plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is shutting down\n"),
         Err(_) => plain(
             StatusCode::GATEWAY_TIMEOUT,
-            format!("the reload has not ended within {} s; see the log\n", deadline.as_secs()),
+            format!("the reload did not end within {} s; see the log\n", deadline.as_secs()),
         ),
     }
 }
 
-async fn ask_to_reload(site: &Site, by: OrderedBy) -> Option<Result<String, String>> {
+async fn request_reload(site: &Site, by: OrderedBy) -> Option<Result<String, String>> {
     let _turn = site.reloading.lock().await;
     let (answer, answered) = oneshot::channel();
     site.served.reload.send(ReloadRequest { by, answer }).await.ok()?;

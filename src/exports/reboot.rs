@@ -1,4 +1,4 @@
-//! `/api/v1/reboot`: where it stands with reboots, and how one is ordered.
+//! `/api/v1/reboot`: the state of reboots, and orders.
 
 use axum::Extension;
 use axum::body::Body;
@@ -7,12 +7,12 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::api::success;
-use super::order::{self, Caller, Wish};
-use super::orders::told;
+use super::order::{self, Caller, OrderKind};
+use super::orders::order_of;
 use super::routes::Site;
 use crate::model::{PastReboot, RebootPlan, RebootStatus};
 
-/// `GET`: as it stands.
+/// `GET`: the state.
 pub(super) async fn reboot(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     success(&json!({ "reboot": shown(&status.reboot) }))
@@ -71,29 +71,31 @@ fn last(last: &PastReboot) -> Value {
     })
 }
 
-/// `POST`: the machine is to be rebooted.
+/// `POST`: orders a reboot.
 pub(super) async fn order(
     State(site): State<Site>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, order::reboot).await
+    order_of(&site, caller, body, order::reboot).await
 }
 
-/// `DELETE`: what is scheduled is called off.
+/// `DELETE`: cancels the scheduled reboot.
 pub(super) async fn cancel(
     State(site): State<Site>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((Wish::CancelReboot, order::plain_words(body)?))).await
+    order_of(&site, caller, body, |body| Ok((OrderKind::CancelReboot, order::attribution(body)?)))
+        .await
 }
 
-/// `POST /api/v1/reboot/clear`: those that did not help are forgiven.
+/// `POST /api/v1/reboot/clear`: clears reboots that did not help.
 pub(super) async fn clear(
     State(site): State<Site>,
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, |body| Ok((Wish::ClearReboots, order::plain_words(body)?))).await
+    order_of(&site, caller, body, |body| Ok((OrderKind::ClearReboots, order::attribution(body)?)))
+        .await
 }

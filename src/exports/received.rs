@@ -1,8 +1,7 @@
-//! Alerts that an Alertmanager posts, and those of them that fire.
+//! Alerts posted by an Alertmanager, and those of them that fire.
 //!
-//! A post is taken whole or not at all, and answered as soon as it stands in a bounded queue, of
-//! which the loop takes it, a long one in parts: whoever posts waits for no rule and no disk, and
-//! the loop for no post.
+//! A post is accepted whole or not at all, and confirmed once it is in a bounded queue. The loop
+//! takes long posts in parts. The sender waits for no rule and no disk, and the loop for no post.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,31 +20,31 @@ use tokio::sync::Semaphore;
 
 use super::api::{answer, error, success};
 use super::order::Caller;
-use super::orders::{Refusal, known, read_body};
+use super::orders::{Refusal, authenticated, read_body};
 use super::routes::{Site, body_bytes};
 use crate::model::{OrderedBy, ReceivedAlert, ReceivedAlerts, author, counted, remote_author};
 use crate::parse::alertmanager::{self, MOST_BYTES, PostError};
 
-/// Posts that wait for the loop, which takes them within milliseconds.
+/// Posts in the queue. The loop takes them within milliseconds.
 const MOST_WAITING: usize = 1_024;
-/// What they take together in memory, which is several times what was posted. One always fits.
+/// Their memory, which is several times the posted size. One post always fits.
 const MOST_WAITING_BYTES: usize = 8 << 20;
-/// Longer posts stand there in parts.
+/// Longer posts are split.
 const MOST_ALERTS_A_PART: usize = 50;
 
-/// Bodies that are read at once, in units of [`UNIT_BYTES`].
+/// Bodies that are read concurrently, in units of [`UNIT_BYTES`].
 const READING_UNITS: u32 = 64;
 const UNIT_BYTES: u64 = 64 << 10;
-/// For the turn to be read.
+/// How long a body waits to be read.
 const READING_WAIT: Duration = Duration::from_secs(5);
 
-/// After so many seconds it is worth to post again.
+/// The Retry-After of a refused post.
 const RETRY_AFTER_SECONDS: &str = "5";
 
-/// Posts that wait for the loop.
+/// The queue of posts.
 pub struct AlertInbox {
     inside: Mutex<Inside>,
-    /// Tells the loop.
+    /// Wakes the loop.
     wake: Box<dyn Fn() + Send + Sync>,
     reading: Semaphore,
     refused: [AtomicU64; 3],
@@ -54,22 +53,22 @@ pub struct AlertInbox {
 #[derive(Default)]
 struct Inside {
     waiting: VecDeque<Part>,
-    /// Posts of which the last part waits, and what they take.
+    /// Posts whose last part is waiting, and their memory.
     posts: usize,
     bytes: usize,
     is_closed: bool,
 }
 
-/// A post, or as much of one as is taken in at once.
+/// A post, or a part of a long one.
 struct Part {
     post: ReceivedAlerts,
-    /// How many alerts it counts for, at least one; each KiB of labels is one more.
+    /// Alerts that it counts for, at least one. Each KiB of labels counts for one more.
     weight: usize,
-    /// What the whole post takes, with its last part.
+    /// The memory of the whole post, in its last part.
     ends: Option<usize>,
 }
 
-/// Why nothing is taken of a post, for the count of those.
+/// Why a post was refused, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhyRefused {
     Malformed,
@@ -84,7 +83,7 @@ impl fmt::Debug for AlertInbox {
 }
 
 impl AlertInbox {
-    /// An empty one; `wake` is called when something has come.
+    /// An empty queue. `wake` is called for each new post.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             inside: Mutex::default(),
@@ -94,10 +93,10 @@ impl AlertInbox {
         }
     }
 
-    /// The next posts and parts of posts, oldest first: at least one if any waits, and no more than
-    /// so many alerts beyond that; a post without any counts for one, each KiB of labels for one
-    /// more. Returns whether more wait. Never waits itself: while another thread holds the queue
-    /// there is nothing, and the loop is told again.
+    /// Takes posts and parts, oldest first: at least one if any waits, and at most this many alerts
+    /// beyond it. A post without alerts counts for one, each KiB of labels for one more. Returns
+    /// whether more wait. Never blocks: while another thread has the lock it takes nothing, and the
+    /// loop is woken again.
     pub fn take(&self, most_alerts: usize, to: impl FnMut(ReceivedAlerts)) -> bool {
         match self.inside.try_lock() {
             Ok(mut inside) => inside.take(most_alerts, to),
@@ -106,29 +105,28 @@ impl AlertInbox {
         }
     }
 
-    /// Whether anything waits, as far as that can be told without waiting.
+    /// Whether the queue is empty. Never blocks.
     pub fn is_empty(&self) -> bool {
         self.inside.try_lock().is_ok_and(|inside| inside.waiting.is_empty())
     }
 
-    /// Takes nothing in any more. What was taken in is still to be had: it was promised to whoever
-    /// posted.
+    /// Accepts no more posts. Accepted posts can still be taken, since they were confirmed.
     pub fn close(&self) {
         self.lock().is_closed = true;
     }
 
-    /// As [`AlertInbox::take`], for whoever has closed it and may wait for a moment.
+    /// Like [`AlertInbox::take`] after [`AlertInbox::close`], but may block for a moment.
     pub fn take_rest(&self, most_alerts: usize, to: impl FnMut(ReceivedAlerts)) -> bool {
         self.lock().take(most_alerts, to)
     }
 
-    /// How many posts were refused: malformed, too large, and for want of room.
+    /// Refused posts: malformed, too large, queue full.
     pub fn refused(&self) -> [u64; 3] {
-        [0, 1, 2].map(|place: usize| self.refused[place].load(Ordering::Relaxed))
+        [0, 1, 2].map(|index: usize| self.refused[index].load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        // Nothing under this lock can panic half-way.
+        // No code under this lock can panic half-way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,8 +134,8 @@ impl AlertInbox {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps a post for the loop; an error says why there is no room.
-    fn put(&self, post: ReceivedAlerts, bytes: usize) -> Result<(), &'static str> {
+    /// Adds a post. An error says why the queue is closed or full.
+    fn push(&self, post: ReceivedAlerts, bytes: usize) -> Result<(), &'static str> {
         let parts = parts(post, bytes);
         let mut inside = self.lock();
         if inside.is_closed {
@@ -146,7 +144,7 @@ impl AlertInbox {
         let is_full = inside.posts >= MOST_WAITING
             || (inside.bytes + bytes > MOST_WAITING_BYTES && inside.posts > 0);
         if is_full {
-            return Err("too many posts wait to be taken in; post it again");
+            return Err("too many posts are waiting; post it again");
         }
         inside.posts += 1;
         inside.bytes += bytes;
@@ -174,7 +172,7 @@ impl Inside {
     }
 }
 
-/// About how much memory a post takes.
+/// The memory of a post, estimated.
 fn memory_bytes(post: &ReceivedAlerts) -> usize {
     let labels: usize = post.alerts.iter().map(|alert| alert.labels.len()).sum();
     256 + 640 * post.alerts.len() + 96 * labels + labels_bytes(&post.alerts)
@@ -192,7 +190,7 @@ impl Part {
     }
 }
 
-/// What is counted of a post goes with its first part.
+/// The first part has the counts of the whole post.
 fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<Part> {
     let ReceivedAlerts { alerts, is_rest, unusable_labels, truncated } = post;
     let mut parts = Vec::with_capacity(alerts.len().div_ceil(MOST_ALERTS_A_PART).max(1));
@@ -230,11 +228,11 @@ async fn take(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let by = who(&known(caller)?);
+    let by = who(&authenticated(caller)?);
     let inbox = &site.served.received;
     if body_bytes(headers) > MOST_BYTES as u64 {
         let mut refusal = refuse(inbox, &PostError::TooLarge(alertmanager::too_long()));
-        // What is left of the body is not worth reading.
+        // The rest of the body is not read.
         refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return Err(refusal);
     }
@@ -251,19 +249,19 @@ async fn take(
     )?;
     let mut post = alertmanager::post(&body).map_err(|wrong| refuse(inbox, &wrong))?;
     for alert in &mut post.alerts {
-        // Nobody else has it yet, so nothing is copied.
+        // Not shared yet, so that nothing is copied.
         Arc::make_mut(alert).by = Some(Arc::clone(&by));
     }
     let (alerts, remarks) = (post.alerts.len(), remarks(&post));
     let bytes = memory_bytes(&post);
-    inbox.put(post, bytes).map_err(|why| busy(inbox, why))?;
-    let told = json!({
+    inbox.push(post, bytes).map_err(|why| busy(inbox, why))?;
+    let body = json!({
         "status": "success", "data": { "alerts": alerts }, "warnings": remarks,
     });
-    Ok(answer(StatusCode::OK, &told))
+    Ok(answer(StatusCode::OK, &body))
 }
 
-/// Whoever posts, for the journal.
+/// The sender, for the journal.
 fn who(by: &OrderedBy) -> Arc<str> {
     match by {
         OrderedBy::Local { uid } => author(None, None, *uid).into(),
@@ -273,7 +271,7 @@ fn who(by: &OrderedBy) -> Arc<str> {
     }
 }
 
-/// What a body may take while it is read. One that announces nothing may be as long as any.
+/// The units of a body while it is read. Without a length it counts as the longest.
 fn units(headers: &HeaderMap) -> u32 {
     let most = MOST_BYTES as u64;
     let announced = match body_bytes(headers) {
@@ -299,21 +297,21 @@ fn busy(inbox: &AlertInbox, why: &str) -> Refusal {
     Box::new(refusal)
 }
 
-/// What was left out, for whoever reads answers.
+/// What was omitted, for the response.
 fn remarks(post: &ReceivedAlerts) -> Vec<String> {
     let mut remarks = Vec::new();
     if post.unusable_labels > 0 {
         let labels = counted(post.unusable_labels, "label");
-        remarks.push(format!("{labels} left out: no rule can write the name, or it is too long"));
+        remarks.push(format!("{labels} omitted: the name is invalid in rules, or too long"));
     }
     if post.truncated > 0 {
         let alerts = counted(post.truncated, "alert");
-        remarks.push(format!("{alerts} left out by the Alertmanager (max_alerts)"));
+        remarks.push(format!("{alerts} omitted by the Alertmanager (max_alerts)"));
     }
     remarks
 }
 
-/// `GET /api/v1/alerts/received`: those that fire.
+/// `GET /api/v1/alerts/received`: firing alerts.
 pub(super) async fn list(State(site): State<Site>) -> Response {
     success(&json!({ "alerts": *site.served.status.load().received }))
 }
@@ -341,7 +339,7 @@ mod tests {
         (numbers, more)
     }
 
-    /// With alerts that are told apart by their numbers.
+    /// A post of numbered alerts.
     fn post_of(numbers: std::ops::Range<usize>) -> ReceivedAlerts {
         let alert = |number: usize| {
             Arc::new(ReceivedAlert {
@@ -358,10 +356,10 @@ mod tests {
     }
 
     #[test]
-    fn posts_are_taken_in_their_order_and_not_too_many_at_once() {
+    fn posts_are_taken_in_order_and_not_too_many_at_once() {
         let (inbox, woken) = inbox();
         for number in 0..5 {
-            inbox.put(numbered(number), 100).unwrap();
+            inbox.push(numbered(number), 100).unwrap();
         }
         assert_eq!(woken.load(Ordering::Relaxed), 5);
         assert_eq!(taken(&inbox, 2), (vec![0, 1], true));
@@ -375,24 +373,24 @@ mod tests {
         let (inbox, _) = inbox();
         let most = MOST_WAITING as u64;
         for number in 0..most {
-            inbox.put(numbered(number), 1).unwrap();
+            inbox.push(numbered(number), 1).unwrap();
         }
-        assert!(inbox.put(numbered(most), 1).is_err());
+        assert!(inbox.push(numbered(most), 1).is_err());
         let all: Vec<u64> = (0..most).collect();
         assert_eq!(taken(&inbox, usize::MAX), (all, false));
-        inbox.put(numbered(0), MOST_WAITING_BYTES + 1).unwrap();
-        assert!(inbox.put(numbered(1), 1).is_err(), "one always fits, and no more");
+        inbox.push(numbered(0), MOST_WAITING_BYTES + 1).unwrap();
+        assert!(inbox.push(numbered(1), 1).is_err(), "one always fits, and no more");
         assert_eq!(taken(&inbox, 1), (vec![0], false));
-        inbox.put(numbered(2), 1).unwrap();
+        inbox.push(numbered(2), 1).unwrap();
     }
 
     #[test]
-    fn who_was_told_that_it_is_taken_is_not_deceived_at_the_end() {
+    fn confirmed_posts_are_kept_at_the_end() {
         let (inbox, _) = inbox();
-        inbox.put(numbered(1), 1).unwrap();
-        inbox.put(post_of(0..120), 1).unwrap();
+        inbox.push(numbered(1), 1).unwrap();
+        inbox.push(post_of(0..120), 1).unwrap();
         inbox.close();
-        assert_eq!(inbox.put(numbered(2), 1), Err("umawarden is shutting down"));
+        assert_eq!(inbox.push(numbered(2), 1), Err("umawarden is shutting down"));
         let mut rest = Vec::new();
         while inbox.take_rest(50, |post| rest.push(post.alerts.len())) {}
         assert_eq!(rest, [0, 50, 50, 20]);
@@ -402,10 +400,10 @@ mod tests {
     #[test]
     fn a_long_post_is_taken_in_parts_in_its_order_and_counted_once() {
         let (inbox, woken) = inbox();
-        inbox.put(post_of(0..1), 1).unwrap();
-        inbox.put(post_of(1..2_001), 300_000).unwrap();
-        inbox.put(post_of(2_001..2_100), 1).unwrap();
-        assert_eq!(woken.load(Ordering::Relaxed), 3, "the loop is told once of each");
+        inbox.push(post_of(0..1), 1).unwrap();
+        inbox.push(post_of(1..2_001), 300_000).unwrap();
+        inbox.push(post_of(2_001..2_100), 1).unwrap();
+        assert_eq!(woken.load(Ordering::Relaxed), 3, "the loop is woken once for each");
         let (mut turns, mut numbers, mut begun) = (0, Vec::new(), Vec::new());
         loop {
             let mut alerts = 0;
@@ -431,16 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn a_post_takes_its_room_until_its_last_part_is_taken() {
+    fn a_post_counts_until_its_last_part_is_taken() {
         let (inbox, _) = inbox();
-        inbox.put(post_of(0..150), MOST_WAITING_BYTES).unwrap();
+        inbox.push(post_of(0..150), MOST_WAITING_BYTES).unwrap();
         for _ in 0..2 {
-            assert!(inbox.put(post_of(0..1), 1).is_err());
+            assert!(inbox.push(post_of(0..1), 1).is_err());
             assert!(inbox.take(50, drop));
         }
-        assert!(inbox.put(post_of(0..1), 1).is_err(), "one part is left");
+        assert!(inbox.push(post_of(0..1), 1).is_err(), "one part is left");
         assert!(!inbox.take(50, drop));
-        inbox.put(post_of(0..1), MOST_WAITING_BYTES).unwrap();
+        inbox.push(post_of(0..1), MOST_WAITING_BYTES).unwrap();
     }
 
     #[test]
@@ -461,9 +459,9 @@ mod tests {
             let long = (Arc::from("summary"), "\u{1}".repeat(4_000).into());
             Arc::make_mut(alert).labels = [long].into();
         }
-        inbox.put(post, 1).unwrap();
+        inbox.push(post, 1).unwrap();
         let mut parts = Vec::new();
-        // What the journal keeps of a turn is several times as long as what was posted.
+        // The journal entry of a step is several times as long as the post.
         assert!(inbox.take(100, |post| parts.push(post.alerts.len())));
         assert_eq!(parts, [MOST_ALERTS_A_PART]);
         assert!(!inbox.take(100, |post| parts.push(post.alerts.len())));
@@ -474,9 +472,9 @@ mod tests {
     fn posts_are_counted_and_not_their_parts() {
         let (inbox, _) = inbox();
         for _ in 0..MOST_WAITING {
-            inbox.put(post_of(0..101), 1).unwrap();
+            inbox.push(post_of(0..101), 1).unwrap();
         }
-        assert!(inbox.put(post_of(0..1), 1).is_err());
+        assert!(inbox.push(post_of(0..1), 1).is_err());
     }
 
     #[test]

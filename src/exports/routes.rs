@@ -1,4 +1,4 @@
-//! Which path leads where, and what holds for all of them.
+//! The table of routes, and the middleware for all of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
-use super::access::{self, Arrival, Asked};
+use super::admission::{self, Arrival, RequestedRoute};
 use super::negotiation::{self, Format};
 use super::selection::Selection;
 use super::unread::Unread;
@@ -24,32 +24,32 @@ use super::{
     Served, api, cluster, engines, exposition, gate, host, landing, orders, probes, reboot,
     received, verdict,
 };
-use crate::door::Access;
+use crate::access::Requirement;
 use crate::model::{RefusalReason, Role};
 use crate::policy::status::Status;
 
-/// By this a node that asks itself knows that it does.
+/// The header by which a node recognises itself in a response.
 const INSTANCE: &str = "umawarden-instance";
 
-/// Longer request targets are nobody's.
+/// The longest request URI.
 const MAX_URI_BYTES: usize = 4096;
-/// No order is longer.
+/// The longest body of an order.
 pub(super) const ORDER_BODY_BYTES: u64 = 16 * 1024;
-/// A name and two numbers, and room for what no program writes.
+/// A name and two numbers, with a margin.
 const LAUNCH_BODY_BYTES: u64 = 12 * 1024;
-/// Scrapes that are written at once; others wait, so that they cannot take every thread.
+/// Concurrent scrapes. Others wait, so that they cannot occupy every thread.
 const SCRAPES: usize = 2;
-/// For a scrape's turn.
+/// How long a scrape waits for its turn.
 const SCRAPE_WAIT: Duration = Duration::from_secs(5);
-/// Journal queries that run at once, on threads of their own.
+/// Concurrent journal queries, on threads of their own.
 const QUERIES: usize = 4;
 
-/// A path, what may be done there, and who may do it.
+/// A path, its handler, and who may use it.
 pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
-    /// What it needs of whoever comes over the network; the control socket may do everything.
-    pub(super) access: Access,
+    /// What a request from the network needs; the control socket may do everything.
+    pub(super) needs: Requirement,
     /// The longest body that is read.
     pub(super) body_bytes: u64,
     pub(super) meaning: &'static str,
@@ -62,35 +62,35 @@ impl Route {
         meaning: &'static str,
         handler: fn() -> MethodRouter<Site>,
     ) -> Self {
-        Self::new(Method::GET, path, Access::Role(Role::Read), meaning, handler)
+        Self::new(Method::GET, path, Requirement::Role(Role::Read), meaning, handler)
     }
 
     const fn new(
         method: Method,
         path: &'static str,
-        access: Access,
+        needs: Requirement,
         meaning: &'static str,
         handler: fn() -> MethodRouter<Site>,
     ) -> Self {
-        Self { method, path, access, body_bytes: ORDER_BODY_BYTES, meaning, handler }
+        Self { method, path, needs, body_bytes: ORDER_BODY_BYTES, meaning, handler }
     }
 
-    /// With another longest body.
+    /// Sets the limit of the body.
     const fn longest_body(mut self, bytes: u64) -> Self {
         self.body_bytes = bytes;
         self
     }
 }
 
-const OPERATE: Access = Access::Role(Role::Operate);
-const REMEDY: Access = Access::Role(Role::Remedy);
+const OPERATE: Requirement = Requirement::Role(Role::Operate);
+const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
-/// Everything that is served, apart from the telemetry path. What is not in here is refused.
+/// All routes except the telemetry path. Other requests are refused.
 pub(super) static ROUTES: [Route; 33] = [
     Route::get("/", "overview", || get(landing::page)),
-    Route::get("/-/healthy", "200 while this node is watched", || get(probes::healthy)),
-    Route::get("/-/ready", "200 once something has been sampled", || get(probes::ready)),
-    Route::new(Method::POST, "/-/reload", OPERATE, "read configuration and rules again", || {
+    Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
+    Route::get("/-/ready", "200 after the first sample", || get(probes::ready)),
+    Route::new(Method::POST, "/-/reload", OPERATE, "reload configuration and rules", || {
         post(probes::reload)
     }),
     Route::get("/api/v1/status", "sources, rules, alerts (JSON)", || get(api::status)),
@@ -98,10 +98,10 @@ pub(super) static ROUTES: [Route; 33] = [
     Route::get("/api/v1/alerts", "alerts as in Prometheus' API (JSON)", || get(api::alerts)),
     Route::get(
         "/api/v1/alerts/received",
-        "alerts that an Alertmanager has posted and that fire (JSON)",
+        "firing alerts that an Alertmanager has posted (JSON)",
         || get(received::list),
     ),
-    // It counts those that are too long itself.
+    // It applies its own limit, to count bodies that exceed it.
     Route::new(
         Method::POST,
         "/api/v1/alerts/webhook",
@@ -128,14 +128,12 @@ pub(super) static ROUTES: [Route; 33] = [
     Route::get("/api/v1/decisions", "decisions and outcomes from the journal (JSON)", || {
         get(api::decisions)
     }),
-    Route::new(Method::POST, "/api/v1/notes", OPERATE, "keep a remark in the journal", || {
+    Route::new(Method::POST, "/api/v1/notes", OPERATE, "record a remark in the journal", || {
         post(orders::note)
     }),
-    Route::get("/api/v1/orders", "what people ordered, from the journal (JSON)", || {
-        get(api::orders)
-    }),
+    Route::get("/api/v1/orders", "orders of people, from the journal (JSON)", || get(api::orders)),
     Route::get("/api/v1/silences", "silences in force (JSON)", || get(orders::silences)),
-    Route::new(Method::POST, "/api/v1/silences", OPERATE, "have remedies of rules hold", || {
+    Route::new(Method::POST, "/api/v1/silences", OPERATE, "hold remedies of rules", || {
         post(orders::make_silence)
     }),
     Route::new(Method::DELETE, "/api/v1/silences/{id}", OPERATE, "end a silence", || {
@@ -144,35 +142,33 @@ pub(super) static ROUTES: [Route; 33] = [
     Route::get("/api/v1/approvals", "decisions that wait for approval (JSON)", || {
         get(orders::approvals)
     }),
-    Route::new(Method::POST, "/api/v1/approvals/{decision}", REMEDY, "approve of one", || {
+    Route::new(Method::POST, "/api/v1/approvals/{decision}", REMEDY, "approve a decision", || {
         post(orders::approve)
     }),
     Route::get("/api/v1/breakers", "remedies that missed their aim (JSON)", || {
         get(orders::breakers)
     }),
-    Route::new(Method::POST, "/api/v1/breakers/{rule}/reset", REMEDY, "let one try again", || {
+    Route::new(Method::POST, "/api/v1/breakers/{rule}/reset", REMEDY, "reset a breaker", || {
         post(orders::reset_breaker)
     }),
-    Route::get(
-        "/api/v1/reboot",
-        "the reboot that is scheduled, and what came of the last (JSON)",
-        || get(reboot::reboot),
-    ),
+    Route::get("/api/v1/reboot", "the scheduled reboot, and the result of the last (JSON)", || {
+        get(reboot::reboot)
+    }),
     Route::new(Method::POST, "/api/v1/reboot", REMEDY, "reboot the machine", || {
         post(reboot::order)
     }),
-    Route::new(Method::DELETE, "/api/v1/reboot", OPERATE, "call the reboot off", || {
+    Route::new(Method::DELETE, "/api/v1/reboot", OPERATE, "cancel the reboot", || {
         delete(reboot::cancel)
     }),
     Route::new(
         Method::POST,
         "/api/v1/reboot/clear",
         REMEDY,
-        "forgive reboots that did not help",
+        "clear reboots that did not help",
         || post(reboot::clear),
     ),
-    Route::get("/api/v1/pause", "whether nothing is done now (JSON)", || get(orders::pause)),
-    Route::new(Method::POST, "/api/v1/pause", OPERATE, "do nothing from now on", || {
+    Route::get("/api/v1/pause", "whether the daemon is paused (JSON)", || get(orders::pause)),
+    Route::new(Method::POST, "/api/v1/pause", OPERATE, "pause the daemon", || {
         post(orders::begin_pause)
     }),
     Route::new(Method::DELETE, "/api/v1/pause", OPERATE, "end the pause", || {
@@ -181,21 +177,21 @@ pub(super) static ROUTES: [Route; 33] = [
     Route::new(
         Method::PUT,
         "/api/v1/launches",
-        Access::Local,
-        "a process of this node is an engine",
+        Requirement::Local,
+        "report a process of this node as an engine",
         || put(orders::launched),
     )
     .longest_body(LAUNCH_BODY_BYTES),
     Route::new(
         Method::POST,
         "/api/v1/deaths",
-        Access::Local,
-        "an engine of this node has died",
+        Requirement::Local,
+        "report the death of an engine of this node",
         || post(orders::died),
     ),
 ];
 
-/// What every handler can reach.
+/// The state of all handlers.
 #[derive(Clone)]
 pub(super) struct Site {
     pub(super) served: Arc<Served>,
@@ -207,7 +203,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// All paths that can be looked at, with their meaning.
+    /// All pages with their meaning.
     pub(super) fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
         let telemetry = self.served.telemetry_path.as_str();
         let pages = ROUTES.iter().filter(|route| route.method == Method::GET);
@@ -219,11 +215,11 @@ impl Site {
     }
 }
 
-/// Whether metrics can be served there: `/` and plain characters, and not the path of another page.
-/// `/` itself is fine; then there is no landing page.
+/// Checks the telemetry path: `/` and plain characters, and not the path of another page. With `/`
+/// there is no landing page.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// What is wrong with it.
 pub fn check_telemetry_path(path: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
     if !path.starts_with('/') || !path.chars().all(plain) || path.len() > 256 {
@@ -258,13 +254,12 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .with_state(site))
 }
 
-/// Everything that is served and who may do it over the network, for people.
+/// All routes and what they need over the network, for documents.
 pub fn access_table() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    ROUTES.iter().map(|route| (route.method.as_str(), route.path, route.access.name()))
+    ROUTES.iter().map(|route| (route.method.as_str(), route.path, route.needs.name()))
 }
 
-/// Refuses what is too large and who may not come in, and adds the headers that every response
-/// carries.
+/// Refuses oversized and unauthorized requests, and adds the headers of every response.
 async fn for_all(
     State(site): State<Site>,
     arrival: Option<Extension<Arrival>>,
@@ -275,59 +270,64 @@ async fn for_all(
     let uri = request.uri().clone();
     let arrival = arrival.map(|Extension(arrival)| arrival);
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
-    let asked = Asked::of(&site, matched.as_ref(), request.method());
+    let asked = RequestedRoute::of(&site, matched.as_ref(), request.method());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     let mut response = if let Some(fault) = host::fault(request.version(), request.headers()) {
         let mut refusal = refusal(&uri, StatusCode::BAD_REQUEST, "bad_data", fault);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else if uri_bytes > MAX_URI_BYTES {
-        let text = "the request's address is too long\n";
+        let text = "the request URI is too long\n";
         refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
     } else if body_bytes(request.headers()) > asked.body_bytes {
-        let text = format!("no request here needs so long a body: {} is the most\n", asked.most());
+        let text = format!("the body is too long: at most {}\n", asked.most());
         let too_large = StatusCode::PAYLOAD_TOO_LARGE;
         let mut refusal = refusal(&uri, too_large, "bad_data", &text);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else {
-        match access::admit(&site, arrival.as_ref(), &asked, request.headers()).await {
+        match admission::admit(&site, arrival.as_ref(), &asked, request.headers()).await {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
-                // What announces no length is read no further than that either.
+                // A body without a length is limited when it is read.
                 let most = usize::try_from(asked.body_bytes).unwrap_or(usize::MAX);
                 let request = request.map(|body| Body::new(Limited::new(body, most)));
                 let response = next.run(request).await;
                 match site.unread.count(arrival.as_ref(), response).await {
                     Some(response) => response,
                     None => {
-                        let text = "too many answers wait for you to read them\n";
+                        let text = "too many unread responses of this client\n";
                         if let Some(Arrival::Network { address, .. }) = arrival {
-                            let door = &site.served.door;
-                            door.refuse(RefusalReason::Unread, asked.what(), address, text.trim());
+                            let access = &site.served.access;
+                            access.refuse(
+                                RefusalReason::Unread,
+                                asked.what(),
+                                address,
+                                text.trim(),
+                            );
                         }
                         refusal(&uri, StatusCode::SERVICE_UNAVAILABLE, "unavailable", text)
                     }
                 }
             }
-            Err(refused) => access::refuse(&site, &uri, &refused),
+            Err(refused) => admission::refuse(&site, &uri, &refused),
         }
     };
     if is_chunked {
-        // Whoever is in between may have seen another length, and so another end of this request:
-        // what comes after it is nobody's (RFC 9112, section 6.1).
+        // A proxy may have seen another length, and so another end of this request. What follows is
+        // ambiguous (RFC 9112, section 6.1).
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    access::with_headers(&site, arrival.as_ref(), response)
+    admission::with_headers(&site, arrival.as_ref(), response)
 }
 
-/// As announced; chunked bodies announce nothing, and are read up to the same bound.
+/// The announced length. Chunked bodies announce none, and are limited when they are read.
 pub(super) fn body_bytes(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The metrics of the latest snapshot, or those of them that are asked for.
+/// The selected metrics of the latest snapshot.
 async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Response {
     let Ok(Ok(_turn)) = tokio::time::timeout(SCRAPE_WAIT, site.scrapes.acquire()).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "too many scrapes at once\n");
@@ -348,18 +348,17 @@ async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Resp
             }
             response
         }
-        Err(error) => plain(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("the metrics cannot be written: {error}\n"),
-        ),
+        Err(error) => {
+            plain(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n"))
+        }
     }
 }
 
-/// What was written of a snapshot, for all who ask for the same.
+/// The expositions of one snapshot, shared by all scrapes.
 #[derive(Debug, Default)]
 struct Scraped(std::sync::Mutex<(Weak<Status>, Forms)>);
 
-/// By text form, and whether it is packed.
+/// By format, and whether compressed.
 type Forms = BTreeMap<(Format, bool), Bytes>;
 
 impl Scraped {
@@ -392,27 +391,27 @@ fn exposition(site: &Site, format: Format, gzip: bool, selection: Selection) -> 
     Ok(body)
 }
 
-/// For whoever asks for a page that there is not.
+/// The response for an unknown path.
 async fn not_found(State(site): State<Site>, uri: Uri) -> Response {
     let mut text = "404 page not found. ".to_owned();
     let bare = uri.path().trim_end_matches('/');
     if let Some((path, _)) = site.pages().find(|(path, _)| *path == bare) {
-        text.push_str(&format!("Without a slash at its end it is: {path}\n"));
+        text.push_str(&format!("Without the trailing slash it is: {path}\n"));
     }
-    text.push_str(&format!("The metrics are at {}. There are:\n", site.served.telemetry_path));
+    text.push_str(&format!("The metrics are at {}. Pages:\n", site.served.telemetry_path));
     for (path, meaning) in site.pages() {
         text.push_str(&format!("  {path}  {meaning}\n"));
     }
     refusal(&uri, StatusCode::NOT_FOUND, "not_found", &text)
 }
 
-/// For whoever uses another method than the page's.
+/// The response for another method than the page's.
 async fn method_not_allowed(uri: Uri) -> Response {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     refusal(&uri, status, "method_not_allowed", "method not allowed\n")
 }
 
-/// Programs read the API, and people the rest.
+/// An error as JSON below /api, as text elsewhere.
 pub(super) fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> Response {
     match uri.path().starts_with("/api/") {
         true => api::error(status, kind, text.trim_end()),
@@ -420,7 +419,7 @@ pub(super) fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> 
     }
 }
 
-/// A response for people and shells.
+/// A text response.
 pub(super) fn plain(status: StatusCode, text: impl Into<String>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     (status, kind, text.into()).into_response()

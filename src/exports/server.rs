@@ -1,4 +1,4 @@
-//! The accept loop: bounded, patient with nobody, and quick to end.
+//! The accept loop: bounded connections with deadlines, and a quick end.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,39 +29,39 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
-use super::access::Arrival;
+use super::admission::Arrival;
 use super::control::{ControlSocket, SocketFile};
 use super::stall::{Activity, Stall};
 use super::{Limits, Served, routes};
-use crate::door::{Door, network};
+use crate::access::{AccessControl, network};
 use crate::model::RefusalReason;
 
-/// Room above the limit for connections that are just being cut off.
+/// Connections above the limit that are being closed.
 const SPARE_CONNECTIONS: usize = 32;
-/// Header and request line together; also bounds the memory of one connection.
+/// Request line and headers; bounds the memory of one connection.
 const REQUEST_HEADER_BYTES: usize = 16 * 1024;
-/// After a failed accept: until a file descriptor or some memory may be free again.
+/// After a failed accept, until a descriptor or memory may be free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// At the end: for requests that have been sent but not read yet.
+/// At the end, for requests that are sent and not read yet.
 const LAST_REQUESTS: Duration = Duration::from_millis(100);
-/// At the end: for responses that are under way.
+/// At the end, for pending responses.
 const LAST_RESPONSES: Duration = Duration::from_millis(600);
 
-/// How often the door's files are looked at.
-const FILES_LOOKED_AT: Duration = Duration::from_secs(1);
-/// How often it is looked whether the control socket can still be found.
-const CONTROL_LOOKED_AT: Duration = Duration::from_secs(2);
-/// Between attempts to make a control socket.
+/// How often the files of access control are checked.
+const CHECK_FILES_EVERY: Duration = Duration::from_secs(1);
+/// How often the file of the control socket is checked.
+const CHECK_CONTROL_EVERY: Duration = Duration::from_secs(2);
+/// Between attempts to create the control socket.
 const CONTROL_PAUSE: Duration = Duration::from_secs(2);
 
-/// Serves until `shutdown` turns true (or its sender is gone), then ends within a second: open
-/// requests are answered, idle connections closed.
+/// Serves until `shutdown` turns true or its sender is dropped, then ends within a second. Open
+/// requests are completed, idle connections closed.
 ///
-/// The control socket has connections of its own, so that whoever floods the network keeps no
-/// operator out. Where it cannot be made, that is told and tried again.
+/// The control socket has its own connections, so that a flood from the network does not exclude
+/// operators. If it cannot be created, this is logged and retried.
 ///
 /// # Errors
-/// The telemetry path is unusable, or a listener cannot be handed to the runtime.
+/// The telemetry path is invalid, or a listener cannot be registered with the runtime.
 pub async fn serve(
     listeners: Vec<StdListener>,
     served: Arc<Served>,
@@ -76,50 +76,50 @@ pub async fn serve(
         .collect::<io::Result<Vec<_>>>()?;
     let limits = served.limits;
     let control = served.control_socket.clone();
-    let door = Arc::clone(&served.door);
+    let access = Arc::clone(&served.access);
     let router = routes::router(served)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mut ending = shutdown.clone();
     let network = Listeners::Network(listeners);
-    let connections = Connections::new(router.clone(), limits, Some(Arc::clone(&door)));
-    let on_network = serve_on(network, connections, told_to_end(&mut ending));
+    let connections = Connections::new(router.clone(), limits, Some(Arc::clone(&access)));
+    let on_network = serve_on(network, connections, ended_by(&mut ending));
     let control = serve_control(control, router, limits, shutdown.clone());
-    tokio::join!(on_network, control, follow_files(door, shutdown));
+    tokio::join!(on_network, control, watch_files(access, shutdown));
     Ok(())
 }
 
-/// Has the door look at its files, on a thread that may hang.
-async fn follow_files(door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
-    if !door.has_files() {
+/// Checks the files of access control, on a thread that may hang.
+async fn watch_files(access: Arc<AccessControl>, mut shutdown: watch::Receiver<bool>) {
+    if !access.has_files() {
         return;
     }
     loop {
-        let looking = Arc::clone(&door);
+        let control = Arc::clone(&access);
         let looked = async {
-            tokio::time::sleep(FILES_LOOKED_AT).await;
-            // A panic in there is told by its own thread.
-            let _looked = tokio::task::spawn_blocking(move || looking.look()).await;
+            tokio::time::sleep(CHECK_FILES_EVERY).await;
+            // A panic there is logged by its thread.
+            let _looked = tokio::task::spawn_blocking(move || control.reload()).await;
         };
         tokio::select! {
             biased;
-            () = told_to_end(&mut shutdown) => return,
+            () = ended_by(&mut shutdown) => return,
             () = looked => {}
         }
     }
 }
 
-/// Keeps the control socket open: makes it anew where it, or its folder, is removed.
+/// Keeps the control socket open: creates it again if it or its folder is removed.
 async fn serve_control(
     path: PathBuf,
     router: Router,
     limits: Limits,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let mut told = String::new();
+    let mut logged = String::new();
     let mut ended = false;
     while !ended {
         let wanted = path.clone();
-        // The file system may hang; this thread must not.
+        // The file system may hang, so that this needs another thread.
         let opened = tokio::task::spawn_blocking(move || ControlSocket::open(&wanted)).await;
         let opened = opened.unwrap_or_else(|failure| Err(io::Error::other(failure)));
         let listening = opened.and_then(|opened| {
@@ -127,31 +127,31 @@ async fn serve_control(
         });
         match listening {
             Ok((listener, file)) => {
-                told.clear();
-                tracing::info!("orders are taken on {}", path.display());
+                logged.clear();
+                tracing::info!(path = %path.display(), "control socket open");
                 let connections = Connections::new(router.clone(), limits, None);
-                let lost_or_told = async {
+                let lost_or_ended = async {
                     tokio::select! {
-                        () = told_to_end(&mut shutdown) => {}
+                        () = ended_by(&mut shutdown) => {}
                         () = lost(&file) => {
-                            warn!("the control socket {} is gone; making it anew", path.display());
+                            warn!("control socket {} was removed; creating it again", path.display());
                         }
                     }
                 };
-                serve_on(Listeners::Control(listener), connections, lost_or_told).await;
+                serve_on(Listeners::Control(listener), connections, lost_or_ended).await;
                 let _ended = tokio::task::spawn_blocking(move || file.remove()).await;
             }
             Err(error) => {
                 let text = error.to_string();
-                if text != told {
-                    warn!("no orders can be taken, and this is tried again: {text}");
-                    told = text;
+                if text != logged {
+                    warn!("no orders possible, retrying: {text}");
+                    logged = text;
                 }
             }
         }
         tokio::select! {
             biased;
-            () = told_to_end(&mut shutdown) => ended = true,
+            () = ended_by(&mut shutdown) => ended = true,
             () = tokio::time::sleep(CONTROL_PAUSE) => {}
         }
     }
@@ -160,7 +160,7 @@ async fn serve_control(
 /// Waits until the file no longer leads to the socket.
 async fn lost(file: &SocketFile) {
     loop {
-        tokio::time::sleep(CONTROL_LOOKED_AT).await;
+        tokio::time::sleep(CHECK_CONTROL_EVERY).await;
         let looked_at = file.clone();
         let is_there = tokio::task::spawn_blocking(move || looked_at.is_there()).await;
         if matches!(is_there, Ok(false)) {
@@ -169,17 +169,17 @@ async fn lost(file: &SocketFile) {
     }
 }
 
-/// Accepts until `end` is over.
+/// Accepts until `end` completes.
 async fn serve_on(listeners: Listeners, mut connections: Connections, end: impl Future) {
     let mut refusing = false;
     let mut end = pin!(end);
     loop {
-        let room = connections.make_room();
+        let may_accept = connections.evict_idle();
         tokio::select! {
             biased;
             _ = end.as_mut() => break,
             _ = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
-            accepted = listeners.accept(), if room => match accepted {
+            accepted = listeners.accept(), if may_accept => match accepted {
                 Ok(accepted) => {
                     refusing = false;
                     connections.accept(accepted);
@@ -187,26 +187,25 @@ async fn serve_on(listeners: Listeners, mut connections: Connections, end: impl 
                 Err(error) if concerns_one_client(&error) => debug!(%error, "accept"),
                 Err(error) => {
                     if !refusing {
-                        warn!(%error, "cannot accept connections; trying again");
+                        warn!(%error, "cannot accept connections; retrying");
                     }
                     refusing = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            () = tokio::time::sleep(ACCEPT_PAUSE), if !room => {}
+            () = tokio::time::sleep(ACCEPT_PAUSE), if !may_accept => {}
         }
     }
     drop(listeners);
     connections.drain().await;
 }
 
-/// Waits until `shutdown` turns true, or nobody can turn it true any more.
-async fn told_to_end(shutdown: &mut watch::Receiver<bool>) {
-    // The guard that comes back must not live across another await.
-    let _told_or_orphaned = shutdown.wait_for(|stop| *stop).await.is_ok();
+/// Waits until `shutdown` turns true or its sender is dropped.
+async fn ended_by(shutdown: &mut watch::Receiver<bool>) {
+    // The returned guard must not live across an await.
+    let _ = shutdown.wait_for(|stop| *stop).await.is_ok();
 }
 
-/// Where connections come in.
 enum Listeners {
     Network(Vec<TcpListener>),
     Control(UnixListener),
@@ -227,7 +226,7 @@ impl Listeners {
                     match accepted.find(Poll::is_ready) {
                         Some(Poll::Ready(accepted)) => {
                             Poll::Ready(accepted.map(|(stream, from)| {
-                                // IPv4 by a socket of both kinds is IPv4 all the same.
+                                // IPv4 over a dual-stack socket is IPv4.
                                 Accepted::Network(stream, from.ip().to_canonical())
                             }))
                         }
@@ -243,18 +242,18 @@ impl Listeners {
     }
 }
 
-/// The client went away between its SYN and our accept.
+/// The client disconnected between its SYN and our accept.
 fn concerns_one_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// A connection as the accept loop sees it.
+/// A connection, for the accept loop.
 #[derive(Default)]
 struct Handle {
     activity: Arc<Activity>,
     close: Notify,
-    /// None: by the control socket.
+    /// `None` on the control socket.
     network: Option<IpAddr>,
 }
 
@@ -264,8 +263,8 @@ struct Connections {
     http: http1::Builder,
     router: Router,
     limits: Limits,
-    /// Who knows how TLS is spoken; the control socket has none.
-    door: Option<Arc<Door>>,
+    /// `None` for the control socket.
+    access: Option<Arc<AccessControl>>,
     graceful: GracefulShutdown,
     tasks: JoinSet<()>,
     open: Open,
@@ -273,7 +272,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(router: Router, limits: Limits, door: Option<Arc<Door>>) -> Self {
+    fn new(router: Router, limits: Limits, access: Option<Arc<AccessControl>>) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(limits.request_header)
@@ -282,7 +281,7 @@ impl Connections {
             http,
             router,
             limits,
-            door,
+            access,
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
             open: Open::default(),
@@ -290,9 +289,9 @@ impl Connections {
         }
     }
 
-    /// Whether another connection may be accepted; cuts off the idle one that came first where
-    /// there are too many, so that whoever hoards connections keeps out only itself.
-    fn make_room(&self) -> bool {
+    /// Whether another connection may be accepted. Above the limit it closes the oldest idle
+    /// connection.
+    fn evict_idle(&self) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         while open.len() > self.limits.connections {
             let idle = open.iter().find(|(_, handle)| !handle.activity.is_busy());
@@ -304,9 +303,9 @@ impl Connections {
         self.tasks.len() < self.limits.connections.saturating_add(SPARE_CONNECTIONS)
     }
 
-    /// Whether another connection of that address may be served; cuts off the idle one of its own
-    /// that came first where there are too many. Busy ones of one address are no more than that.
-    fn make_room_for(&self, address: IpAddr) -> bool {
+    /// Whether this address may have another connection. Above its limit it closes its oldest idle
+    /// connection.
+    fn evict_idle_of(&self, address: IpAddr) -> bool {
         let network = network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let own = |(_, handle): &(&u64, &Arc<Handle>)| handle.network == Some(network);
@@ -319,9 +318,9 @@ impl Connections {
             handle.close.notify_one();
             return true;
         }
-        if let Some(door) = &self.door {
-            let text = "it has too many connections, and none of them is idle";
-            door.refuse(RefusalReason::Connections, "a connection", address, text);
+        if let Some(access) = &self.access {
+            let text = "too many connections of this address, none of them idle";
+            access.refuse(RefusalReason::Connections, "a connection", address, text);
         }
         false
     }
@@ -329,18 +328,18 @@ impl Connections {
     fn accept(&mut self, accepted: Accepted) {
         match accepted {
             Accepted::Network(stream, address) => {
-                // Responses are written in one go, so nothing is gained by waiting for more.
+                // Responses are written at once, so that Nagle's algorithm only delays.
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%error, "set_nodelay");
                 }
-                // What the kernel still holds for who has gone without reading it goes, too.
+                // Drops data that the kernel still buffers for a client that has gone.
                 let patience = u32::try_from(self.limits.response.as_millis()).unwrap_or(0);
                 if let Err(error) = set_tcp_user_timeout(&stream, patience) {
                     debug!(%error, "TCP_USER_TIMEOUT");
                 }
-                // What it is greeted with is known once its task runs.
-                let arrival = Arrival::Network { address, certificate: None, greeted: 0 };
-                if self.make_room_for(address) {
+                // The generation is known once its task runs.
+                let arrival = Arrival::Network { address, certificate: None, generation: 0 };
+                if self.evict_idle_of(address) {
                     self.open(stream, arrival);
                 }
             }
@@ -372,37 +371,37 @@ impl Connections {
             activity: Arc::clone(&handle.activity),
         };
         let stream = Stall::new(stream, self.limits.response, Arc::clone(&handle.activity));
-        let (door, told_to) = (self.door.clone(), self.door.clone());
+        let (access, refusals) = (self.access.clone(), self.access.clone());
         let handshake_takes = self.limits.handshake;
         self.tasks.spawn(async move {
             let _guard = guard;
             let served = async {
-                let Some(door) = door else { return serving.serve(stream, arrival).await };
-                let greeting = door.greeting();
-                let Some(config) = greeting.tls.clone() else {
-                    return serving.serve(stream, arrival.greeted(&greeting, None)).await;
+                let Some(access) = access else { return serving.serve(stream, arrival).await };
+                let handshake = access.handshake();
+                let Some(config) = handshake.tls.clone() else {
+                    return serving.serve(stream, arrival.with_handshake(&handshake, None)).await;
                 };
                 if let Some(stream) = shake_hands(config, handshake_takes, stream).await {
-                    let arrival = arrival.greeted(&greeting, shown(&stream));
+                    let arrival = arrival.with_handshake(&handshake, shown(&stream));
                     serving.serve(stream, arrival).await;
                 } else {
-                    door.count_failed_handshake();
+                    access.count_failed_handshake();
                 }
             };
             tokio::select! {
                 () = served => {}
-                () = handle.close.notified() => debug!("connection cut off"),
+                () = handle.close.notified() => debug!("connection closed by limit"),
             }
-            if let (Some(door), Some(address)) = (told_to, address)
+            if let (Some(access), Some(address)) = (refusals, address)
                 && handle.activity.has_stalled.load(Ordering::Relaxed)
             {
-                let text = "its answer was not read in time";
-                door.refuse(RefusalReason::Unread, "a connection", address, text);
+                let text = "its response was not read in time";
+                access.refuse(RefusalReason::Unread, "a connection", address, text);
             }
         });
     }
 
-    /// Lets open requests end, for a while.
+    /// Waits a moment for open requests.
     async fn drain(self) {
         let Self { graceful, mut tasks, open, .. } = self;
         let mut drained = pin!(graceful.shutdown());
@@ -413,14 +412,14 @@ impl Connections {
                 }
             }
             if tokio::time::timeout(LAST_RESPONSES, drained).await.is_err() {
-                debug!("connections cut off in the middle of a response");
+                debug!("connections closed during a response");
             }
         }
         tasks.shutdown().await;
     }
 }
 
-/// Answers what comes in by one connection.
+/// Serves one connection.
 struct Serving {
     http: http1::Builder,
     router: Router,
@@ -441,8 +440,8 @@ impl Serving {
     }
 }
 
-/// Speaks TLS with whoever has come, for so long; `None`: they cannot, or may not come in. Until it
-/// is done the connection counts as idle, and is cut off before those that are served.
+/// The TLS handshake, with a deadline. `None` if it fails. Until it is done, the connection counts
+/// as idle, and is closed before those that are served.
 async fn shake_hands<S>(
     config: Arc<ServerConfig>,
     takes: Duration,
@@ -458,19 +457,19 @@ where
             None
         }
         Err(_) => {
-            debug!("no handshake in time");
+            debug!("tls handshake timed out");
             None
         }
     }
 }
 
-/// The certificate that the client has shown.
+/// The client's certificate.
 fn shown<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
     let (_, connection) = stream.get_ref();
     connection.peer_certificates()?.first().map(AsRef::as_ref)
 }
 
-/// Takes a connection off the list however its task ends.
+/// Removes a connection from the list whenever its task ends.
 struct Registered {
     id: u64,
     open: Open,
@@ -482,7 +481,7 @@ impl Drop for Registered {
     }
 }
 
-/// The routes, told who asks, with a note of whether a request is being answered.
+/// The routes, with the arrival of each request, and a mark while one is served.
 fn answers(
     router: Router,
     arrival: Arrival,

@@ -1,4 +1,4 @@
-//! A stream that gives up on a client which does not take its response.
+//! A stream that closes when the client does not read its response.
 
 use std::io;
 use std::pin::Pin;
@@ -10,25 +10,25 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// What the server knows about a connection from outside.
+/// The state of a connection, shared with the accept loop.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
-    /// A request is being answered.
+    /// A request is being served.
     pub(super) answering: AtomicBool,
-    /// A response waits for the client to take it.
+    /// A response waits for the client to read it.
     pub(super) writing: AtomicBool,
-    /// The client has not taken one in time.
+    /// The client did not read a response in time.
     pub(super) has_stalled: AtomicBool,
 }
 
 impl Activity {
-    /// Whether closing now would cut something off.
+    /// Whether a request is being served or a response is waiting.
     pub(super) fn is_busy(&self) -> bool {
         self.answering.load(Ordering::Relaxed) || self.writing.load(Ordering::Relaxed)
     }
 }
 
-/// A stream whose responses have a deadline.
+/// A stream with a deadline for responses.
 pub(super) struct Stall<S> {
     stream: S,
     limit: Duration,
@@ -41,9 +41,8 @@ impl<S> Stall<S> {
         Self { stream, limit, deadline: None, activity }
     }
 
-    /// Passes on what a write gave. The deadline starts when the client's window first fills up,
-    /// and is lifted only when all of the response has gone out: one byte now and then is no way
-    /// around it.
+    /// Passes on the result of a write. The deadline starts when the client's window is full, and
+    /// ends only when the whole response is sent: reading a byte now and then does not extend it.
     fn watch(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Answers that wait in memory for clients to take them, bounded in all and for one address.
+//! Bounds the memory of responses that clients have not read: in total, and for one address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::response::Response;
 
-use super::access::Arrival;
-use crate::door::network;
+use super::admission::Arrival;
+use crate::access::network;
 
-/// Shorter answers do not count: connections are bounded, and a socket takes so much at once.
+/// Smaller responses do not count: connections are bounded, and the socket buffers as much.
 const SMALL_BYTES: u64 = 16 << 10;
-/// For one address, and for all.
+/// Limits for one address and for all.
 const OF_ADDRESS_BYTES: u64 = 4 << 20;
 const OF_ALL_BYTES: u64 = 32 << 20;
 
-/// How much waits, of whom. One answer may be longer than the bound where nothing else waits.
+/// Waiting bytes by address. A single response may exceed the limit.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     waiting: Mutex<Waiting>,
@@ -28,7 +28,7 @@ struct Waiting {
     of: BTreeMap<IpAddr, u64>,
 }
 
-/// The body of an answer, and what it counts for while anybody has it.
+/// The body of a response, which counts until it is dropped.
 struct Counted {
     body: Bytes,
     bytes: u64,
@@ -49,7 +49,7 @@ impl Drop for Counted {
 }
 
 impl Unread {
-    /// The same answer, which counts until it is taken; `None` where too much waits already.
+    /// The response, counted until it is read. `None` if too much waits already.
     pub(super) async fn count(
         self: &Arc<Self>,
         arrival: Option<&Arrival>,
@@ -67,7 +67,7 @@ impl Unread {
         let unread = Arc::clone(self);
         let mut counted = Counted { body: Bytes::new(), bytes, address, unread };
         let (head, body) = response.into_parts();
-        // It is whole already: nothing here is sent before it is complete.
+        // Responses are complete before they are sent.
         counted.body = to_bytes(body, usize::MAX).await.ok()?;
         Some(Response::from_parts(head, Body::from(Bytes::from_owner(counted))))
     }

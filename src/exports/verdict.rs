@@ -1,5 +1,4 @@
-//! `/api/v1/verdict`: what the matter is with memory that nobody seems to use, and why; and who
-//! took memory within the last seconds.
+//! `/api/v1/verdict`: memory that no counter accounts for, its cause, and who took memory lately.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -9,7 +8,7 @@ use super::api::success;
 use super::routes::Site;
 use crate::model::{AccountEntry, MemoryAccount};
 
-/// The verdict as it stands, with its evidence.
+/// The current verdict, with its evidence.
 pub(super) async fn verdict(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let mut shown = json!(*status.verdict);
@@ -18,7 +17,7 @@ pub(super) async fn verdict(State(site): State<Site>) -> Response {
     success(&json!({ "verdict": shown }))
 }
 
-/// Times are in seconds, sizes in bytes; `text` is each entry for people.
+/// Times are in seconds, sizes in bytes; `text` is a line for people.
 fn account(account: &MemoryAccount) -> Value {
     let entry = |entry: &AccountEntry| {
         let mut shown = json!(entry);

@@ -114,7 +114,7 @@ impl Delivery {
                 signal,
                 collector,
                 "otlp delivery failed {failures} in a row: {why}; excess telemetry is dropped and \
- counted (uma_otlp_dropped_total)"
+                 counted (uma_otlp_dropped_total)"
             );
         }
         pause
@@ -202,7 +202,7 @@ fn classify(
                 Signal::Metrics => "; no metrics are accepted at this path: check otlp.endpoint",
                 Signal::Traces => {
                     "; no traces are accepted at this path: check otlp.endpoint, or write \
- otlp: {signals: [metrics]}"
+                     otlp: {signals: [metrics]}"
                 }
             };
             (ExportResult::Refused, 0, reason(hint))

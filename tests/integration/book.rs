@@ -83,7 +83,7 @@ fn folder(examples: &[Example]) -> tempfile::TempDir {
         ("authority.pem", "authority.pem"),
     ];
     for (from, to) in pem {
-        fs::copy(crate::door::fixture(from), path(to)).unwrap();
+        fs::copy(crate::access::fixture(from), path(to)).unwrap();
     }
     fs::write(path("alertmanager.token"), "umawarden_0123456789abcdef\n").unwrap();
     for private in ["node.key", "alertmanager.token", "web.yml"] {

@@ -36,7 +36,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("fit", &["engines"], true),
     ("doctor", &["model", "parse", "engines"], true),
     (
-        "door",
+        "access",
         &[
             "promql_rules::did_you_mean",
             "model",
@@ -51,7 +51,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         &[
             "promql_rules::did_you_mean",
             "model",
-            "door",
+            "access",
             "parse::alertmanager",
             "policy::gate",
             "policy::status",
@@ -93,7 +93,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "clients",
             "sources",
             "actions",
-            "door",
+            "access",
             "exports",
             "traces",
             "otlp",
@@ -120,7 +120,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "nvml",
             "sources",
             "actions",
-            "door",
+            "access",
             "exports",
             "daemon",
             "scenario",

@@ -1,6 +1,7 @@
 //! The one integration binary: the program from outside.
 #![expect(clippy::unwrap_used, reason = "a test ends where anything is not as it should be")]
 
+mod access;
 mod actions;
 mod alerts;
 mod book;
@@ -16,7 +17,6 @@ mod dice;
 mod dmesg;
 mod doctor;
 mod documents;
-mod door;
 mod empty_cache;
 mod engines;
 mod evict;

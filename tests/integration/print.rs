@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use umawarden::doctor::{ContainerFacts, Facts, Known, Verdict, examine, unit};
+use umawarden::doctor::{ContainerFacts, Fact, Facts, Severity, examine, unit};
 
 use crate::daemon::binary;
 
@@ -69,19 +69,19 @@ fn the_doctor_finds_nothing_wrong_with_them() {
     let names = ["chat.service", "umawarden.service", "network-online.target"];
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
     let findings = examine(&Facts {
-        memory: Known::Absent,
-        kernel: Known::Absent,
-        driver: Known::Absent,
-        has_pressure: Known::Absent,
-        kernel_log: Known::Absent,
-        settings: Known::Absent,
-        lacks: Known::Absent,
-        has_daemon: Known::Absent,
-        engines: Known::Absent,
-        containers: Known::Is(Vec::<ContainerFacts>::new()),
-        units: Known::Is((vec![engine], names)),
-        systemd: Known::Absent,
+        memory: Fact::Absent,
+        kernel: Fact::Absent,
+        driver: Fact::Absent,
+        has_pressure: Fact::Absent,
+        kernel_log: Fact::Absent,
+        settings: Fact::Absent,
+        lacks: Fact::Absent,
+        has_daemon: Fact::Absent,
+        engines: Fact::Absent,
+        containers: Fact::Is(Vec::<ContainerFacts>::new()),
+        units: Fact::Is((vec![engine], names)),
+        systemd: Fact::Absent,
     });
     let of_units = findings.iter().find(|finding| finding.check == "units").unwrap();
-    assert_eq!(of_units.verdict, Verdict::Ok, "{findings:#?}");
+    assert_eq!(of_units.severity, Severity::Ok, "{findings:#?}");
 }

@@ -109,7 +109,8 @@ fn within<T: Send + 'static>(
         // The receiver may have timed out.
         let _ = to.send(work());
     });
-    let late = |_| Fact::Unknown(format!("{what}: no response within {} s", SOURCE_TIMEOUT.as_secs()));
+    let late =
+        |_| Fact::Unknown(format!("{what}: no response within {} s", SOURCE_TIMEOUT.as_secs()));
     answer.recv_timeout(SOURCE_TIMEOUT).unwrap_or_else(late)
 }
 

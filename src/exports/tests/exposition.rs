@@ -94,9 +94,9 @@ stranger +Inf
     assert_eq!(asked("name[]=nowhere", Format::Text), "");
     assert_eq!(asked("name[]=nowhere", Format::OpenMetrics), "# EOF\n");
     for part in ["wait_seconds", "wait_seconds_count", "wait_seconds_bucket"] {
-        let told = asked(&format!("name[]={part}"), Format::Text);
-        assert!(told.contains("wait_seconds_sum 7.25\nwait_seconds_count 5\n"), "{part}: {told}");
-        assert!(told.contains("le=\"+Inf\"} 5") && !told.contains("z_bytes"), "{part}: {told}");
+        let text = asked(&format!("name[]={part}"), Format::Text);
+        assert!(text.contains("wait_seconds_sum 7.25\nwait_seconds_count 5\n"), "{part}: {text}");
+        assert!(text.contains("le=\"+Inf\"} 5") && !text.contains("z_bytes"), "{part}: {text}");
     }
 }
 

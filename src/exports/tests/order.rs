@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use crate::exports::LONGEST;
-use crate::exports::order::{Lasts, RuleChoice, Unreadable, Wish, approval, plain_words, silence};
+use crate::exports::order::{
+    Lasts, OrderKind, RuleChoice, Unreadable, approval, attribution, silence,
+};
 use crate::model::{DecisionId, RuleSelector};
 
 /// What no order may carry on to a terminal, a page or the journal.
@@ -27,7 +29,7 @@ fn check(body: &[u8]) -> Result<(), TestCaseError> {
         Lasts::Until(_) => true,
     };
     match silence(body) {
-        Ok((Wish::Silence { rules, lasts }, words)) => {
+        Ok((OrderKind::Silence { rules, lasts }, words)) => {
             prop_assert!(names(&rules).iter().all(|name| is_harmless(name, 512)));
             prop_assert!(names(&rules).iter().all(|name| !name.is_empty()));
             prop_assert!(lasts_long_enough(lasts));
@@ -39,10 +41,10 @@ fn check(body: &[u8]) -> Result<(), TestCaseError> {
             prop_assert!(!text.is_empty() && text.len() < 8 * 1024, "{text}");
         }
     }
-    if let Ok((Wish::Approve { lasts: Some(lasts), .. }, _)) = approval(DecisionId(1), body) {
+    if let Ok((OrderKind::Approve { lasts: Some(lasts), .. }, _)) = approval(DecisionId(1), body) {
         prop_assert!(lasts_long_enough(lasts));
     }
-    if let Ok(words) = plain_words(body) {
+    if let Ok(words) = attribution(body) {
         prop_assert!(is_harmless(&words.comment, 1024));
     }
     Ok(())
@@ -51,9 +53,9 @@ fn check(body: &[u8]) -> Result<(), TestCaseError> {
 #[test]
 fn a_body_may_be_left_out_where_nothing_must_be_said() {
     for body in [b"".as_slice(), b" \n", b"{}", b" { } "] {
-        assert_eq!(plain_words(body), Ok(super::super::order::Words::default()));
-        let (wish, _) = approval(DecisionId(7), body).unwrap();
-        assert_eq!(wish, Wish::Approve { decision: DecisionId(7), lasts: None });
+        assert_eq!(attribution(body), Ok(super::super::order::Attribution::default()));
+        let (kind, _) = approval(DecisionId(7), body).unwrap();
+        assert_eq!(kind, OrderKind::Approve { decision: DecisionId(7), lasts: None });
         assert!(matches!(silence(body), Err(Unreadable::Content(_))));
     }
 }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use umawarden::door::NewToken;
+use umawarden::access::NewToken;
 use umawarden::model::Role;
 
 use super::Node;
+use crate::access::program::run_behind;
+use crate::access::{HASH, TLS, token};
 use crate::daemon::{Daemon, binary, write_secret};
-use crate::door::program::run_behind;
-use crate::door::{HASH, TLS, token};
 use crate::empty_cache::fake::{FakeEngine, Reply};
 use crate::{run, tls_front};
 
@@ -54,7 +54,7 @@ impl Peer {
 
     /// From now on it shows that certificate; whoever is connected is to connect anew.
     fn show(&self, certificate: &str) {
-        let read = |daemon: &Daemon| daemon.log().matches("read again who may come in").count();
+        let read = |daemon: &Daemon| daemon.log().matches("web_reload result=done").count();
         let before = read(&self.daemon);
         show(&self.node, certificate);
         self.daemon.wait_until("read again", |daemon| read(daemon) > before);

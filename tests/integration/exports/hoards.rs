@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
-use umawarden::door::Door;
+use umawarden::access::AccessControl;
 use umawarden::exports::{Limits, Page, PageRequest, Queries};
 use umawarden::model::Reading;
 
@@ -37,7 +37,7 @@ fn status(mut stream: TcpStream, request: &[u8]) -> u16 {
 }
 
 fn refused(server: &Server, reason: &str) -> f64 {
-    let all = Door::series().into_iter().zip(server.door.values());
+    let all = AccessControl::series().into_iter().zip(server.access.values());
     let mut of = all.filter(|(key, _)| key.to_string().contains(&format!("{reason:?}")));
     match of.next() {
         Some((_, Reading::Value(count))) => count,

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use umawarden::exports::{Lasts, Limits, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
+use umawarden::exports::{
+    Lasts, Limits, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+};
 use umawarden::model::{
     DecisionId, Killer, LaunchedEngine, OrderedBy, Pause, ProcessId, RuleId, RuleSelector,
 };
@@ -82,14 +84,14 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
     let low = RuleId { group: "memory".into(), alert: "Low".into() };
     let named = |name: &str| RuleChoice::Named(name.to_owned());
     let rule = RuleChoice::Selected(RuleSelector::Rule(low));
-    for ((method, target, body), wish) in [
+    for ((method, target, body), kind) in [
         (
             ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h30m"}"#),
-            Wish::Silence { rules: named("Low"), lasts },
+            OrderKind::Silence { rules: named("Low"), lasts },
         ),
         (
             ("POST", "/api/v1/silences", r#"{"rules": "all", "until": "2027-01-01T00:00:00Z"}"#),
-            Wish::Silence {
+            OrderKind::Silence {
                 rules: RuleChoice::Selected(RuleSelector::All),
                 lasts: Lasts::Until(until),
             },
@@ -100,31 +102,31 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
                 "/api/v1/silences",
                 r#" {"rules": {"rule": {"group": "memory", "alert": "Low"}}, "duration": "90m"}"#,
             ),
-            Wish::Silence { rules: rule, lasts },
+            OrderKind::Silence { rules: rule, lasts },
         ),
         (
             ("DELETE", "/api/v1/silences/18446744073709551615", ""),
-            Wish::EndSilence { id: u64::MAX },
+            OrderKind::EndSilence { id: u64::MAX },
         ),
         (
             ("POST", "/api/v1/approvals/7", ""),
-            Wish::Approve { decision: DecisionId(7), lasts: None },
+            OrderKind::Approve { decision: DecisionId(7), lasts: None },
         ),
         (
             ("POST", "/api/v1/approvals/7", r#"{"duration": "90m"}"#),
-            Wish::Approve { decision: DecisionId(7), lasts: Some(lasts) },
+            OrderKind::Approve { decision: DecisionId(7), lasts: Some(lasts) },
         ),
         (
             ("POST", "/api/v1/breakers/memory%2FLow/reset", "{}"),
-            Wish::ResetBreaker { rules: named("memory/Low") },
+            OrderKind::ResetBreaker { rules: named("memory/Low") },
         ),
-        (("POST", "/api/v1/pause", "{}"), Wish::Pause),
-        (("DELETE", "/api/v1/pause", ""), Wish::Resume),
+        (("POST", "/api/v1/pause", "{}"), OrderKind::Pause),
+        (("DELETE", "/api/v1/pause", ""), OrderKind::Resume),
     ] {
         let done = OrderDone { data: json!({"id": 5}), remarks: vec!["mind this".to_owned()] };
         let (request, answer) = ordered(&mut server, (method, target, body), Ok(done));
         let by = OrderedBy::Local { uid };
-        assert_eq!((request.wish, request.by), (wish, by), "{method} {target} {body}");
+        assert_eq!((request.kind, request.by), (kind, by), "{method} {target} {body}");
         assert_eq!((request.name, &*request.comment), (None, ""));
         assert_eq!(answer.status, 200);
         let expected = json!({"status": "success", "data": {"id": 5}, "warnings": ["mind this"]});
@@ -136,7 +138,7 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
     assert_eq!(request.name.as_deref(), Some("Alice"));
     assert_eq!(request.comment, "a \"load\" – ü");
     let (request, _) = ordered(&mut server, ORDERS[6], Ok(OrderDone::default()));
-    assert_eq!((request.wish, &*request.comment), (Wish::Note, "dropped caches by hand"));
+    assert_eq!((request.kind, &*request.comment), (OrderKind::Note, "dropped caches by hand"));
     let mut stream = server.operator();
     stream.write_all(&order_request("POST", "/api/v1/notes", "{}")).unwrap();
     let mut bytes = Vec::new();
@@ -170,9 +172,9 @@ fn a_launch_and_a_death_come_in_whole_or_not_at_all() {
     let (request, answer) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
     assert_eq!(answer.status, 200);
     let head = ProcessId { pid: 4711, start_ticks: 99 };
-    assert_eq!(request.wish, Wish::Launched(LaunchedEngine { name: "chat".into(), head }));
+    assert_eq!(request.kind, OrderKind::Launched(LaunchedEngine { name: "chat".into(), head }));
     let (request, _) = ordered(&mut server, ORDERS[8], Ok(OrderDone::default()));
-    let Wish::Died(report) = request.wish else { panic!("{request:?}") };
+    let OrderKind::Died(report) = request.kind else { panic!("{request:?}") };
     assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None });
     for (method, target, body, wrong) in [
         ("PUT", "/api/v1/launches", r#"{"name": "", "pid": 1, "start_ticks": 1}"#, "name"),

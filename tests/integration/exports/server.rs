@@ -13,7 +13,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use umawarden::door::{Door, DoorFiles};
+use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::exports::{
     AlertInbox, Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure,
     ReloadRequest, Served, bind, serve,
@@ -106,7 +106,7 @@ pub struct Server {
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
-    pub door: Arc<Door>,
+    pub access: Arc<AccessControl>,
     pub received: Arc<AlertInbox>,
     /// Where the control socket is.
     pub folder: tempfile::TempDir,
@@ -123,12 +123,12 @@ pub fn no_queries() -> Queries {
 }
 
 pub fn start_with(limits: Limits, queries: Queries) -> Server {
-    let door = Door::open(DoorFiles::default(), || moment(100)).unwrap();
-    start_behind(door, limits, queries)
+    let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
+    start_behind(access, limits, queries)
 }
 
-pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
-    let door = Arc::new(door);
+pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> Server {
+    let access = Arc::new(access);
     let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
     let address = listeners[0].local_addr().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
@@ -148,7 +148,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
         received: Arc::clone(&received),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
-        door: Arc::clone(&door),
+        access: Arc::clone(&access),
         instance: "an-instance".into(),
         uptime,
         limits,
@@ -166,7 +166,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
         reload_failure,
         orders,
         control_socket,
-        door,
+        access,
         received,
         folder,
         thread,

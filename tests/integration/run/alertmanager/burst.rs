@@ -12,8 +12,8 @@ use umawarden::model::{Observation, Role};
 use umawarden::recording::{Entry, SegmentReader, segment_files};
 
 use super::{Poster, alert, node, post, turns};
+use crate::access::{Files, TLS, bearer, program, tls_client, token};
 use crate::daemon::Daemon;
-use crate::door::{Files, TLS, bearer, program, tls_client, token};
 use crate::run::Node;
 
 const POSTERS: usize = 4;

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::judge::{Authorization, read_authorization};
+use super::decide::{Authorization, read_authorization};
 use super::passwords::Passwords;
 use super::rate::Limiter;
 use super::web_config::{RateLimit, User};
@@ -28,8 +28,8 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// The first line of each mistake, and its hint.
-fn told(error: &DoorError) -> Vec<String> {
-    let (DoorError::WebConfig(mistakes) | DoorError::Tokens(mistakes)) = error else {
+fn messages(error: &AccessError) -> Vec<String> {
+    let (AccessError::WebConfig(mistakes) | AccessError::Tokens(mistakes)) = error else {
         return vec![error.to_string()];
     };
     let one = |mistake: &crate::config::mistake::Mistake| {
@@ -39,7 +39,7 @@ fn told(error: &DoorError) -> Vec<String> {
     mistakes.0.iter().map(one).collect()
 }
 
-/// What is wrong with a web configuration that lies beside the certificates.
+/// What is wrong with a web configuration in the folder of the certificates.
 fn wrong_web(text: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for name in ["server.pem", "server.key", "authority.pem", "client.key"] {
@@ -47,12 +47,12 @@ fn wrong_web(text: &str) -> Vec<String> {
     }
     let file = folder.path().join("web.yml");
     fs::write(&file, text).unwrap();
-    let files = DoorFiles { web_config: Some(file), tokens: None };
+    let files = AccessFiles { web_config: Some(file), tokens: None };
     match check(&files, Timestamp::UNIX_EPOCH) {
         Ok(_) => Vec::new(),
         Err(error) => {
             let folder = folder.path().display().to_string();
-            told(&error).into_iter().map(|line| line.replace(&folder, "…")).collect()
+            messages(&error).into_iter().map(|line| line.replace(&folder, "…")).collect()
         }
     }
 }
@@ -71,11 +71,11 @@ const BROKEN_WEB: &[(&str, &str)] = &[
     ),
     (
         "tls_server_config:\n  cert_file: server.pem\n",
-        "2:3: tls_server_config has neither key_file nor key = write key_file: server.key; it counts from this file's folder",
+        "2:3: tls_server_config has neither key_file nor key = write key_file: server.key; it is relative to this file's folder",
     ),
     (
         "tls_server_config:\n  min_version: TLS13\n  key_file: server.key\n",
-        "2:3: tls_server_config has neither cert_file nor cert = write cert_file: server.pem; it counts from this file's folder",
+        "2:3: tls_server_config has neither cert_file nor cert = write cert_file: server.pem; it is relative to this file's folder",
     ),
     (
         "tls_server_config:\n  cert_file: gone.pem\n  key_file: server.key\n",
@@ -83,11 +83,11 @@ const BROKEN_WEB: &[(&str, &str)] = &[
     ),
     (
         "tls_server_config:\n  cert_file: server.key\n  key_file: server.key\n",
-        "2:14: cert_file: …/server.key: there is no certificate in it (PEM)",
+        "2:14: cert_file: …/server.key: no certificate (PEM)",
     ),
     (
         "tls_server_config:\n  cert_file: server.pem\n  key_file: client.key\n",
-        "3:13: key_file: …/client.key: it is not the certificate's key",
+        "3:13: key_file: …/client.key: not the key of the certificate",
     ),
     (
         "tls_server_config:\n  cert_file: server.pem\n  cert: x\n  key_file: server.key\n",
@@ -99,39 +99,39 @@ const BROKEN_WEB: &[(&str, &str)] = &[
     ),
     (
         "{TLS}  client_auth_type: RequireAndVerifyClientCert\n",
-        "4:3: whose certificates are good is not said = name the authority that signs them: client_ca_file: clients.pem",
+        "4:3: no authority for client certificates is given = name the authority that signs them: client_ca_file: clients.pem",
     ),
     (
         "{TLS}  client_ca_file: authority.pem\n",
-        "4:3: client_ca_file is given, but no client is asked = write client_auth_type: RequireAndVerifyClientCert",
+        "4:3: client_ca_file is given, but no client certificate is requested = write client_auth_type: RequireAndVerifyClientCert",
     ),
     (
         "{TLS}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: server.key\n",
-        "5:19: client_ca_file: …/server.key: there is no certificate in it (PEM)",
+        "5:19: client_ca_file: …/server.key: no certificate (PEM)",
     ),
     (
         "{TLS}  client_allowed_sans: [a]\n",
-        "4:3: clients may come without any certificate = write client_auth_type: RequireAndVerifyClientCert",
+        "4:3: client certificates are optional = write client_auth_type: RequireAndVerifyClientCert",
     ),
     (
         "{TLS}  min_version: TLS10\n",
-        "4:16: min_version: TLS10 is not spoken here: it is weak, or rare = write one of: TLS13, TLS12",
+        "4:16: min_version: TLS10 is not supported: weak or rare = write one of: TLS13, TLS12",
     ),
     (
         "{TLS}  min_version: TLS13\n  max_version: TLS12\n",
-        "5:3: max_version is before min_version: nothing could be spoken",
+        "5:3: max_version is before min_version: no version is left",
     ),
     (
         "{TLS}  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA]\n",
-        "4:19: an entry of cipher_suites: TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not spoken here: it is weak, or rare",
+        "4:19: an entry of cipher_suites: TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not supported: weak or rare",
     ),
     (
         "{TLS}  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
-        "4:3: no suite of TLS 1.2 is left, and TLS 1.2 is to be spoken",
+        "4:3: no suite of TLS 1.2 is left, but min_version allows TLS 1.2",
     ),
     (
         "{TLS}  curve_preferences: [CurveP521]\n",
-        "4:23: an entry of curve_preferences: CurveP521 is not spoken here: it is weak, or rare = write one of: X25519, CurveP256, CurveP384",
+        "4:23: an entry of curve_preferences: CurveP521 is not supported: weak or rare = write one of: X25519, CurveP256, CurveP384",
     ),
     ("http_server_config: {http2: maybe}\n", "1:29: http2: \"maybe\" is neither true nor false"),
     ("http_server_config:\n  headers:\n    Server: x\n", "3:5: unknown key \"Server\" in headers"),
@@ -142,11 +142,11 @@ const BROKEN_WEB: &[(&str, &str)] = &[
     ("rate_limit: {interval: often, burst: 3}\n", "1:24: interval: "),
     (
         "rate_limit: {interval: 1s}\n",
-        "1:14: rate_limit has no burst: no request would be answered = write burst: 20, the requests that may come at once",
+        "1:14: rate_limit has no burst: no request would be served = write burst: 20, the number of requests that may come at once",
     ),
     (
         "rate_limit: {interval: 1s, burst: 0}\n",
-        "1:35: burst: \"0\" is no number from 1 to 4294967295",
+        "1:35: burst: \"0\" is not a number from 1 to 4294967295",
     ),
     (
         "basic_auth_users:\n  alice: hunter2\n",
@@ -158,7 +158,7 @@ const BROKEN_WEB: &[(&str, &str)] = &[
     ),
     (
         "basic_auth_users:\n  alice: {DEAR}\n",
-        "2:10: the hash costs 20: each guess is seconds of CPU",
+        "2:10: the hash has cost 20: each guess takes seconds of CPU",
     ),
     ("a: [\n", "not valid YAML"),
 ];
@@ -195,12 +195,12 @@ fn good_web_configurations_are_read() {
 }
 
 /// Files of tokens, with the mode that they should have.
-fn tokens_file(text: &str, mode: u32) -> (tempfile::TempDir, DoorFiles) {
+fn tokens_file(text: &str, mode: u32) -> (tempfile::TempDir, AccessFiles) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens.yml");
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-    (folder, DoorFiles { web_config: None, tokens: Some(file) })
+    (folder, AccessFiles { web_config: None, tokens: Some(file) })
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn broken_tokens_files_are_refused_with_the_line() {
         ("tokens: []\n", "1:1: the tokens file must be a list, but this is a mapping"),
         (
             "- {name: a, sha256: b}\n",
-            "1:4: it does not say what its owner may do = write role: read, operate or remedy",
+            "1:4: the entry has no role = write role: read, operate or remedy",
         ),
         (
             "- {name: a, role: admin, sha256: b}\n",
@@ -223,7 +223,7 @@ fn broken_tokens_files_are_refused_with_the_line() {
             "- {name: a, role: opperate, certificate: b}\n",
             "1:19: role cannot be \"opperate\" = did you mean \"operate\"?",
         ),
-        ("- {role: read, sha256: b}\n", "1:4: it does not say whose it is"),
+        ("- {role: read, sha256: b}\n", "1:4: the entry has no subject"),
         ("- {name: a, role: read}\n", "1:4: a token needs its hash"),
         (
             "- {name: a, role: read, token: hunter2}\n",
@@ -235,12 +235,9 @@ fn broken_tokens_files_are_refused_with_the_line() {
         ),
         (
             "- {name: 'a b', role: read, sha256: x}\n",
-            "1:10: name: it has 1 to 64 letters, digits and any of -._@, and nothing else",
+            "1:10: name: it must have 1 to 64 letters, digits and any of -._@, and nothing else",
         ),
-        (
-            "- {user: a, certificate: b, role: read}\n",
-            "1:10: it has a certificate already, and user as well",
-        ),
+        ("- {user: a, certificate: b, role: read}\n", "1:10: the entry has certificate and user"),
         ("- {user: a, role: read, sha256: b}\n", "1:25: a user has no token"),
         (
             "- {user: a, role: read}\n",
@@ -252,18 +249,19 @@ fn broken_tokens_files_are_refused_with_the_line() {
         ),
         (
             &format!("- {{name: a, role: read, sha256: {hash}, expires: soon}}\n"),
-            "expires: \"soon\" is no time as RFC 3339 has it",
+            "expires: \"soon\" is not an RFC 3339 time",
         ),
-        (&twice, "2:10: the token of b is another one's, too"),
+        (&twice, "2:10: the token of b belongs to another entry, too"),
         (
             "- {certificate: a, role: read}\n- {certificate: a, role: remedy}\n",
-            "2:17: certificate a stands twice",
+            "2:17: certificate a is there twice",
         ),
     ] {
         let (folder, files) = tokens_file(text, 0o600);
         let error = check(&files, Timestamp::UNIX_EPOCH).unwrap_err();
         let folder = folder.path().display().to_string();
-        let found: Vec<_> = told(&error).iter().map(|line| line.replace(&folder, "…")).collect();
+        let found: Vec<_> =
+            messages(&error).iter().map(|line| line.replace(&folder, "…")).collect();
         assert!(found.iter().any(|line| line.contains(expected)), "{text}\n{found:#?}");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
@@ -285,7 +283,7 @@ fn files_of_secrets_that_others_can_reach_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn what_is_wrong_is_shown_without_secrets() {
+fn mistakes_are_shown_without_secrets() {
     for text in [
         "basic_auth_users:\n  alice: hunter2\n",
         "basic_auth_users: {alice: hunter2, alice: hunter2}\n",
@@ -317,7 +315,7 @@ fn what_is_wrong_is_shown_without_secrets() {
 
 proptest! {
     #[test]
-    fn whatever_is_written_is_read_or_refused_at_a_place_in_it(text in "(?s)[ -~\n\u{e9}]{0,200}") {
+    fn any_text_is_read_or_refused_at_a_position_in_it(text in "(?s)[ -~\n\u{e9}]{0,200}") {
         let source = SourceText::new("f", &*text);
         let lines = text.lines().count().max(1) + 1;
         for found in [
@@ -417,18 +415,18 @@ fn now() -> Timestamp {
     "2026-06-01T00:00:00Z".parse().unwrap()
 }
 
-fn named(name: &str, role: Role, expires: Option<&str>) -> Named {
+fn named(name: &str, role: Role, expires: Option<&str>) -> Principal {
     let expires = expires.map(|text| text.parse().unwrap());
-    Named { name: name.into(), role, expires }
+    Principal { name: name.into(), role, expires }
 }
 
-fn judged(terms: &Terms, access: Access, headers: &[(&'static str, &str)]) -> String {
-    judged_with(terms, access, headers, None)
+fn decided(rules: &Rules, needs: Requirement, headers: &[(&'static str, &str)]) -> String {
+    decided_with(rules, needs, headers, None)
 }
 
-fn judged_with(
-    terms: &Terms,
-    access: Access,
+fn decided_with(
+    rules: &Rules,
+    needs: Requirement,
     headers: &[(&'static str, &str)],
     names: Option<&Names>,
 ) -> String {
@@ -437,8 +435,8 @@ fn judged_with(
         map.append(*name, HeaderValue::from_str(value).unwrap());
     }
     let passwords = Passwords::new().unwrap();
-    let judged = judge::judge(terms, &passwords, now(), access, HERE, &map, names);
-    match runtime().block_on(judged) {
+    let decided = decide::decide(rules, &passwords, now(), needs, HERE, &map, names);
+    match runtime().block_on(decided) {
         Ok(None) => "anybody".to_owned(),
         Ok(Some(credential)) => credential.to_string(),
         Err(refused) => {
@@ -452,9 +450,9 @@ fn judged_with(
 fn certificates_and_users_may_what_their_entries_say() {
     use sha2::Digest as _;
     let names = Names::of(&certificate("client.pem"));
-    let terms = Terms {
+    let rules = Rules {
         users: vec![alice()],
-        people: vec![named("alice", Role::Operate, None)],
+        user_roles: vec![named("alice", Role::Operate, None)],
         tokens: vec![(
             sha2::Sha256::digest("old").into(),
             named("old", Role::Remedy, Some("2026-05-31T23:59:59Z")),
@@ -464,32 +462,32 @@ fn certificates_and_users_may_what_their_entries_say() {
             named("ops@example", Role::Operate, None),
             named("192.0.2.7", Role::Remedy, Some("2026-01-01T00:00:00Z")),
         ],
-        ..Terms::default()
+        ..Rules::default()
     };
-    let [read, operate, remedy] = Role::ALL.map(Access::Role);
-    let with = |access, headers: &[_]| judged_with(&terms, access, headers, Some(&names));
+    let [read, operate, remedy] = Role::ALL.map(Requirement::Role);
+    let with = |access, headers: &[_]| decided_with(&rules, access, headers, Some(&names));
     assert_eq!(with(operate, &[]), "certificate ops@example", "the most that has not expired");
     assert_eq!(with(remedy, &[]), "role 0");
     let basic = ("authorization", "Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==");
     assert_eq!(with(operate, &[basic]), "user alice", "what is said counts before what is shown");
-    assert_eq!(judged(&terms, read, &[basic]), "user alice");
-    assert_eq!(judged(&terms, remedy, &[basic]), "role 0");
-    assert_eq!(judged(&terms, read, &[]), "no_credential 2", "users close the door for readers");
-    assert_eq!(judged(&terms, read, &[basic, basic]), "wrong_credential 2");
+    assert_eq!(decided(&rules, read, &[basic]), "user alice");
+    assert_eq!(decided(&rules, remedy, &[basic]), "role 0");
+    assert_eq!(decided(&rules, read, &[]), "no_credential 2", "users exclude anonymous readers");
+    assert_eq!(decided(&rules, read, &[basic, basic]), "wrong_credential 2");
     let old = ("authorization", "Bearer old");
-    assert_eq!(judged(&terms, operate, &[old]), "expired 2");
-    assert_eq!(judged(&terms, Access::Local, &[basic]), "local_only 0");
+    assert_eq!(decided(&rules, operate, &[old]), "expired 2");
+    assert_eq!(decided(&rules, Requirement::Local, &[basic]), "local_only 0");
     let elsewhere = [basic, ("origin", "https://evil.example"), ("host", "node:9942")];
-    assert_eq!(judged(&terms, operate, &elsewhere), "cross_site 0");
-    assert_eq!(judged(&terms, read, &elsewhere), "user alice", "to look does nothing");
+    assert_eq!(decided(&rules, operate, &elsewhere), "cross_site 0");
+    assert_eq!(decided(&rules, read, &elsewhere), "user alice", "reading changes nothing");
     let here = [basic, ("origin", "https://node:9942"), ("host", "node:9942")];
-    assert_eq!(judged(&terms, operate, &here), "user alice");
-    assert_eq!(judged(&terms, operate, &[basic, ("origin", "null")]), "cross_site 0");
-    assert_eq!(judged(&terms, operate, &[basic, ("sec-fetch-site", "same-site")]), "cross_site 0");
-    let open = Terms::default();
-    assert_eq!(judged(&open, read, &[old]), "anybody", "nothing is verified that is not needed");
-    assert_eq!(judged(&open, operate, &[]), "no_credential 0");
-    assert_eq!(judged(&open, operate, &[old]), "wrong_credential 1");
+    assert_eq!(decided(&rules, operate, &here), "user alice");
+    assert_eq!(decided(&rules, operate, &[basic, ("origin", "null")]), "cross_site 0");
+    assert_eq!(decided(&rules, operate, &[basic, ("sec-fetch-site", "same-site")]), "cross_site 0");
+    let open = Rules::default();
+    assert_eq!(decided(&open, read, &[old]), "anybody", "nothing is verified that is not needed");
+    assert_eq!(decided(&open, operate, &[]), "no_credential 0");
+    assert_eq!(decided(&open, operate, &[old]), "wrong_credential 1");
 }
 
 #[test]
@@ -498,8 +496,8 @@ fn a_new_token_is_known_by_its_entry() {
     let expires = Some("2027-01-01T00:00:00Z".parse().unwrap());
     let token = create_token("ops", Role::Remedy, expires).unwrap();
     let (_folder, files) = tokens_file(&token.entry(), 0o600);
-    let terms = load::load(&files, now()).1.unwrap();
-    let (hash, named) = &terms.tokens[0];
+    let rules = load::load(&files, now()).1.unwrap();
+    let (hash, named) = &rules.tokens[0];
     assert_eq!(*hash, <[u8; 32]>::from(sha2::Sha256::digest(&token.token)));
     assert_eq!((&*named.name, named.role, named.expires), ("ops", Role::Remedy, expires));
     assert!(!token.entry().contains(&token.token));

@@ -1,10 +1,10 @@
-//! What the door reads: its two files, an Authorization header, a client's certificate. The first
+//! Inputs of access control: its two files, an Authorization header, a client's certificate. The first
 //! byte chooses which.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::config::mistake::SourceText;
-use umawarden::door::{Names, reads_authorization, written_wrongly};
+use umawarden::access::{Names, reads_authorization, written_wrongly};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };

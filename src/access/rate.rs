@@ -1,23 +1,23 @@
-//! So many requests at once, and after them one in each interval.
+//! A rate limit: a burst, then one request in each interval.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::web_config::RateLimit;
 
-/// Counts requests, in the time since boot.
+/// Counts requests by uptime.
 #[derive(Debug, Default)]
 pub(super) struct Limiter(Mutex<Bucket>);
 
 #[derive(Debug, Default)]
 struct Bucket {
     limit: Option<RateLimit>,
-    /// When all that was taken is earned again.
+    /// When the bucket is full again.
     full_at: Duration,
 }
 
 impl Limiter {
-    /// Another limit begins with its whole burst.
+    /// Sets the limit. A changed limit begins with a full burst.
     pub(super) fn set(&self, limit: Option<RateLimit>) {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if bucket.limit != limit {
@@ -28,7 +28,7 @@ impl Limiter {
     /// Takes one request.
     ///
     /// # Errors
-    /// There is none to be had before so long.
+    /// The time until the next request is allowed.
     pub(super) fn take(&self, now: Duration) -> Result<(), Duration> {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RateLimit { interval, burst }) = bucket.limit else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The files, read and put together, each mistake with its place.
+//! Reads the files and combines them. Each mistake has its position.
 
 use std::path::Path;
 
@@ -7,67 +7,67 @@ use sha2::{Digest as _, Sha256};
 
 use super::files::{Files, Opened};
 use super::tls::{self, Material, Part};
-use super::tokens::{self, Entry, Who};
+use super::tokens::{self, Entry, Subject};
 use super::web_config::{self, Pem, PemContent, TlsSettings, WebConfig};
-use super::{DoorFiles, Named, Terms};
+use super::{AccessFiles, Principal, Rules};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, Mistakes, SourceText};
 
-/// Shorter tokens can be guessed.
+/// A shorter token can be guessed.
 const LEAST_TOKEN_BYTES: usize = 20;
 const MOST_TOKEN_BYTES: usize = 4096;
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
-    /// One cannot be read at all.
+pub enum AccessError {
+    /// A file cannot be read.
     #[error("cannot use {0}")]
     Unreadable(String),
-    /// The web configuration, or something that it names.
+    /// Mistakes in the web configuration, or in a file that it names.
     #[error("the web configuration has mistakes\n{0}")]
     WebConfig(Mistakes),
-    /// The tokens file, or something that it names.
+    /// Mistakes in the tokens file, or in a file that it names.
     #[error("the tokens file has mistakes\n{0}")]
     Tokens(Mistakes),
-    /// It is nobody's fault.
+    /// A failure of the system.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What was found in good files, for people.
+/// A summary of valid files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether TLS is spoken.
-    pub speaks_tls: bool,
-    /// Until when the certificate is good.
+    /// Whether TLS is configured.
+    pub has_tls: bool,
+    /// The end of the certificate's validity.
     pub certificate_expires: Option<Timestamp>,
-    /// How many users there are.
+    /// The number of `basic_auth_users`.
     pub users: usize,
-    /// How many entries the tokens file has.
+    /// The number of entries in the tokens file. `None` without one.
     pub entries: usize,
-    /// What is worth a warning.
+    /// Warnings.
     pub remarks: Vec<String>,
 }
 
-/// Reads the files as the daemon does, and says what is in them.
+/// Reads the files like the daemon, and summarises them.
 ///
 /// # Errors
-/// What is wrong with them.
-pub fn check(files: &DoorFiles, now: Timestamp) -> Result<Checked, DoorError> {
-    let terms = load(files, now).1?;
+/// All mistakes in the files.
+pub fn check(files: &AccessFiles, now: Timestamp) -> Result<Checked, AccessError> {
+    let rules = load(files, now).1?;
     Ok(Checked {
-        speaks_tls: terms.tls.is_some(),
-        certificate_expires: terms.tls.as_ref().map(|tls| tls.expires),
-        users: terms.users.len(),
-        entries: terms.tokens.len() + terms.certificates.len() + terms.people.len(),
-        remarks: terms.remarks,
+        has_tls: rules.tls.is_some(),
+        certificate_expires: rules.tls.as_ref().map(|tls| tls.expires),
+        users: rules.users.len(),
+        entries: rules.tokens.len() + rules.certificates.len() + rules.user_roles.len(),
+        remarks: rules.remarks,
     })
 }
 
-/// Reads them, and says which files that were.
-pub(super) fn load(files: &DoorFiles, now: Timestamp) -> (Files, Result<Terms, DoorError>) {
+/// Reads the files, and returns their state too.
+pub(super) fn load(files: &AccessFiles, now: Timestamp) -> (Files, Result<Rules, AccessError>) {
     let mut read = Files::default();
-    // Both are read whatever is wrong with one, so that a change of either is noticed.
+    // Both are read even if one has mistakes, so that a change of either is noticed.
     let web = files.web_config.as_ref().map(|path| load_web(path, now, &mut read));
     let entries = files.tokens.as_ref().map(|path| load_tokens(path, &mut read));
     let joined = join(web.transpose(), entries.transpose());
@@ -75,59 +75,59 @@ pub(super) fn load(files: &DoorFiles, now: Timestamp) -> (Files, Result<Terms, D
 }
 
 fn join(
-    web: Result<Option<Web>, DoorError>,
-    tokens: Result<Option<Tokens>, DoorError>,
-) -> Result<Terms, DoorError> {
-    let mut terms = Terms::default();
+    web: Result<Option<Web>, AccessError>,
+    tokens: Result<Option<Tokens>, AccessError>,
+) -> Result<Rules, AccessError> {
+    let mut rules = Rules::default();
     if let Some(Web { config, tls }) = web? {
-        terms.headers = config.headers;
-        terms.users = config.users;
-        terms.rate_limit = config.rate_limit;
-        terms.remarks = config.remarks;
-        terms.tls = tls;
+        rules.headers = config.headers;
+        rules.users = config.users;
+        rules.rate_limit = config.rate_limit;
+        rules.remarks = config.remarks;
+        rules.tls = tls;
     }
-    let Some(Tokens { entries, shown, hashes }) = tokens? else { return Ok(terms) };
+    let Some(Tokens { entries, shown, hashes }) = tokens? else { return Ok(rules) };
     let mut findings = Findings::new(&shown);
-    tokens::check_users(&entries, terms.users.iter().map(|user| &*user.name), &mut findings);
-    // Those in the file itself are compared there; here are those, too, that stand in other files.
-    for (place, (entry, hash)) in entries.iter().zip(&hashes).enumerate() {
-        let is_in_a_file = matches!(entry.who, Who::File { .. });
-        let mut others = hashes.iter().enumerate().filter(|(other, _)| *other != place);
+    tokens::check_users(&entries, rules.users.iter().map(|user| &*user.name), &mut findings);
+    // Hashes in the file were compared there. Here they are compared with tokens in other files.
+    for (index, (entry, hash)) in entries.iter().zip(&hashes).enumerate() {
+        let is_in_a_file = matches!(entry.subject, Subject::File { .. });
+        let mut others = hashes.iter().enumerate().filter(|(other, _)| *other != index);
         if is_in_a_file && hash.is_some() && others.any(|(_, other)| other == hash) {
-            let message = format!("the token of {} is another one's, too", entry.name);
+            let message = format!("the token of {} belongs to another entry, too", entry.name);
             findings
-                .add(entry.place.clone(), message)
-                .hint("make it one of its own: umawarden token create");
+                .add(entry.position.clone(), message)
+                .hint("give it one of its own: umawarden token create");
         }
     }
     let mistakes = findings.into_mistakes();
     if !mistakes.is_empty() {
-        return Err(DoorError::Tokens(Mistakes(mistakes)));
+        return Err(AccessError::Tokens(Mistakes(mistakes)));
     }
     for (entry, hash) in entries.into_iter().zip(hashes) {
-        let Entry { who, name, role, expires, .. } = entry;
-        let named = Named { name, role, expires };
-        match (who, hash) {
-            (Who::User, _) => terms.people.push(named),
-            (Who::Certificate, _) => terms.certificates.push(named),
-            (_, Some(hash)) => terms.tokens.push((hash, named)),
+        let Entry { subject, name, role, expires, .. } = entry;
+        let named = Principal { name, role, expires };
+        match (subject, hash) {
+            (Subject::User, _) => rules.user_roles.push(named),
+            (Subject::Certificate, _) => rules.certificates.push(named),
+            (_, Some(hash)) => rules.tokens.push((hash, named)),
             (_, None) => {}
         }
     }
-    remark(&mut terms);
-    Ok(terms)
+    remark(&mut rules);
+    Ok(rules)
 }
 
-fn remark(terms: &mut Terms) {
-    if terms.tls.is_none() && !terms.tokens.is_empty() {
-        let text = "tokens cross the network in the clear: there is no TLS (tls_server_config)";
-        terms.remarks.push(text.to_owned());
+fn remark(rules: &mut Rules) {
+    if rules.tls.is_none() && !rules.tokens.is_empty() {
+        let text = "tokens are sent unencrypted: there is no TLS (tls_server_config)";
+        rules.remarks.push(text.to_owned());
     }
-    let verifies = terms.tls.as_ref().is_some_and(|tls| tls.verifies_clients);
-    if !terms.certificates.is_empty() && !verifies {
-        let text = "the tokens file names certificates, and none is ever verified: write \
+    let verifies = rules.tls.as_ref().is_some_and(|tls| tls.verifies_clients);
+    if !rules.certificates.is_empty() && !verifies {
+        let text = "the tokens file names certificates, but none is verified: write \
                     client_auth_type: RequireAndVerifyClientCert, or VerifyClientCertIfGiven";
-        terms.remarks.push(text.to_owned());
+        rules.remarks.push(text.to_owned());
     }
 }
 
@@ -136,13 +136,13 @@ struct Web {
     tls: Option<tls::Tls>,
 }
 
-fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, DoorError> {
-    let unreadable = |why: String| DoorError::Unreadable(format!("{}: {why}", path.display()));
+fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, AccessError> {
+    let unreadable = |why: String| AccessError::Unreadable(format!("{}: {why}", path.display()));
     let opened = files.read(path).map_err(unreadable)?;
     opened.not_everybody_writes(path).map_err(unreadable)?;
     let is_secret = opened.not_everybody_reads(path);
     let source = source(path, opened).map_err(unreadable)?;
-    let (mut config, shown) = web_config::parse(&source).map_err(DoorError::WebConfig)?;
+    let (mut config, shown) = web_config::parse(&source).map_err(AccessError::WebConfig)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let tls = match &config.tls {
         None => None,
@@ -151,11 +151,11 @@ fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, DoorE
                 config.remarks.push(format!("key in {}: {why}", path.display()));
             }
             let tls = load_tls(settings, folder, &shown, files, &mut config.remarks);
-            Some(tls.map_err(|mistake| DoorError::WebConfig(Mistakes(vec![mistake])))?)
+            Some(tls.map_err(|mistake| AccessError::WebConfig(Mistakes(vec![mistake])))?)
         }
     };
     if let Some(tls) = tls.as_ref().filter(|tls| tls.expires <= now) {
-        config.remarks.push(format!("the server's certificate has expired at {}", tls.expires));
+        config.remarks.push(format!("the server's certificate expired at {}", tls.expires));
     }
     Ok(Web { config, tls })
 }
@@ -174,7 +174,7 @@ fn load_tls(
             }
             PemContent::Inline(_) => format!("{}: {why}", pem.key),
         };
-        shown.mistake(pem.place.clone(), message)
+        shown.mistake(pem.position.clone(), message)
     };
     let mut read = |pem: &Pem, is_secret: bool| match &pem.content {
         PemContent::Inline(text) => Ok(text.clone().into_bytes()),
@@ -211,30 +211,30 @@ fn load_tls(
 struct Tokens {
     entries: Vec<Entry>,
     shown: SourceText,
-    /// Of each entry that is a token.
+    /// For each entry; `None` if it is not a token.
     hashes: Vec<Option<[u8; 32]>>,
 }
 
-fn load_tokens(path: &Path, files: &mut Files) -> Result<Tokens, DoorError> {
-    let unreadable = |why: String| DoorError::Unreadable(format!("{}: {why}", path.display()));
+fn load_tokens(path: &Path, files: &mut Files) -> Result<Tokens, AccessError> {
+    let unreadable = |why: String| AccessError::Unreadable(format!("{}: {why}", path.display()));
     let opened = files.read(path).map_err(unreadable)?;
     opened.only_owner_writes(path).map_err(unreadable)?;
     opened.not_everybody_reads(path).map_err(unreadable)?;
     let source = source(path, opened).map_err(unreadable)?;
-    let (entries, shown) = tokens::parse(&source).map_err(DoorError::Tokens)?;
+    let (entries, shown) = tokens::parse(&source).map_err(AccessError::Tokens)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut findings = Findings::new(&shown);
     let mut hashes = Vec::with_capacity(entries.len());
     for entry in &entries {
-        hashes.push(match &entry.who {
-            Who::Hash(hash) => Some(*hash),
-            Who::Certificate | Who::User => None,
-            Who::File { path, place } => {
+        hashes.push(match &entry.subject {
+            Subject::Hash(hash) => Some(*hash),
+            Subject::Certificate | Subject::User => None,
+            Subject::File { path, position } => {
                 let path = folder.join(path);
                 let hash = token_hash(&path, files);
                 if let Err(why) = &hash {
                     let message = format!("token_file: {}: {why}", path.display());
-                    findings.add(place.clone(), message);
+                    findings.add(position.clone(), message);
                 }
                 hash.ok()
             }
@@ -242,11 +242,11 @@ fn load_tokens(path: &Path, files: &mut Files) -> Result<Tokens, DoorError> {
     }
     match findings.into_mistakes() {
         mistakes if mistakes.is_empty() => Ok(Tokens { entries, shown, hashes }),
-        mistakes => Err(DoorError::Tokens(Mistakes(mistakes))),
+        mistakes => Err(AccessError::Tokens(Mistakes(mistakes))),
     }
 }
 
-/// The hash of the token that stands in a file, with or without a line's end.
+/// The hash of the token in a file, without a final newline.
 fn token_hash(path: &Path, files: &mut Files) -> Result<[u8; 32], String> {
     let opened = files.read(path)?;
     opened.only_owner_writes(path)?;

@@ -1,4 +1,4 @@
-//! A real Prometheus comes in by the door, and promtool takes our example.
+//! A real Prometheus passes access control, and promtool accepts the example.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::prometheus::{Prometheus, assert_scraped_by, promtool};
 use super::prometheus_3;
+use crate::access::fixture;
 use crate::daemon::Daemon;
-use crate::door::fixture;
 use crate::real::enabled;
 
 const PASSWORD: &str = "correct horse";

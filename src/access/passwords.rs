@@ -1,5 +1,5 @@
-//! Passwords, verified one at a time, by addresses in turn, and away from whoever serves others;
-//! what was found right once costs nothing any more.
+//! Verifies passwords on another thread, one at a time, client addresses in turn. Verified
+//! passwords are cached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -13,13 +13,13 @@ use tokio::task::spawn_blocking;
 use super::turns::Turns;
 use super::web_config::User;
 
-/// Wrong ones that are remembered, so that a client that repeats one costs nothing.
+/// Cached wrong passwords, so that a client that repeats one costs nothing.
 const MOST_WRONG: usize = 256;
-/// Longer passwords are nobody's: bcrypt looks at 72 bytes.
+/// The longest password. bcrypt uses 72 bytes.
 const MOST_PASSWORD_BYTES: usize = 1024;
 
-/// What stands for the hash of a user that there is not: salt and result are anybody's.
-const NOBODY: &str = "$XXXXXXXXXXXXXXXXXXXXXOcxkQhhoXfrLpyKuXSXQwk9tnRJJpO5G";
+/// A hash for unknown users; salt and result are arbitrary.
+const UNKNOWN_USER: &str = "$XXXXXXXXXXXXXXXXXXXXXOcxkQhhoXfrLpyKuXSXQwk9tnRJJpO5G";
 
 type Seal = [u8; 32];
 
@@ -28,21 +28,21 @@ type Seal = [u8; 32];
 pub(super) enum Answer {
     Right,
     Wrong,
-    /// Too many are asked for at once from that address, or from too many addresses.
+    /// Too many verifications of this address, or of too many addresses, are waiting.
     Busy,
 }
 
 pub(super) struct Passwords {
-    /// Of this process alone: what is remembered is of no use to anybody else.
+    /// Random for this process, so that the cache is useless to others.
     key: [u8; 32],
-    /// One at a time: bcrypt takes a CPU, and all of them are needed elsewhere.
+    /// One at a time: bcrypt takes a whole CPU.
     turns: Arc<Turns>,
-    known: Mutex<Known>,
+    known: Mutex<Cache>,
 }
 
 #[derive(Default)]
-struct Known {
-    /// By user: one password is right, as long as the hash is the same.
+struct Cache {
+    /// The right password of each user, for its current hash.
     right: BTreeMap<Arc<str>, Seal>,
     wrong: VecDeque<Seal>,
 }
@@ -54,8 +54,8 @@ impl Passwords {
         Ok(Self { key, turns: Arc::default(), known: Mutex::default() })
     }
 
-    /// Verifies a password. A user that there is not takes as long as the dearest one that there
-    /// is; where costs differ, the time tells those apart whose hash is cheaper.
+    /// Verifies a password. An unknown user takes as long as the hash with the highest cost. If
+    /// costs differ, the time reveals users with a cheaper hash.
     pub(super) async fn verify(
         &self,
         users: &[User],
@@ -67,19 +67,19 @@ impl Passwords {
             return Answer::Wrong;
         }
         let user = users.iter().find(|user| &*user.name == name);
-        let hash = user.map_or_else(|| nobody(users), |user| user.hash.clone());
+        let hash = user.map_or_else(|| unknown_user(users), |user| user.hash.clone());
         let seal = self.seal(name, &hash, password);
         if let Some(known) = self.known(name, &seal) {
             return known;
         }
         let Some(turn) = self.turns.wait(from).await else { return Answer::Busy };
-        // Whoever came before may have asked the same.
+        // An earlier request may have verified the same password.
         if let Some(known) = self.known(name, &seal) {
             return known;
         }
         let password = password.to_vec();
         let verified = spawn_blocking(move || {
-            // Whoever asked may go; the turn lasts as long as the work.
+            // The client may disconnect; the turn lasts as long as the work.
             let _turn = turn;
             bcrypt::verify(&password, &hash).unwrap_or(false)
         });
@@ -91,7 +91,7 @@ impl Passwords {
     fn seal(&self, name: &str, hash: &str, password: &[u8]) -> Seal {
         let Ok(mut seal) = Hmac::<Sha256>::new_from_slice(&self.key) else { return [0; 32] };
         for part in [name.as_bytes(), hash.as_bytes(), password] {
-            // With their lengths, so that no two triples are one text.
+            // With lengths, so that triples are unambiguous.
             seal.update(&(part.len() as u64).to_le_bytes());
             seal.update(part);
         }
@@ -122,15 +122,15 @@ impl Passwords {
         }
     }
 
-    /// Forgets those who are no users any more; another hash makes another seal.
+    /// Forgets removed users. Another hash has another seal.
     pub(super) fn keep(&self, users: &[User]) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.right.retain(|name, _| users.iter().any(|user| user.name == *name));
     }
 }
 
-/// A hash that no password has, and that costs as much as the dearest.
-pub(super) fn nobody(users: &[User]) -> String {
+/// A hash that no password has, with the highest cost of all users.
+pub(super) fn unknown_user(users: &[User]) -> String {
     let cost = users.iter().map(|user| user.cost).max().unwrap_or(10);
-    format!("$2b${cost:02}{NOBODY}")
+    format!("$2b${cost:02}{UNKNOWN_USER}")
 }

@@ -1,5 +1,4 @@
-//! Who a request comes from, and whether it is served: the door's judgement, by the table of
-//! routes.
+//! Applies access control to requests, by the table of routes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,80 +10,80 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use super::order::Caller;
 use super::routes::{ORDER_BODY_BYTES, ROUTES, Site, refusal};
-use crate::door::{Access, Greeting, Names, Refused};
+use crate::access::{Handshake, Names, Refused, Requirement};
 use crate::model::{OrderedBy, RefusalReason, Role};
 
-/// How a connection came in.
+/// Where a connection comes from.
 #[derive(Clone, Debug)]
 pub(super) enum Arrival {
     /// Over the network.
     Network {
         address: IpAddr,
-        /// Of a certificate that was verified.
+        /// Names of a verified certificate.
         certificate: Option<Arc<Names>>,
-        /// How it began.
-        greeted: u64,
+        /// The generation of access control when it began.
+        generation: u64,
     },
-    /// By the control socket.
+    /// From the control socket.
     Control {
-        /// The kernel's word for who that is.
+        /// The client's user id, from the kernel.
         uid: u32,
     },
 }
 
 impl Arrival {
-    /// Over the network, once it has begun; a certificate counts only if it was verified.
-    pub(super) fn greeted(self, greeting: &Greeting, shown: Option<&[u8]>) -> Self {
+    /// Adds the result of the handshake. A certificate counts only if it was verified.
+    pub(super) fn with_handshake(self, handshake: &Handshake, shown: Option<&[u8]>) -> Self {
         match self {
             Self::Network { address, .. } => {
-                let shown = shown.filter(|_| greeting.verifies_clients);
+                let shown = shown.filter(|_| handshake.verifies_clients);
                 let certificate = shown.map(|shown| Arc::new(Names::of(shown)));
-                Self::Network { address, certificate, greeted: greeting.number }
+                Self::Network { address, certificate, generation: handshake.generation }
             }
             control @ Self::Control { .. } => control,
         }
     }
 
-    /// Whether people who come now are greeted in another way.
+    /// Whether access control was reloaded since.
     fn is_outdated(&self, site: &Site) -> bool {
         match self {
-            Self::Network { greeted, .. } => !site.served.door.still_greets(*greeted),
+            Self::Network { generation, .. } => !site.served.access.is_current(*generation),
             Self::Control { .. } => false,
         }
     }
 }
 
-/// What a request is for.
-pub(super) struct Asked {
-    /// `None`: nobody has said who may.
-    access: Option<Access>,
+/// The route of a request.
+pub(super) struct RequestedRoute {
+    /// `None` if the route has no row in the table: refused.
+    needs: Option<Requirement>,
     pub(super) body_bytes: u64,
-    /// For the log.
+    /// Method and path, for the log.
     what: String,
 }
 
-impl Asked {
-    /// By the table of routes. What matches none is not found, which is to be looked at; what
-    /// matches one that is not in the table is nobody's to do.
+impl RequestedRoute {
+    /// From the table of routes. An unknown path needs the role read, to be told 404. A known path
+    /// without a row is refused.
     pub(super) fn of(site: &Site, matched: Option<&MatchedPath>, method: &Method) -> Self {
-        let looks = matches!(*method, Method::GET | Method::HEAD);
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
         let Some(path) = matched.map(MatchedPath::as_str) else {
-            let access = Some(Access::Role(Role::Read));
-            return Self { access, body_bytes: ORDER_BODY_BYTES, what: "a page".to_owned() };
+            let needs = Some(Requirement::Role(Role::Read));
+            return Self { needs, body_bytes: ORDER_BODY_BYTES, what: "a page".to_owned() };
         };
         let what = format!("{method} {path}");
         if path == site.served.telemetry_path {
-            let access = Some(Access::Role(Role::Read));
-            return Self { access, body_bytes: ORDER_BODY_BYTES, what };
+            let needs = Some(Requirement::Role(Role::Read));
+            return Self { needs, body_bytes: ORDER_BODY_BYTES, what };
         }
-        let same = |asked: &Method| *asked == *method || looks && *asked == Method::GET;
+        let same = |asked: &Method| *asked == *method || is_read && *asked == Method::GET;
         let of_path = || ROUTES.iter().filter(|route| route.path == path);
         match of_path().find(|route| same(&route.method)) {
-            Some(route) => Self { access: Some(route.access), body_bytes: route.body_bytes, what },
-            // Another method than the page's is told so by the router.
+            Some(route) => Self { needs: Some(route.needs), body_bytes: route.body_bytes, what },
+            // The router responds 405 to another method.
             None => {
-                let access = of_path().next().map(|_| Access::Role(Role::Read));
-                Self { access, body_bytes: ORDER_BODY_BYTES, what }
+                let needs = of_path().next().map(|_| Requirement::Role(Role::Read));
+                Self { needs, body_bytes: ORDER_BODY_BYTES, what }
             }
         }
     }
@@ -94,53 +93,55 @@ impl Asked {
         &self.what
     }
 
-    /// The longest body, for people.
+    /// The longest body, for errors.
     pub(super) fn most(&self) -> String {
         format!("{} KiB", self.body_bytes / 1024)
     }
 }
 
-/// Says who asks, if that may be served.
+/// The sender of an admitted request.
 pub(super) async fn admit(
     site: &Site,
     arrival: Option<&Arrival>,
-    asked: &Asked,
+    asked: &RequestedRoute,
     headers: &HeaderMap,
 ) -> Result<Caller, Refused> {
     let (address, certificate) = match arrival {
         Some(Arrival::Control { uid }) => {
-            return Ok(Caller::Known(OrderedBy::Local { uid: *uid }));
+            return Ok(Caller::Authenticated(OrderedBy::Local { uid: *uid }));
         }
         Some(arrival @ Arrival::Network { address, certificate, .. }) => {
-            // What was verified on other terms counts no more.
+            // A certificate that was verified by previous settings does not count.
             let certificate = certificate.as_deref().filter(|_| !arrival.is_outdated(site));
             (*address, certificate)
         }
-        None => return Err(nobody()),
+        None => return Err(no_row()),
     };
-    let Some(access) = asked.access else { return Err(nobody()) };
-    let door = &site.served.door;
-    match door.judge(access, address, headers, certificate).await {
-        Ok(Some(credential)) => Ok(Caller::Known(OrderedBy::Remote { credential, address })),
-        Ok(None) => Ok(Caller::Anybody),
+    let Some(needs) = asked.needs else { return Err(no_row()) };
+    let access = &site.served.access;
+    match access.decide(needs, address, headers, certificate).await {
+        Ok(Some(credential)) => {
+            Ok(Caller::Authenticated(OrderedBy::Remote { credential, address }))
+        }
+        Ok(None) => Ok(Caller::Anonymous),
         Err(refused) => {
-            door.tell_refused(&asked.what, address, &refused);
+            access.log_refusal(&asked.what, address, &refused);
             Err(refused)
         }
     }
 }
 
 /// Fails closed: a route without a row in the table.
-fn nobody() -> Refused {
+fn no_row() -> Refused {
     Refused {
         reason: RefusalReason::LocalOnly,
-        text: "nobody may do that over the network".to_owned(),
+        text: "this is not allowed over the network".to_owned(),
         challenges: Vec::new(),
         retry_after_seconds: None,
     }
 }
 
-/// The response to whoever is refused.
+/// The response to a refused request.
 pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
     let (status, kind) = match refused.reason {
         RefusalReason::RateLimit => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
@@ -170,8 +171,8 @@ pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
     response
 }
 
-/// Adds the headers that every response carries, those of the web configuration among them; a
-/// page's own say more than those. A connection that began on other terms ends.
+/// Adds the headers of every response and those of the web configuration. A page's own headers win.
+/// A connection from before a reload ends.
 pub(super) fn with_headers(
     site: &Site,
     arrival: Option<&Arrival>,
@@ -182,7 +183,7 @@ pub(super) fn with_headers(
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if !matches!(arrival, Some(Arrival::Control { .. })) {
-        for (name, value) in site.served.door.headers() {
+        for (name, value) in site.served.access.headers() {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.entry(name).or_insert(value);
             }

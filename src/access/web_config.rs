@@ -1,7 +1,6 @@
 //! The web configuration of Prometheus' servers and exporters (`--web.config.file`), as written.
 //!
-//! What is named here may be more than TLS needs and less than Prometheus takes: what this server
-//! cannot do is refused with its place rather than left out.
+//! Settings that this server does not support are refused with their position, and not ignored.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,16 +16,16 @@ use crate::config::decode::{Findings, Table, boolean, choice, duration, each, li
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{Content, Node};
 
-/// More users than these belong behind a proxy that knows them.
+/// The most users. More belong behind an authenticating proxy.
 const MOST_USERS: usize = 256;
-/// A password whose hash costs more takes seconds of CPU to verify, each time somebody guesses.
+/// The highest cost of a hash. A higher one takes seconds of CPU for each guess.
 const MOST_COST: u32 = 16;
 const MOST_NAME_CHARS: usize = 128;
 const MOST_SANS: usize = 256;
 
 const KEYS: [&str; 4] =
     ["tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"];
-/// Keys of `tls_server_config` whose values may be shown where something is wrong with them.
+/// Keys of `tls_server_config` whose values may be shown in errors.
 const SHOWN_TLS_KEYS: [&str; 11] = [
     "client_ca",
     "cert_file",
@@ -40,12 +39,12 @@ const SHOWN_TLS_KEYS: [&str; 11] = [
     "prefer_server_cipher_suites",
     "client_allowed_sans",
 ];
-/// Those whose values are secrets, or may hold one.
+/// Keys whose values are secrets, or may contain one.
 const HIDDEN_TLS_KEYS: [&str; 2] = ["cert", "key"];
 const HTTP_KEYS: [&str; 2] = ["http2", "headers"];
 const RATE_KEYS: [&str; 2] = ["interval", "burst"];
 
-/// Headers that may be set, and the only values that those have which have some.
+/// Supported headers, and their allowed values, if these are restricted.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
     ("X-Frame-Options", &["deny", "sameorigin"]),
@@ -54,8 +53,8 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
 ];
 
-/// Whether what stands there may be shown where something is wrong with it. Headers everybody is
-/// sent; users and their hashes have keys of their own.
+/// Whether the value of a path of keys may be shown in errors. Headers are public; users and hashes
+/// have keys of their own.
 fn is_shown(keys: &[&str]) -> bool {
     match keys {
         ["tls_server_config", key] => SHOWN_TLS_KEYS.contains(key),
@@ -66,19 +65,18 @@ fn is_shown(keys: &[&str]) -> bool {
     }
 }
 
-/// How a client is asked who it is.
+/// Which client certificates are requested and verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ClientAuth {
-    /// Not at all.
     #[default]
     None,
-    /// For a certificate, that need not come and is not verified.
+    /// Optional, not verified.
     Request,
-    /// For a certificate, that must come and is not verified.
+    /// Mandatory, not verified.
     RequireAny,
-    /// For a certificate, that need not come but must be good.
+    /// Optional, verified if present.
     VerifyIfGiven,
-    /// For a good certificate.
+    /// Mandatory, verified.
     RequireAndVerify,
 }
 
@@ -91,7 +89,7 @@ const CLIENT_AUTH: [(&str, ClientAuth); 6] = [
     ("RequireAndVerifyClientCert", ClientAuth::RequireAndVerify),
 ];
 
-/// `None`: it has a name, but is not spoken.
+/// `None`: known, but not supported.
 const VERSIONS: [(&str, Option<Version>); 4] = [
     ("TLS13", Some(Version::Tls13)),
     ("TLS12", Some(Version::Tls12)),
@@ -144,21 +142,21 @@ const CIPHERS: [(&str, Option<CipherSuite>); 17] = [
     ("TLS_RSA_WITH_AES_256_CBC_SHA", None),
 ];
 
-/// A version of TLS that is spoken.
+/// A supported version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
     Tls12,
     Tls13,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Default)]
 pub(super) struct WebConfig {
     pub(super) tls: Option<TlsSettings>,
     pub(super) headers: Vec<(&'static str, HeaderValue)>,
     pub(super) users: Vec<User>,
     pub(super) rate_limit: Option<RateLimit>,
-    /// What is worth a warning.
+    /// Warnings.
     pub(super) remarks: Vec<String>,
 }
 
@@ -171,26 +169,26 @@ pub(super) struct TlsSettings {
     pub(super) client_authorities: Option<Pem>,
     pub(super) client_allowed_sans: Option<Vec<String>>,
     pub(super) versions: (Version, Version),
-    /// Those of TLS 1.2, the most wanted first; empty is for the usual ones.
+    /// Suites of TLS 1.2 in order of preference; empty: the defaults.
     pub(super) cipher_suites: Vec<CipherSuite>,
     pub(super) server_prefers: bool,
-    /// The most wanted first; empty is for the usual ones.
+    /// In order of preference; empty: the defaults.
     pub(super) curves: Vec<NamedGroup>,
 }
 
-/// Something in PEM, or where it is.
+/// PEM, inline or in a file.
 #[derive(Debug)]
 pub(super) struct Pem {
-    /// The key under which it stands.
+    /// The key that has it.
     pub(super) key: &'static str,
-    /// The place of its value.
-    pub(super) place: Range<usize>,
+    /// The position of its value.
+    pub(super) position: Range<usize>,
     pub(super) content: PemContent,
 }
 
 #[derive(Debug)]
 pub(super) enum PemContent {
-    /// In that file, counted from the configuration's folder.
+    /// A file, relative to the configuration's folder.
     File(PathBuf),
     Inline(String),
 }
@@ -199,7 +197,7 @@ pub(super) enum PemContent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: Arc<str>,
-    /// By bcrypt.
+    /// A bcrypt hash.
     pub(super) hash: String,
     pub(super) cost: u32,
 }
@@ -211,7 +209,7 @@ pub(super) struct RateLimit {
     pub(super) burst: u32,
 }
 
-/// Reads a web configuration's text, and returns it together with the text that may be shown.
+/// Parses a web configuration. Returns it and the text that may be shown.
 pub(super) fn parse(source: &SourceText) -> Result<(WebConfig, SourceText), Mistakes> {
     let (root, shown) =
         secrecy::parse(source, is_shown).map_err(|mistake| Mistakes(vec![mistake]))?;
@@ -231,7 +229,7 @@ pub(super) fn parse(source: &SourceText) -> Result<(WebConfig, SourceText), Mist
             config.users = users(node, &mut findings).unwrap_or_default();
         }
         if config.tls.is_none() && !config.users.is_empty() {
-            remarks.push("passwords cross the network in the clear: there is no TLS".to_owned());
+            remarks.push("passwords are sent unencrypted: there is no TLS".to_owned());
         }
         config.remarks = remarks;
     }
@@ -255,7 +253,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
         if table.get(file).is_none() && table.get(inline).is_none() {
             findings
                 .add(table.place(), format!("tls_server_config has neither {file} nor {inline}"))
-                .hint(format!("write {file}: {usual}; it counts from this file's folder"));
+                .hint(format!("write {file}: {usual}; it is relative to this file's folder"));
         }
     }
     let client_authorities = pem(&table, ["client_ca_file", "client_ca"], findings);
@@ -269,7 +267,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
     let cipher_suites = suites(&table, versions, findings);
     let curves = table.get("curve_preferences").and_then(|node| {
         let what = "an entry of curve_preferences";
-        spoken_all(node, "curve_preferences", what, &CURVES, findings)
+        supported_all(node, "curve_preferences", what, &CURVES, findings)
     });
     let prefers = table.get("prefer_server_cipher_suites");
     let prefers = prefers.map(|node| boolean(node, "prefer_server_cipher_suites", findings));
@@ -286,7 +284,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
     })
 }
 
-/// The suites of TLS 1.2; those of TLS 1.3 are always offered, as Go does it.
+/// The suites of TLS 1.2. As in Go, those of TLS 1.3 are always offered.
 fn suites(
     table: &Table<'_>,
     versions: Option<(Version, Version)>,
@@ -296,7 +294,7 @@ fn suites(
         return Vec::new();
     };
     let what = "an entry of cipher_suites";
-    let Some(named) = spoken_all(node, "cipher_suites", what, &CIPHERS, findings) else {
+    let Some(named) = supported_all(node, "cipher_suites", what, &CIPHERS, findings) else {
         return Vec::new();
     };
     let is_of_1_3 = |suite: &CipherSuite| {
@@ -311,13 +309,13 @@ fn suites(
     let speaks_1_2 = versions.is_some_and(|(least, _)| least == Version::Tls12);
     if speaks_1_2 && of_1_2.is_empty() && !named.is_empty() {
         findings
-            .add(key.span.clone(), "no suite of TLS 1.2 is left, and TLS 1.2 is to be spoken")
+            .add(key.span.clone(), "no suite of TLS 1.2 is left, but min_version allows TLS 1.2")
             .hint("name one of TLS 1.2, or write min_version: TLS13");
     }
     of_1_2
 }
 
-/// What is under the one key or the other: a file, or the thing itself.
+/// A file or an inline value.
 fn pem(
     table: &Table<'_>,
     [file, inline]: [&'static str; 2],
@@ -343,7 +341,7 @@ fn pem(
         true => PemContent::File(PathBuf::from(written)),
         false => PemContent::Inline(written.to_owned()),
     };
-    Some(Pem { key, place: node.span.clone(), content })
+    Some(Pem { key, position: node.span.clone(), content })
 }
 
 fn sans(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
@@ -352,7 +350,7 @@ fn sans(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
     if entries.is_empty() || entries.len() > MOST_SANS {
         findings
             .add(node.span.clone(), format!("{what} must name 1 to {MOST_SANS} names"))
-            .hint("remove it to let in every certificate of the authority");
+            .hint("remove it to accept every certificate of the authority");
         return None;
     }
     each(entries, findings, |entry, findings| {
@@ -360,7 +358,7 @@ fn sans(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
     })
 }
 
-/// Whether what is said of clients fits together.
+/// Checks that the settings for client certificates are consistent.
 fn check_clients(
     table: &Table<'_>,
     auth: Option<ClientAuth>,
@@ -369,20 +367,23 @@ fn check_clients(
     findings: &mut Findings<'_>,
 ) {
     let is_misspelt = auth.is_none() && table.get("client_auth_type").is_some();
-    let place = |key: &str| table.key(key).map_or(table.place(), |key| key.span.clone());
+    let position_of = |key: &str| table.key(key).map_or(table.place(), |key| key.span.clone());
     let auth = auth.unwrap_or_default();
     let verifies = matches!(auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
     match authorities {
         _ if is_misspelt => return,
         Some(pem) if auth == ClientAuth::None => findings
-            .add(place(pem.key), format!("{} is given, but no client is asked", pem.key))
+            .add(
+                position_of(pem.key),
+                format!("{} is given, but no client certificate is requested", pem.key),
+            )
             .hint("write client_auth_type: RequireAndVerifyClientCert"),
         Some(pem) if !verifies => remarks.push(format!(
-            "{} has no effect: with this client_auth_type certificates are not verified",
+            "{} has no effect: this client_auth_type does not verify certificates",
             pem.key
         )),
         None if verifies => findings
-            .add(place("client_auth_type"), "whose certificates are good is not said")
+            .add(position_of("client_auth_type"), "no authority for client certificates is given")
             .hint("name the authority that signs them: client_ca_file: clients.pem"),
         Some(_) | None => {}
     }
@@ -390,7 +391,7 @@ fn check_clients(
     if table.get("client_allowed_sans").is_some() {
         if !needs_one {
             findings
-                .add(place("client_allowed_sans"), "clients may come without any certificate")
+                .add(position_of("client_allowed_sans"), "client certificates are optional")
                 .hint("write client_auth_type: RequireAndVerifyClientCert");
         } else if auth == ClientAuth::RequireAny {
             remarks.push(
@@ -404,7 +405,7 @@ fn check_clients(
 
 fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, Version)> {
     let mut read = |key: &'static str, usual| match table.get(key) {
-        Some(node) => spoken(node, key, &VERSIONS, findings),
+        Some(node) => supported(node, key, &VERSIONS, findings),
         None => Some(usual),
     };
     let least = read("min_version", Version::Tls12);
@@ -412,16 +413,15 @@ fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, 
     let (least, most) = (least?, most?);
     if least > most {
         let key = table.key("max_version").or_else(|| table.key("min_version"));
-        let place = key.map_or(table.place(), |key| key.span.clone());
-        findings.add(place, "max_version is before min_version: nothing could be spoken");
+        let position = key.map_or(table.place(), |key| key.span.clone());
+        findings.add(position, "max_version is before min_version: no version is left");
         return None;
     }
     Some((least, most))
 }
 
-/// One of some names; those that this server does not speak are told apart from those that nobody
-/// knows.
-fn spoken<T: Copy>(
+/// One of the known names. Unsupported names get another message than unknown ones.
+fn supported<T: Copy>(
     node: &Node,
     what: &str,
     names: &[(&str, Option<T>)],
@@ -429,20 +429,17 @@ fn spoken<T: Copy>(
 ) -> Option<T> {
     let found = choice(node, what, names, findings)?;
     if found.is_none() {
-        let spoken = names.iter().filter(|(_, one)| one.is_some()).map(|(name, _)| *name);
-        let spoken: Vec<&str> = spoken.collect();
+        let supported = names.iter().filter(|(_, one)| one.is_some()).map(|(name, _)| *name);
+        let supported: Vec<&str> = supported.collect();
         let name = node.text().unwrap_or_default();
         findings
-            .add(
-                node.span.clone(),
-                format!("{what}: {name} is not spoken here: it is weak, or rare"),
-            )
-            .hint(format!("write one of: {}", spoken.join(", ")));
+            .add(node.span.clone(), format!("{what}: {name} is not supported: weak or rare"))
+            .hint(format!("write one of: {}", supported.join(", ")));
     }
     found
 }
 
-fn spoken_all<T: Copy>(
+fn supported_all<T: Copy>(
     node: &Node,
     list_name: &str,
     what: &str,
@@ -450,7 +447,7 @@ fn spoken_all<T: Copy>(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<T>> {
     let entries = list(node, list_name, findings)?;
-    each(entries, findings, |entry, findings| spoken(entry, what, names, findings))
+    each(entries, findings, |entry, findings| supported(entry, what, names, findings))
 }
 
 fn http(
@@ -462,7 +459,7 @@ fn http(
     if let Some(node) = table.get("http2")
         && boolean(node, "http2", findings) == Some(true)
     {
-        remarks.push("http2 has no effect: HTTP/1.1 is spoken".to_owned());
+        remarks.push("http2 has no effect: only HTTP/1.1 is supported".to_owned());
     }
     let node = table.get("headers")?;
     let names = HEADERS.map(|(name, _)| name);
@@ -480,7 +477,7 @@ fn http(
         match written.map(HeaderValue::from_str) {
             Some(Ok(value)) if !value.is_empty() => headers.push((name, value)),
             Some(Err(_)) => {
-                findings.add(node.span.clone(), format!("{name}: it cannot stand in a header"));
+                findings.add(node.span.clone(), format!("{name}: not a valid header value"));
             }
             Some(Ok(_)) | None => {}
         }
@@ -493,7 +490,7 @@ fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
     let interval = table.get("interval").and_then(|node| duration(node, "interval", findings));
     let burst = table.get("burst").map(|node| {
         let read = |text: &str| match text.parse() {
-            Ok(0) | Err(_) => Err(format!("\"{text}\" is no number from 1 to {}", u32::MAX)),
+            Ok(0) | Err(_) => Err(format!("\"{text}\" is not a number from 1 to {}", u32::MAX)),
             Ok(burst) => Ok(burst),
         };
         value(node, "burst", read, findings)
@@ -501,8 +498,8 @@ fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
     let interval = interval.filter(|interval| !interval.is_zero())?;
     let Some(burst) = burst else {
         findings
-            .add(table.place(), "rate_limit has no burst: no request would be answered")
-            .hint("write burst: 20, the requests that may come at once");
+            .add(table.place(), "rate_limit has no burst: no request would be served")
+            .hint("write burst: 20, the number of requests that may come at once");
         return None;
     };
     burst.map(|burst| RateLimit { interval, burst })
@@ -529,12 +526,12 @@ fn users(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<User>> {
             Ok(cost) => findings
                 .add(
                     value.span.clone(),
-                    format!("the hash costs {cost}: each guess is seconds of CPU"),
+                    format!("the hash has cost {cost}: each guess takes seconds of CPU"),
                 )
                 .hint(format!(
                     "make one of 10 to {MOST_COST}: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
                 )),
-            // Not what it says: it may be a password.
+            // The value is not shown: it may be a password.
             Err(_) => findings
                 .add(value.span.clone(), "the password must be hashed with bcrypt: $2y$10$…")
                 .hint("make the hash with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"),

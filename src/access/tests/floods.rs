@@ -1,8 +1,8 @@
 //! Passwords, and those who try many.
 
 use super::*;
-use crate::door::passwords::{self, Answer};
-use crate::door::turns::WAITING_OF_ADDRESS;
+use crate::access::passwords::{self, Answer};
+use crate::access::turns::WAITING_OF_ADDRESS;
 
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
@@ -29,15 +29,15 @@ fn passwords_are_right_or_wrong_for_users_that_there_are() {
 }
 
 #[test]
-fn what_stands_for_nobody_is_a_hash_that_costs_as_much() {
+fn the_hash_of_an_unknown_user_has_the_same_cost() {
     let dear = User { cost: 12, ..alice() };
-    let parts: bcrypt::HashParts = passwords::nobody(&[alice(), dear]).parse().unwrap();
+    let parts: bcrypt::HashParts = passwords::unknown_user(&[alice(), dear]).parse().unwrap();
     assert_eq!(parts.get_cost(), 12);
-    assert!(passwords::nobody(&[]).parse::<bcrypt::HashParts>().is_ok());
+    assert!(passwords::unknown_user(&[]).parse::<bcrypt::HashParts>().is_ok());
 }
 
 #[test]
-fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
+fn a_flood_of_wrong_passwords_excludes_no_user_who_was_right_before() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
     runtime().block_on(async {
@@ -69,9 +69,9 @@ fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
     });
 }
 
-/// They come in all the same, though nobody has verified their password yet.
+/// They get access although their password was not verified before.
 #[test]
-fn a_flood_of_wrong_passwords_keeps_out_nobody_of_another_address() {
+fn a_flood_of_wrong_passwords_excludes_no_other_address() {
     let passwords = Arc::new(Passwords::new().unwrap());
     runtime().block_on(async {
         let flood: Vec<_> = (0..64u8)

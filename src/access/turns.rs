@@ -1,9 +1,8 @@
-//! Whose turn it is to have something dear done: one at a time, and each address in its turn, so
-//! that whoever floods from one address keeps out nobody who comes from another one.
+//! Runs expensive work one at a time, client addresses in turn, so that a flood from one address
+//! does not exclude others.
 //!
-//! Against who floods from many it does not help: with as many addresses as there are places (of
-//! IPv6 a /56 has 256 networks, and a /48 has 65,536) all of them can be taken, and whoever else
-//! comes is told to come again until one is free.
+//! It does not help against floods from as many addresses as the queue has slots. (An IPv6 /56 has
+//! 256 networks, a /48 has 65,536.) Other clients are then asked to retry until a slot is free.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,28 +10,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Those of one address that wait; more are told to come again.
+/// Waiting requests of one address. Further ones are asked to retry.
 pub(super) const WAITING_OF_ADDRESS: usize = 4;
-/// Addresses of which anybody waits.
+/// Addresses with waiting requests.
 pub(super) const WAITING_ADDRESSES: usize = 64;
 
-/// Who waits.
+/// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Mutex<Queue>);
 
 #[derive(Debug, Default)]
 struct Queue {
     is_taken: bool,
-    /// By address; the next turn is the first one's.
+    /// By address. The first address is next.
     waiting: VecDeque<(IpAddr, VecDeque<oneshot::Sender<Turn>>)>,
 }
 
-/// The turn, as long as this is held. With nothing in it, it is nobody's.
+/// The turn, until it is dropped. An empty one is void.
 #[derive(Debug)]
 pub(super) struct Turn(Option<Arc<Turns>>);
 
 impl Turns {
-    /// Waits for the turn; `None`: too many of that address do already, or of too many addresses.
+    /// Waits for the turn. `None` if too many requests or addresses are waiting.
     pub(super) async fn wait(self: &Arc<Self>, from: IpAddr) -> Option<Turn> {
         let turn = {
             let mut queue = self.lock();
@@ -48,18 +47,18 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing under this lock can panic half-way.
+        // No code under this lock can panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queue {
     fn enter(&mut self, from: IpAddr) -> Option<oneshot::Receiver<Turn>> {
-        let place = match self.waiting.iter().position(|(address, _)| *address == from) {
-            Some(place) => place,
-            None => self.make_place(from)?,
+        let slot = match self.waiting.iter().position(|(address, _)| *address == from) {
+            Some(slot) => slot,
+            None => self.make_slot(from)?,
         };
-        let (_, waiting) = self.waiting.get_mut(place)?;
+        let (_, waiting) = self.waiting.get_mut(slot)?;
         if waiting.len() >= WAITING_OF_ADDRESS {
             waiting.retain(|one| !one.is_closed());
         }
@@ -71,9 +70,9 @@ impl Queue {
         Some(turn)
     }
 
-    fn make_place(&mut self, from: IpAddr) -> Option<usize> {
+    fn make_slot(&mut self, from: IpAddr) -> Option<usize> {
         if self.waiting.len() >= WAITING_ADDRESSES {
-            // Whoever has gone needs no place.
+            // A client that has disconnected needs no slot.
             self.waiting.retain(|(_, waiting)| waiting.iter().any(|one| !one.is_closed()));
         }
         if self.waiting.len() >= WAITING_ADDRESSES {
@@ -106,14 +105,14 @@ impl Drop for Turn {
             let Some(next) = next else { return };
             match next.send(Turn(Some(Arc::clone(&turns)))) {
                 Ok(()) => return,
-                // They have gone: it is the next one's.
+                // The client has disconnected: the next one is served.
                 Err(mut unwanted) => unwanted.0 = None,
             }
         }
     }
 }
 
-/// Whoever has one address of IPv6 has at least a /64 of them.
+/// The network of an address: whoever has an IPv6 address has at least a /64.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -136,7 +135,7 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    /// What has come of it.
+    /// The state of a wait.
     fn poll(waits: &mut Waits<'_>) -> Poll<Option<Turn>> {
         waits.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -200,7 +199,7 @@ mod tests {
         let mut stays = begun(&turns, address(4));
         drop(gone);
         drop(turn);
-        // It is theirs, and they go before they hear of it.
+        // The turn is granted, and the client disconnects before it is polled.
         drop(given_and_gone);
         assert!(have(&mut stays).is_some());
         let turn = first(&turns);
@@ -219,8 +218,8 @@ mod tests {
     fn not_more_addresses_wait_than_are_kept_and_a_network_is_one() {
         let turns = Arc::new(Turns::default());
         let turn = first(&turns);
-        let places = u8::try_from(WAITING_ADDRESSES).unwrap();
-        let waiting: Vec<_> = (0..places).map(|last| begun(&turns, address(last))).collect();
+        let slots = u8::try_from(WAITING_ADDRESSES).unwrap();
+        let waiting: Vec<_> = (0..slots).map(|last| begun(&turns, address(last))).collect();
         assert!(is_sent_away(&turns, address(200)));
         drop(waiting);
         let of_network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 7, 1, 2, 3, last]);

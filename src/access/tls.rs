@@ -1,4 +1,4 @@
-//! TLS as the web configuration wants it, and who a client's certificate says it is.
+//! TLS of the web configuration, and the names in a client's certificate.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use super::web_config::{ClientAuth, TlsSettings, Version};
 /// `commonName` of X.520.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// A certificate with more names is nobody's; each is compared.
+/// The most names of a certificate: each is compared.
 const MOST_NAMES: usize = 256;
 
-/// What is in the files that the settings name.
+/// The content of the files that the settings name.
 pub(super) struct Material<'m> {
     pub(super) certificate: &'m [u8],
     pub(super) key: &'m [u8],
     pub(super) client_authorities: Option<&'m [u8]>,
 }
 
-/// Which part of it is wrong.
+/// The part with the mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Certificate,
@@ -44,26 +44,25 @@ pub(super) enum Part {
     ClientAuthorities,
 }
 
-/// What serves TLS.
+/// The TLS configuration of the server.
 pub(super) struct Tls {
     pub(super) config: Arc<ServerConfig>,
-    /// Until when the server's certificate is good.
+    /// The end of the validity of the server's certificate.
     pub(super) expires: Timestamp,
-    /// Whether clients' certificates were verified before anybody asks for their names.
+    /// Whether clients' certificates are verified.
     pub(super) verifies_clients: bool,
 }
 
-/// Puts it together.
+/// Builds the configuration.
 ///
 /// # Errors
-/// Which part cannot be used, and why.
+/// The part that cannot be used, and why.
 pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, (Part, String)> {
     let chain = certificates(from.certificate).map_err(|why| (Part::Certificate, why))?;
     let leaf = chain.first().map(AsRef::as_ref).unwrap_or_default();
     let expires = expiry(leaf).map_err(|why| (Part::Certificate, why))?;
-    let key = PrivateKeyDer::from_pem_slice(from.key).map_err(|error| {
-        (Part::Key, format!("there is no private key in it that can be used (PEM): {error}"))
-    })?;
+    let key = PrivateKeyDer::from_pem_slice(from.key)
+        .map_err(|error| (Part::Key, format!("no usable private key (PEM): {error}")))?;
     let provider = Arc::new(provider(settings));
     let (least, most) = settings.versions;
     let versions = [(Version::Tls13, &version::TLS13), (Version::Tls12, &version::TLS12)];
@@ -78,12 +77,12 @@ pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, 
         _ => builder.with_client_cert_verifier(Arc::new(verifier(settings, from, provider)?)),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        Error::InconsistentKeys(_) => (Part::Key, "it is not the certificate's key".to_owned()),
-        error => (Part::Key, format!("it cannot be used with the certificate: {error}")),
+        Error::InconsistentKeys(_) => (Part::Key, "not the key of the certificate".to_owned()),
+        error => (Part::Key, format!("cannot be used with the certificate: {error}")),
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = settings.server_prefers;
-    // A session that is taken up again would bring a certificate that was good when it began.
+    // A resumed session would bring a certificate that has expired since.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     let verifies_clients =
@@ -94,13 +93,13 @@ pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {
-        Ok(found) if found.is_empty() => Err("there is no certificate in it (PEM)".to_owned()),
+        Ok(found) if found.is_empty() => Err("no certificate (PEM)".to_owned()),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("it is damaged: {error}")),
+        Err(error) => Err(format!("damaged certificate: {error}")),
     }
 }
 
-/// What is offered: suites of TLS 1.3 always, as Go does.
+/// The offered suites. As in Go, those of TLS 1.3 are always offered.
 fn provider(settings: &TlsSettings) -> CryptoProvider {
     let mut provider = ring::default_provider();
     if !settings.cipher_suites.is_empty() {
@@ -121,12 +120,12 @@ fn provider(settings: &TlsSettings) -> CryptoProvider {
     provider
 }
 
-/// Judges clients' certificates.
+/// Verifies clients' certificates.
 #[derive(Debug)]
 struct Clients {
     provider: Arc<CryptoProvider>,
-    /// Who knows which are good; `None`: all are.
-    judge: Option<Arc<dyn ClientCertVerifier>>,
+    /// `None`: certificates are not verified.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     is_mandatory: bool,
     allowed_sans: Option<Vec<String>>,
 }
@@ -140,21 +139,23 @@ fn verifier(
         matches!(settings.client_auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
     let verifies =
         matches!(settings.client_auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
-    let judge = match from.client_authorities.filter(|_| verifies) {
+    let verifier = match from.client_authorities.filter(|_| verifies) {
         None => None,
         Some(pem) => {
             let wrong = |why: String| (Part::ClientAuthorities, why);
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem).map_err(wrong)? {
-                roots.add(certificate).map_err(|error| wrong(format!("no authority: {error}")))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| wrong(format!("not an authority: {error}")))?;
             }
-            let judge =
+            let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-            Some(judge.build().map_err(|error| wrong(error.to_string()))?)
+            Some(verifier.build().map_err(|error| wrong(error.to_string()))?)
         }
     };
     let allowed_sans = settings.client_allowed_sans.clone();
-    Ok(Clients { provider, judge, is_mandatory, allowed_sans })
+    Ok(Clients { provider, verifier, is_mandatory, allowed_sans })
 }
 
 impl ClientCertVerifier for Clients {
@@ -163,7 +164,7 @@ impl ClientCertVerifier for Clients {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.judge.as_ref().map_or(&[], |judge| judge.root_hint_subjects())
+        self.verifier.as_ref().map_or(&[], |verifier| verifier.root_hint_subjects())
     }
 
     fn verify_client_cert(
@@ -172,8 +173,8 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        if let Some(judge) = &self.judge {
-            judge.verify_client_cert(end_entity, intermediates, now)?;
+        if let Some(verifier) = &self.verifier {
+            verifier.verify_client_cert(end_entity, intermediates, now)?;
         }
         if let Some(allowed) = &self.allowed_sans {
             let names = Names::of(end_entity);
@@ -209,19 +210,19 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// The names that a certificate is good for.
+/// The names in a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// DNS names, mail addresses, IP addresses and URIs, as they stand there.
+    /// DNS names, mail addresses, IP addresses and URIs, as written.
     pub(super) alternative: Vec<String>,
     /// The subject's common names.
     pub(super) common: Vec<String>,
-    /// Until when it is good; a connection may last longer.
+    /// The end of its validity. A connection may last longer.
     pub(super) expires: Option<Timestamp>,
 }
 
 impl Names {
-    /// Those of a certificate; what cannot be read has none.
+    /// Reads the names of a certificate. An unreadable one has none.
     pub fn of(certificate: &[u8]) -> Self {
         let Ok(certificate) = Certificate::from_der(certificate) else { return Self::default() };
         let certificate = certificate.tbs_certificate();
@@ -251,7 +252,7 @@ impl Names {
         Self { alternative, common: common.take(MOST_NAMES).collect(), expires }
     }
 
-    /// Whether it is good for that name.
+    /// Whether the certificate has this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.alternative.iter().chain(&self.common).any(|one| one == name)
     }
@@ -273,14 +274,14 @@ fn name(name: &GeneralName) -> Option<String> {
 }
 
 fn expiry(certificate: &[u8]) -> Result<Timestamp, String> {
-    let certificate =
-        Certificate::from_der(certificate).map_err(|error| format!("it is damaged: {error}"))?;
+    let certificate = Certificate::from_der(certificate)
+        .map_err(|error| format!("damaged certificate: {error}"))?;
     Ok(end(certificate.tbs_certificate()))
 }
 
 fn end(certificate: &TbsCertificate) -> Timestamp {
     let after = certificate.validity().not_after.to_unix_duration();
     let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
-    // One that is good for ever, by a date that no clock reaches.
+    // RFC 5280 marks unlimited validity with a date beyond the range of the clock.
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }

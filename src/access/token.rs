@@ -1,4 +1,4 @@
-//! New tokens: long, random, and kept as their hash.
+//! New tokens: random, and stored as a hash.
 
 use std::fmt::Write as _;
 
@@ -8,33 +8,34 @@ use sha2::{Digest as _, Sha256};
 use super::tokens::plain_name;
 use crate::model::Role;
 
-/// 256 bits: nobody guesses them, and so a plain hash is as good as a slow one.
+/// 256 bits cannot be guessed, so that a plain hash suffices.
 const TOKEN_BYTES: usize = 32;
 
-/// How every token begins, so that it is known for what it is where it should not be.
+/// The prefix of every token, which scanners for leaked secrets can find.
 const PREFIX: &str = "umawarden_";
 
-/// A token, and what the file has of it.
+/// A token, and its entry in the file.
 #[derive(Debug)]
 pub struct NewToken {
-    /// Its name.
+    /// Its name in the log and the journal.
     pub name: String,
-    /// What its owner may do.
+    /// The highest role that it grants.
     pub role: Role,
-    /// When it ends.
+    /// The end of its validity. `None`: unlimited.
     pub expires: Option<Timestamp>,
-    /// The secret itself, which is nowhere else.
+    /// The secret, which is stored nowhere.
     pub token: String,
     /// Its hash, in hexadecimal digits.
     pub sha256: String,
 }
 
-/// Makes one.
+/// Creates a token.
 ///
 /// # Errors
-/// The name cannot be one, or there is no randomness.
+/// The name is invalid, or the system has no random bytes.
 pub fn create(name: &str, role: Role, expires: Option<Timestamp>) -> Result<NewToken, String> {
-    let name = plain_name(name).map_err(|why| format!("{name:?} is no token's name: {why}"))?;
+    let name =
+        plain_name(name).map_err(|why| format!("invalid name of a token {name:?}: {why}"))?;
     let mut secret = [0; TOKEN_BYTES];
     super::fill_with_random(&mut secret)?;
     let token = format!("{PREFIX}{}", hex(&secret));

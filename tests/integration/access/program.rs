@@ -1,4 +1,4 @@
-//! The program behind its door: what is refused leaves no trace, what is done names who did it.
+//! The program with access control: refused requests have no effect, orders name who gave them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -23,7 +23,7 @@ pub fn start_with(node: &Node, files: &Files, more: impl FnOnce(&mut Command)) -
     Daemon::from_command(&mut command)
 }
 
-/// What runs a daemon behind a door of its own.
+/// A daemon with access control.
 pub fn run_behind(node: &Node, web_config: &Path) -> Command {
     let mut command = Command::new(binary());
     command

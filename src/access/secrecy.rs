@@ -1,13 +1,13 @@
-//! What is wrong with a file of secrets is shown without them: people write passwords where hashes
-//! belong.
+//! Mistakes in files of secrets are shown without secrets: people write passwords in place of
+//! hashes.
 
 use std::sync::Arc;
 
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
 
-/// The tree of a text, and the text with everything hidden but the values whose keys, from the
-/// outermost on, may be shown. Both have the same places.
+/// Parses a text. Returns its tree, and the text with every value masked unless `is_shown` allows
+/// its path of keys. Positions in both are equal.
 pub(super) fn parse(
     source: &SourceText,
     is_shown: fn(&[&str]) -> bool,
@@ -15,7 +15,7 @@ pub(super) fn parse(
     let root = yaml::parse(source).map_err(hide_values)?;
     let mut bytes = source.text.clone().into_bytes();
     hide(&root, &mut Vec::new(), is_shown, &mut bytes);
-    // What is hidden becomes ASCII from its first byte to its last.
+    // A masked value becomes ASCII from its first byte to its last.
     let text = String::from_utf8(bytes).unwrap_or_default();
     Ok((root, SourceText::new(Arc::clone(&source.name), text)))
 }
@@ -50,7 +50,7 @@ fn hide<'n>(
     }
 }
 
-/// Where there is no tree, whatever follows a colon may be a secret.
+/// Without a tree, any text after a colon may be a secret.
 fn hide_values(mut mistake: Mistake) -> Mistake {
     let mut is_value = !mistake.source_line.contains(':');
     let hidden = mistake.source_line.chars().map(|c| {

@@ -1,4 +1,4 @@
-//! Who somebody on the network is, and whether that is enough for what they ask.
+//! Authentication of a request, and authorization by role.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use subtle::ConstantTimeEq as _;
 
 use super::passwords::{Answer, Passwords};
 use super::tls::Names;
-use super::{Named, Terms};
+use super::{Principal, Rules};
 use crate::model::{Credential, RefusalReason, Role};
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Whoever may do that much.
+pub enum Requirement {
+    /// At least this role.
     Role(Role),
-    /// To come from this node, by the control socket.
+    /// The control socket of this node.
     Local,
 }
 
-impl Access {
-    /// For documents.
+impl Requirement {
+    /// Its name in documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Role(role) => role.name(),
@@ -35,16 +35,16 @@ impl Access {
     }
 }
 
-/// Why a request is not served.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// In one word.
+    /// For metrics and the log.
     pub reason: RefusalReason,
-    /// What is wrong, and what to do.
+    /// The reason, and what to do.
     pub text: String,
-    /// What may be shown instead: values of `WWW-Authenticate`. Empty where nothing would do.
+    /// Values of `WWW-Authenticate`. Empty if no credential would suffice.
     pub challenges: Vec<&'static str>,
-    /// When to come again.
+    /// When to retry.
     pub retry_after_seconds: Option<u64>,
 }
 
@@ -55,74 +55,74 @@ impl Refused {
     }
 }
 
-/// What was shown, and what it is good for.
-struct Shown {
+/// The presented credential, and its role.
+struct Presented {
     credential: Credential,
     role: Role,
     expires: Option<Timestamp>,
 }
 
-/// Says who it is, where that had to be known; an error says why the request is not served.
-pub(super) async fn judge(
-    terms: &Terms,
+/// Returns the credential, if one was needed. An error says why the request is refused.
+pub(super) async fn decide(
+    rules: &Rules,
     passwords: &Passwords,
     now: Timestamp,
-    access: Access,
+    needs: Requirement,
     from: IpAddr,
     headers: &HeaderMap,
     certificate: Option<&Names>,
 ) -> Result<Option<Credential>, Refused> {
-    let Access::Role(needed) = access else {
-        let text = "this is answered on this node alone, by the control socket";
+    let Requirement::Role(needed) = needs else {
+        let text = "only the control socket of this node serves this";
         return Err(Refused::new(RefusalReason::LocalOnly, text));
     };
     if needed > Role::Read && is_from_another_site(headers) {
-        let text = "a page of another site may not do that";
+        let text = "cross-site requests may not do this";
         return Err(Refused::new(RefusalReason::CrossSite, text));
     }
-    if needed == Role::Read && terms.is_open_to_readers() {
+    if needed == Role::Read && rules.is_open_to_readers() {
         return Ok(None);
     }
-    let shown = show(terms, passwords, now, from, headers, certificate).await?;
-    if shown.expires.is_some_and(|expires| expires <= now) {
-        let text = format!("{} has expired", shown.credential);
-        return Err(challenge(terms, RefusalReason::Expired, text));
+    let presented = present(rules, passwords, now, from, headers, certificate).await?;
+    if presented.expires.is_some_and(|expires| expires <= now) {
+        let text = format!("{} has expired", presented.credential);
+        return Err(challenge(rules, RefusalReason::Expired, text));
     }
-    if shown.role < needed {
-        let Shown { credential, role, .. } = shown;
-        let text = format!("{credential} has the role {role}, and this needs {needed}");
+    if presented.role < needed {
+        let Presented { credential, role, .. } = presented;
+        let text = format!("{credential} has role {role}, but this needs {needed}");
         return Err(Refused::new(RefusalReason::Role, text));
     }
-    Ok(Some(shown.credential))
+    Ok(Some(presented.credential))
 }
 
-async fn show(
-    terms: &Terms,
+async fn present(
+    rules: &Rules,
     passwords: &Passwords,
     now: Timestamp,
     from: IpAddr,
     headers: &HeaderMap,
     certificate: Option<&Names>,
-) -> Result<Shown, Refused> {
+) -> Result<Presented, Refused> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let Some(authorization) = given.next() else {
-        let found = certificate.and_then(|names| by_certificate(terms, names, now));
-        return found.ok_or_else(|| no_credential(terms));
+        let found = certificate.and_then(|names| by_certificate(rules, names, now));
+        return found.ok_or_else(|| no_credential(rules));
     };
-    let wrong = |text: &str| challenge(terms, RefusalReason::WrongCredential, text.to_owned());
+    let wrong = |text: &str| challenge(rules, RefusalReason::WrongCredential, text.to_owned());
     if given.next().is_some() {
         return Err(wrong("there are two Authorization headers"));
     }
     match read_authorization(authorization) {
         Some(Authorization::Bearer(token)) => {
-            by_token(terms, token).ok_or_else(|| wrong("there is no such token"))
+            by_token(rules, token).ok_or_else(|| wrong("there is no such token"))
         }
         Some(Authorization::Basic { name, password }) => {
-            match passwords.verify(&terms.users, from, &name, &password).await {
-                Answer::Right => Ok(by_user(terms, &name)),
+            match passwords.verify(&rules.users, from, &name, &password).await {
+                Answer::Right => Ok(by_user(rules, &name)),
                 Answer::Wrong => Err(wrong("the user or the password is wrong")),
                 Answer::Busy => {
-                    let text = "too many passwords are being verified; come again";
+                    let text = "too many passwords are being verified; try again";
                     let refused = Refused::new(RefusalReason::Busy, text);
                     Err(Refused { retry_after_seconds: Some(1), ..refused })
                 }
@@ -132,78 +132,78 @@ async fn show(
     }
 }
 
-fn no_credential(terms: &Terms) -> Refused {
-    if terms.takes_any_credential() {
-        let text = "show who you are: a bearer token, a password, or a client certificate";
-        return challenge(terms, RefusalReason::NoCredential, text.to_owned());
+fn no_credential(rules: &Rules) -> Refused {
+    if rules.takes_any_credential() {
+        let text = "a credential is needed: a bearer token, a password, or a client certificate";
+        return challenge(rules, RefusalReason::NoCredential, text.to_owned());
     }
-    let text = "orders are not taken over the network without a credential, and none is \
-                configured (--web.tokens.file)";
+    let text = "orders over the network need a credential, and none is configured \
+            (--web.tokens.file)";
     Refused::new(RefusalReason::NoCredential, text)
 }
 
-fn challenge(terms: &Terms, reason: RefusalReason, text: String) -> Refused {
+fn challenge(rules: &Rules, reason: RefusalReason, text: String) -> Refused {
     let bearer = match reason {
         RefusalReason::NoCredential => "Bearer realm=\"umawarden\"",
         _ => "Bearer realm=\"umawarden\", error=\"invalid_token\"",
     };
-    let takes_tokens = !terms.tokens.is_empty();
-    let takes_passwords = !terms.users.is_empty();
+    let takes_tokens = !rules.tokens.is_empty();
+    let takes_passwords = !rules.users.is_empty();
     let basic = "Basic realm=\"umawarden\", charset=\"UTF-8\"";
     let mut challenges = Vec::new();
     challenges.extend(takes_passwords.then_some(basic));
-    // A 401 has to name something.
+    // A 401 has to name a scheme.
     challenges.extend((takes_tokens || !takes_passwords).then_some(bearer));
     Refused { challenges, ..Refused::new(reason, text) }
 }
 
-/// All are compared, so that the time tells nothing of which is near.
-fn by_token(terms: &Terms, token: &[u8]) -> Option<Shown> {
+/// Compares with all tokens, so that the time reveals nothing.
+fn by_token(rules: &Rules, token: &[u8]) -> Option<Presented> {
     let hash: [u8; 32] = Sha256::digest(token).into();
     let mut found = None;
-    for (known, named) in &terms.tokens {
+    for (known, principal) in &rules.tokens {
         if bool::from(known.ct_eq(&hash)) {
-            found = Some(named);
+            found = Some(principal);
         }
     }
-    found.map(|named| Shown {
-        credential: Credential::Token(Arc::clone(&named.name)),
-        role: named.role,
-        expires: named.expires,
+    found.map(|principal| Presented {
+        credential: Credential::Token(Arc::clone(&principal.name)),
+        role: principal.role,
+        expires: principal.expires,
     })
 }
 
-/// The most that any of its names is good for; what has expired counts last.
-fn by_certificate(terms: &Terms, names: &Names, now: Timestamp) -> Option<Shown> {
-    let is_good = |named: &Named| named.expires.is_none_or(|expires| expires > now);
-    let known = terms.certificates.iter().filter(|named| names.has(&named.name));
-    let best = known.max_by_key(|named| (is_good(named), named.role))?;
+/// The highest role of the certificate's names. Expired entries come last.
+fn by_certificate(rules: &Rules, names: &Names, now: Timestamp) -> Option<Presented> {
+    let is_good = |principal: &Principal| principal.expires.is_none_or(|expires| expires > now);
+    let known = rules.certificates.iter().filter(|principal| names.has(&principal.name));
+    let best = known.max_by_key(|principal| (is_good(principal), principal.role))?;
     let expires = [best.expires, names.expires].into_iter().flatten().min();
-    Some(Shown {
+    Some(Presented {
         credential: Credential::Certificate(Arc::clone(&best.name)),
         role: best.role,
         expires,
     })
 }
 
-/// Whoever has no entry of their own may look.
-fn by_user(terms: &Terms, name: &str) -> Shown {
-    let named = terms.people.iter().find(|named| &*named.name == name);
-    Shown {
+/// A user without an entry has the role read.
+fn by_user(rules: &Rules, name: &str) -> Presented {
+    let principal = rules.user_roles.iter().find(|principal| &*principal.name == name);
+    Presented {
         credential: Credential::User(name.into()),
-        role: named.map_or(Role::Read, |named| named.role),
-        expires: named.and_then(|named| named.expires),
+        role: principal.map_or(Role::Read, |principal| principal.role),
+        expires: principal.and_then(|principal| principal.expires),
     }
 }
 
-/// What an `Authorization` header says.
+/// The content of an `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Authorization<'h> {
     Bearer(&'h [u8]),
     Basic { name: String, password: Vec<u8> },
 }
 
-/// Reads it; `None` is for what cannot be read.
+/// Parses the header. `None` if it is invalid.
 pub(super) fn read_authorization(header: &HeaderValue) -> Option<Authorization<'_>> {
     let header = header.as_bytes();
     let blank = header.iter().position(|byte| *byte == b' ')?;
@@ -222,8 +222,8 @@ pub(super) fn read_authorization(header: &HeaderValue) -> Option<Authorization<'
     Some(Authorization::Basic { name, password: password.get(1..)?.to_vec() })
 }
 
-/// Browsers say where a request comes from, and bring passwords and certificates along without
-/// being asked; whoever says nothing is no browser.
+/// Browsers send the origin of a request, and add passwords and certificates unasked. A client that
+/// sends no origin is no browser.
 fn is_from_another_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if matches!(text("sec-fetch-site"), Some("cross-site" | "same-site")) {

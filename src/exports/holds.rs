@@ -1,4 +1,4 @@
-//! What holds remedies back by somebody's word, on the page for people.
+//! The holds on the status page: pause, silences, approvals, breakers, reboots.
 
 use std::fmt::{self, Write as _};
 
@@ -8,13 +8,13 @@ use super::landing::Escaped;
 use crate::model::{RebootStatus, RuleSelector};
 use crate::policy::status::{GuardStatus, Status};
 
-/// Nothing where nothing is out of the ordinary.
+/// Writes nothing without a hold.
 pub(super) fn page(html: &mut String, status: &Status) -> fmt::Result {
     let guard = status.guard.as_ref();
     if let Some(pause) = &guard.pause {
         write!(
             html,
-            "<p class=firing>Paused by {}{}: nothing is done. {} <small>umawarden resume ends \
+            "<p class=firing>Paused by {}{}. {} <small>umawarden resume ends \
              it.</small></p>",
             Escaped(&pause.author),
             pause.since.map(|since| format!(" since {}", time(since))).unwrap_or_default(),
@@ -23,7 +23,7 @@ pub(super) fn page(html: &mut String, status: &Status) -> fmt::Result {
     }
     if !guard.is_restored {
         html.push_str(
-            "<p class=firing>What earlier runs did is not known, since the journal cannot be \
+            "<p class=firing>The actions of earlier runs are unknown, since the journal cannot be \
              read: nothing is done.</p>",
         );
     }
@@ -47,7 +47,7 @@ fn reboot(html: &mut String, status: &RebootStatus) -> fmt::Result {
     if status.is_given_up {
         write!(
             html,
-            "<p class=firing>{} reboots in a row did not help: no rule reboots any more. \
+            "<p class=firing>{} reboots in a row did not help: no rule reboots now. \
              <small>umawarden reboot --clear lets them.</small></p>",
             status.did_not_help,
         )?;
@@ -72,7 +72,7 @@ fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {
             Escaped(&asked.rule.to_string()),
             Escaped(&asked.action.to_string()),
             time(approval.lapses),
-            Escaped(approval.given_by.as_deref().unwrap_or("nobody yet")),
+            Escaped(approval.given_by.as_deref().unwrap_or("not yet")),
         )?;
     }
     html.push_str("</table>");

@@ -1,5 +1,5 @@
-//! The file that says who may act over the network (`--web.tokens.file`): bearer tokens, of which
-//! it has only the hashes, and which client certificates and users may do more than look.
+//! The tokens file (`--web.tokens.file`): hashes of bearer tokens, and the roles of client
+//! certificates and users beyond reading.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::Node;
 use crate::model::Role;
 
-/// More entries are nobody's; each is compared with what comes in.
+/// The most entries: each is compared with every request.
 const MOST_ENTRIES: usize = 256;
 const MOST_NAME_BYTES: usize = 64;
 const MOST_CERTIFICATE_NAME_BYTES: usize = 256;
@@ -27,7 +27,7 @@ const ADVICE: [Advice; 1] = [(
     "only its hash belongs here: write sha256: …, as umawarden token create prints it",
 )];
 
-/// Keys whose values are no secrets.
+/// Keys whose values are not secret.
 const SHOWN: [&str; 6] = ["name", "role", "token_file", "certificate", "user", "expires"];
 
 const ROLES: [(&str, Role); 3] = [
@@ -36,27 +36,27 @@ const ROLES: [(&str, Role); 3] = [
     (Role::Remedy.name(), Role::Remedy),
 ];
 
-/// One line of the file.
+/// One entry of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) who: Who,
-    /// Its token's name, the certificate's or the user's.
+    pub(super) subject: Subject,
+    /// The name of its token, certificate or user.
     pub(super) name: Arc<str>,
     pub(super) role: Role,
-    /// From then on it is good for nothing.
+    /// The end of its validity.
     pub(super) expires: Option<Timestamp>,
-    /// The place of its name.
-    pub(super) place: Range<usize>,
+    /// The position of its name.
+    pub(super) position: Range<usize>,
 }
 
-/// By what it is known.
+/// How it is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Who {
-    /// A token, by its SHA-256.
+pub(super) enum Subject {
+    /// A token with this SHA-256.
     Hash([u8; 32]),
-    /// A token that stands in a file, counted from this one's folder.
-    File { path: PathBuf, place: Range<usize> },
-    /// A client certificate, by one of its names.
+    /// A token in a file, relative to the folder of this one.
+    File { path: PathBuf, position: Range<usize> },
+    /// A client certificate with this name.
     Certificate,
     /// One of `basic_auth_users`.
     User,
@@ -66,7 +66,7 @@ fn is_shown(keys: &[&str]) -> bool {
     matches!(keys, [key] if SHOWN.contains(key))
 }
 
-/// Reads the file's text, and returns it together with the text that may be shown.
+/// Parses the file's text. Returns the entries and the text that may be shown.
 pub(super) fn parse(source: &SourceText) -> Result<(Vec<Entry>, SourceText), Mistakes> {
     let (root, shown) =
         secrecy::parse(source, is_shown).map_err(|mistake| Mistakes(vec![mistake]))?;
@@ -88,22 +88,23 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
     let mut known = BTreeSet::new();
     let mut hashes = BTreeSet::new();
     for entry in &entries {
-        let kind = match &entry.who {
-            Who::Hash(hash) => {
+        let kind = match &entry.subject {
+            Subject::Hash(hash) => {
                 if !hashes.insert(hash) {
-                    let message = format!("the token of {} is another one's, too", entry.name);
+                    let message =
+                        format!("the token of {} belongs to another entry, too", entry.name);
                     findings
-                        .add(entry.place.clone(), message)
-                        .hint("make it one of its own: umawarden token create");
+                        .add(entry.position.clone(), message)
+                        .hint("give it one of its own: umawarden token create");
                 }
                 "token"
             }
-            Who::File { .. } => "token",
-            Who::Certificate => "certificate",
-            Who::User => "user",
+            Subject::File { .. } => "token",
+            Subject::Certificate => "certificate",
+            Subject::User => "user",
         };
         if !known.insert((kind, &entry.name)) {
-            findings.add(entry.place.clone(), format!("{kind} {} stands twice", entry.name));
+            findings.add(entry.position.clone(), format!("{kind} {} is there twice", entry.name));
         }
     }
     Some(entries)
@@ -115,7 +116,7 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
         Some(node) => choice(node, "role", &ROLES, findings),
         None => {
             findings
-                .add(table.place(), "it does not say what its owner may do")
+                .add(table.place(), "the entry has no role")
                 .hint("write role: read, operate or remedy");
             None
         }
@@ -129,10 +130,10 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
         "name" => value(node, key, |text| plain_name(text).map(Arc::from), findings)?,
         _ => value(node, key, |text| foreign_name(text).map(Arc::from), findings)?,
     };
-    let who = match key {
+    let subject = match key {
         "name" => token(&table, findings)?,
-        "certificate" => Who::Certificate,
-        _ => Who::User,
+        "certificate" => Subject::Certificate,
+        _ => Subject::User,
     };
     if key != "name"
         && let Some(stray) = table.key("sha256").or_else(|| table.key("token_file"))
@@ -141,29 +142,29 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
         findings.add(stray.span.clone(), message).hint("a token has a name: write name: …");
         return None;
     }
-    Some(Entry { who, name, role: role?, expires, place: node.span.clone() })
+    Some(Entry { subject, name, role: role?, expires, position: node.span.clone() })
 }
 
-/// The one key that says whose entry it is.
+/// The one key that names its subject.
 fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static str, &'n Node)> {
     let given = ["name", "certificate", "user"];
     let mut given = given.into_iter().filter_map(|key| Some((key, table.get(key)?)));
     let Some(owner) = given.next() else {
         findings
-            .add(table.place(), "it does not say whose it is")
+            .add(table.place(), "the entry has no subject")
             .hint("write name and sha256 for a token, or certificate, or user");
         return None;
     };
     if let Some((key, node)) = given.next() {
         findings
-            .add(node.span.clone(), format!("it has a {} already, and {key} as well", owner.0))
-            .hint("write an entry for each");
+            .add(node.span.clone(), format!("the entry has {} and {key}", owner.0))
+            .hint("write one entry for each");
         return None;
     }
     Some(owner)
 }
 
-fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Who> {
+fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Subject> {
     match (table.get("sha256"), table.get("token_file")) {
         (Some(node), None) => {
             let hash = text(node, "sha256", findings).map(hash)?;
@@ -172,15 +173,15 @@ fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Who> {
                     .add(node.span.clone(), "sha256 is not the 64 hexadecimal digits of a hash")
                     .hint("umawarden token create prints a token and its hash");
             }
-            hash.map(Who::Hash)
+            hash.map(Subject::Hash)
         }
         (None, Some(node)) => {
             let path = text(node, "token_file", findings)?;
             if path.is_empty() || path.contains('\0') {
-                findings.add(node.span.clone(), "token_file: that is no path");
+                findings.add(node.span.clone(), "token_file: not a path");
                 return None;
             }
-            Some(Who::File { path: path.into(), place: node.span.clone() })
+            Some(Subject::File { path: path.into(), position: node.span.clone() })
         }
         (None, None) => {
             findings
@@ -189,13 +190,13 @@ fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Who> {
             None
         }
         (Some(_), Some(node)) => {
-            findings.add(node.span.clone(), "it has sha256, and token_file as well");
+            findings.add(node.span.clone(), "the entry has sha256 and token_file");
             None
         }
     }
 }
 
-/// The bytes of 64 hexadecimal digits.
+/// Decodes 64 hexadecimal digits.
 fn hash(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     let mut hash = [0; 32];
@@ -209,12 +210,12 @@ fn hash(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// A name that may stand in the journal, in the log and in an address.
+/// A name that is valid in the journal, in the log and in an address.
 pub(super) fn plain_name(text: &str) -> Result<&str, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
     if text.is_empty() || text.len() > MOST_NAME_BYTES || !text.chars().all(plain) {
         return Err(format!(
-            "it has 1 to {MOST_NAME_BYTES} letters, digits and any of -._@, and nothing else"
+            "it must have 1 to {MOST_NAME_BYTES} letters, digits and any of -._@, and nothing else"
         ));
     }
     Ok(text)
@@ -223,24 +224,24 @@ pub(super) fn plain_name(text: &str) -> Result<&str, String> {
 fn foreign_name(text: &str) -> Result<&str, String> {
     let is_too_long = text.len() > MOST_CERTIFICATE_NAME_BYTES;
     if text.is_empty() || is_too_long || text.contains(char::is_control) {
-        return Err(format!("it has 1 to {MOST_CERTIFICATE_NAME_BYTES} characters"));
+        return Err(format!("it must have 1 to {MOST_CERTIFICATE_NAME_BYTES} characters"));
     }
     Ok(text)
 }
 
 fn instant(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|_| {
-        format!("\"{text}\" is no time as RFC 3339 has it: write it like 2027-01-01T00:00:00Z")
+        format!("\"{text}\" is not an RFC 3339 time: write it like 2027-01-01T00:00:00Z")
     })
 }
 
-/// Whether every user that is named there is one.
+/// Checks that every named user exists.
 pub(super) fn check_users<'u>(
     entries: &[Entry],
     users: impl Iterator<Item = &'u str> + Clone,
     findings: &mut Findings<'_>,
 ) {
-    for entry in entries.iter().filter(|entry| entry.who == Who::User) {
+    for entry in entries.iter().filter(|entry| entry.subject == Subject::User) {
         if users.clone().any(|user| user == &*entry.name) {
             continue;
         }
@@ -248,6 +249,6 @@ pub(super) fn check_users<'u>(
         let hint = hint.unwrap_or_else(|| {
             "name one of basic_auth_users in the file of --web.config.file".to_owned()
         });
-        findings.add(entry.place.clone(), format!("there is no user {}", entry.name)).hint(hint);
+        findings.add(entry.position.clone(), format!("there is no user {}", entry.name)).hint(hint);
     }
 }

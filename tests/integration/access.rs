@@ -1,4 +1,4 @@
-//! The door from outside: who comes in over the network, who does not, and that then nothing
+//! Access control from outside: who is admitted over the network, who is not, and that then nothing
 //! happens.
 
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
@@ -21,7 +21,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use umawarden::door::{Door, DoorFiles, NewToken, create_token};
+use umawarden::access::{AccessControl, AccessFiles, NewToken, create_token};
 use umawarden::exports::{Limits, access_table};
 use umawarden::model::{Credential, Moment, OrderedBy, Role};
 
@@ -40,7 +40,7 @@ fn clock() -> Moment {
     Moment { uptime: Duration::from_secs(100), utc: Timestamp::now() }
 }
 
-/// The files of a door, beside the certificates.
+/// The files of access control, in the folder of the certificates.
 pub struct Files {
     pub folder: tempfile::TempDir,
 }
@@ -68,9 +68,13 @@ impl Files {
         fs::rename(new, self.path(name)).unwrap();
     }
 
-    fn open(&self) -> Door {
+    fn open(&self) -> AccessControl {
         let web_config = Some(self.path("web.yml"));
-        Door::open(DoorFiles { web_config, tokens: Some(self.path("tokens.yml")) }, clock).unwrap()
+        AccessControl::open(
+            AccessFiles { web_config, tokens: Some(self.path("tokens.yml")) },
+            clock,
+        )
+        .unwrap()
     }
 
     fn serve(&self) -> Server {
@@ -365,7 +369,7 @@ fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_mor
     wait_until("read again", || {
         let metrics = server.order("GET", "/api/v1/status", "");
         assert_eq!(metrics.status, 200);
-        !server.door.still_greets(1)
+        !server.access.is_current(1)
     });
     assert_eq!(told().status, 200);
     stream.write_all(order.as_bytes()).unwrap();
@@ -426,7 +430,7 @@ fn files_are_read_again_and_broken_ones_leave_the_door_as_it_was() {
     files.write("tokens.yml", &first.entry());
     wait_until("good again", || failure().is_none());
     assert_eq!((status(&first), status(&second)), (200, 401));
-    // A door without users is open to readers.
+    // Access control without users is open to readers.
     files.write("web.yml", TLS);
     wait_until("TLS", || {
         ask_tls(server.address, None, "GET", "/metrics", &[]).is_some_and(|one| one.status == 200)

@@ -1,4 +1,4 @@
-//! What strangers try at the door: requests written oddly, connections that never get on, files
+//! Attacks on access control: requests written oddly, connections that never get on, files
 //! that become something else.
 
 use std::io::{Read as _, Write as _};
@@ -18,8 +18,8 @@ fn statuses(answers: &[u8]) -> Vec<u16> {
     text.split("HTTP/1.1 ").skip(1).filter_map(of).collect()
 }
 
-/// A door that takes a token, and one that has users beside it.
-fn doors() -> (NewToken, [Files; 2]) {
+/// Access control that takes a token, and one that has users beside it.
+fn fixtures() -> (NewToken, [Files; 2]) {
     let ops = token("ops", Role::Remedy);
     let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
     let files = ["", &users].map(|web| Files::new(web, &ops.entry()));
@@ -28,7 +28,7 @@ fn doors() -> (NewToken, [Files; 2]) {
 
 #[test]
 fn no_way_to_write_a_path_gets_past_its_role() {
-    let (_, both) = doors();
+    let (_, both) = fixtures();
     for files in both {
         let mut server = files.serve();
         for target in [
@@ -86,7 +86,7 @@ fn no_way_to_write_a_path_gets_past_its_role() {
 
 #[test]
 fn each_request_of_a_connection_is_judged_by_itself() {
-    let (ops, [files, _]) = doors();
+    let (ops, [files, _]) = fixtures();
     let mut server = files.serve();
     let (header, get) = (bearer(&ops), "GET /-/healthy HTTP/1.1\r\nHost: x\r\n");
     let pause = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\n";
@@ -112,7 +112,7 @@ fn each_request_of_a_connection_is_judged_by_itself() {
 /// Of two lengths none is believed so far that what one of them hides is served to somebody.
 #[test]
 fn a_body_of_two_lengths_smuggles_nothing() {
-    let (ops, [files, _]) = doors();
+    let (ops, [files, _]) = fixtures();
     let mut server = files.serve();
     // Orders without a body are orders; here they are refused.
     let (_, nobodys) = tokio::sync::mpsc::channel(1);
@@ -154,7 +154,7 @@ fn a_body_of_two_lengths_smuggles_nothing() {
 
 #[test]
 fn one_credential_is_shown_and_it_is_the_right_one_to_the_last_byte() {
-    let (ops, [_, files]) = doors();
+    let (ops, [_, files]) = fixtures();
     let mut server = files.serve();
     let good = bearer(&ops);
     let token = &ops.token;
@@ -248,36 +248,36 @@ fn connections_that_end_in_the_middle_of_their_handshake_leave_nothing_behind() 
 fn files_that_become_something_else_are_told_and_change_nothing() {
     let ops = token("ops", Role::Operate);
     let files = Files::new("", &ops.entry());
-    let door = files.open();
-    door.look();
-    assert!(door.failure().is_none());
+    let access = files.open();
+    access.reload();
+    assert!(access.failure().is_none());
     for name in ["tokens.yml", "web.yml"] {
         let path = files.path(name);
         let kept = fs::read_to_string(&path).unwrap();
         let made: [(&str, &dyn Fn()); 5] = [
-            ("it is no file", &|| fs::create_dir(&path).unwrap()),
-            ("it is no file", &|| {
+            ("not a regular file", &|| fs::create_dir(&path).unwrap()),
+            ("not a regular file", &|| {
                 assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
             }),
-            ("it is no file", &|| symlink("/dev/zero", &path).unwrap()),
+            ("not a regular file", &|| symlink("/dev/zero", &path).unwrap()),
             ("symbolic links", &|| symlink(&path, &path).unwrap()),
             ("there is no such file", &|| symlink("nowhere", &path).unwrap()),
         ];
         for (why, make) in made {
-            let number = door.greeting().number;
+            let number = access.handshake().generation;
             fs::remove_file(&path).unwrap();
             make();
-            door.look();
-            let failure = door.failure().unwrap_or_else(|| panic!("{name}: {why}")).why.clone();
+            access.reload();
+            let failure = access.failure().unwrap_or_else(|| panic!("{name}: {why}")).why.clone();
             assert!(failure.contains(why) && failure.contains(name), "{name}: {failure}");
-            assert!(door.still_greets(number), "{name}: {why}");
+            assert!(access.is_current(number), "{name}: {why}");
             match path.symlink_metadata().unwrap().is_dir() {
                 true => fs::remove_dir(&path).unwrap(),
                 false => fs::remove_file(&path).unwrap(),
             }
             files.write(name, &kept);
-            door.look();
-            assert!(door.failure().is_none(), "{:?}", door.failure());
+            access.reload();
+            assert!(access.failure().is_none(), "{:?}", access.failure());
         }
     }
 }
@@ -313,8 +313,10 @@ fn an_empty_tokens_file_lets_nobody_act() {
         let files = Files::new("", text);
         let web_config = Some(files.path("web.yml"));
         let tokens = Some(files.path("tokens.yml"));
-        let Ok(door) = Door::open(DoorFiles { web_config, tokens }, clock) else { continue };
-        let mut server = start_behind(door, Limits::default(), no_queries());
+        let Ok(access) = AccessControl::open(AccessFiles { web_config, tokens }, clock) else {
+            continue;
+        };
+        let mut server = start_behind(access, Limits::default(), no_queries());
         for header in ["X-Nothing: x", "Authorization: Bearer ", "Authorization: Bearer x", ALICE] {
             let status = server.ask("POST", "/api/v1/pause", &[header]).status;
             assert!(matches!(status, 401 | 403), "{text:?} {header}: {status}");
@@ -339,13 +341,13 @@ fn a_clock_that_is_set_ends_what_has_expired_and_no_limit() {
     let expires: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
     let dated = create_token("dated", Role::Operate, Some(expires)).unwrap();
     let files = Files::new("rate_limit: {interval: 1h, burst: 4}\n", &dated.entry());
-    let paths = DoorFiles {
+    let paths = AccessFiles {
         web_config: Some(files.path("web.yml")),
         tokens: Some(files.path("tokens.yml")),
     };
     WALL_CLOCK.store(expires.as_second() - 1, Ordering::Relaxed);
-    let door = Door::open(paths, wall_clock).unwrap();
-    let server = start_behind(door, Limits::default(), no_queries());
+    let access = AccessControl::open(paths, wall_clock).unwrap();
+    let server = start_behind(access, Limits::default(), no_queries());
     let header = bearer(&dated);
     let status = |seconds: i64| {
         WALL_CLOCK.store(expires.as_second() + seconds, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The files that the door is made of: read whole and bounded, and watched for change.
+//! The files of access control: read whole, with a size limit, and checked for changes.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Larger files are neither configuration nor certificates.
+/// The largest file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Which state a file was in: another one is another content.
+/// The state of a file. Another state means another content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     device: u64,
@@ -31,17 +31,17 @@ impl Fingerprint {
         }
     }
 
-    /// `None` where there is no file that could be looked at.
+    /// `None` if the file cannot be inspected.
     fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().as_ref().map(Self::new)
     }
 }
 
-/// The files that were read, as they were.
+/// The files that were read, with their state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files(Vec<(PathBuf, Option<Fingerprint>)>);
 
-/// A file's content, and who else may read or write it.
+/// A file's content, owner and mode.
 pub(super) struct Opened {
     pub(super) bytes: Vec<u8>,
     permissions: u32,
@@ -49,9 +49,9 @@ pub(super) struct Opened {
 }
 
 impl Files {
-    /// Reads a file; an error says what is wrong with it, without its name.
+    /// Reads a file. The error does not name the file.
     pub(super) fn read(&mut self, path: &Path) -> Result<Opened, String> {
-        // As it was before: what is written meanwhile shows as a change.
+        // The state before reading: a write meanwhile shows as a change.
         self.0.push((path.to_owned(), Fingerprint::of(path)));
         read(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -62,37 +62,37 @@ impl Files {
         })
     }
 
-    /// Whether any of them is another one by now.
+    /// Whether any file has changed.
     pub(super) fn have_changed(&self) -> bool {
         self.0.iter().any(|(path, known)| Fingerprint::of(path) != *known)
     }
 }
 
 fn read(path: &Path) -> io::Result<Opened> {
-    // A pipe in its place must not hold anybody up.
+    // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+        return Err(io::Error::other("larger than 1 MiB"));
     }
     Ok(Opened { bytes, permissions: found.mode() & 0o7777, owner: found.uid() })
 }
 
 impl Opened {
-    /// Whether nobody but its owner, who is this user or root, can put anything into it.
+    /// Checks that only its owner can write it, who is this user or root.
     ///
     /// # Errors
-    /// Says who can, and what to do.
+    /// Subject else can write it, and what to do.
     pub(super) fn only_owner_writes(&self, path: &Path) -> Result<(), String> {
         if self.permissions & 0o022 != 0 {
             return Err(format!(
-                "others than its owner may write it (mode {:04o}), and so let themselves in: \
+                "others than its owner can write it (mode {:04o}), and grant themselves access: \
                  chmod go-w {}",
                 self.permissions,
                 path.display()
@@ -101,7 +101,7 @@ impl Opened {
         let own = rustix::process::geteuid().as_raw();
         if self.owner != 0 && self.owner != own {
             return Err(format!(
-                "it belongs to another user (uid {}), who can let themselves in: chown {own} {}",
+                "it belongs to another user (uid {}), who can grant themselves access: chown {own} {}",
                 self.owner,
                 path.display()
             ));
@@ -109,32 +109,32 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether not everybody on this machine can put anything into it.
+    /// Checks that it is not world-writable.
     ///
     /// # Errors
-    /// Says so, and what to do.
+    /// The mode, and what to do.
     pub(super) fn not_everybody_writes(&self, path: &Path) -> Result<(), String> {
         if self.permissions & 0o002 == 0 {
             return Ok(());
         }
         Err(format!(
-            "everybody on this machine may write it (mode {:04o}), and so let themselves in: \
+            "it is world-writable (mode {:04o}), so that any user can grant themselves access: \
              chmod o-w {}",
             self.permissions,
             path.display()
         ))
     }
 
-    /// Whether it is no secret to everybody on this machine that is in it.
+    /// Checks that it is not world-readable.
     ///
     /// # Errors
-    /// Says so, and what to do.
+    /// The mode, and what to do.
     pub(super) fn not_everybody_reads(&self, path: &Path) -> Result<(), String> {
         if self.permissions & 0o004 == 0 {
             return Ok(());
         }
         Err(format!(
-            "everybody on this machine may read it (mode {:04o}): chmod o-rwx {}",
+            "it is world-readable (mode {:04o}): chmod o-rwx {}",
             self.permissions,
             path.display()
         ))
