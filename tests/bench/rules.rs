@@ -1,4 +1,4 @@
-//! Evaluating two hundred rules.
+//! Evaluating two hundred rules, and the shipped ones.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
+use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{DecisionId, Mode, Moment, Observation};
 use umawarden::policy::Policy;
 use umawarden::sources::memory::MemorySource;
@@ -36,7 +37,12 @@ fn rule_file() -> String {
 
 /// The policy alone, on the real readings of this machine, 100 ms apart on a clock of its own.
 pub fn measure() {
-    let rules = parse_rules(&[SourceText::new("bench.yaml", rule_file())], INTERVAL).unwrap();
+    measure_step("200 rules", &[SourceText::new("bench.yaml", rule_file())]);
+    measure_step("shipped rules", &shipped_rules());
+}
+
+fn measure_step(what: &str, files: &[SourceText]) {
+    let rules = parse_rules(files, INTERVAL).unwrap();
     let mut memory = MemorySource::open(Path::new("/proc"), Path::new("/sys"));
     let began = Instant::now();
     let clock = move || began.elapsed();
@@ -54,5 +60,5 @@ pub fn measure() {
             milliseconds.push((processor_time() - began).as_secs_f64() * 1000.0);
         }
     }
-    row("200 rules, one step, processor time", "ms", milliseconds);
+    row(&format!("{what}, one step, processor time"), "ms", milliseconds);
 }
