@@ -1,18 +1,16 @@
-//! One file per thing done, and who does it.
+//! One file per action, and one executor per lane of the worker.
 //!
 //! To add an action: a variant of [`crate::model::Action`], a file here that performs it, an arm in
-//! [`Live`], and a test against a real or a fixture directory. What changes the machine for a while
-//! goes through [`TemporarySettings`] instead, which puts it back.
+//! the executor of its lane (most often [`MemoryExecutor`]), and a test against a real or a fixture
+//! directory. A temporary change goes through [`TemporarySettings`], which undoes it.
 
 mod cgroup;
 mod compact_memory;
 mod drop_caches;
-mod dry_run;
 mod empty;
 mod evict;
-mod live;
+mod memory;
 mod notify;
-mod ready;
 mod reboot;
 mod reclaim;
 mod room;
@@ -22,39 +20,96 @@ mod sysctl;
 mod temporary;
 mod worker;
 
-pub use dry_run::DryRun;
 pub use empty::{CacheEmptier, EmptyingTally};
 pub use evict::{EvictTally, Evictor, Mounts};
-pub use live::{Acting, Live};
-pub use ready::Ready;
-pub use reboot::Rebooter;
+pub use memory::{MemoryExecutor, MemorySetup};
+pub use notify::notify;
+pub use reboot::RebootExecutor;
 pub use room::RoomMaker;
+pub use start::StartExecutor;
+pub use stop::StopExecutor;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
-pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
+pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, LaneSetup, WorkerSetup};
 
-use crate::model::{Decision, OutcomeResult};
+use std::ops::Deref;
 
-/// Performs what has been decided, and chooses nothing.
+use crate::model::{Decision, Mode, OutcomeResult, Verdict};
+
+/// A decision to act, in enforce mode. Executors take nothing else, so the mode is asked here only.
+#[derive(Clone, Debug)]
+pub struct Act(Decision);
+
+impl Act {
+    /// The decision as an act.
+    ///
+    /// # Errors
+    /// Gives the decision back if it is one of observe mode, or one to hold.
+    pub fn of(decision: Decision) -> Result<Self, Box<Decision>> {
+        if decision.mode == Mode::Enforce && decision.verdict == Verdict::Act {
+            Ok(Self(decision))
+        } else {
+            Err(Box::new(decision))
+        }
+    }
+}
+
+impl Deref for Act {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+/// The result of an act, and its measured effect in words, if it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Performed {
+    /// How it ended.
+    pub result: OutcomeResult,
+    /// Its effect, for the journal.
+    pub effect: Option<String>,
+}
+
+impl From<OutcomeResult> for Performed {
+    fn from(result: OutcomeResult) -> Self {
+        Self { result, effect: None }
+    }
+}
+
+impl<E: ToString> From<Result<(), E>> for Performed {
+    fn from(done: Result<(), E>) -> Self {
+        match done {
+            Ok(()) => OutcomeResult::Done.into(),
+            Err(error) => OutcomeResult::Failed(error.to_string()).into(),
+        }
+    }
+}
+
+impl Performed {
+    /// An action of another lane: a bug of the caller.
+    fn of_another_lane(act: &Act) -> Self {
+        let action = act.action.name();
+        OutcomeResult::NotDone(format!("{action} belongs to another lane: please report this"))
+            .into()
+    }
+}
+
+/// Performs the acts of one lane, and decides nothing.
 pub trait Executor {
-    /// Performs one decision. May block for as long as the kernel likes.
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult;
+    /// Performs one act. May block for as long as the kernel does.
+    fn execute(&mut self, act: &Act) -> Performed;
 
-    /// Does what comes before the first decision: puts back what an earlier process has left.
+    /// Called before the first act: undoes what an earlier process has left.
     fn begin(&mut self) {}
 
-    /// What else is to be told of the decision that was just performed; once.
-    fn effect(&mut self) -> Option<String> {
-        None
-    }
-
-    /// Whether something is left that cannot wait for the next decision.
+    /// Whether something is left that cannot wait for the next act.
     fn is_unfinished(&self) -> bool {
         false
     }
 
-    /// Tries that once more.
+    /// Tries once more what is left.
     fn tend(&mut self) {}
 
-    /// Does what comes after the last decision: puts back what was changed for a while.
+    /// Called after the last act: undoes temporary changes.
     fn end(&mut self) {}
 }

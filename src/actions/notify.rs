@@ -8,7 +8,7 @@ use crate::model::Decision;
 const MESSAGE_CHARS: usize = 2048;
 
 /// Logs the message as a warning.
-pub(super) fn perform(decision: &Decision, message: &str) {
+pub fn notify(decision: &Decision, message: &str) {
     tracing::warn!(
         rule = %printable(&decision.rule.to_string()),
         decision = decision.id.0,

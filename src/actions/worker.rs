@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{DryRun, Executor};
-use crate::model::{Decision, Lane, Mode, Moment, Outcome, OutcomeResult, Verdict};
+use super::{Act, Executor, Performed};
+use crate::model::{Decision, Lane, Moment, Outcome, OutcomeResult, Pause};
 
 /// Decisions that may wait behind the one under way.
 const QUEUE: usize = 8;
@@ -48,26 +48,30 @@ pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
 /// yet.
 pub type Intent = Box<dyn Fn(&Decision) -> Result<(), String> + Send>;
 
+/// Why nothing may be done at this moment, if somebody has paused umawarden.
+pub type PauseCheck = Box<dyn Fn() -> Option<Pause> + Send>;
+
+/// What a lane needs: who acts, and what comes before each of its acts.
+pub struct LaneSetup {
+    /// Performs the acts.
+    pub executor: Box<dyn Executor + Send>,
+    /// Writes the intent. If it fails, nothing is done, except in the brake's lane: there it must
+    /// return within milliseconds, and a failure is only recorded.
+    pub intent: Intent,
+    /// Called right before each act. Temporary changes are undone all the same.
+    pub pause: PauseCheck,
+}
+
 /// What a worker needs from the daemon.
 pub struct WorkerSetup {
-    /// Who acts, in enforce mode.
-    pub executor: Box<dyn Executor + Send>,
-    /// Asked before each act. If it fails, nothing is done.
-    pub intent: Intent,
-    /// Who stops engines, in enforce mode, whatever the first one does.
-    pub brake: Box<dyn Executor + Send>,
-    /// Asked before the brake acts, and bound to return within milliseconds. If it fails, that is
-    /// told, and nothing else.
-    pub brake_intent: Intent,
-    /// Who reboots, in enforce mode, whatever the others do. Its intents are awaited as those of
-    /// the first one.
-    pub rebooter: Box<dyn Executor + Send>,
-    /// Asked before each of its acts. If it fails, nothing is done.
-    pub reboot_intent: Intent,
-    /// Who has supervisors start something, in enforce mode. Supervisors may not answer.
-    pub starter: Box<dyn Executor + Send>,
-    /// Asked before each start. If it fails, nothing is started.
-    pub start_intent: Intent,
+    /// [`Lane::Ordinary`].
+    pub ordinary: LaneSetup,
+    /// [`Lane::Brake`].
+    pub brake: LaneSetup,
+    /// [`Lane::Start`].
+    pub start: LaneSetup,
+    /// [`Lane::Reboot`].
+    pub reboot: LaneSetup,
     /// Where outcomes go.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
@@ -76,8 +80,8 @@ pub struct WorkerSetup {
     pub clock: fn() -> Moment,
     /// How long an action, its intent included, may take before it is given up.
     pub time_limit: Duration,
-    /// From then on no engine is paused any more. Tells whether one is: a shutdown waits until it
-    /// goes on.
+    /// From then on no engine is paused any more. Returns whether one is: a shutdown waits until
+    /// it goes on.
     pub end_pauses: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -97,7 +101,7 @@ pub struct Busy;
 pub struct ActionWorker {
     ordinary: Crew,
     brake: Crew,
-    starter: Crew,
+    start: Crew,
     reboot: Mutex<SpareCrew>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
@@ -115,7 +119,7 @@ impl fmt::Debug for EndPauses {
 /// A crew whose threads are started when it is first wanted: on most machines never.
 enum SpareCrew {
     /// Nothing was to be done yet.
-    Unused(Box<(Box<dyn Executor + Send>, Writing, Common)>),
+    Unused(Box<(LaneSetup, Common)>),
     /// It runs.
     Running(Crew),
     /// Its threads could not be started.
@@ -129,18 +133,18 @@ impl fmt::Debug for SpareCrew {
 }
 
 impl SpareCrew {
-    fn submit(&mut self, decision: Decision) -> Result<(), Busy> {
+    fn submit(&mut self, act: Act) -> Result<(), Busy> {
         if let Self::Unused(_) = self
             && let Self::Unused(parts) = std::mem::replace(self, Self::Lost)
         {
-            let (executor, writing, common) = *parts;
-            match Crew::start(["reboot", "reboot-watch"], executor, writing, common) {
+            let (setup, common) = *parts;
+            match Crew::start(Lane::Reboot, setup, common) {
                 Ok(crew) => *self = Self::Running(crew),
                 Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
             }
         }
         match self {
-            Self::Running(crew) => crew.submit(decision),
+            Self::Running(crew) => crew.submit(act),
             Self::Unused(_) | Self::Lost => Err(Busy),
         }
     }
@@ -170,17 +174,15 @@ struct Load {
 
 #[derive(Debug)]
 enum Message {
-    Decision(Decision),
-    Performed(Performed),
+    Act(Act),
+    Performed(Report),
     Shutdown,
 }
 
 /// What became of a decision.
 #[derive(Debug)]
-struct Performed {
-    result: OutcomeResult,
-    /// What else is to be told of it.
-    effect: Option<String>,
+struct Report {
+    performed: Performed,
     ended: Moment,
     took: Duration,
 }
@@ -197,35 +199,28 @@ struct Common {
 impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
-        let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
-        let WorkerSetup { rebooter, reboot_intent, .. } = setup;
-        let WorkerSetup { starter, start_intent, .. } = setup;
+        let WorkerSetup { ordinary, brake, start, reboot, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
-        let ordinary = Writing { intent, is_awaited: true };
-        let hurried = Writing { intent: brake_intent, is_awaited: false };
-        let patient = Writing { intent: start_intent, is_awaited: true };
-        let last = Writing { intent: reboot_intent, is_awaited: true };
         Ok(Self {
-            ordinary: Crew::start(["act", "act-watch"], executor, ordinary, common.clone())?,
-            brake: Crew::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
-            starter: Crew::start(["start", "start-watch"], starter, patient, common.clone())?,
-            reboot: Mutex::new(SpareCrew::Unused(Box::new((rebooter, last, common)))),
+            ordinary: Crew::start(Lane::Ordinary, ordinary, common.clone())?,
+            brake: Crew::start(Lane::Brake, brake, common.clone())?,
+            start: Crew::start(Lane::Start, start, common.clone())?,
+            reboot: Mutex::new(SpareCrew::Unused(Box::new((reboot, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
         })
     }
 
-    /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
-    /// that is Skipped, at once.
-    pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
-        let crew = match decision.action.lane() {
+    /// Queues an act in its lane. Each queued act gets exactly one outcome.
+    pub fn submit(&self, act: Act) -> Result<(), Busy> {
+        let crew = match act.action.lane() {
             Lane::Ordinary => &self.ordinary,
             Lane::Brake => &self.brake,
-            Lane::Start => &self.starter,
-            Lane::Reboot => return self.reboot_crew().submit(decision),
+            Lane::Start => &self.start,
+            Lane::Reboot => return self.reboot_crew().submit(act),
         };
-        crew.submit(decision)
+        crew.submit(act)
     }
 
     fn reboot_crew(&self) -> MutexGuard<'_, SpareCrew> {
@@ -240,7 +235,7 @@ impl ActionWorker {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
         let reboot = self.reboot_crew();
-        let all = [Some(&self.ordinary), Some(&self.brake), Some(&self.starter), reboot.running()];
+        let all = [Some(&self.ordinary), Some(&self.brake), Some(&self.start), reboot.running()];
         let crews = all.map(|crew| crew.map(|crew| (crew, crew.leave())));
         for (crew, _) in crews.iter().flatten().filter(|(_, is_there)| *is_there) {
             let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
@@ -258,7 +253,7 @@ impl ActionWorker {
 
 impl Drop for ActionWorker {
     fn drop(&mut self) {
-        for crew in [&self.ordinary, &self.brake, &self.starter] {
+        for crew in [&self.ordinary, &self.brake, &self.start] {
             crew.leave();
         }
         self.reboot_crew().running().map(Crew::leave);
@@ -266,12 +261,7 @@ impl Drop for ActionWorker {
 }
 
 impl Crew {
-    fn start(
-        names: [&str; 2],
-        executor: Box<dyn Executor + Send>,
-        writing: Writing,
-        common: Common,
-    ) -> std::io::Result<Self> {
+    fn start(lane: Lane, setup: LaneSetup, common: Common) -> std::io::Result<Self> {
         let (inbox, messages) = channel();
         let (orders, ordered) = sync_channel(1);
         let (goodbye, ended) = sync_channel(1);
@@ -279,13 +269,14 @@ impl Crew {
         let load = Arc::new(Load::default());
         let stage = Arc::new(AtomicU8::new(IDLE));
         let performer = Performer {
-            executor,
-            writing,
+            setup,
+            // The brake saves the machine from a disk that does not answer, too.
+            is_intent_awaited: lane != Lane::Brake,
             clock: common.clock,
             stage: Arc::clone(&stage),
             reports: inbox.clone(),
         };
-        let [act, watch] = names.map(str::to_owned);
+        let [act, watch] = thread_names(lane).map(str::to_owned);
         thread::Builder::new().name(act).spawn(move || {
             performer.run(&ordered);
             // Whoever waits for this may have gone.
@@ -308,17 +299,15 @@ impl Crew {
         Ok(Self { inbox, load, ended, undone })
     }
 
-    fn submit(&self, decision: Decision) -> Result<(), Busy> {
-        if acts(&decision) {
-            if self.load.hanging.load(Ordering::Acquire) {
-                return Err(Busy);
-            }
-            if self.load.waiting.fetch_add(1, Ordering::AcqRel) >= QUEUE {
-                self.load.waiting.fetch_sub(1, Ordering::AcqRel);
-                return Err(Busy);
-            }
+    fn submit(&self, act: Act) -> Result<(), Busy> {
+        if self.load.hanging.load(Ordering::Acquire) {
+            return Err(Busy);
         }
-        self.inbox.send(Message::Decision(decision)).map_err(|_| Busy)
+        if self.load.waiting.fetch_add(1, Ordering::AcqRel) >= QUEUE {
+            self.load.waiting.fetch_sub(1, Ordering::AcqRel);
+            return Err(Busy);
+        }
+        self.inbox.send(Message::Act(act)).map_err(|_| Busy)
     }
 
     /// Has it end; returns whether it was there.
@@ -327,8 +316,13 @@ impl Crew {
     }
 }
 
-fn acts(decision: &Decision) -> bool {
-    decision.mode == Mode::Enforce && decision.verdict == Verdict::Act
+fn thread_names(lane: Lane) -> [&'static str; 2] {
+    match lane {
+        Lane::Ordinary => ["act", "act-watch"],
+        Lane::Brake => ["brake", "brake-watch"],
+        Lane::Start => ["start", "start-watch"],
+        Lane::Reboot => ["reboot", "reboot-watch"],
+    }
 }
 
 /// How far the performer has come with a decision; who moves it first, wins.
@@ -340,55 +334,49 @@ const CALLED_OFF: u8 = 2;
 /// Acting: it can no longer be called off.
 const ACTING: u8 = 3;
 
-/// How intents are written.
-struct Writing {
-    intent: Intent,
-    /// Nothing is done before it is written.
-    is_awaited: bool,
-}
-
 struct Performer {
-    executor: Box<dyn Executor + Send>,
-    writing: Writing,
+    setup: LaneSetup,
+    /// Nothing is done before its intent is written.
+    is_intent_awaited: bool,
     clock: fn() -> Moment,
     stage: Arc<AtomicU8>,
     reports: Sender<Message>,
 }
 
 impl Performer {
-    fn run(mut self, orders: &Receiver<Decision>) {
+    fn run(mut self, orders: &Receiver<Act>) {
         self.guarded(|executor| executor.begin());
         self.perform_all(orders);
         self.guarded(|executor| executor.end());
     }
 
     fn guarded(&mut self, work: impl FnOnce(&mut (dyn Executor + Send))) {
-        let done = catch_unwind(AssertUnwindSafe(|| work(&mut *self.executor)));
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut *self.setup.executor)));
         if let Err(panic) = done {
             tracing::error!("{}", describe_panic(&*panic));
         }
     }
 
-    fn perform_all(&mut self, orders: &Receiver<Decision>) {
-        while let Some(decision) = self.next(orders) {
+    fn perform_all(&mut self, orders: &Receiver<Act>) {
+        while let Some(act) = self.next(orders) {
             let began = (self.clock)();
             // A panic is a bug of ours; it must not leave the loop waiting for an outcome.
-            let (result, effect) = catch_unwind(AssertUnwindSafe(|| self.perform(&decision)))
-                .unwrap_or_else(|panic| (OutcomeResult::Failed(describe_panic(&*panic)), None));
+            let performed = catch_unwind(AssertUnwindSafe(|| self.perform(&act)))
+                .unwrap_or_else(|panic| OutcomeResult::Failed(describe_panic(&*panic)).into());
             let ended = (self.clock)();
             let took = ended.uptime.saturating_sub(began.uptime);
-            let performed = Performed { result, effect, ended, took };
-            if self.reports.send(Message::Performed(performed)).is_err() {
+            let report = Report { performed, ended, took };
+            if self.reports.send(Message::Performed(report)).is_err() {
                 return;
             }
         }
     }
 
-    /// Waits for the next decision, and tends meanwhile what is left of earlier ones.
-    fn next(&mut self, orders: &Receiver<Decision>) -> Option<Decision> {
-        while self.executor.is_unfinished() {
+    /// Waits for the next act, and tends meanwhile what is left of earlier ones.
+    fn next(&mut self, orders: &Receiver<Act>) -> Option<Act> {
+        while self.setup.executor.is_unfinished() {
             match orders.recv_timeout(TENDED_EVERY) {
-                Ok(decision) => return Some(decision),
+                Ok(act) => return Some(act),
                 Err(RecvTimeoutError::Timeout) => self.guarded(|executor| executor.tend()),
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
@@ -396,28 +384,30 @@ impl Performer {
         orders.recv().ok()
     }
 
-    /// Carries it out; returns what else is to be told of it, too.
-    fn perform(&mut self, decision: &Decision) -> (OutcomeResult, Option<String>) {
-        let Writing { intent, is_awaited } = &self.writing;
-        let unwritten = intent(decision).err();
-        // What was changed is put back whether or not it can be written down.
+    fn perform(&mut self, act: &Act) -> Performed {
+        let is_undo = act.action.is_undo();
+        let unwritten = (self.setup.intent)(act).err();
+        // A temporary change is undone whether or not that can be recorded.
         if let Some(error) = &unwritten
-            && *is_awaited
-            && !decision.action.is_undo()
+            && self.is_intent_awaited
+            && !is_undo
         {
             let why = format!("intent could not be written: {error}");
-            return (OutcomeResult::NotDone(why), None);
+            return OutcomeResult::NotDone(why).into();
         }
-        let late = unwritten.filter(|_| !*is_awaited);
+        let stage = &self.stage;
+        if stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return OutcomeResult::NotDone("called off".into()).into();
+        }
+        let late = unwritten.filter(|_| !self.is_intent_awaited);
         let late = late.map(|error| format!("its intent was not on disk when it began: {error}"));
-        match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                let result = self.executor.execute(decision);
-                let effect = self.executor.effect();
-                (result, late.or(effect))
+        let Performed { result, effect } = match (self.setup.pause)() {
+            Some(pause) if !is_undo => {
+                OutcomeResult::NotDone(format!("paused by {}", pause.author)).into()
             }
-            Err(_) => (OutcomeResult::NotDone("called off".into()), None),
-        }
+            _ => self.setup.executor.execute(act),
+        };
+        Performed { result, effect: late.or(effect) }
     }
 }
 
@@ -428,18 +418,18 @@ fn describe_panic(panic: &(dyn Any + Send)) -> String {
 }
 
 struct Supervisor {
-    orders: SyncSender<Decision>,
+    orders: SyncSender<Act>,
     common: Common,
     stage: Arc<AtomicU8>,
     load: Arc<Load>,
-    queue: VecDeque<Decision>,
+    queue: VecDeque<Act>,
     running: Option<Running>,
     leaving: bool,
 }
 
 /// What the performer is busy with.
 struct Running {
-    decision: Decision,
+    act: Act,
     began: Duration,
     gives_up: Duration,
     /// Given up: its outcome has been sent.
@@ -461,8 +451,8 @@ impl Supervisor {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match received {
-                Ok(Message::Decision(decision)) => self.accept(decision),
-                Ok(Message::Performed(performed)) => self.performed(performed),
+                Ok(Message::Act(act)) => self.accept(act),
+                Ok(Message::Performed(report)) => self.performed(report),
                 Ok(Message::Shutdown) => self.leave(),
                 Err(RecvTimeoutError::Timeout) => self.give_up(),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -474,46 +464,43 @@ impl Supervisor {
         (self.common.clock)()
     }
 
-    fn accept(&mut self, decision: Decision) {
-        if !acts(&decision) {
-            let result = DryRun.execute(&decision);
-            self.report(&decision, self.at_once(result));
-        } else if self.leaving {
-            self.refuse(&decision, "shutting down");
+    fn accept(&mut self, act: Act) {
+        if self.leaving {
+            self.refuse(&act, "shutting down");
         } else if self.running.as_ref().is_some_and(|running| running.given_up) {
-            self.refuse(&decision, "an earlier action still hangs");
+            self.refuse(&act, "an earlier action still hangs");
         } else if self.running.is_some() {
-            self.queue.push_back(decision);
+            self.queue.push_back(act);
         } else {
-            self.begin(decision);
+            self.begin(act);
         }
     }
 
-    fn begin(&mut self, decision: Decision) {
+    fn begin(&mut self, act: Act) {
         self.stage.store(INTENDING, Ordering::Release);
         let began = self.now().uptime;
-        match self.orders.try_send(decision.clone()) {
+        match self.orders.try_send(act.clone()) {
             Ok(()) => {
                 let gives_up = began.saturating_add(self.common.time_limit);
-                self.running = Some(Running { decision, began, gives_up, given_up: false });
+                self.running = Some(Running { act, began, gives_up, given_up: false });
             }
-            Err(_) => self.refuse(&decision, "the acting thread has ended"),
+            Err(_) => self.refuse(&act, "the acting thread has ended"),
         }
     }
 
-    fn performed(&mut self, performed: Performed) {
+    fn performed(&mut self, report: Report) {
         self.stage.store(IDLE, Ordering::Release);
         let Some(running) = self.running.take() else { return };
         if running.given_up {
             self.load.hanging.store(false, Ordering::Release);
-            let (action, result) = (running.decision.action.name(), performed.result.name());
-            let took = performed.took;
+            let (action, result) = (running.act.action.name(), report.performed.result.name());
+            let took = report.took;
             tracing::warn!(action, result, ?took, "a given-up action has ended");
         } else {
-            self.settle(&running.decision, performed);
+            self.settle(&running.act, report);
         }
-        if let Some(decision) = self.queue.pop_front() {
-            self.begin(decision);
+        if let Some(act) = self.queue.pop_front() {
+            self.begin(act);
         }
     }
 
@@ -532,8 +519,7 @@ impl Supervisor {
         self.load.hanging.store(true, Ordering::Release);
         let now = self.now();
         let took = now.uptime.saturating_sub(running.began);
-        let given_up = Performed { result, effect: None, ended: now, took };
-        self.settle(&running.decision, given_up);
+        self.settle(&running.act, Report { performed: result.into(), ended: now, took });
         self.running = Some(running);
         self.refuse_queue("an earlier action still hangs");
     }
@@ -548,31 +534,25 @@ impl Supervisor {
     }
 
     fn refuse_queue(&mut self, why: &str) {
-        while let Some(decision) = self.queue.pop_front() {
-            self.refuse(&decision, why);
+        while let Some(act) = self.queue.pop_front() {
+            self.refuse(&act, why);
         }
     }
 
-    fn refuse(&self, decision: &Decision, why: &str) {
-        self.settle(decision, self.at_once(OutcomeResult::NotDone(why.to_owned())));
+    fn refuse(&self, act: &Act, why: &str) {
+        self.settle(act, self.at_once(OutcomeResult::NotDone(why.to_owned())));
     }
 
-    fn at_once(&self, result: OutcomeResult) -> Performed {
-        Performed { result, effect: None, ended: self.now(), took: Duration::ZERO }
+    fn at_once(&self, result: OutcomeResult) -> Report {
+        Report { performed: result.into(), ended: self.now(), took: Duration::ZERO }
     }
 
-    /// Reports on a decision that counted as load.
-    fn settle(&self, decision: &Decision, performed: Performed) {
+    fn settle(&self, act: &Act, report: Report) {
         self.load.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.report(decision, performed);
-    }
-
-    fn report(&self, decision: &Decision, performed: Performed) {
-        let action = decision.action.name().to_owned();
-        let Performed { result, effect, ended, took } = performed;
-        let decision = decision.id;
-        // The loop may have gone; then nobody wants to know.
+        let (decision, action) = (act.id, act.action.name().to_owned());
+        let Report { performed: Performed { result, effect }, ended, took } = report;
         let outcome = Outcome { decision, action, result, ended, took, effect };
+        // The loop may have gone, and the outcome with it.
         let _ = self.common.outcomes.send(outcome);
         (self.common.wake)();
     }

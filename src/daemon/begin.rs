@@ -17,7 +17,7 @@ use super::evicting::Evicting;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::{Awaited, Search};
-use super::pause::{Heeded, Heeding, PauseWatch};
+use super::pause::PauseWatch;
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
@@ -28,8 +28,9 @@ use super::wake::Wake;
 use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
 use crate::access::{AccessControl, AccessFiles};
 use crate::actions::{
-    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
-    TemporarySettings, TemporarySetup, WorkerSetup,
+    ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
+    MemorySetup, RebootExecutor, SettingsTally, StartExecutor, StopExecutor, TemporarySettings,
+    TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -443,23 +444,44 @@ fn start_worker(
         tally: evicting.emptied(),
     };
     let end_pauses = temporary.end_pauses();
-    let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
-    let [brake, starter] = [0, 1].map(|_| evicting.live(&loaded.settings));
-    let rebooter = Rebooter::new(&loaded.settings.path.procfs, Bus::system());
-    let intent_within = |time| -> Intent {
-        let journal = Arc::clone(journal);
-        Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
+    let path = &loaded.settings.path;
+    let memory = memory_executor(
+        loaded,
+        MemorySetup {
+            procfs: path.procfs.clone(),
+            sysfs: path.sysfs.clone(),
+            evictor: evicting.evictor(),
+            temporary,
+            emptier,
+        },
+    );
+    let stop = StopExecutor {
+        procfs: path.procfs.clone(),
+        sysfs: path.sysfs.clone(),
+        docker: path.docker_socket.clone(),
     };
-    let asked = || Heeded::Disk(pause.switch());
+    let start = StartExecutor { docker: path.docker_socket.clone(), systemd: Bus::system() };
+    let reboot = RebootExecutor::new(&path.procfs, Bus::system());
+    let lane = |executor: Box<dyn Executor + Send>| {
+        let (journal, pause) = (Arc::clone(journal), pause.switch());
+        LaneSetup {
+            executor,
+            intent: intent_within(journal, INTENT_TAKES),
+            pause: Box::new(move || pause.read()),
+        }
+    };
+    // The brake waits for no disk: not for the intent, and not for the pause file.
+    let watched = pause.clone();
+    let brake = LaneSetup {
+        executor: Box::new(stop),
+        intent: intent_within(Arc::clone(journal), BRAKE_INTENT_TAKES),
+        pause: Box::new(move || watched.known()),
+    };
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding { executor: acting, heeded: asked() }),
-        intent: intent_within(INTENT_TAKES),
-        brake: Box::new(Heeding { executor: brake, heeded: Heeded::Watch(pause.clone()) }),
-        brake_intent: intent_within(BRAKE_INTENT_TAKES),
-        starter: Box::new(Heeding { executor: starter, heeded: asked() }),
-        start_intent: intent_within(INTENT_TAKES),
-        rebooter: Box::new(Heeding { executor: rebooter, heeded: asked() }),
-        reboot_intent: intent_within(INTENT_TAKES),
+        ordinary: lane(Box::new(memory)),
+        brake,
+        start: lane(Box::new(start)),
+        reboot: lane(Box::new(reboot)),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,
@@ -469,14 +491,18 @@ fn start_worker(
     .context("cannot start the thread that acts")
 }
 
-/// Who acts on this machine, with its files open if it may come to that.
-fn ready(loaded: &Loaded, evicting: &Evicting) -> Ready {
-    let mut live = Ready::new(evicting.live(&loaded.settings));
+fn intent_within(journal: Arc<Journal>, time: Duration) -> Intent {
+    Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
+}
+
+/// With the kernel's files open if any rule may act.
+fn memory_executor(loaded: &Loaded, setup: MemorySetup) -> MemoryExecutor {
+    let mut executor = MemoryExecutor::new(setup);
     let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
     if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
-        live.open();
+        executor.open();
     }
-    live
+    executor
 }
 
 /// What is done for a while, and undone; the undo log is opened where it may hang.

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::clock;
-use crate::actions::{EmptyingTally, Evictor, Live, Mounts};
+use crate::actions::{EmptyingTally, Evictor, Mounts};
 use crate::config::settings::Settings;
 use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::status::EngineStatus;
-use crate::supervisors::systemd::Bus;
 
 /// Whether an engine's load is followed.
 const OF_ENGINE: &str = "uma_engine_evicting";
@@ -42,15 +41,9 @@ impl Default for Evicting {
 }
 
 impl Evicting {
-    /// Who acts on this machine.
-    pub(super) fn live(&self, settings: &Settings) -> Live {
-        Live {
-            procfs: settings.path.procfs.clone(),
-            sysfs: settings.path.sysfs.clone(),
-            evictor: self.evictor.clone(),
-            docker: settings.path.docker_socket.clone(),
-            systemd: Bus::system(),
-        }
+    /// Evicts for the acts of the ordinary lane, too.
+    pub(super) fn evictor(&self) -> Evictor {
+        self.evictor.clone()
     }
 
     /// Where it is counted what emptied caches give back.

@@ -39,13 +39,13 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::actions::{ActionWorker, Executor};
+use crate::actions::{Act, ActionWorker, notify};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    Action, Decision, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
     ProgramEvent, Verdict,
 };
 use crate::otlp::Otlp;
@@ -481,14 +481,19 @@ impl Daemon {
     fn have_done(&mut self, now: Moment, decision: Decision) {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         self.evicting.rehearse(&self.settings, &decision);
-        let result = if is_notice(&decision) {
-            // A line in the log waits neither for the disk nor behind an action that hangs.
-            self.evicting.live(&self.settings).execute(&decision)
-        } else {
-            match self.worker.submit(decision) {
-                Ok(()) => return,
-                Err(busy) => OutcomeResult::NotDone(busy.to_string()),
-            }
+        let result = match Act::of(decision) {
+            Err(_) => OutcomeResult::Skipped,
+            Ok(act) => match &act.action {
+                // A line in the log waits neither for the disk nor behind an action that hangs.
+                Action::Notify { message } => {
+                    notify(&act, message);
+                    OutcomeResult::Done
+                }
+                _ => match self.worker.submit(act) {
+                    Ok(()) => return,
+                    Err(busy) => OutcomeResult::NotDone(busy.to_string()),
+                },
+            },
         };
         let (took, effect) = (Duration::ZERO, None);
         self.take_outcome(Outcome { decision: id, action, result, ended: now, took, effect });
@@ -593,8 +598,4 @@ impl Daemon {
 /// The kernel log's events are kept together with how far it was read, others by themselves.
 fn is_of_a_boot(event: &Event) -> bool {
     !event.is_kernel()
-}
-
-fn is_notice(decision: &Decision) -> bool {
-    decision.mode == Mode::Enforce && matches!(decision.action, Action::Notify { .. })
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::wake::Wake;
-use crate::actions::Executor;
-use crate::model::{Decision, Mode, OutcomeResult, Pause, Verdict};
+use crate::model::Pause;
 use crate::pause::{PauseFile, Stamp};
 
 /// How often it is looked at. Whoever is about to act looks for itself.
@@ -135,7 +134,7 @@ impl PauseWatch {
     }
 
     /// The pause as it was known a moment ago: the disk is not asked.
-    fn known(&self) -> Option<Pause> {
+    pub(super) fn known(&self) -> Option<Pause> {
         self.found().pause.clone()
     }
 
@@ -203,87 +202,11 @@ impl Watcher {
     }
 }
 
-/// Acts, unless it is paused by the time that it comes to it. What was changed for a while is put
-/// back all the same: that is what a pause leaves the machine in.
-#[derive(Debug)]
-pub(super) struct Heeding<E> {
-    pub(super) executor: E,
-    pub(super) heeded: Heeded,
-}
-
-/// Who is asked whether it is paused.
-#[derive(Debug)]
-pub(super) enum Heeded {
-    /// The disk, at this very moment.
-    Disk(Arc<PauseSwitch>),
-    /// Whoever watches the disk: for what must not wait for it.
-    Watch(PauseWatch),
-}
-
-impl Heeded {
-    fn pause(&self) -> Option<Pause> {
-        match self {
-            Self::Disk(switch) => switch.read(),
-            Self::Watch(watch) => watch.known(),
-        }
-    }
-}
-
-impl<E: Executor> Executor for Heeding<E> {
-    fn begin(&mut self) {
-        self.executor.begin();
-    }
-
-    fn end(&mut self) {
-        self.executor.end();
-    }
-
-    fn effect(&mut self) -> Option<String> {
-        self.executor.effect()
-    }
-
-    fn is_unfinished(&self) -> bool {
-        self.executor.is_unfinished()
-    }
-
-    fn tend(&mut self) {
-        self.executor.tend();
-    }
-
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
-        if decision.mode == Mode::Enforce
-            && decision.verdict == Verdict::Act
-            && !decision.action.is_undo()
-            && let Some(pause) = self.heeded.pause()
-        {
-            return OutcomeResult::NotDone(format!("paused by {}", pause.author));
-        }
-        self.executor.execute(decision)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
-    use crate::actions::Live;
-    use crate::model::{Action, DecisionId, Moment, RuleId};
-
-    fn decision(mode: Mode) -> Decision {
-        Decision {
-            id: DecisionId(1),
-            at: Moment { uptime: Duration::ZERO, utc: jiff::Timestamp::UNIX_EPOCH },
-            rule: RuleId { group: "g".into(), alert: "a".into() },
-            mode,
-            verdict: Verdict::Act,
-            step: 0,
-            action: Action::CompactMemory,
-            target: crate::model::Target::Node,
-            approved: None,
-            because: Vec::new(),
-        }
-    }
 
     fn switch(folder: &Path) -> Arc<PauseSwitch> {
         let file = PauseFile::new(&folder.join("paused"));
@@ -299,38 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_before_a_pause_is_not_done_after_it() {
+    fn the_switch_reads_the_disk_and_the_watch_does_not() {
         let folder = tempfile::tempdir().unwrap();
-        let written = folder.path().join("sys/vm/compact_memory");
-        fs::create_dir_all(written.parent().unwrap()).unwrap();
-        fs::write(&written, "").unwrap();
-        let live = Live {
-            procfs: folder.path().to_owned(),
-            sysfs: folder.path().join("sysfs"),
-            evictor: crate::actions::Evictor::new(|| Duration::ZERO),
-            docker: folder.path().join("none"),
-            systemd: crate::supervisors::systemd::Bus::system(),
-        };
         let switch = switch(folder.path());
-        let mut heeding =
-            Heeding { executor: live.clone(), heeded: Heeded::Disk(Arc::clone(&switch)) };
         switch.write(&pause()).unwrap();
-        let refused = OutcomeResult::NotDone("paused by alice".to_owned());
-        assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
-        assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
-        assert_eq!(fs::read_to_string(&written).unwrap(), "");
-        // What the disk says is not asked for by what must not wait for it.
+        assert_eq!(switch.read().map(|pause| pause.author).as_deref(), Some("alice"));
         let found = Arc::new(Mutex::new(Found::new(None)));
-        let (switch, pokes) = (Arc::clone(&switch), channel().0);
-        let watch = PauseWatch { switch: Arc::clone(&switch), found, pokes };
-        let mut brake = Heeding { executor: live, heeded: Heeded::Watch(watch.clone()) };
-        assert_eq!(brake.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
-        fs::write(&written, "").unwrap();
+        let watch = PauseWatch { switch: Arc::clone(&switch), found, pokes: channel().0 };
+        assert_eq!(watch.known(), None);
         watch.order(pause());
-        assert_eq!(brake.execute(&decision(Mode::Enforce)), refused);
+        assert_eq!(watch.known(), Some(pause()));
         assert_eq!(switch.resume(), Ok(true));
-        assert_eq!(heeding.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
-        assert_eq!(fs::read_to_string(&written).unwrap(), "1");
+        assert_eq!(switch.read(), None);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{
+    Act, CacheEmptier, Evictor, Executor as _, MemoryExecutor, MemorySetup, TemporarySettings,
+    TemporarySetup,
+};
 use umawarden::model::{
     Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Target, Verdict,
 };
@@ -37,14 +40,37 @@ fn drop_page_cache(sync: bool) -> Decision {
     decision(Action::DropCaches { what: CacheKind::PageCache, sync })
 }
 
-fn live() -> Live {
-    Live {
-        procfs: "/proc".into(),
+pub fn act(decision: Decision) -> Act {
+    Act::of(decision).unwrap()
+}
+
+/// The executor of the ordinary lane, without a folder for an undo log.
+pub fn memory_executor(procfs: &str, evictor: Evictor) -> MemoryExecutor {
+    MemoryExecutor::new(MemorySetup {
+        procfs: procfs.into(),
         sysfs: "/sys".into(),
-        evictor: Evictor::new(|| Duration::ZERO),
-        docker: "/run/docker.sock".into(),
-        systemd: umawarden::supervisors::systemd::Bus::system(),
-    }
+        evictor,
+        temporary: TemporarySettings::new(TemporarySetup {
+            procfs: procfs.into(),
+            sysfs: "/sys".into(),
+            storage: "/nonexistent".into(),
+            boot_id: None,
+            clock: || Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
+            tell: Box::new(|text| panic!("{text}")),
+            tally: Arc::default(),
+        }),
+        emptier: CacheEmptier {
+            procfs: procfs.into(),
+            uptime: || Duration::ZERO,
+            sleep: std::thread::sleep,
+            tally: Arc::default(),
+        },
+    })
+}
+
+fn perform(procfs: &str, decision: Decision) -> OutcomeResult {
+    let evictor = Evictor::new(|| Duration::ZERO);
+    memory_executor(procfs, evictor).execute(&act(decision)).result
 }
 
 fn may_act() -> bool {
@@ -80,7 +106,7 @@ fn dropping_the_page_cache_frees_what_a_file_held() {
     let drops = number("/proc/vmstat", "drop_pagecache");
     let before = number("/proc/meminfo", "Cached");
     // What was just written is dirty: only with sync can it go.
-    assert_eq!(live().execute(&drop_page_cache(true)), OutcomeResult::Done);
+    assert_eq!(perform("/proc", drop_page_cache(true)), OutcomeResult::Done);
     let after = number("/proc/meminfo", "Cached");
     assert!(before > after + FILE_KIB / 2, "Cached: {before} kB before, {after} kB after");
     assert!(number("/proc/vmstat", "drop_pagecache") > drops);
@@ -91,7 +117,7 @@ fn compaction_is_done_by_the_kernel() {
     if !may_act() {
         return;
     }
-    assert_eq!(live().execute(&decision(Action::CompactMemory)), OutcomeResult::Done);
+    assert_eq!(perform("/proc", decision(Action::CompactMemory)), OutcomeResult::Done);
 }
 
 /// A control group of its own, on cgroup v1 or v2; removed when dropped.
@@ -136,7 +162,7 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
     assert!(is_cached, "the cache is not the group's: {before}");
     let reclaim = |cgroup: String| {
         let action = Action::Reclaim { cgroup, engine: None, bytes: FILE_BYTES / 2 };
-        live().execute(&Decision { target: action.target(), ..decision(action) })
+        perform("/proc", Decision { target: action.target(), ..decision(action) })
     };
     assert_eq!(reclaim(format!("/{name}")), OutcomeResult::Done);
     let after = used();
@@ -149,8 +175,7 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
 #[test]
 fn as_asked_by_another_test() {
     let Ok(procfs) = std::env::var(ASKED_BY) else { return };
-    let mut live = Live { procfs: procfs.into(), ..live() };
-    println!("{:?}", live.execute(&drop_page_cache(false)));
+    println!("{:?}", perform(&procfs, drop_page_cache(false)));
 }
 
 fn as_nobody(procfs: &str) -> String {

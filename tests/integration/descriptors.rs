@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{Evictor, Executor as _, StopExecutor};
 use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Target};
 use umawarden::sources::engines::Scanner;
 use umawarden::sys::descriptors;
+
+use crate::actions::{act, memory_executor};
 
 const LIMIT: u64 = 1024;
 const FILES: usize = 3_000;
@@ -22,16 +24,6 @@ const SELF: &str = "UMAWARDEN_TEST_DESCRIPTORS";
 fn limit(current: u64, maximum: u64) {
     let limit = Rlimit { current: Some(current), maximum: Some(maximum) };
     setrlimit(Resource::Nofile, limit).unwrap();
-}
-
-fn live() -> Live {
-    Live {
-        procfs: "/proc".into(),
-        sysfs: "/sys".into(),
-        evictor: Evictor::new(|| Duration::ZERO),
-        docker: "/nowhere".into(),
-        systemd: umawarden::supervisors::systemd::Bus::system(),
-    }
 }
 
 fn target(child: &Child, model_files: Vec<Arc<str>>) -> Target {
@@ -88,7 +80,12 @@ fn stopping_of_another_test() {
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let decision = crate::actions::decision(action);
     let decision = Decision { target, ..decision };
-    assert_eq!(live().execute(&decision), OutcomeResult::Done);
+    let mut executor = StopExecutor {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        docker: "/nonexistent".into(),
+    };
+    assert_eq!(executor.execute(&act(decision)).result, OutcomeResult::Done);
     assert!(!hog.wait().unwrap().success());
     // Only where nothing is left of the reserve either, it is said: nobody has ended.
     let _lent = descriptors::lend(usize::MAX);
@@ -126,13 +123,14 @@ fn evicting_of_another_test() {
     };
     let target = target(&engine, vec![Arc::from(pattern)]);
     let decision = Decision { target, ..crate::actions::decision(action) };
-    let mut live = live();
+    let evictor = Evictor::new(|| Duration::ZERO);
+    let mut executor = memory_executor("/proc", evictor.clone());
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
-    assert_eq!(live.execute(&decision), OutcomeResult::Done);
+    assert_eq!(executor.execute(&act(decision.clone())).result, OutcomeResult::Done);
     std::thread::sleep(Duration::from_millis(500));
-    let (said, after) = (live.evictor.effect(decision.id).unwrap(), open());
-    let (followed, notes) = (live.evictor.begun(), live.evictor.notes());
+    let (said, after) = (evictor.effect(decision.id).unwrap(), open());
+    let (followed, notes) = (evictor.begun(), evictor.notes());
     engine.kill().unwrap();
     engine.wait().unwrap();
     assert_eq!((followed, notes.len()), (1, 0), "{notes:?}");

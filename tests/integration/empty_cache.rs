@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::actions::{
-    Acting, CacheEmptier, EmptyingTally, Evictor, Executor, Live, Ready, SettingsTally,
-    TemporarySettings, TemporarySetup,
+    CacheEmptier, EmptyingTally, Evictor, Executor, MemoryExecutor, MemorySetup, Performed,
+    SettingsTally, TemporarySettings, TemporarySetup,
 };
 use umawarden::model::{
     Action, CachePermission, Decision, DecisionId, EngineKeys, EngineKind, EngineTarget, Mode,
@@ -79,22 +79,21 @@ impl Bench {
     }
 
     /// What acts in a process of that boot; it has put back what an earlier one has left.
-    fn process(&self, boot_id: &str) -> Acting {
+    fn process(&self, boot_id: &str) -> MemoryExecutor {
         self.process_over(self.temporary(boot_id))
     }
 
-    fn process_over(&self, temporary: TemporarySettings) -> Acting {
-        let live = Live {
-            procfs: self.path("proc"),
-            sysfs: self.path("sys"),
-            evictor: Evictor::new(|| Duration::ZERO),
-            docker: self.path("none"),
-            systemd: umawarden::supervisors::systemd::Bus::system(),
-        };
+    fn process_over(&self, temporary: TemporarySettings) -> MemoryExecutor {
         let sleep = |_| std::thread::sleep(Duration::from_millis(1));
         let (procfs, tally) = (self.path("proc"), Arc::clone(&self.tally));
         let emptier = CacheEmptier { procfs, uptime, sleep, tally };
-        let mut acting = Acting::new(Ready::new(live), temporary, emptier);
+        let mut acting = MemoryExecutor::new(MemorySetup {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            evictor: Evictor::new(|| Duration::ZERO),
+            temporary,
+            emptier,
+        });
         acting.begin();
         acting
     }
@@ -102,8 +101,7 @@ impl Bench {
     /// Has it done; returns how it ended, and what else is told.
     fn act(&self, decision: &Decision) -> (OutcomeResult, Option<String>) {
         let mut acting = self.process("boot");
-        let result = acting.execute(decision);
-        let effect = acting.effect();
+        let Performed { result, effect } = acting.execute(&crate::actions::act(decision.clone()));
         acting.end();
         (result, effect)
     }

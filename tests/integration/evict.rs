@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::actions::{Evictor, Executor as _, Live, Mounts};
+use umawarden::actions::{Act, Evictor, Executor as _, MemoryExecutor, Mounts};
 use umawarden::model::{
     Action, Decision, DecisionId, EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId,
     Target, Verdict,
@@ -146,7 +146,8 @@ impl Drop for Reader {
 
 pub(super) struct Bench {
     folder: tempfile::TempDir,
-    live: Live,
+    evictor: Evictor,
+    executor: MemoryExecutor,
     next: u64,
     /// More than there is, and mapped pages go at once.
     pub(super) floor_bytes: u64,
@@ -156,15 +157,17 @@ impl Bench {
     pub(super) fn new() -> Option<Self> {
         // Not below /tmp, which may be a tmpfs, whose pages never leave.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        may_act(folder.path()).then(|| Self::with(folder))
+    }
+
+    fn with(folder: tempfile::TempDir) -> Self {
         let evictor = Evictor::new(uptime);
-        let live = Live {
-            procfs: "/proc".into(),
-            sysfs: "/sys".into(),
-            evictor,
-            docker: "".into(),
-            systemd: umawarden::supervisors::systemd::Bus::system(),
-        };
-        may_act(folder.path()).then_some(Self { folder, live, next: 1, floor_bytes: u64::MAX })
+        let executor = crate::actions::memory_executor("/proc", evictor.clone());
+        Self { folder, evictor, executor, next: 1, floor_bytes: u64::MAX }
+    }
+
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        self.executor.execute(&crate::actions::act(decision.clone())).result
     }
 
     /// A file on disk, of which nothing is cached.
@@ -213,8 +216,8 @@ impl Bench {
     pub(super) fn evict(&mut self, processes: Vec<ProcessId>) -> Result<String, String> {
         let target = self.target(processes);
         let decision = self.decision(target);
-        match self.live.execute(&decision) {
-            OutcomeResult::Done => Ok(self.live.evictor.effect(decision.id).unwrap()),
+        match self.execute(&decision) {
+            OutcomeResult::Done => Ok(self.evictor.effect(decision.id).unwrap()),
             OutcomeResult::Failed(why) => Err(why),
             OutcomeResult::NotDone(why) => Err(format!("not done: {why}")),
             other => panic!("{other:?}"),
@@ -223,14 +226,14 @@ impl Bench {
 
     /// Ends what goes on, and says how it did.
     pub(super) fn ready(&self) -> String {
-        self.live.evictor.heed(|_| None);
+        self.evictor.heed(|_| None);
         self.said_at_the_end()
     }
 
     fn said_at_the_end(&self) -> String {
         let mut said = None;
         until("the end of the load", || {
-            said = self.live.evictor.notes().pop();
+            said = self.evictor.notes().pop();
             said.is_some()
         });
         said.unwrap()
@@ -279,15 +282,15 @@ fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
     until("what follows", || cached(&model, 128, 192) == 0);
     assert_eq!(cached(&model, 192, 256), 64);
     assert_eq!(cached(&other, 0, 64), 64, "no model file");
-    assert_eq!(bench.live.evictor.tally().evicted_bytes, 192 * MIB);
+    assert_eq!(bench.evictor.tally().evicted_bytes, 192 * MIB);
     engine.does("touch 0 32");
-    until("what comes back", || bench.live.evictor.tally().refaulted_bytes >= 32 * MIB);
+    until("what comes back", || bench.evictor.tally().refaulted_bytes >= 32 * MIB);
     let said = bench.ready();
     assert!(said.contains("since the engine no longer loads: "), "{said}");
-    let left = bench.live.evictor.tally();
+    let left = bench.evictor.tally();
     engine.does("touch 0 256");
     assert_eq!(cached(&model, 0, 256), 256, "never after ready");
-    assert_eq!(bench.live.evictor.tally(), left);
+    assert_eq!(bench.evictor.tally(), left);
 }
 
 #[test]
@@ -375,7 +378,7 @@ fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
     let mut now = bench.target(vec![engine.id(), worker.id()]);
     now.model_files.push(Arc::from(later.display().to_string()));
     until("what the worker has read", || {
-        bench.live.evictor.heed(|_| Some(now.clone()));
+        bench.evictor.heed(|_| Some(now.clone()));
         cached(&later, 0, 96) == 0
     });
     assert_eq!(cached(&later, 96, 160), 64);
@@ -408,17 +411,17 @@ fn an_engine_that_maps_no_model_file_yet_is_no_failure() {
     // Which files it will have is not known either, while it fetches them.
     let target = EngineTarget { model_files: Vec::new(), ..bench.target(vec![id]) };
     let decision = bench.decision(target);
-    assert_eq!(bench.live.execute(&decision), OutcomeResult::Done);
-    let said = bench.live.evictor.effect(decision.id).unwrap();
+    assert_eq!(bench.execute(&decision), OutcomeResult::Done);
+    let said = bench.evictor.effect(decision.id).unwrap();
     assert!(said.contains("; no model file of it is known yet"), "{said}");
-    assert!(bench.live.evictor.follows("deepseek", id));
+    assert!(bench.evictor.follows("deepseek", id));
     // Once it has them, it is followed all the while.
     let now = bench.target(vec![id]);
     let model = bench.file("model.safetensors", 160);
     engine.maps(&model);
     engine.does("touch 0 160");
     until("what it has read", || {
-        bench.live.evictor.heed(|_| Some(now.clone()));
+        bench.evictor.heed(|_| Some(now.clone()));
         cached(&model, 0, 96) == 0
     });
     bench.ready();
@@ -459,12 +462,12 @@ fn observe_mode_says_what_it_would_put_out_and_does_not() {
     engine.does("touch 0 160");
     let target = bench.target(vec![engine.id()]);
     let decision = Decision { mode: Mode::Observe, ..bench.decision(target) };
-    assert_eq!(bench.live.execute(&decision), OutcomeResult::Skipped);
+    assert!(Act::of(decision.clone()).is_err());
     let mounts = Mounts { procfs: "/proc".into(), sysfs: "/sys".into() };
-    bench.live.evictor.rehearse(mounts, &decision);
+    bench.evictor.rehearse(mounts, &decision);
     let notes = std::cell::RefCell::new(Vec::new());
     until("the words", || {
-        notes.borrow_mut().extend(bench.live.evictor.notes());
+        notes.borrow_mut().extend(bench.evictor.notes());
         !notes.borrow().is_empty()
     });
     let said = notes.borrow().join("\n");
@@ -505,17 +508,7 @@ fn a_lease_on_a_model_file_holds_up_nobody() {
 #[test]
 fn as_asked_by_another_test() {
     let Ok(folder) = std::env::var(AS_NOBODY) else { return };
-    let evictor = Evictor::new(uptime);
-    let live = Live {
-        procfs: "/proc".into(),
-        sysfs: "/sys".into(),
-        evictor,
-        docker: "".into(),
-        systemd: umawarden::supervisors::systemd::Bus::system(),
-    };
-    let folder_is_dropped_elsewhere = tempfile::tempdir().unwrap();
-    let mut bench =
-        Bench { folder: folder_is_dropped_elsewhere, live, next: 1, floor_bytes: u64::MAX };
+    let mut bench = Bench::with(tempfile::tempdir().unwrap());
     let mut own = Reader::start();
     let model = Path::new(&folder).join("model.safetensors");
     own.maps(&model);
@@ -524,8 +517,8 @@ fn as_asked_by_another_test() {
         let pattern = Arc::from(model.display().to_string());
         let target = EngineTarget { model_files: vec![pattern], ..bench.target(vec![id]) };
         let decision = bench.decision(target);
-        let result = bench.live.execute(&decision);
-        println!("@{result:?} {:?}", bench.live.evictor.effect(decision.id));
+        let result = bench.execute(&decision);
+        println!("@{result:?} {:?}", bench.evictor.effect(decision.id));
     };
     let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap();
     let stat = procfs::process::Process::new(parent).unwrap().stat().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
     Action, Decision, DeclaredRestart, HeldHealth, HeldReadings, HeldSeen, HeldState, Moment,
     Observation, OutcomeResult, Requested, RestartLimits, RestartMatch, Supervisor, Target,
@@ -228,14 +228,10 @@ impl World {
         let action = Action::StartUnit { ended: ended.into() };
         let target = Target::Held(Box::new(seen.target.clone()));
         let decision = Decision { target, ..crate::actions::decision(action) };
-        let mut live = Live {
-            procfs: "/proc".into(),
-            sysfs: "/sys".into(),
-            evictor: Evictor::new(|| Duration::ZERO),
-            docker: "/nonexistent/docker.sock".into(),
-            systemd: Bus::Peer(self.folder.path().join("bus")),
-        };
-        live.execute(&decision)
+        let docker = "/nonexistent/docker.sock".into();
+        let mut executor =
+            StartExecutor { docker, systemd: Bus::Peer(self.folder.path().join("bus")) };
+        executor.execute(&crate::actions::act(decision)).result
     }
 }
 

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use umawarden::actions::{Executor as _, Rebooter};
+use umawarden::actions::{Executor as _, Performed, RebootExecutor};
 use umawarden::model::{
     Action, Decision, OutcomeResult, RebootAct, RebootMeans, RebootOrder, RebootPlan, RebootWay,
 };
@@ -50,20 +50,20 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    fn rebooter(&self) -> Rebooter {
-        Rebooter {
+    fn rebooter(&self) -> RebootExecutor {
+        RebootExecutor {
             utmp: self.path("utmp"),
             machine_id: self.path("machine-id"),
             sleep: |_| {},
-            ..Rebooter::new(&self.path("proc"), Bus::Peer(self.path("bus")))
+            ..RebootExecutor::new(&self.path("proc"), Bus::Peer(self.path("bus")))
         }
     }
 
     fn perform(&self, act: RebootAct) -> Told {
         let mut rebooter = self.rebooter();
         let decision = decision(act);
-        let result = rebooter.execute(&decision);
-        (result, rebooter.effect())
+        let Performed { result, effect } = rebooter.execute(&crate::actions::act(decision));
+        (result, effect)
     }
 
     fn reboot(&self) -> Told {

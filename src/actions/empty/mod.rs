@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::temporary::TemporarySettings;
+use super::{Act, Performed};
 use crate::clients::{KeyRing, KeyedSession, Place, Session, owner};
 use crate::engines::{Emptying, Pausing, Refusal, empty_cache};
-use crate::model::{Action, CachePermission, Decision, EngineTarget, OutcomeResult, Target};
+use crate::model::{CachePermission, Decision, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
 use memory::Memory;
 
@@ -94,21 +95,21 @@ impl Drop for InUndoLog<'_> {
 }
 
 impl CacheEmptier {
-    /// Does what was decided, if it is that; with words on what has come of it.
-    pub(super) fn execute(
+    /// Has the engine that the act is about return memory, and measures the effect.
+    pub(super) fn perform(
         &self,
-        decision: &Decision,
+        act: &Act,
+        allow: &BTreeSet<CachePermission>,
         temporary: &mut TemporarySettings,
-    ) -> Option<(OutcomeResult, Option<String>)> {
-        let Action::EmptyCache { allow, .. } = &decision.action else { return None };
-        let Target::Engine(engine) = &decision.target else {
-            let why = format!("empty_cache works on an engine, and not on {}", decision.target);
-            return Some((OutcomeResult::NotDone(why), None));
+    ) -> Performed {
+        let Target::Engine(engine) = &act.target else {
+            let why = format!("empty_cache works on an engine, and not on {}", act.target);
+            return OutcomeResult::NotDone(why).into();
         };
-        Some(match self.verify(engine) {
-            Err(stale) => (OutcomeResult::NotDone(stale), None),
-            Ok(place) => self.empty(decision, engine, place, allow, temporary),
-        })
+        match self.verify(engine) {
+            Err(stale) => OutcomeResult::NotDone(stale).into(),
+            Ok(place) => self.empty(act, engine, place, allow, temporary),
+        }
     }
 
     /// What was decided on is still there, and it is what answers there.
@@ -138,7 +139,7 @@ impl CacheEmptier {
         place: Place,
         allow: &BTreeSet<CachePermission>,
         temporary: &mut TemporarySettings,
-    ) -> (OutcomeResult, Option<String>) {
+    ) -> Performed {
         let before = Memory::read(&self.procfs, engine);
         let log = EngineLog::open(&self.procfs, engine);
         let mut pausing = InUndoLog { temporary, decision, engine, number: None };
@@ -156,13 +157,13 @@ impl CacheEmptier {
         let without = withheld.map(|why| format!("; asked without its key: {why}"));
         let without = without.unwrap_or_default();
         match said {
-            Err(refusal) => (OutcomeResult::Failed(format!("{refusal}{without}")), None),
+            Err(refusal) => OutcomeResult::Failed(format!("{refusal}{without}")).into(),
             Ok(said) => {
                 let after = self.settled(engine, &before);
                 self.tally.bytes.fetch_add(after.gained(&before), Ordering::Relaxed);
                 let logged = log.and_then(EngineLog::freed);
                 let told = told(&said, logged.as_deref(), &before, &after);
-                (OutcomeResult::Done, Some(told + &without))
+                Performed { result: OutcomeResult::Done, effect: Some(told + &without) }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! one that does not end in it is told as hanging. None is tried after another: which one, and
 //! when, is decided before.
 //!
-//! To add a way: a variant of [`RebootWay`], a file here, an arm in [`Rebooter::reboot`].
+//! To add a way: a variant of [`RebootWay`], a file here, an arm in [`RebootExecutor::reboot`].
 
 mod command;
 mod orderly;
@@ -23,11 +23,11 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::{Builder, sleep};
 use std::time::Duration;
 
-use super::Executor;
+use super::{Act, Executor, Performed};
 use crate::clients::fleet_lock::{FleetLock, LockId, SlotAnswer};
 use crate::model::{
-    Decision, LoggedIn, Mode, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans,
-    RebootOrder, RebootWay, Verdict, counted,
+    Decision, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans, RebootOrder,
+    RebootWay, counted,
 };
 use crate::supervisors::NotEnded;
 use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, read_users};
@@ -49,20 +49,21 @@ enum Attempt {
     Failed(String),
 }
 
-impl Attempt {
-    fn outcome(self) -> (OutcomeResult, Option<String>) {
-        match self {
-            Self::Agreed(effect) => (OutcomeResult::Done, Some(effect)),
-            Self::Refused(why) => (OutcomeResult::NotDone(why), None),
-            Self::Hangs(what) => (OutcomeResult::TimedOut, Some(what)),
-            Self::Failed(why) => (OutcomeResult::Failed(why), None),
-        }
+impl From<Attempt> for Performed {
+    fn from(attempt: Attempt) -> Self {
+        let (result, effect) = match attempt {
+            Attempt::Agreed(effect) => (OutcomeResult::Done, Some(effect)),
+            Attempt::Refused(why) => (OutcomeResult::NotDone(why), None),
+            Attempt::Hangs(what) => (OutcomeResult::TimedOut, Some(what)),
+            Attempt::Failed(why) => (OutcomeResult::Failed(why), None),
+        };
+        Self { result, effect }
     }
 }
 
-/// Does it.
+/// The executor of the reboot's lane.
 #[derive(Clone, Debug)]
-pub struct Rebooter {
+pub struct RebootExecutor {
     /// Where procfs is mounted.
     pub procfs: PathBuf,
     /// Where terminals are: `/dev`.
@@ -75,30 +76,18 @@ pub struct Rebooter {
     pub machine_id: PathBuf,
     /// Waits so long.
     pub sleep: fn(Duration),
-    /// What is to be told of the last decision.
-    pub effect: Option<String>,
 }
 
-/// Nothing but what leads to a reboot, in enforce mode.
-impl Executor for Rebooter {
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
-        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
-            return OutcomeResult::Skipped;
+impl Executor for RebootExecutor {
+    fn execute(&mut self, act: &Act) -> Performed {
+        match act.action.reboot() {
+            Some(step) => self.perform(act, step).into(),
+            None => Performed::of_another_lane(act),
         }
-        let Some(act) = decision.action.reboot() else {
-            return OutcomeResult::NotDone("that does not lead to a reboot".to_owned());
-        };
-        let (result, effect) = self.perform(decision, act);
-        self.effect = effect;
-        result
-    }
-
-    fn effect(&mut self) -> Option<String> {
-        self.effect.take()
     }
 }
 
-impl Rebooter {
+impl RebootExecutor {
     /// On this machine.
     pub fn new(procfs: &Path, bus: Bus) -> Self {
         Self {
@@ -108,13 +97,11 @@ impl Rebooter {
             utmp: UTMP.into(),
             machine_id: "/etc/machine-id".into(),
             sleep,
-            effect: None,
         }
     }
 
-    /// Does what was decided; with words on what has come of it.
-    fn perform(&self, decision: &Decision, act: &RebootAct) -> (OutcomeResult, Option<String>) {
-        let attempt = match act {
+    fn perform(&self, decision: &Decision, act: &RebootAct) -> Attempt {
+        match act {
             RebootAct::Schedule(plan) => Attempt::Agreed(self.tell(&plan.announcement())),
             RebootAct::TellUsers { text } => Attempt::Agreed(self.tell(text)),
             RebootAct::TakeSlot(lock) => self.slot(lock, FleetLock::take),
@@ -123,8 +110,7 @@ impl Rebooter {
             RebootAct::CallOff { way, why, was_handed_over } => {
                 self.call_off(way, why, *was_handed_over)
             }
-        };
-        attempt.outcome()
+        }
     }
 
     fn reboot(&self, decision: &Decision, order: &RebootOrder) -> Attempt {

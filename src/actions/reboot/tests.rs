@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{Action, DecisionId, Moment, RebootPlan, RuleId, Target};
+use crate::model::{Action, DecisionId, Mode, Moment, RebootPlan, RuleId, Target, Verdict};
 
 const BOOT: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -17,12 +17,12 @@ fn order(how: RebootMeans) -> RebootOrder {
     RebootOrder { boot_id: BOOT.into(), how, plan }
 }
 
-fn decision(act: RebootAct, mode: Mode) -> Decision {
+fn decision(act: RebootAct) -> Decision {
     Decision {
         id: DecisionId(42),
         at: Moment { uptime: Duration::from_secs(9), utc: Timestamp::UNIX_EPOCH },
         rule: RuleId { group: "leak".into(), alert: "Leaked".into() },
-        mode,
+        mode: Mode::Enforce,
         verdict: Verdict::Act,
         step: 0,
         action: Action::Reboot(Box::new(act)),
@@ -30,6 +30,10 @@ fn decision(act: RebootAct, mode: Mode) -> Decision {
         approved: None,
         because: Vec::new(),
     }
+}
+
+fn asked(act: RebootAct) -> Act {
+    Act::of(decision(act)).unwrap()
 }
 
 /// A machine of files: nobody is behind its bus.
@@ -53,20 +57,20 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    fn rebooter(&self) -> Rebooter {
-        Rebooter {
+    fn rebooter(&self) -> RebootExecutor {
+        RebootExecutor {
             devices: self.path("dev"),
             utmp: self.path("utmp"),
             machine_id: self.path("machine-id"),
             sleep: |_| {},
-            ..Rebooter::new(&self.path("proc"), Bus::System(self.path("bus")))
+            ..RebootExecutor::new(&self.path("proc"), Bus::System(self.path("bus")))
         }
     }
 
     fn perform(&self, act: RebootAct) -> (OutcomeResult, Option<String>) {
         let mut rebooter = self.rebooter();
-        let result = rebooter.execute(&decision(act, Mode::Enforce));
-        (result, rebooter.effect())
+        let Performed { result, effect } = rebooter.execute(&asked(act));
+        (result, effect)
     }
 
     fn reboot(&self, how: RebootMeans) -> (OutcomeResult, Option<String>) {
@@ -111,17 +115,16 @@ fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
     let machine = Machine::new();
     let before = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let rebooter =
-        Rebooter { sleep: |time| SLEPT.lock().unwrap().push(time), ..machine.rebooter() };
+        RebootExecutor { sleep: |time| SLEPT.lock().unwrap().push(time), ..machine.rebooter() };
     let act = RebootAct::Perform(order(RebootMeans::Sysrq));
     let mut doing = rebooter.clone();
-    assert_eq!(doing.execute(&decision(act.clone(), Mode::Observe)), OutcomeResult::Skipped);
-    assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "");
     // That keyboards may not (kernel.sysrq = 0) does not matter.
-    assert_eq!(doing.execute(&decision(act, Mode::Enforce)), OutcomeResult::Done);
+    let Performed { result, effect } = doing.execute(&asked(act));
+    assert_eq!(result, OutcomeResult::Done);
     assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "sub");
     let pause = Duration::from_secs(5);
     assert_eq!(*SLEPT.lock().unwrap(), [pause, pause, Duration::ZERO]);
-    let told = doing.effect().unwrap();
+    let told = effect.unwrap();
     assert!(told.contains(&machine.path("proc/sysrq-trigger").display().to_string()), "{told}");
     // This machine is still the same.
     assert_eq!(fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap(), before);
@@ -251,8 +254,8 @@ fn a_command_is_told_why_and_its_end_is_the_outcome() {
 fn other_actions_are_none_of_its() {
     let machine = Machine::new();
     let act = RebootAct::TellUsers { text: "text".to_owned() };
-    let other = Decision { action: Action::CompactMemory, ..decision(act, Mode::Enforce) };
-    let told = (machine.rebooter().execute(&other), None);
-    assert!(not_done(&told).contains("does not lead to a reboot"));
+    let other = Decision { action: Action::CompactMemory, ..decision(act) };
+    let Performed { result, effect } = machine.rebooter().execute(&Act::of(other).unwrap());
+    assert!(not_done(&(result, effect)).contains("compact_memory belongs to another lane"));
     assert!(Path::new("/proc/sysrq-trigger") != machine.rebooter().procfs.join("sysrq-trigger"));
 }

@@ -4,9 +4,10 @@
 mod container;
 mod unit;
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use crate::model::{HeldTarget, OutcomeResult};
+use super::{Act, Executor, Performed};
+use crate::model::{Action, OutcomeResult, Target};
 use crate::supervisors::systemd::Bus;
 
 /// It was not started.
@@ -18,20 +19,37 @@ enum NotStarted {
     Failed(String),
 }
 
-fn outcome(done: Result<(), NotStarted>) -> OutcomeResult {
-    match done {
-        Ok(()) => OutcomeResult::Done,
-        Err(NotStarted::Stale(why)) => OutcomeResult::NotDone(why),
-        Err(NotStarted::Failed(why)) => OutcomeResult::Failed(why),
+/// The executor of the lane of starts: a supervisor may not answer.
+#[derive(Clone, Debug)]
+pub struct StartExecutor {
+    /// Docker's socket, or that of a server with the same API.
+    pub docker: PathBuf,
+    /// How systemd is reached.
+    pub systemd: Bus,
+}
+
+/// Starts what has ended, if that end is still the last thing that it did.
+impl Executor for StartExecutor {
+    fn execute(&mut self, act: &Act) -> Performed {
+        let started = match (&act.action, &act.target) {
+            (Action::StartContainer { ended }, Target::Held(held)) => {
+                container::start(&self.docker, held, ended)
+            }
+            (Action::StartUnit { ended }, Target::Held(held)) => {
+                unit::start(&self.systemd, held, ended)
+            }
+            (Action::StartContainer { .. } | Action::StartUnit { .. }, other) => {
+                let what = act.action.name();
+                let why = format!("{what} works on what has ended, and not on {other}");
+                Err(NotStarted::Failed(why))
+            }
+            _ => return Performed::of_another_lane(act),
+        };
+        match started {
+            Ok(()) => OutcomeResult::Done,
+            Err(NotStarted::Stale(why)) => OutcomeResult::NotDone(why),
+            Err(NotStarted::Failed(why)) => OutcomeResult::Failed(why),
+        }
+        .into()
     }
-}
-
-/// Starts a container that has ended, if that end is still the last thing that it did.
-pub(super) fn container(socket: &Path, held: &HeldTarget, ended: &str) -> OutcomeResult {
-    outcome(container::start(socket, held, ended))
-}
-
-/// Starts a unit that has ended, if that end is still the last thing that it did.
-pub(super) fn unit(bus: &Bus, held: &HeldTarget, ended: &str) -> OutcomeResult {
-    outcome(unit::start(bus, held, ended))
 }

@@ -14,7 +14,7 @@ mod tests;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -27,7 +27,8 @@ use rustix::time::{
 };
 
 use super::cgroup::open_below;
-use crate::model::{EngineTarget, ProcessId, Proof, Target};
+use super::{Act, Executor, Performed};
+use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Proof, Target};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sys::descriptors::with_reserve;
 use family::Processes;
@@ -43,6 +44,41 @@ const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 /// The same before it is killed: memory may be gone in a third of a second, and whoever waits for
 /// some himself does not answer. He has been told by then, and hears it late.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
+
+/// The executor of the brake's lane.
+#[derive(Clone, Debug)]
+pub struct StopExecutor {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// Docker's socket, or that of a server with the same API.
+    pub docker: PathBuf,
+}
+
+impl Executor for StopExecutor {
+    fn execute(&mut self, act: &Act) -> Performed {
+        let Action::StopEngine { grace_ms, unless_free_bytes, .. } = &act.action else {
+            return Performed::of_another_lane(act);
+        };
+        let Target::Engine(engine) = &act.target else {
+            let why = format!("stop_engine works on an engine, and not on {}", act.target);
+            return OutcomeResult::Failed(why).into();
+        };
+        let stopped = perform(&Stop {
+            procfs: &self.procfs,
+            sysfs: &self.sysfs,
+            docker: &self.docker,
+            engine,
+            grace: Duration::from_millis(*grace_ms),
+            unless_free_bytes: *unless_free_bytes,
+        });
+        match stopped {
+            Err(error) if error.is_untouched() => OutcomeResult::NotDone(error.to_string()).into(),
+            done => done.into(),
+        }
+    }
+}
 
 /// What is to be stopped, and how.
 #[derive(Clone, Copy, Debug)]

@@ -12,12 +12,13 @@ mod tally;
 mod tests;
 mod undo_log;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Action, Decision, DecisionId, Moment, OutcomeResult, Sysctl, UndoResult};
+use crate::model::{Decision, DecisionId, Moment, Sysctl, UndoResult};
 use setting::{Mounts, Setting};
 use undo_log::{Change, UndoLog};
 
@@ -113,30 +114,32 @@ impl TemporarySettings {
         self.undo_all(all, "as umawarden ends");
     }
 
-    /// Does what was decided, if it is a change for a while or the end of one.
-    pub(super) fn execute(&mut self, decision: &Decision) -> Option<OutcomeResult> {
-        let done = match &decision.action {
-            Action::SetSysctl { values, for_at_most } => {
-                let wanted = values.iter().map(|(sysctl, value)| self.sysctl(*sysctl, *value));
-                let wanted: Result<Vec<_>, String> = wanted.collect();
-                wanted.and_then(|wanted| self.set(decision, wanted, *for_at_most))
-            }
-            Action::ThrottleReadahead { kib, devices, of, for_at_most } => {
-                let disks = devices::resolve(&self.mounts.sysfs, devices, of);
-                let disks = disks.map_err(|error| error.to_string());
-                disks.and_then(|disks| {
-                    let value = in_whole_pages(*kib).to_string();
-                    let wanted = disks.into_iter().map(|disk| (disk, value.clone())).collect();
-                    self.set(decision, wanted, *for_at_most)
-                })
-            }
-            Action::Undo { decision, .. } => self.undo(*decision),
-            _ => return None,
-        };
-        Some(match done {
-            Ok(()) => OutcomeResult::Done,
-            Err(error) => OutcomeResult::Failed(error),
-        })
+    /// Sets kernel settings for a limited time; all of them, or none.
+    pub(super) fn set_sysctls(
+        &mut self,
+        decision: &Decision,
+        values: &BTreeMap<Sysctl, u32>,
+        for_at_most: Duration,
+    ) -> Result<(), String> {
+        let wanted = values.iter().map(|(sysctl, value)| self.sysctl(*sysctl, *value));
+        let wanted = wanted.collect::<Result<_, _>>()?;
+        self.set(decision, wanted, for_at_most)
+    }
+
+    /// Limits readahead, in KiB, for a limited time: of the named disks, and of those that hold
+    /// the given paths.
+    pub(super) fn throttle_readahead(
+        &mut self,
+        decision: &Decision,
+        kib: u32,
+        (devices, of): (&[String], &[String]),
+        for_at_most: Duration,
+    ) -> Result<(), String> {
+        let disks = devices::resolve(&self.mounts.sysfs, devices, of);
+        let disks = disks.map_err(|error| error.to_string())?;
+        let value = in_whole_pages(kib).to_string();
+        let wanted = disks.into_iter().map(|disk| (disk, value.clone())).collect();
+        self.set(decision, wanted, for_at_most)
     }
 
     /// Verifies what depends on this machine.
@@ -246,7 +249,8 @@ impl TemporarySettings {
         Err(format!("{setting} was set to {new} and says {now}: it is {old} again"))
     }
 
-    fn undo(&mut self, decision: DecisionId) -> Result<(), String> {
+    /// Undoes what that decision has changed.
+    pub(super) fn undo(&mut self, decision: DecisionId) -> Result<(), String> {
         let is_its = |open: &mut OpenChange| open.change.decision == decision && !open.is_orphan;
         let its: Vec<OpenChange> = self.open.extract_if(.., is_its).collect();
         self.undo_all(its, "");

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Mode, RuleId, UndoReason, Verdict};
+use crate::model::{Action, Mode, OutcomeResult, RuleId, UndoReason, Verdict};
 
 fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
@@ -143,8 +143,23 @@ fn throttle(id: u64, devices: &[&str], of: &[&str]) -> Decision {
     decision(id, Action::ThrottleReadahead { kib: 1, devices, of, for_at_most })
 }
 
-fn error(result: Option<OutcomeResult>) -> String {
-    match result.unwrap() {
+/// As the executor of the ordinary lane does it.
+fn perform(process: &mut TemporarySettings, decision: &Decision) -> OutcomeResult {
+    let done = match &decision.action {
+        Action::SetSysctl { values, for_at_most } => {
+            process.set_sysctls(decision, values, *for_at_most)
+        }
+        Action::ThrottleReadahead { kib, devices, of, for_at_most } => {
+            process.throttle_readahead(decision, *kib, (devices, of), *for_at_most)
+        }
+        Action::Undo { decision, .. } => process.undo(*decision),
+        other => panic!("{other:?}"),
+    };
+    done.map_or_else(OutcomeResult::Failed, |()| OutcomeResult::Done)
+}
+
+fn error(result: OutcomeResult) -> String {
+    match result {
         OutcomeResult::Failed(error) => error,
         other => panic!("{other:?}"),
     }
@@ -156,31 +171,29 @@ const BOTH: [(Sysctl, u32); 2] = [(Sysctl::Swappiness, 10), (Sysctl::VfsCachePre
 fn what_is_set_is_in_force_until_it_is_undone() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    assert_eq!(process.execute(&set(1, &BOTH)), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &set(1, &BOTH)), OutcomeResult::Done);
     assert_eq!(
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("10".into(), "200".into())
     );
     assert_eq!(bench.in_force(), ["vm.vfs_cache_pressure", "vm.swappiness"]);
-    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done);
     assert_eq!(
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("60".into(), "100".into())
     );
     assert!(bench.in_force().is_empty());
     assert!(bench.told().is_empty(), "the decisions tell it");
-    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done), "there is nothing left");
+    assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done, "there is nothing left");
     assert_eq!(bench.tally.undone().iter().flatten().sum::<u64>(), 2);
-    let compact = decision(3, Action::CompactMemory);
-    assert_eq!(process.execute(&compact), None, "others do that");
 }
 
 #[test]
 fn the_end_of_the_process_puts_everything_back() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    process.execute(&set(1, &BOTH[..1]));
-    process.execute(&set(2, &BOTH[1..]));
+    perform(&mut process, &set(1, &BOTH[..1]));
+    perform(&mut process, &set(2, &BOTH[1..]));
     process.end();
     assert_eq!(
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
@@ -195,7 +208,7 @@ fn the_end_of_the_process_puts_everything_back() {
 fn the_next_start_puts_back_what_a_killed_process_has_left() {
     let bench = Bench::new();
     let mut killed = bench.process("boot");
-    killed.execute(&set(1, &BOTH));
+    perform(&mut killed, &set(1, &BOTH));
     drop(killed);
     assert_eq!(bench.vm("swappiness"), "10");
     let _next = bench.process("boot");
@@ -214,7 +227,7 @@ fn the_next_start_puts_back_what_a_killed_process_has_left() {
 fn after_a_reboot_nothing_is_undone() {
     let bench = Bench::new();
     let mut killed = bench.process("boot");
-    killed.execute(&set(1, &BOTH));
+    perform(&mut killed, &set(1, &BOTH));
     drop(killed);
     drop(bench.process("another boot"));
     assert_eq!(bench.vm("swappiness"), "10", "as this boot has set it");
@@ -226,9 +239,9 @@ fn after_a_reboot_nothing_is_undone() {
 fn what_somebody_else_has_changed_is_left_alone_and_told() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    process.execute(&set(1, &BOTH));
+    perform(&mut process, &set(1, &BOTH));
     bench.write_vm("swappiness", "33");
-    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done);
     assert_eq!(
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("33".into(), "100".into())
@@ -244,11 +257,11 @@ fn without_an_undo_log_nothing_is_touched() {
     let bench = Bench::new();
     fs::write(bench.path("storage"), "a file where the folder should be").unwrap();
     let mut process = bench.process("boot");
-    assert!(error(process.execute(&set(1, &BOTH))).contains("undo log"));
+    assert!(error(perform(&mut process, &set(1, &BOTH))).contains("undo log"));
     let mut nameless = bench.process("boot");
     nameless.boot_id = None;
     fs::remove_file(bench.path("storage")).unwrap();
-    assert!(error(nameless.execute(&set(1, &BOTH))).contains("boot"));
+    assert!(error(perform(&mut nameless, &set(1, &BOTH))).contains("boot"));
     assert_eq!(
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("60".into(), "100".into())
@@ -262,7 +275,7 @@ fn of_an_act_that_cannot_be_done_whole_nothing_stays() {
     // Reads as before, whatever is written to it.
     fs::remove_file(bench.path("proc/sys/vm/swappiness")).unwrap();
     std::os::unix::fs::symlink("/dev/null", bench.path("proc/sys/vm/swappiness")).unwrap();
-    let told = error(process.execute(&set(1, &BOTH)));
+    let told = error(perform(&mut process, &set(1, &BOTH)));
     assert!(told.contains("vm.swappiness was set to 10 and says"), "{told}");
     assert_eq!(bench.vm("vfs_cache_pressure"), "100");
     assert!(bench.in_force().is_empty());
@@ -272,8 +285,8 @@ fn of_an_act_that_cannot_be_done_whole_nothing_stays() {
 fn a_setting_that_is_held_is_not_set_by_another_act() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    process.execute(&set(1, &BOTH[..1]));
-    let told = error(process.execute(&set(2, &[(Sysctl::Swappiness, 5)])));
+    perform(&mut process, &set(1, &BOTH[..1]));
+    let told = error(perform(&mut process, &set(2, &[(Sysctl::Swappiness, 5)])));
     assert!(told.contains("vm.swappiness is held by #1 of g/A"), "{told}");
     assert_eq!(bench.vm("swappiness"), "10");
 }
@@ -282,10 +295,10 @@ fn a_setting_that_is_held_is_not_set_by_another_act() {
 fn what_this_machine_cannot_bear_is_not_set() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    let told = error(process.execute(&set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
+    let told = error(perform(&mut process, &set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
     assert!(told.contains("more than a quarter"), "{told}");
     bench.write_vm("dirty_bytes", "268435456");
-    let told = error(process.execute(&set(2, &[(Sysctl::DirtyRatio, 5)])));
+    let told = error(perform(&mut process, &set(2, &[(Sysctl::DirtyRatio, 5)])));
     assert!(told.contains("dirty_bytes is in force with 268435456"), "{told}");
     assert_eq!(
         (bench.vm("min_free_kbytes"), bench.vm("dirty_ratio")),
@@ -305,12 +318,12 @@ fn readahead_is_that_of_the_disk_around_a_partition_and_of_the_mapped_device_its
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
     let act = throttle(1, &["nvme0n1p2", "nvme0n1", "dm-0"], &[]);
-    assert_eq!(process.execute(&act), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &act), OutcomeResult::Done);
     let page_kib = (procfs::page_size() / 1024).to_string();
     for disk in ["devices/pci/nvme0n1", "devices/virtual/block/dm-0"] {
         assert_eq!(bench.read_ahead(disk), page_kib, "in whole pages");
     }
-    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done);
     assert_eq!(bench.read_ahead("devices/pci/nvme0n1"), usual());
 }
 
@@ -318,11 +331,11 @@ fn readahead_is_that_of_the_disk_around_a_partition_and_of_the_mapped_device_its
 fn a_disk_that_has_got_the_numbers_of_another_is_left_alone() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
-    process.execute(&throttle(1, &["dm-0"], &[]));
+    perform(&mut process, &throttle(1, &["dm-0"], &[]));
     fs::remove_file(bench.path("sys/dev/block/253:0")).unwrap();
     let other = bench.path("sys/devices/pci/nvme0n1");
     std::os::unix::fs::symlink(other, bench.path("sys/dev/block/253:0")).unwrap();
-    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done);
     assert_eq!(bench.read_ahead("devices/pci/nvme0n1"), usual());
     assert!(bench.told()[0].starts_with("read_ahead_kb of dm-0 has gone"));
 }
@@ -331,10 +344,10 @@ fn a_disk_that_has_got_the_numbers_of_another_is_left_alone() {
 fn a_path_on_no_disk_is_told_by_its_file_system() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
-    let told = error(process.execute(&throttle(1, &[], &["/proc"])));
+    let told = error(perform(&mut process, &throttle(1, &[], &["/proc"])));
     assert!(told.contains("/proc lies on a file system of type 0x9fa0"), "{told}");
-    let told = error(process.execute(&throttle(2, &[], &["/nowhere/at/all"])));
+    let told = error(perform(&mut process, &throttle(2, &[], &["/nowhere/at/all"])));
     assert!(told.contains("looking at /nowhere/at/all failed"), "{told}");
-    let told = error(process.execute(&throttle(3, &["sdz"], &[])));
+    let told = error(perform(&mut process, &throttle(3, &["sdz"], &[])));
     assert!(told.contains("there is no block device sdz"), "{told}");
 }

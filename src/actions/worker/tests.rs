@@ -4,7 +4,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{Action, DecisionId, HoldReason, RebootAct, RebootWay, RuleId, Target};
+use crate::model::{
+    Action, DecisionId, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target, Verdict,
+};
 
 /// Generous: reached only if the worker is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,6 +32,10 @@ fn decision(id: u64) -> Decision {
     }
 }
 
+fn act(decision: Decision) -> Act {
+    Act::of(decision).unwrap()
+}
+
 /// Tells that it has begun, then hangs until it is told to go on (or its teller is gone).
 struct Hanging {
     begun: Sender<DecisionId>,
@@ -37,12 +43,27 @@ struct Hanging {
 }
 
 impl Executor for Hanging {
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
-        let _ = self.begun.send(decision.id);
+    fn execute(&mut self, act: &Act) -> Performed {
+        let _ = self.begun.send(act.id);
         match self.go_on.recv() {
-            Ok(()) => OutcomeResult::Done,
-            Err(_) => OutcomeResult::Failed("test has ended".into()),
+            Ok(()) => OutcomeResult::Done.into(),
+            Err(_) => OutcomeResult::Failed("test has ended".into()).into(),
         }
+    }
+}
+
+fn lane(
+    executor: impl Executor + Send + 'static,
+    intent: impl Fn(&Decision) -> Result<(), String> + Send + 'static,
+) -> LaneSetup {
+    let pause = Box::new(|| None);
+    LaneSetup { executor: Box::new(executor), intent: Box::new(intent), pause }
+}
+
+fn slow_from_100(decision: &Decision) -> Result<(), String> {
+    match decision.id.0 {
+        0..100 => Ok(()),
+        _ => Err("the disk is slow".to_owned()),
     }
 }
 
@@ -70,20 +91,10 @@ fn bench(
     let woken = Arc::clone(&wakes);
     let brakes = Arc::new(Mutex::new(Vec::new()));
     let worker = ActionWorker::start(WorkerSetup {
-        executor: Box::new(Hanging { begun: begin, go_on: gone_on }),
-        intent: Box::new(intent),
-        brake: Box::new(Noting(Arc::clone(&brakes))),
-        brake_intent: Box::new(|decision| match decision.id.0 {
-            0..100 => Ok(()),
-            _ => Err("the disk is slow".to_owned()),
-        }),
-        rebooter: Box::new(Noting(Arc::clone(&brakes))),
-        reboot_intent: Box::new(|decision| match decision.id.0 {
-            0..100 => Ok(()),
-            _ => Err("the disk is slow".to_owned()),
-        }),
-        starter: Box::new(Hanging { begun: ask, go_on: answered }),
-        start_intent: Box::new(|decision| match decision.id.0 {
+        ordinary: lane(Hanging { begun: begin, go_on: gone_on }, intent),
+        brake: lane(Noting(Arc::clone(&brakes)), slow_from_100),
+        reboot: lane(Noting(Arc::clone(&brakes)), slow_from_100),
+        start: lane(Hanging { begun: ask, go_on: answered }, |decision| match decision.id.0 {
             0..100 => Ok(()),
             _ => Err("the disk is full".to_owned()),
         }),
@@ -126,8 +137,8 @@ fn decisions_are_carried_out_in_order_after_their_intent() {
         written.lock().unwrap().push(decision.id.0);
         Ok(())
     });
-    bench.worker.submit(decision(1)).unwrap();
-    bench.worker.submit(decision(2)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
+    bench.worker.submit(act(decision(2))).unwrap();
     assert_eq!(bench.begun(), 1);
     assert_eq!(*intents.lock().unwrap(), [1]);
     bench.go_on.send(()).unwrap();
@@ -142,7 +153,7 @@ fn decisions_are_carried_out_in_order_after_their_intent() {
 #[test]
 fn without_a_written_intent_nothing_is_done() {
     let bench = bench(PATIENCE, |_| Err("disk full".into()));
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     let (_, result) = bench.outcome();
     assert_eq!(not_done(&result), "intent could not be written: disk full");
     assert!(bench.begun.try_recv().is_err());
@@ -156,12 +167,12 @@ fn an_intent_that_comes_too_late_is_called_off() {
         let _ = released.lock().unwrap().recv();
         Ok(())
     });
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(not_done(&bench.outcome().1), "intent could not be written in time");
     release.send(()).unwrap();
     drop(release);
     // Another is taken on once the late intent has returned.
-    while bench.worker.submit(decision(2)).is_err() {
+    while bench.worker.submit(act(decision(2))).is_err() {
         thread::yield_now();
     }
     assert!(bench.begun.try_iter().all(|id| id != DecisionId(1)));
@@ -170,47 +181,64 @@ fn an_intent_that_comes_too_late_is_called_off() {
 #[test]
 fn a_hanging_action_times_out_and_blocks_others_until_it_returns() {
     let bench = bench(Duration::from_secs(1), |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
-    bench.worker.submit(decision(2)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
+    bench.worker.submit(act(decision(2))).unwrap();
     assert_eq!(bench.begun(), 1);
     assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
     let (second, result) = bench.outcome();
     assert_eq!((second, not_done(&result)), (2, "an earlier action still hangs"));
-    assert_eq!(bench.worker.submit(decision(3)), Err(Busy));
-    bench.worker.submit(Decision { mode: Mode::Observe, ..decision(4) }).unwrap();
-    assert_eq!(bench.outcome(), (4, OutcomeResult::Skipped));
+    assert_eq!(bench.worker.submit(act(decision(3))), Err(Busy));
     bench.go_on.send(()).unwrap();
-    while bench.worker.submit(decision(5)).is_err() {
+    while bench.worker.submit(act(decision(5))).is_err() {
         thread::yield_now();
     }
     assert_eq!(bench.begun(), 5);
 }
 
 #[test]
-fn observed_and_held_decisions_are_skipped_at_once_without_an_intent() {
-    let bench = bench(PATIENCE, |_| Err("must not be asked".into()));
-    bench.worker.submit(Decision { mode: Mode::Observe, ..decision(1) }).unwrap();
-    assert_eq!(bench.outcome(), (1, OutcomeResult::Skipped));
+fn observed_and_held_decisions_are_no_acts() {
+    assert!(Act::of(Decision { mode: Mode::Observe, ..decision(1) }).is_err());
     let verdict = Verdict::Hold(HoldReason::Cooldown);
-    bench.worker.submit(Decision { verdict, ..decision(2) }).unwrap();
-    assert_eq!(bench.outcome(), (2, OutcomeResult::Skipped));
+    assert!(Act::of(Decision { verdict, ..decision(2) }).is_err());
+    assert!(Act::of(decision(3)).is_ok());
+}
+
+#[test]
+fn an_act_decided_before_a_pause_is_not_done_after_it_but_an_undo_is() {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let (reports, done) = channel();
+    let paused = Pause { author: "alice".to_owned(), comment: String::new(), since: None };
+    let mut setup = lane(Noting(Arc::clone(&noted)), |_| Ok(()));
+    setup.pause = Box::new(move || Some(paused.clone()));
+    let stage = Arc::new(AtomicU8::new(INTENDING));
+    let clock = now;
+    let mut performer = Performer { setup, is_intent_awaited: true, clock, stage, reports };
+    let refused = OutcomeResult::NotDone("paused by alice".to_owned());
+    assert_eq!(performer.perform(&act(decision(1))), refused.into());
+    performer.stage.store(INTENDING, Ordering::Release);
+    let why = crate::model::UndoReason::AlertEnded;
+    let action = Action::Undo { decision: DecisionId(1), why };
+    let undo = act(Decision { action, ..decision(2) });
+    assert_eq!(performer.perform(&undo), OutcomeResult::Done.into());
+    assert_eq!(*noted.lock().unwrap(), ["undo"]);
+    drop(done);
 }
 
 #[test]
 fn the_queue_is_bounded() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    let taken = (0..100).take_while(|&id| bench.worker.submit(decision(id)).is_ok()).count();
+    let taken = (0..100).take_while(|&id| bench.worker.submit(act(decision(id))).is_ok()).count();
     assert_eq!(taken, QUEUE);
     bench.go_on.send(()).unwrap();
     assert_eq!(bench.outcome(), (0, OutcomeResult::Done));
-    assert_eq!(bench.worker.submit(decision(100)), Ok(()));
+    assert_eq!(bench.worker.submit(act(decision(100))), Ok(()));
 }
 
 #[test]
 fn shutdown_reports_what_hangs_and_what_waits() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
-    bench.worker.submit(decision(2)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
+    bench.worker.submit(act(decision(2))).unwrap();
     assert_eq!(bench.begun(), 1);
     bench.worker.shutdown();
     let outcomes: Vec<Outcome> = bench.outcomes.iter().collect();
@@ -223,7 +251,7 @@ fn shutdown_reports_what_hangs_and_what_waits() {
 #[test]
 fn shutdown_lets_an_action_under_way_end() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
     bench.go_on.send(()).unwrap();
     bench.worker.shutdown();
@@ -237,10 +265,10 @@ fn a_panic_is_a_failed_outcome_and_the_worker_lives_on() {
         1 => panic!("deliberate"),
         _ => Ok(()),
     });
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     let (_, result) = bench.outcome();
     assert!(matches!(&result, OutcomeResult::Failed(why) if why.ends_with("deliberate")));
-    bench.worker.submit(decision(2)).unwrap();
+    bench.worker.submit(act(decision(2))).unwrap();
     assert_eq!(bench.begun(), 2);
 }
 
@@ -253,9 +281,9 @@ impl Executor for Noting {
         self.0.lock().unwrap().push("begin");
     }
 
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
-        self.0.lock().unwrap().push(decision.action.name());
-        OutcomeResult::Done
+    fn execute(&mut self, act: &Act) -> Performed {
+        self.0.lock().unwrap().push(act.action.name());
+        OutcomeResult::Done.into()
     }
 
     fn end(&mut self) {
@@ -270,14 +298,10 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     let noted = Arc::new(Mutex::new(Vec::new()));
     let (outcomes, ended) = channel();
     let worker = ActionWorker::start(WorkerSetup {
-        executor: Box::new(Noting(Arc::clone(&noted))),
-        intent: Box::new(|_| Err("disk full".to_owned())),
-        brake: Box::new(Noting::default()),
-        brake_intent: Box::new(|_| Ok(())),
-        rebooter: Box::new(Noting::default()),
-        reboot_intent: Box::new(|_| Ok(())),
-        starter: Box::new(DryRun),
-        start_intent: Box::new(|_| Ok(())),
+        ordinary: lane(Noting(Arc::clone(&noted)), |_| Err("disk full".to_owned())),
+        brake: lane(Noting::default(), |_| Ok(())),
+        reboot: lane(Noting::default(), |_| Ok(())),
+        start: lane(Noting::default(), |_| Ok(())),
         outcomes,
         wake: Box::new(|| {}),
         clock: now,
@@ -285,10 +309,10 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
         end_pauses: Box::new(|| false),
     })
     .unwrap();
-    worker.submit(decision(1)).unwrap();
+    worker.submit(act(decision(1))).unwrap();
     let why = crate::model::UndoReason::AlertEnded;
     let action = Action::Undo { decision: DecisionId(1), why };
-    worker.submit(Decision { action, ..decision(2) }).unwrap();
+    worker.submit(act(Decision { action, ..decision(2) })).unwrap();
     let results: Vec<OutcomeResult> = ended.iter().take(2).map(|outcome| outcome.result).collect();
     assert!(not_done(&results[0]).contains("disk full"));
     assert_eq!(results[1], OutcomeResult::Done);
@@ -305,10 +329,10 @@ fn stop(id: u64) -> Decision {
 fn the_brake_waits_neither_for_a_hanging_action_nor_for_what_waits_behind_it() {
     let bench = bench(PATIENCE, |_| Ok(()));
     for id in 1..4 {
-        bench.worker.submit(decision(id)).unwrap();
+        bench.worker.submit(act(decision(id))).unwrap();
     }
     assert_eq!(bench.begun(), 1);
-    bench.worker.submit(stop(4)).unwrap();
+    bench.worker.submit(act(stop(4))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!((outcome.decision, outcome.result), (DecisionId(4), OutcomeResult::Done));
     assert_eq!(outcome.effect, None);
@@ -319,10 +343,10 @@ fn the_brake_waits_neither_for_a_hanging_action_nor_for_what_waits_behind_it() {
 #[test]
 fn the_brake_acts_beside_an_action_that_was_given_up() {
     let bench = bench(Duration::from_millis(100), |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
-    assert_eq!(bench.worker.submit(decision(2)), Err(Busy));
-    bench.worker.submit(stop(3)).unwrap();
+    assert_eq!(bench.worker.submit(act(decision(2))), Err(Busy));
+    bench.worker.submit(act(stop(3))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!((outcome.decision, outcome.result), (DecisionId(3), OutcomeResult::Done));
 }
@@ -330,7 +354,7 @@ fn the_brake_acts_beside_an_action_that_was_given_up() {
 #[test]
 fn the_brake_acts_without_a_written_intent_and_says_so() {
     let bench = bench(PATIENCE, |_| Err("the disk hangs".to_owned()));
-    bench.worker.submit(stop(100)).unwrap();
+    bench.worker.submit(act(stop(100))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!(outcome.result, OutcomeResult::Done);
     let told = "its intent was not on disk when it began: the disk is slow";
@@ -340,9 +364,9 @@ fn the_brake_acts_without_a_written_intent_and_says_so() {
 #[test]
 fn a_shutdown_waits_for_the_brake_too() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
-    bench.worker.submit(stop(2)).unwrap();
+    bench.worker.submit(act(stop(2))).unwrap();
     bench.worker.shutdown();
     let mut ended: Vec<u64> = bench.outcomes.iter().map(|outcome| outcome.decision.0).collect();
     ended.sort_unstable();
@@ -357,13 +381,13 @@ fn reboot_decision(id: u64, act: RebootAct) -> Decision {
 #[test]
 fn a_reboot_waits_for_nothing_that_hangs_but_always_for_its_intent() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
     let tell = || RebootAct::TellUsers { text: "text".to_owned() };
     let outcome = || bench.outcomes.recv_timeout(PATIENCE).unwrap();
-    bench.worker.submit(reboot_decision(2, tell())).unwrap();
+    bench.worker.submit(act(reboot_decision(2, tell()))).unwrap();
     assert_eq!((outcome().result, outcome_count(&bench)), (OutcomeResult::Done, 0));
-    bench.worker.submit(reboot_decision(100, tell())).unwrap();
+    bench.worker.submit(act(reboot_decision(100, tell()))).unwrap();
     let refused = outcome();
     assert_eq!((refused.decision, &*refused.action), (DecisionId(100), "tell_users"));
     assert!(not_done(&refused.result).contains("intent could not be written: the disk is slow"));
@@ -373,7 +397,7 @@ fn a_reboot_waits_for_nothing_that_hangs_but_always_for_its_intent() {
         why: "why".to_owned(),
         was_handed_over: false,
     };
-    bench.worker.submit(reboot_decision(101, off)).unwrap();
+    bench.worker.submit(act(reboot_decision(101, off))).unwrap();
     assert_eq!(outcome().result, OutcomeResult::Done);
     bench.go_on.send(()).unwrap();
     assert_eq!(outcome().decision, DecisionId(1));
@@ -394,10 +418,10 @@ fn start(id: u64) -> Decision {
 #[test]
 fn a_supervisor_that_does_not_answer_holds_up_no_other_action_nor_they_it() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(start(1)).unwrap();
+    bench.worker.submit(act(start(1))).unwrap();
     assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
-    bench.worker.submit(decision(2)).unwrap();
-    bench.worker.submit(stop(3)).unwrap();
+    bench.worker.submit(act(decision(2))).unwrap();
+    bench.worker.submit(act(stop(3))).unwrap();
     assert_eq!(bench.begun(), 2);
     bench.go_on.send(()).unwrap();
     let next = || bench.outcomes.recv_timeout(PATIENCE).unwrap().decision.0;
@@ -405,7 +429,7 @@ fn a_supervisor_that_does_not_answer_holds_up_no_other_action_nor_they_it() {
     ended.sort_unstable();
     assert_eq!(ended, [2, 3]);
     // And the other way round: what hangs in the kernel holds up no start.
-    bench.worker.submit(decision(4)).unwrap();
+    bench.worker.submit(act(decision(4))).unwrap();
     assert_eq!(bench.begun(), 4);
     bench.answer.send(()).unwrap();
     assert_eq!(next(), 1);
@@ -414,7 +438,7 @@ fn a_supervisor_that_does_not_answer_holds_up_no_other_action_nor_they_it() {
 #[test]
 fn nothing_is_started_without_a_written_intent() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(start(100)).unwrap();
+    bench.worker.submit(act(start(100))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!(not_done(&outcome.result), "intent could not be written: the disk is full");
     assert!(bench.asked.try_recv().is_err());
@@ -423,7 +447,7 @@ fn nothing_is_started_without_a_written_intent() {
 #[test]
 fn a_shutdown_tells_of_a_start_that_was_not_answered() {
     let bench = bench(PATIENCE, |_| Ok(()));
-    bench.worker.submit(start(1)).unwrap();
+    bench.worker.submit(act(start(1))).unwrap();
     assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
     let began = now().uptime;
     bench.worker.shutdown();

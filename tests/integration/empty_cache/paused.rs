@@ -9,6 +9,7 @@ use umawarden::model::{EngineKeys, EngineKind, OutcomeResult, SecretPlace};
 
 use super::fake::{Asked, FakeEngine, Reply, recorded};
 use super::{Bench, decision, engine, with_keys};
+use crate::actions::act;
 
 /// SGLang at work, which fails in what the test says.
 struct Busy {
@@ -134,7 +135,9 @@ fn one_that_does_not_hear_is_told_again_until_it_does() {
     let target = engine(EngineKind::Sglang, busy.server.port);
     let act = decision(target, &[RetractRequests]);
     let mut acting = bench.process("boot");
-    let OutcomeResult::Failed(why) = acting.execute(&act) else { panic!("done") };
+    let OutcomeResult::Failed(why) = acting.execute(&crate::actions::act(act)).result else {
+        panic!("done")
+    };
     assert!(why.starts_with("it was paused, and does not go on"), "{why}");
     assert!(busy.is_paused() && acting.is_unfinished());
     acting.tend();
@@ -150,7 +153,7 @@ fn one_that_never_hears_is_told_less_often_after_a_while() {
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let mut acting = bench.process("boot");
-    acting.execute(&decision(target, &[RetractRequests]));
+    acting.execute(&act(decision(target, &[RetractRequests])));
     let told = || busy.server.told().iter().filter(|path| **path == "/continue_generation").count();
     let before = told();
     for _ in 0..29 {
@@ -175,7 +178,7 @@ fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
     let target = with_keys(engine(EngineKind::Sglang, busy.server.port), keys);
     let mut killed = bench.process("boot");
-    killed.execute(&decision(target, &[RetractRequests]));
+    killed.execute(&act(decision(target, &[RetractRequests])));
     assert!(busy.is_paused());
     let log = bench.undo_log();
     assert!(log.contains(key.to_str().unwrap()) && !log.contains("a-secret-key"), "{log}");
@@ -204,7 +207,7 @@ fn a_pause_of_another_boot_or_of_an_engine_that_has_gone_is_over() {
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let mut killed = bench.process("boot");
-    killed.execute(&decision(target, &[RetractRequests]));
+    killed.execute(&act(decision(target, &[RetractRequests])));
     drop(killed);
     let before = busy.server.calls().len();
     let text = bench.undo_log();
@@ -228,7 +231,9 @@ fn once_the_program_ends_no_engine_is_paused_any_more() {
     let end_pauses = temporary.end_pauses();
     let mut acting = bench.process_over(temporary);
     assert!(!end_pauses(), "none is paused");
-    let OutcomeResult::Failed(why) = acting.execute(&decision(target, &[RetractRequests])) else {
+    let OutcomeResult::Failed(why) =
+        acting.execute(&act(decision(target, &[RetractRequests]))).result
+    else {
         panic!("done")
     };
     assert!(why.contains("the program ends: it is not paused"), "{why}");

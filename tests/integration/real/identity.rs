@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{Executor as _, StopExecutor};
 use umawarden::model::{
     Action, Decision, DeclaredEngine, EngineMatch, EngineTarget, OutcomeResult, Target,
 };
@@ -251,14 +251,10 @@ fn a_process_that_only_claims_a_container_does_not_have_that_container_killed() 
     let target = Target::Engine(Box::new(EngineTarget::from(&seen)));
     let action = Action::StopEngine { grace_ms: 100, unless_free_bytes: None, for_reboot: None };
     let decision = Decision { target, ..crate::actions::decision(action) };
-    let mut live = Live {
-        procfs: "/proc".into(),
-        sysfs: "/sys".into(),
-        evictor: Evictor::new(|| Duration::ZERO),
-        docker: socket,
-        systemd: umawarden::supervisors::systemd::Bus::system(),
-    };
-    let done = std::thread::spawn(move || live.execute(&decision));
+    let mut executor =
+        StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: socket };
+    let act = crate::actions::act(decision);
+    let done = std::thread::spawn(move || executor.execute(&act).result);
     let mut hog = hog;
     hog.0.wait().unwrap();
     assert_eq!(done.join().unwrap(), OutcomeResult::Done);

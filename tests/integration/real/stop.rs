@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use procfs::process::Process;
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{Executor as _, StopExecutor};
 use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Proof, Target};
 
 use super::docker::Dockerd;
@@ -25,14 +25,9 @@ fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
     let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
     let target = Target::Engine(Box::new(engine));
     let decision = Decision { target, ..crate::actions::decision(action) };
-    let mut live = Live {
-        procfs: "/proc".into(),
-        sysfs: "/sys".into(),
-        evictor: Evictor::new(|| Duration::ZERO),
-        docker: docker.into(),
-        systemd: umawarden::supervisors::systemd::Bus::system(),
-    };
-    live.execute(&decision)
+    let mut executor =
+        StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: docker.into() };
+    executor.execute(&crate::actions::act(decision)).result
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {

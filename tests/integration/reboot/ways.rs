@@ -4,10 +4,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use umawarden::model::Mode;
-
 use super::fake_bus::Inhibitor;
 use super::*;
+use crate::actions::act;
 
 fn inhibitor(what: &str, mode: &str) -> Inhibitor {
     let [what, who, why, mode] =
@@ -65,8 +64,8 @@ fn where_there_is_no_logind_systemd_itself_reboots() {
     assert_eq!(machine.bus.calls(), ["logind.CanReboot", "systemd.Reboot"]);
     machine.bus.state().has_systemd = false;
     assert!(failed(&machine.reboot()).contains("nobody of that name"));
-    let nowhere = Rebooter { bus: Bus::System(machine.path("no-bus")), ..machine.rebooter() };
-    let told = nowhere.clone().execute(&decision(RebootAct::Perform(order())));
+    let nowhere = RebootExecutor { bus: Bus::System(machine.path("no-bus")), ..machine.rebooter() };
+    let told = nowhere.clone().execute(&act(decision(RebootAct::Perform(order())))).result;
     let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
     assert!(why.contains("No such file or directory"), "{why}");
 }
@@ -96,9 +95,9 @@ fn a_way_that_hangs_is_told_as_that_and_others_are_told_apart() {
         let machine = Machine::new();
         let listener = std::os::unix::net::UnixListener::bind(machine.path("silent")).unwrap();
         let mut rebooter =
-            Rebooter { bus: Bus::System(machine.path("silent")), ..machine.rebooter() };
+            RebootExecutor { bus: Bus::System(machine.path("silent")), ..machine.rebooter() };
         let told = within(Duration::from_secs(10), || {
-            rebooter.execute(&decision(RebootAct::Perform(order())))
+            rebooter.execute(&act(decision(RebootAct::Perform(order())))).result
         });
         assert_eq!(told, OutcomeResult::TimedOut);
         drop(listener);
@@ -126,14 +125,6 @@ fn a_logind_that_refuses_or_lies_has_not_rebooted() {
     }
     let reboots = machine.bus.reboots();
     assert_eq!(reboots, 2, "only those that it has refused itself");
-}
-
-#[test]
-fn in_observe_mode_nobody_is_asked_anything() {
-    let machine = Machine::new();
-    let told = Decision { mode: Mode::Observe, ..decision(RebootAct::Perform(order())) };
-    assert_eq!(machine.rebooter().execute(&told), OutcomeResult::Skipped);
-    assert_eq!(machine.bus.calls(), [""; 0]);
 }
 
 #[test]
@@ -189,15 +180,15 @@ fn over_a_real_bus_it_is_the_same_and_who_is_not_there_is_told_from_who_is_silen
     let machine = Machine::new();
     let Some(_bus) = RealBus::start(&machine) else { return };
     let bus = Bus::System(machine.path("real-bus"));
-    let mut rebooter = Rebooter { bus, ..machine.rebooter() };
-    let reboot = decision(RebootAct::Perform(order()));
+    let mut rebooter = RebootExecutor { bus, ..machine.rebooter() };
+    let reboot = act(decision(RebootAct::Perform(order())));
     // Neither logind nor systemd is there: the bus itself says so.
-    let told = rebooter.execute(&reboot);
+    let told = rebooter.execute(&reboot).result;
     let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
     assert!(why.contains("logind, CanReboot") && why.contains("systemd, Reboot"), "{why}");
     let logind = FakeBus::on_bus(&machine.path("real-bus"));
-    assert_eq!(rebooter.execute(&reboot), OutcomeResult::Done);
+    assert_eq!(rebooter.execute(&reboot).result, OutcomeResult::Done);
     assert_eq!(logind.calls(), ["logind.CanReboot", "logind.ListInhibitors", "logind.Reboot"]);
     logind.state().inhibitors = vec![inhibitor("shutdown", "block")];
-    assert!(matches!(rebooter.execute(&reboot), OutcomeResult::NotDone(_)));
+    assert!(matches!(rebooter.execute(&reboot).result, OutcomeResult::NotDone(_)));
 }

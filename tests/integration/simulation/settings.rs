@@ -11,11 +11,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tempfile::TempDir;
 use umawarden::actions::{
-    Acting, CacheEmptier, EmptyingTally, Evictor, Executor as _, Live, Ready, SettingsTally,
-    TemporarySettings, TemporarySetup,
+    CacheEmptier, EmptyingTally, Evictor, Executor as _, MemoryExecutor, MemorySetup,
+    SettingsTally, TemporarySettings, TemporarySetup,
 };
 use umawarden::model::{Decision, Moment, OutcomeResult};
-use umawarden::supervisors::systemd::Bus;
 
 use super::chance::Chance;
 use super::checker::Violation;
@@ -45,7 +44,7 @@ pub struct Settings {
     folder: TempDir,
     /// What each is without this program.
     own: BTreeMap<&'static str, String>,
-    acting: Option<Acting>,
+    acting: Option<MemoryExecutor>,
 }
 
 fn clock() -> Moment {
@@ -92,20 +91,19 @@ impl Settings {
             tell: Box::new(|_| {}),
             tally: Arc::new(SettingsTally::default()),
         });
-        let live = Live {
-            procfs: self.path("proc"),
-            sysfs: self.path("sys"),
-            evictor: Evictor::new(|| Duration::ZERO),
-            docker: self.path("docker.sock"),
-            systemd: Bus::Peer(self.path("systemd.sock")),
-        };
         let emptier = CacheEmptier {
             procfs: self.path("proc"),
             uptime: || Duration::ZERO,
             sleep: |_| {},
             tally: Arc::new(EmptyingTally::default()),
         };
-        let mut acting = Acting::new(Ready::new(live), temporary, emptier);
+        let mut acting = MemoryExecutor::new(MemorySetup {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            evictor: Evictor::new(|| Duration::ZERO),
+            temporary,
+            emptier,
+        });
         acting.begin();
         self.acting = Some(acting);
         self.are_back("after a start")
@@ -114,7 +112,7 @@ impl Settings {
     /// Does what was decided.
     pub fn execute(&mut self, decision: &Decision) -> OutcomeResult {
         match &mut self.acting {
-            Some(acting) => acting.execute(decision),
+            Some(acting) => acting.execute(&crate::actions::act(decision.clone())).result,
             None => OutcomeResult::NotDone("nobody acts".to_owned()),
         }
     }

@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::actions::DryRun;
-use crate::model::{CacheKind, DecisionId, HoldReason, Moment, RuleId, Target};
+use crate::actions::TemporarySetup;
+use crate::model::{CacheKind, Decision, DecisionId, Mode, Moment, RuleId, Target, Verdict};
 
 const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
 const DROP_ALL: Action = Action::DropCaches { what: CacheKind::All, sync: true };
 
-fn decision(action: Action) -> Decision {
-    Decision {
+fn act(action: Action) -> Act {
+    let decision = Decision {
         id: DecisionId(7),
         at: Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH },
         rule: RuleId { group: Arc::from("memory"), alert: Arc::from("CacheEatsReserve") },
@@ -26,7 +26,8 @@ fn decision(action: Action) -> Decision {
         target: Target::Node,
         approved: None,
         because: Vec::new(),
-    }
+    };
+    Act::of(decision).unwrap()
 }
 
 fn procfs() -> TempDir {
@@ -37,14 +38,32 @@ fn procfs() -> TempDir {
     procfs
 }
 
-fn live(procfs: &Path) -> Live {
-    Live {
+fn executor(procfs: &Path) -> MemoryExecutor {
+    let clock = || Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH };
+    MemoryExecutor::new(MemorySetup {
         procfs: procfs.to_owned(),
         sysfs: procfs.join("no sysfs"),
         evictor: Evictor::new(|| Duration::ZERO),
-        docker: procfs.join("none"),
-        systemd: Bus::system(),
-    }
+        temporary: TemporarySettings::new(TemporarySetup {
+            procfs: procfs.to_owned(),
+            sysfs: procfs.join("no sysfs"),
+            storage: procfs.join("no storage"),
+            boot_id: None,
+            clock,
+            tell: Box::new(|_| {}),
+            tally: Arc::default(),
+        }),
+        emptier: CacheEmptier {
+            procfs: procfs.to_owned(),
+            uptime: || Duration::ZERO,
+            sleep: |_| {},
+            tally: Arc::default(),
+        },
+    })
+}
+
+fn perform(procfs: &Path, action: Action) -> OutcomeResult {
+    executor(procfs).execute(&act(action)).result
 }
 
 fn written(procfs: &Path, name: &str) -> String {
@@ -57,31 +76,50 @@ fn each_action_writes_its_value_to_its_file_only() {
         [(DROP, "1", ""), (DROP_ALL, "3", ""), (Action::CompactMemory, "", "1")]
     {
         let procfs = procfs();
-        assert_eq!(live(procfs.path()).execute(&decision(action)), OutcomeResult::Done);
+        assert_eq!(perform(procfs.path(), action), OutcomeResult::Done);
         assert_eq!(written(procfs.path(), "drop_caches"), drop_caches);
         assert_eq!(written(procfs.path(), "compact_memory"), compact_memory);
     }
 }
 
 #[test]
-fn observed_and_held_decisions_open_nothing() {
-    // A directory in the files' place: opening it for writing would fail and be told.
+fn a_directory_in_the_place_of_a_file_is_reported() {
     let procfs = TempDir::new().unwrap();
     fs::create_dir_all(procfs.path().join("sys/vm/drop_caches")).unwrap();
-    let observed = Decision { mode: Mode::Observe, ..decision(DROP) };
-    let held = Decision { verdict: Verdict::Hold(HoldReason::Busy), ..decision(DROP) };
-    assert_eq!(live(procfs.path()).execute(&observed), OutcomeResult::Skipped);
-    assert_eq!(live(procfs.path()).execute(&held), OutcomeResult::Skipped);
-    assert_eq!(DryRun.execute(&decision(DROP)), OutcomeResult::Skipped);
-    let acted = live(procfs.path()).execute(&decision(DROP));
+    let acted = perform(procfs.path(), DROP);
     assert!(matches!(acted, OutcomeResult::Failed(text) if text.contains("os error 21")));
+}
+
+#[test]
+fn a_file_that_is_not_the_kernels_and_was_replaced_is_the_new_one() {
+    let procfs = procfs();
+    let vm = procfs.path().join("sys/vm");
+    let mut executor = executor(procfs.path());
+    executor.open();
+    for name in ["drop_caches", "compact_memory"] {
+        fs::write(vm.join("new"), "").unwrap();
+        fs::rename(vm.join("new"), vm.join(name)).unwrap();
+    }
+    let written = |name: &str| fs::read_to_string(vm.join(name)).unwrap();
+    assert_eq!(executor.execute(&act(DROP_ALL)), OutcomeResult::Done.into());
+    assert_eq!((written("drop_caches").as_str(), written("compact_memory").as_str()), ("3", ""));
+    assert_eq!(executor.execute(&act(Action::CompactMemory)), OutcomeResult::Done.into());
+    assert_eq!(written("compact_memory"), "1");
+}
+
+#[test]
+fn an_action_of_another_lane_is_not_done() {
+    let procfs = procfs();
+    let start = Action::StartUnit { ended: Arc::from("1") };
+    let refused = perform(procfs.path(), start);
+    assert!(matches!(refused, OutcomeResult::NotDone(why) if why.contains("another lane")));
 }
 
 #[test]
 fn a_missing_file_is_named_and_not_created() {
     let procfs = TempDir::new().unwrap();
     fs::create_dir_all(procfs.path().join("sys/vm")).unwrap();
-    let result = live(procfs.path()).execute(&decision(Action::CompactMemory));
+    let result = perform(procfs.path(), Action::CompactMemory);
     let file = procfs.path().join("sys/vm/compact_memory");
     let OutcomeResult::Failed(text) = result else { panic!("{result:?}") };
     assert!(text.starts_with(&format!("writing 1 to {} failed: No such file", file.display())));
@@ -93,7 +131,7 @@ fn a_missing_file_is_named_and_not_created() {
 fn notify_touches_no_file() {
     let procfs = TempDir::new().unwrap();
     let notify = Action::Notify { message: "low\nmemory".into() };
-    assert_eq!(live(procfs.path()).execute(&decision(notify)), OutcomeResult::Done);
+    assert_eq!(perform(procfs.path(), notify), OutcomeResult::Done);
     assert_eq!(fs::read_dir(procfs.path()).unwrap().count(), 0);
 }
 
@@ -106,6 +144,6 @@ fn a_denied_write_says_who_may() {
     let procfs = procfs();
     let file = procfs.path().join("sys/vm/drop_caches");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
-    let result = live(procfs.path()).execute(&decision(DROP));
+    let result = perform(procfs.path(), DROP);
     assert!(matches!(result, OutcomeResult::Failed(text) if text.contains("uid 0 of the host")));
 }
