@@ -342,7 +342,7 @@ impl AccessControl {
 }
 
 /// Mistakes in the text of a tokens file, or else of a web configuration.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn written_wrongly(
     is_tokens: bool,
     source: &crate::config::mistake::SourceText,
@@ -354,7 +354,7 @@ pub fn written_wrongly(
 }
 
 /// Whether an `Authorization` header can be read.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn reads_authorization(header: &[u8]) -> bool {
     HeaderValue::from_bytes(header)
         .is_ok_and(|header| decide::read_authorization(&header).is_some())

@@ -57,7 +57,7 @@ pub use routes::{access_table, check_telemetry_path};
 pub use server::serve;
 
 /// Reads a request's URI and the headers that choose a format, as the routes do.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     let uri = format!("/api/v1/events?{query}").parse::<hyper::Uri>();
     let mut headers = hyper::HeaderMap::new();
@@ -79,7 +79,7 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
 }
 
 /// Reads the body of a silence, an approval or a reboot, as the control socket does.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub fn read_order(which: u8, body: &[u8]) -> Option<(OrderKind, Option<String>, String)> {
     let read = match which % 3 {
         0 => order::silence(body),

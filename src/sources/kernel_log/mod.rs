@@ -23,7 +23,7 @@ use crate::sys::descriptors::with_reserve;
 use device::Device;
 use intake::Intake;
 use stream::Stream;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub use stream::pieces;
 use syslog::Syslog;
 
