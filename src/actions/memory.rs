@@ -86,8 +86,8 @@ impl Executor for MemoryExecutor {
                 temporary.throttle_readahead(act, *kib, (devices, of), *for_at_most).into()
             }
             Action::Undo { decision, .. } => temporary.undo(*decision).into(),
-            Action::Notify { message } => {
-                notify(act, message);
+            Action::Notify { .. } => {
+                notify(act);
                 OutcomeResult::Done.into()
             }
             Action::StopEngine { .. }

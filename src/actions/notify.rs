@@ -2,19 +2,22 @@
 
 use std::fmt::Write as _;
 
-use crate::model::Decision;
+use super::Act;
+use crate::model::Action;
 
 /// Characters of a message that are logged.
 const MESSAGE_CHARS: usize = 2048;
 
-/// Logs the message as a warning.
-pub fn notify(decision: &Decision, message: &str) {
+/// Logs the message of a `notify` as a warning; returns whether the act is one.
+pub fn notify(act: &Act) -> bool {
+    let Action::Notify { message } = &act.action else { return false };
     tracing::warn!(
-        rule = %printable(&decision.rule.to_string()),
-        decision = decision.id.0,
+        rule = %printable(&act.rule.to_string()),
+        decision = act.id.0,
         "{}",
         printable(message)
     );
+    true
 }
 
 /// The message with everything escaped that could forge a line, move a terminal's cursor or turn

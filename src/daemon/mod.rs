@@ -45,8 +45,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    ProgramEvent, Verdict,
+    Decision, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, ProgramEvent,
+    Verdict,
 };
 use crate::otlp::Otlp;
 use crate::policy::status::Status;
@@ -483,16 +483,11 @@ impl Daemon {
         self.evicting.rehearse(&self.settings, &decision);
         let result = match Act::of(decision) {
             Err(_) => OutcomeResult::Skipped,
-            Ok(act) => match &act.action {
-                // A line in the log waits neither for the disk nor behind an action that hangs.
-                Action::Notify { message } => {
-                    notify(&act, message);
-                    OutcomeResult::Done
-                }
-                _ => match self.worker.submit(act) {
-                    Ok(()) => return,
-                    Err(busy) => OutcomeResult::NotDone(busy.to_string()),
-                },
+            // A line in the log waits neither for the disk nor behind an action that hangs.
+            Ok(act) if notify(&act) => OutcomeResult::Done,
+            Ok(act) => match self.worker.submit(act) {
+                Ok(()) => return,
+                Err(busy) => OutcomeResult::NotDone(busy.to_string()),
             },
         };
         let (took, effect) = (Duration::ZERO, None);

@@ -1,9 +1,9 @@
 //! A log as text, in any of the forms that people have it in.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use kernel_faults::dmesg::{JsonRecords, LogText};
 use kernel_faults::EventAssembler;
+use kernel_faults::dmesg::{JsonRecords, LogText};
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut log = LogText::new();

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use kernel_faults::{EventAssembler, KernelLine};
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     let mut assembler = EventAssembler::new();

@@ -1,8 +1,8 @@
 //! One raw record of `/dev/kmsg`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use kernel_faults::kmsg;
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(record) = kmsg::parse_record(bytes) {

@@ -1,8 +1,8 @@
 //! Bytes from a file or FIFO: they give the same records however they arrive.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use kernel_faults::kmsg::parse_record;
+use libfuzzer_sys::fuzz_target;
 use umawarden::sources::kernel_log::pieces;
 
 /// A record is never longer.

@@ -23,7 +23,9 @@ static STORE: LazyLock<SeriesStore> = LazyLock::new(|| {
                 let reading = match (metric.kind, position % 29, tick) {
                     (_, 27, _) => Reading::Unsupported,
                     (_, 28, 119) | (_, _, 60) => Reading::Failed,
-                    (MetricKind::Counter | MetricKind::Histogram, ..) => Reading::Value(value % 500.0),
+                    (MetricKind::Counter | MetricKind::Histogram, ..) => {
+                        Reading::Value(value % 500.0)
+                    }
                     (MetricKind::Info, ..) => Reading::Value(1.0),
                     (MetricKind::Gauge, 26, _) => Reading::Value(f64::NAN),
                     (MetricKind::Gauge, ..) => Reading::Value(value * 1048576.0 - 1e8),

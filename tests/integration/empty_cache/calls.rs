@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use umawarden::model::CachePermission::{DropPrefixCache, RetractRequests, UnloadModels, Unpause};
-use umawarden::model::{EngineKind, EngineTarget, Mode, OutcomeResult};
+use umawarden::model::{EngineKind, EngineTarget, OutcomeResult};
 
 use super::fake::{Asked, FakeEngine, Reply, recorded};
 use super::{Bench, GIB, decision, engine, set_free};
@@ -294,7 +294,5 @@ fn what_is_no_longer_the_engine_that_was_meant_is_not_asked() {
     let mut other = target.clone();
     other.processes[0] = umawarden::model::ProcessId { pid: parent, start_ticks: ticks };
     assert!(stale(other).contains("is no process of llm: it is told nothing, and no key"));
-    let observed = umawarden::model::Decision { mode: Mode::Observe, ..decision(target, &[]) };
-    assert_eq!(bench.act(&observed), (OutcomeResult::Skipped, None));
     assert_eq!(server.calls(), Vec::<String>::new());
 }
