@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::config::mistake::SourceText;
 use umawarden::access::{Names, reads_authorization, written_wrongly};
+use umawarden::config::mistake::SourceText;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };
