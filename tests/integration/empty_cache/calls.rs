@@ -42,7 +42,7 @@ fn the_outcome_is_the_memory_that_came_back() {
     let change = "memory came back: free 10.0 GiB -> 13.0 GiB (+3.0 GiB), unaccounted 111.0 GiB -> \
                   108.0 GiB (-3.0 GiB), its own ";
     assert!(told.starts_with(change), "{told}");
-    assert!(told.ends_with("beside 1 request"), "{told}");
+    assert!(told.ends_with("with 1 request"), "{told}");
     assert_eq!(bench.tally.bytes(), 3 * GIB);
 }
 
@@ -55,7 +55,7 @@ fn a_prefix_cache_is_dropped_only_where_that_is_allowed_and_nothing_runs() {
     assert!(told.ends_with("/flush_cache answered 200: its prefix cache is dropped"), "{told}");
     assert_eq!(idle.told(), ["/flush_cache"]);
     let told = bench.effect(&decision(of(&busy), &[DropPrefixCache]));
-    assert!(told.ends_with("/continue_generation answered 200, beside 1 request"), "{told}");
+    assert!(told.ends_with("/continue_generation answered 200, with 1 request"), "{told}");
     assert_eq!(busy.told(), ["/continue_generation"]);
 }
 
@@ -89,7 +89,7 @@ fn an_older_sglang_is_told_nothing_that_it_would_ignore_or_take_for_an_end_of_re
     let told = bench.refusal(&decision(of(&server), &[Unpause]));
     assert!(told.contains("only by /flush_cache: allow: [drop_prefix_cache]"), "{told}");
     let told = bench.refusal(&decision(of(&server), &[DropPrefixCache]));
-    assert!(told.contains("cannot be asked whether somebody has paused it"), "{told}");
+    assert!(told.contains("does not report whether somebody has paused it"), "{told}");
     assert!(told.ends_with("a rule must say so with allow: [unpause]"), "{told}");
     assert_eq!(server.told(), Vec::<String>::new());
     bench.effect(&decision(of(&server), &[DropPrefixCache, Unpause]));
@@ -193,7 +193,7 @@ fn a_router_of_llama_servers_unloads_idle_models_where_that_is_allowed() {
     for (state, why) in [
         ("unloaded", "it has no model loaded"),
         ("single", "only as a router"),
-        ("no_key", "it asks for a key"),
+        ("no_key", "it requires a key"),
     ] {
         let server = llama_server(state);
         let told = bench.refusal(&decision(of(&server), &[UnloadModels]));

@@ -70,10 +70,10 @@ fn a_redirect_leads_nowhere() {
 #[test]
 fn an_answer_without_end_or_sense_is_none() {
     let (why, _) = refused("/v1/loads", Reply::Endless);
-    assert!(why.contains("is not what such an engine answers"), "{why}");
+    assert!(why.contains("is not that of such an engine"), "{why}");
     for body in ["{", "[]", "{\"loads\":7}", "{\"loads\":[]}", "\u{0}"] {
         let (why, server) = refused("/v1/loads", Reply::Answer(200, body.to_owned()));
-        assert!(why.contains("is not what such an engine answers"), "{body}: {why}");
+        assert!(why.contains("is not that of such an engine"), "{body}: {why}");
         assert_eq!(server.told(), Vec::<String>::new());
     }
     let (why, _) = refused("/ready", Reply::Close);

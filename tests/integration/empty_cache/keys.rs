@@ -66,12 +66,12 @@ fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
     let (bench, server) = (Bench::new(), guarded());
     let target = engine(EngineKind::Sglang, server.port);
     let why = bench.refusal(&decision(target.clone(), &[]));
-    assert!(why.contains("401 at /continue_generation: it asks for a key: name it under"), "{why}");
+    assert!(why.contains("401 at /continue_generation: it requires a key: name it under"), "{why}");
     assert!(why.contains("admin_key_file"), "{why}");
     for (api, admin) in [(Some(API), None), (Some(API), Some("another-key")), (None, Some(API))] {
         let target = with_keys(target.clone(), keys(&bench, api, admin));
         let why = bench.refusal(&decision(target, &[]));
-        assert!(why.contains("is not the one that it wants"), "{why}");
+        assert!(why.contains("that was sent is wrong"), "{why}");
         assert!(!why.contains(API) && !why.contains("another-key"), "{why}");
     }
     let nowhere = EngineKeys {

@@ -1,6 +1,6 @@
-//! Real SGLang and vLLM servers on the CPU, where they are installed, asked to give memory back: idle,
-//! at work, paused by somebody, with keys right and wrong. On a CPU there is nothing that torch could
-//! give back, and the outcome says so. See CONTRIBUTING.md.
+//! Real SGLang and vLLM servers on the CPU, where they are installed, asked to give memory back:
+//! idle, at work, paused by somebody, with keys right and wrong. On a CPU there is nothing that
+//! torch could give back, and the outcome says so. See CONTRIBUTING.md.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -116,7 +116,7 @@ fn living_servers_empty_cache_sglang() {
     for allow in [[].as_slice(), &[DropPrefixCache]] {
         let work = living.work();
         let told = act(allow);
-        let end = "/continue_generation answered 200, beside 1 request, its log says freed 0.0 MB";
+        let end = "/continue_generation answered 200, with 1 request, its log says freed 0.0 MB";
         assert!(told.ends_with(end), "{told}");
         finished(work);
     }
@@ -155,9 +155,9 @@ fn living_servers_empty_cache_sglang_with_keys() {
     let told = bench.effect(&with(None, place("admin", "an-admin-key")));
     assert!(told.contains("whether it has requests is not known"), "{told}");
     for (api, admin, wanted) in [
-        (None, None, "it asks for a key"),
-        (place("api", "an-api-key"), None, "is not the one that it wants"),
-        (None, place("wrong", "no-key"), "is not the one that it wants"),
+        (None, None, "it requires a key"),
+        (place("api", "an-api-key"), None, "that was sent is wrong"),
+        (None, place("wrong", "no-key"), "that was sent is wrong"),
     ] {
         let why = bench.refusal(&with(api, admin));
         println!("{why}");

@@ -22,7 +22,7 @@ fn an_engine_in_a_network_of_its_own_is_told_within_and_this_process_stays_outsi
         ..engine(EngineKind::Sglang, sglang.port)
     };
     let told = bench.effect(&decision(target.clone(), &[]));
-    assert!(told.ends_with("/continue_generation answered 200, beside 1 request"), "{told}");
+    assert!(told.ends_with("/continue_generation answered 200, with 1 request"), "{told}");
     assert_eq!(sglang.told("/continue_generation"), 1);
     // The thread that was there has ended, and nobody else has gone.
     let own = fs::read_link("/proc/self/ns/net").unwrap();

@@ -122,7 +122,7 @@ fn without_an_undo_log_nothing_is_paused() {
     let busy = Busy::start(&bench, None, None);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let why = bench.refusal(&decision(target, &[RetractRequests]));
-    assert!(why.starts_with("the undo log cannot keep in mind that it must go on"), "{why}");
+    assert!(why.starts_with("the undo log cannot record the pause"), "{why}");
     assert_eq!(busy.server.told(), Vec::<String>::new());
 }
 
@@ -138,7 +138,7 @@ fn one_that_does_not_hear_is_told_again_until_it_does() {
     let OutcomeResult::Failed(why) = acting.execute(&crate::actions::act(act)).result else {
         panic!("done")
     };
-    assert!(why.starts_with("it was paused, and does not go on"), "{why}");
+    assert!(why.starts_with("it was paused, and does not resume"), "{why}");
     assert!(busy.is_paused() && acting.is_unfinished());
     acting.tend();
     assert!(!busy.is_paused() && !acting.is_unfinished(), "{:?}", bench.told());

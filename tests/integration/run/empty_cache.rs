@@ -118,5 +118,5 @@ fn an_engine_that_does_not_hear_is_told_every_ten_seconds() {
     let history = history(&node.storage());
     let outcome = of_kind(&history, "outcome").next().unwrap();
     let why = outcome.to_string();
-    assert!(why.contains("it was paused, and does not go on"), "{why}");
+    assert!(why.contains("it was paused, and does not resume"), "{why}");
 }

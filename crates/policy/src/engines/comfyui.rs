@@ -43,8 +43,8 @@ fn is_in_its_folder(program: &Program<'_>) -> bool {
 
 /// Reads the response of [`QUEUE`].
 pub(super) fn queue(text: &str) -> Option<EngineLoad> {
-    let told: Value = serde_json::from_str(text).ok()?;
-    let of = |name: &str| told.get(name)?.as_array().map(|queue| queue.len() as u64);
+    let found: Value = serde_json::from_str(text).ok()?;
+    let of = |name: &str| found.get(name)?.as_array().map(|queue| queue.len() as u64);
     let running = Reading::Value(of("queue_running")?);
     let waiting = Reading::Value(of("queue_pending")?);
     Some(EngineLoad { running, waiting, ..EngineLoad::NONE })
@@ -52,13 +52,13 @@ pub(super) fn queue(text: &str) -> Option<EngineLoad> {
 
 const FREE: &str = "/free";
 
-const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const QUERY_TAKES: Duration = Duration::from_secs(2);
 const FREEING_TAKES: Duration = Duration::from_secs(5);
 
 /// Has it free everything once the prompt that runs has ended; the next one loads it again.
 fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     let calls = emptying.calls;
-    let answer = calls.get(QUEUE, None, LOOKING_TAKES)?;
+    let answer = calls.get(QUEUE, None, QUERY_TAKES)?;
     let load = queue(&answer.text()).filter(|_| answer.is_success());
     let load = load.ok_or_else(|| Refusal::Unreadable(QUEUE.to_owned()))?;
     let body = json!({"unload_models": true, "free_memory": true});

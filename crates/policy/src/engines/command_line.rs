@@ -1,28 +1,28 @@
-//! Which processes are inference engines, told by what they are called and how they were started.
+//! Recognises the processes of inference engines by name and command line.
 //!
-//! A title (`VLLM::EngineCore`) replaces the command line of the process that takes it, so that
-//! ports and models are read from the one that was started: the server.
+//! A title (`VLLM::EngineCore`) replaces the command line of its process. So ports and models are
+//! read from the server process, which keeps its command line.
 
 use super::{ENGINES, EngineFacts, facts};
 use crate::model::EngineKind;
 
-/// What a process is to its engine.
+/// The role of a process in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It was started to serve; its arguments tell how.
+    /// The server, whose arguments have address, port and model.
     Server,
-    /// It works for one.
+    /// A worker of a server.
     Worker,
 }
 
-/// How an engine serves, as far as its arguments tell.
+/// Address, port and model of an engine, from its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
     /// `--host`.
     pub host: Option<String>,
-    /// `--port`, else what is usual.
+    /// `--port`, else the engine's default.
     pub port: Option<u16>,
-    /// The model.
+    /// Name or path of the model.
     pub model: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl Program<'_> {
     }
 }
 
-/// What those arguments run: a shell or Python, and what wraps a script, is looked through.
+/// The program that the arguments run. Shells, Python and wrappers of scripts are skipped.
 fn program(arguments: &[String]) -> Option<Program<'_>> {
     let first = arguments.first()?;
     let interpreter = base_name(first);
@@ -87,7 +87,7 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// What a process is, told by its name, its arguments, and the name of the folder that it works in.
+/// Kind and role of a process, by its name, its arguments, and the name of its working folder.
 pub fn recognise(
     comm: &str,
     arguments: &[String],
@@ -111,9 +111,9 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     // Behind an option it might be that option's value, which may be a key.
     let commands = ["serve", "api_server"];
     let mut words = rest.iter().zip(commands);
-    let place = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
+    let index = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
     let may_be_named = facts.may_name_model_first;
-    let named = rest.get(place).filter(|name| may_be_named && !name.starts_with('-'));
+    let named = rest.get(index).filter(|name| may_be_named && !name.starts_with('-'));
     Serving {
         host: option(rest, facts.host_options).map(str::to_owned),
         port: port.filter(|port| *port != 0).or(facts.port),
@@ -127,19 +127,19 @@ pub fn serving_with(
     arguments: &[String],
     variable: impl Fn(&str) -> Option<String>,
 ) -> Serving {
-    let told = serving(kind, arguments);
+    let read = serving(kind, arguments);
     let facts = facts(kind);
     let environment = (facts.of_variables)(&variable);
-    let is_told = program(arguments)
+    let is_given = program(arguments)
         .is_some_and(|program| option(program.rest, facts.port_options).is_some());
     Serving {
-        host: told.host.or(environment.host).filter(|host| !host.is_empty()),
-        port: if is_told {
-            told.port
+        host: read.host.or(environment.host).filter(|host| !host.is_empty()),
+        port: if is_given {
+            read.port
         } else {
-            environment.port.filter(|port| *port != 0).or(told.port)
+            environment.port.filter(|port| *port != 0).or(read.port)
         },
-        model: told.model.or(environment.model),
+        model: read.model.or(environment.model),
     }
 }
 

@@ -1,10 +1,10 @@
-//! How an engine is asked to give memory back: by the calls in its file, over a connection that
-//! others make.
+//! Requests that make an engine return memory. The file of each engine has them; the caller
+//! supplies the connection.
 //!
-//! Some calls are made by none of them, whatever a rule says: what may kill the server or the host
+//! Some calls are never made, whatever a rule says: those that may kill the server or the host
 //! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
-//! engines and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is
-//! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
+//! engines and whole hosts on GB10), those that end requests (a pause whose mode is `abort`, the
+//! default; LMDeploy's `/sleep`), and those that run code (`/collective_rpc`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,46 +18,49 @@ use crate::parse::answer::Answer;
 /// How an engine gives memory back while it serves.
 #[derive(Debug)]
 pub enum GivesBack {
-    /// Nothing is known of it.
+    /// No way is known.
     Unknown,
-    /// It does not: why, and what helps.
+    /// It cannot: the reason, and what helps.
     Never(&'static str),
-    /// By calls: the safest ones that it has. Returns what was done and what it answered, in words.
+    /// By its safest requests. Returns a text with what was done and the responses.
     By(fn(&Emptying<'_>, &mut dyn Pausing) -> Result<String, Refusal>),
 }
 
-/// Has an engine that was paused go on. An error says that it did not confirm it.
+/// Resumes a paused engine.
+///
+/// # Errors
+/// The engine did not confirm it.
 pub type GoOn = fn(&dyn EngineCalls) -> Result<(), Refusal>;
 
-/// One of the keys that an engine may ask for.
+/// One of the keys that an engine may require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhichKey {
-    /// Of those who send requests.
+    /// The key for inference requests.
     Api,
-    /// Of those who control it.
+    /// The key for control requests.
     Control,
 }
 
-/// Calls to one engine.
+/// HTTP requests to one engine.
 pub trait EngineCalls {
-    /// Reads a key, which later calls may send. `None` if the engine has none, or is not proven to
-    /// be the one that it belongs to.
+    /// Reads a key for later requests. `None` if none is configured, or if the engine is not proven
+    /// to be the owner of the key.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The key cannot be read.
     fn key(&self, which: WhichKey) -> Result<Option<WhichKey>, Refusal>;
 
-    /// Asks, with a key that was read before.
+    /// Sends a GET request, with a key that [`Self::key`] has returned.
     ///
     /// # Errors
-    /// No answer has come in time.
+    /// There was no response within `patience`.
     fn get(&self, path: &str, key: Option<WhichKey>, patience: Duration)
     -> Result<Answer, Refusal>;
 
-    /// Tells, with a key that was read before.
+    /// Sends a POST request, with a key that [`Self::key`] has returned.
     ///
     /// # Errors
-    /// No answer has come in time; it may have heard it all the same.
+    /// There was no response within `patience`. The engine may have received the request.
     fn post(
         &self,
         path: &str,
@@ -66,15 +69,15 @@ pub trait EngineCalls {
         patience: Duration,
     ) -> Result<Answer, Refusal>;
 
-    /// Waits so long.
+    /// Sleeps.
     fn wait(&self, time: Duration);
 }
 
-/// What is asked of an engine.
+/// A request to return memory.
 pub struct Emptying<'a> {
-    /// The calls to it.
+    /// The connection to the engine.
     pub calls: &'a dyn EngineCalls,
-    /// What it may cost.
+    /// The costs that the rule allows.
     pub allow: &'a BTreeSet<CachePermission>,
 }
 
@@ -84,98 +87,98 @@ impl Emptying<'_> {
     }
 }
 
-/// Keeps in mind, before an engine is paused, that it must go on.
+/// Records that an engine is paused, so that it is resumed whatever happens.
 pub trait Pausing {
-    /// It is about to be paused; an error says why it must not be.
+    /// Records the pause before it is requested.
     ///
     /// # Errors
-    /// It could not be written down.
+    /// The undo log could not be written: the engine must not be paused.
     fn begin(&mut self) -> Result<(), String>;
 
-    /// It has refused to be paused: there is nothing to keep in mind.
+    /// Removes the record, since the engine has refused the pause.
     fn refused(&mut self);
 
-    /// Has it go on, whatever has happened; an error says why it does not.
+    /// Resumes the engine.
     ///
     /// # Errors
-    /// It is still paused, and will be told again to go on.
+    /// The engine is still paused. The request is repeated later.
     fn end(&mut self) -> Result<(), String>;
 }
 
-/// Why nothing, or not all, was done.
+/// Why the engine returned nothing, or not everything.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It has no call for it.
+    /// The engine has no request for it.
     #[error("{0}")]
     NothingToCall(&'static str),
-    /// It has nothing to give back.
+    /// The engine has nothing to return.
     #[error("{0}")]
     NothingToGive(&'static str),
-    /// It has requests.
+    /// The engine works on requests.
     #[error("it has {}, and {then}", counted(*.requests, "request"))]
     Busy {
-        /// How many.
+        /// Running and waiting requests.
         requests: u64,
-        /// What follows.
+        /// The consequence, in words.
         then: &'static str,
     },
-    /// Somebody has paused it.
-    #[error("somebody has paused it: it is left as it is, since to empty it would have it go on")]
+    /// The engine is paused by somebody else.
+    #[error("somebody has paused it: it is left as it is, since to empty it would resume it")]
     Paused,
-    /// It says that it cannot be asked.
+    /// The engine reports that it is not ready.
     #[error("it answers {0} at /ready: it is not ready, or somebody has paused it")]
     NotReady(u16),
-    /// What it would cost is not allowed.
+    /// The rule does not allow the cost.
     #[error("{why}: a rule must say so with allow: [{}]", permission.name())]
     NotAllowed {
-        /// What would have to be allowed.
+        /// The permission that the rule lacks.
         permission: CachePermission,
-        /// What it would cost.
+        /// The cost, in words.
         why: &'static str,
     },
-    /// It asks for a key, or for another one.
+    /// The engine requires a key, or another one.
     #[error("it answers {status} at {path}: {}", key_hint(*has_key, key))]
     Unauthorized {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// Where.
+        /// The path of the request.
         path: String,
-        /// Whether one was sent.
+        /// Whether a key was sent.
         has_key: bool,
-        /// What the configuration calls it.
+        /// The key's name in the configuration.
         key: &'static str,
     },
-    /// Its version cannot do that.
+    /// The engine's version has no such request.
     #[error("{0}")]
     TooOld(&'static str),
-    /// It answered something else than it should.
+    /// The response has an unexpected status.
     #[error("it answers {status} at {path}: {text}")]
     Answered {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// Where.
+        /// The path of the request.
         path: String,
-        /// The beginning of what it said.
+        /// The beginning of the body.
         text: String,
     },
-    /// What it answers cannot be read.
-    #[error("what it answers at {0} is not what such an engine answers")]
+    /// The response has an unexpected form.
+    #[error("its response at {0} is not that of such an engine")]
     Unreadable(String),
-    /// It was paused, and does not go on.
-    #[error("it was paused, and does not go on: {0}; it is told again until it does")]
+    /// The engine was paused and could not be resumed.
+    #[error("it was paused, and does not resume: {0}; the request is repeated until it does")]
     StillPaused(String),
-    /// That it is paused could not be written down.
-    #[error("the undo log cannot keep in mind that it must go on: {0}: it is not paused")]
+    /// The pause could not be recorded.
+    #[error("the undo log cannot record the pause: {0}: it is not paused")]
     NotWrittenDown(String),
-    /// A key could not be read, or it could not be asked.
+    /// A key could not be read, or there was no response.
     #[error("{0}")]
     Unanswered(String),
 }
 
 fn key_hint(has_key: bool, key: &str) -> String {
     match has_key {
-        true => format!("the key that was sent is not the one that it wants ({key})"),
-        false => format!("it asks for a key: name it under engines in the configuration ({key})"),
+        true => format!("the key that was sent is wrong ({key})"),
+        false => format!("it requires a key: name it under engines in the configuration ({key})"),
     }
 }
 

@@ -10,18 +10,18 @@ use crate::model::{EngineKind, EngineLoad};
 /// The value of a variable of an engine's environment.
 pub type Variable<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// What is known of one kind of engine: data, and functions without I/O.
+/// The facts about one kind of engine: data, and functions without I/O.
 #[derive(Debug)]
 pub struct EngineFacts {
-    /// The kind that this is about.
+    /// The kind of engine.
     pub kind: EngineKind,
-    /// What people call it, if it is recognised without being declared.
+    /// Its usual name, if it is recognised without a declaration.
     pub known_as: Option<&'static str>,
     /// Recognises its processes by what they run.
     pub recognise: fn(&Program<'_>) -> Option<Role>,
     /// How the titles of its workers begin. The kernel keeps 15 bytes of a title.
     pub titles: &'static [&'static str],
-    /// Engines that are workers of this one where it has started them.
+    /// Engines that are workers of this one if it has started them.
     pub starts: &'static [EngineKind],
     /// Whether a worker may load a model while the server is up.
     pub loads_while_up: bool,
@@ -37,44 +37,43 @@ pub struct EngineFacts {
     pub model_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
-    /// The variables that say how it serves, where its options do not. Others are not read: keys
-    /// are among them.
+    /// Environment variables that replace missing options. No others are read: they may hold keys.
     pub variables: &'static [&'static str],
-    /// What these variables say.
+    /// Reads these variables.
     pub of_variables: fn(&Variable<'_>) -> Serving,
-    /// Where it is asked for its health: the first path, and a later one where an earlier one is
-    /// not there. A request must cost nothing and wake nothing.
+    /// Paths for health checks. A later one is used where an earlier one does not exist. A request
+    /// must cost nothing and wake nothing.
     pub health: &'static [HealthPath],
-    /// Where it reports its work: a later path where the earlier ones report nothing.
+    /// Paths that report its load. A later one is used where the earlier ones report nothing.
     pub load: &'static [LoadSource],
-    /// Its load where that could not be read.
+    /// Its load where it could not be read.
     pub unread_load: EngineLoad,
-    /// How it gives memory back while it serves.
+    /// How it returns memory while it serves.
     pub gives_back: GivesBack,
-    /// Has one that was paused for that go on.
+    /// Resumes an engine that was paused for that.
     pub go_on: Option<GoOn>,
-    /// Names of calls that are never made, whatever a rule allows, and why.
+    /// Names of requests that are never sent, whatever a rule allows, and the reason.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
-    /// Parts of lines that it logs when it dies, beside those that any engine may log.
+    /// Parts of lines that it logs when it dies, in addition to those that any engine may log.
     pub last_words: &'static [(&'static str, LastWords)],
-    /// Reads the line that says how a worker has ended.
+    /// Reads a line that reports the end of a worker.
     pub worker_died: fn(&str) -> Option<LastWords>,
-    /// The settings with which it takes less memory.
+    /// The options with which it takes less memory.
     pub takes_less: Option<&'static str>,
-    /// The command that ends with 0 though one of its workers was killed.
+    /// A command that exits with 0 although one of its workers was killed.
     pub hides_killed_workers: Option<&'static str>,
     /// A health path that answers slowly in one of its states.
     pub slow_health: Option<SlowHealth>,
-    /// Repositories of its images, as its makers name them; all below one that ends with `/`.
+    /// Repositories of its official images; one that ends with `/` stands for all below it.
     pub images: &'static [&'static str],
 }
 
-/// A path that is asked for an engine's health.
+/// A path of health checks.
 #[derive(Debug)]
 pub struct HealthPath {
-    /// The path.
+    /// The path, such as `/health`.
     pub path: &'static str,
-    /// Whether it is also asked where an earlier one has answered that the engine is not ready.
+    /// Whether it is also requested after an earlier path reported that the engine is not ready.
     pub overrules_unready: bool,
 }
 
@@ -87,18 +86,18 @@ impl HealthPath {
 /// A health path that answers slowly in one of an engine's states.
 #[derive(Debug)]
 pub struct SlowHealth {
-    /// The path.
+    /// One of [`EngineFacts::health`].
     pub path: &'static str,
     /// Which engine answers slowly, in words.
     pub who: &'static str,
-    /// How long it takes.
+    /// Time to the response.
     pub takes: Duration,
 }
 
 /// A path at which an engine reports its work.
 #[derive(Debug)]
 pub struct LoadSource {
-    /// The path.
+    /// The path, such as `/metrics`.
     pub path: &'static str,
     /// Reads the body of the response; `None` if it is something else.
     pub read: fn(&str) -> Option<EngineLoad>,

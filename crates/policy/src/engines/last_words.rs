@@ -1,20 +1,20 @@
-//! What engines write when they die. It is user space's word, and a logged prompt may hold any of
-//! it: it may name a reason, and proves no kill.
+//! Log lines of dying engines. A logged prompt may contain the same text, so a line can name a
+//! reason but proves no kill.
 
 use super::ENGINES;
 use crate::model::ExitStatus;
 use crate::parse::process::{MAX_TEXT, printable};
 
-/// What a line of an engine's log tells of its end.
+/// The reason of an engine's end in a line of its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastWords {
-    /// A process of it has ended, and it was not asked to.
+    /// One of its processes has ended unexpectedly.
     WorkerDied {
-        /// What the engine calls it.
+        /// The worker's name in the log.
         worker: String,
-        /// Its number, as the engine counts: in a container of its own.
+        /// Its pid in the pid namespace of the engine.
         pid: Option<u32>,
-        /// How.
+        /// Exit code or signal.
         status: ExitStatus,
     },
     /// An allocation failed.
@@ -25,7 +25,7 @@ pub enum LastWords {
     Unbalanced,
     /// Another node, or another rank, was lost.
     PeerLost,
-    /// It gave up, for a reason that another line tells.
+    /// It gave up; another line has the reason.
     Fatal,
 }
 
@@ -40,8 +40,8 @@ const PHRASES: [(&str, LastWords); 6] = [
 ];
 
 impl LastWords {
-    /// The place among all of one line; the first counts.
-    fn place(&self) -> u8 {
+    /// Rank among the reasons in one line; the lowest counts.
+    fn rank(&self) -> u8 {
         match self {
             Self::WorkerDied { .. } => 0,
             Self::TooLittleMemory => 1,
@@ -53,7 +53,7 @@ impl LastWords {
     }
 }
 
-/// Reads one line of an engine's log. Whose it is need not be known.
+/// Reads one line of the log of any engine.
 pub fn last_words(line: &str) -> Option<LastWords> {
     let line = cut(line);
     if let Some(died) = ENGINES.iter().find_map(|facts| (facts.worker_died)(line)) {
@@ -61,7 +61,7 @@ pub fn last_words(line: &str) -> Option<LastWords> {
     }
     let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(&PHRASES);
     let found = phrases.filter(|(phrase, _)| line.contains(phrase)).map(|(_, words)| words);
-    found.min_by_key(|words| words.place()).cloned()
+    found.min_by_key(|words| words.rank()).cloned()
 }
 
 fn cut(line: &str) -> &str {
@@ -170,8 +170,8 @@ mod tests {
             let _read = last_words(&line);
             let whole = "Subprocess scheduler_0 (pid=4711) crashed with exit code -9.";
             let part = whole.get(..cut.min(whole.len())).unwrap_or_default();
-            let told = last_words(&format!("{line}{part}"));
-            prop_assert!(told.is_none() || part.len() > 50 || last_words(&line).is_some());
+            let read = last_words(&format!("{line}{part}"));
+            prop_assert!(read.is_none() || part.len() > 50 || last_words(&line).is_some());
         }
     }
 }

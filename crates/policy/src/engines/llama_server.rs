@@ -55,18 +55,17 @@ fn metrics(text: &str) -> Option<EngineLoad> {
 const MODELS: &str = "/models";
 const UNLOAD: &str = "/models/unload";
 
-const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const QUERY_TAKES: Duration = Duration::from_secs(2);
 /// It waits 10 s for a model's process before it kills it.
 const UNLOADING_TAKES: Duration = Duration::from_secs(4);
 
-/// More models are not unloaded at a time.
+/// Most models that are unloaded at a time.
 const MOST_MODELS: usize = 4;
 
 const KEY: &str = "api_key_file";
 
-/// Only as a router: a model is a process of its own then, which ends with its requests when it is
-/// unloaded, and is started again by the next one. Unloads the models that have no request, as far
-/// as that can be told.
+/// Unloads the models without requests. This works only for a router, where each model is a
+/// process. Unloading ends the process with its requests, and the next request starts it again.
 fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
     let models = loaded(emptying, key)?;
@@ -104,14 +103,14 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
 }
 
 fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>, Refusal> {
-    let answer = emptying.calls.get(MODELS, key, LOOKING_TAKES)?;
+    let answer = emptying.calls.get(MODELS, key, QUERY_TAKES)?;
     if !answer.is_success() {
         return Err(Refusal::of(MODELS, &answer, key.is_some(), KEY));
     }
-    let told = answer.json();
-    let models = told.as_ref().and_then(|told| told.get("data")?.as_array());
+    let found = answer.json();
+    let models = found.as_ref().and_then(|found| found.get("data")?.as_array());
     let models = models.ok_or_else(|| Refusal::Unreadable(MODELS.to_owned()))?;
-    // Only a router tells how its models stand.
+    // Only a router reports the states of its models.
     let state = |model: &Value| model.get("status")?.get("value")?.as_str().map(str::to_owned);
     if models.iter().all(|model| state(model).is_none()) {
         return Err(Refusal::NothingToCall(
@@ -124,12 +123,12 @@ fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>,
     Ok(models.iter().filter(is_loaded).filter_map(name).take(MOST_MODELS).collect())
 }
 
-/// How many requests a model has; 0 where it does not tell, as without --metrics.
+/// Requests of a model; 0 where it reports none, as without --metrics.
 fn requests(emptying: &Emptying<'_>, key: Option<WhichKey>, model: &str) -> Result<u64, Refusal> {
-    // Without autoload, so that looking does not start what has ended meanwhile.
+    // Without autoload, so that the request does not start a model that has ended meanwhile.
     let model = utf8_percent_encode(model, NON_ALPHANUMERIC);
     let path = format!("/metrics?model={model}&autoload=false");
-    let answer = emptying.calls.get(&path, key, LOOKING_TAKES)?;
+    let answer = emptying.calls.get(&path, key, QUERY_TAKES)?;
     let load = metrics(&answer.text()).filter(|_| answer.is_success());
     Ok(load.and_then(|load| load.requests().value()).unwrap_or(0))
 }

@@ -17,10 +17,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     // Without the slash it may answer with a redirect, and none is followed.
     load: &[LoadSource { path: "/metrics/", read: metrics }],
     // At level 1 of /sleep the weights move to the host's memory, which is the same where memory is
-    // unified; at level 2 they are gone, and somebody must send them again.
+    // unified; at level 2 they are gone and must be sent again.
     gives_back: GivesBack::Never(
         "LMDeploy gives no memory back while it serves: its KV cache is one pool from start to \
-         end, and /sleep ends all requests, serves nobody until /wakeup, and then takes it again. \
+         end, and /sleep ends all requests, serves none until /wakeup, and then takes it again. \
          Start it with a smaller --cache-max-entry-count",
     ),
     takes_less: Some("a lower --cache-max-entry-count or --session-len"),

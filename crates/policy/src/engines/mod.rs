@@ -51,10 +51,10 @@ pub static ENGINES: [&EngineFacts; EngineKind::ALL.len()] = [
 ];
 
 const _: () = {
-    let mut place = 0;
-    while place < ENGINES.len() {
-        assert!(ENGINES[place].kind as usize == place, "ENGINES is not in the order of the kinds");
-        place += 1;
+    let mut index = 0;
+    while index < ENGINES.len() {
+        assert!(ENGINES[index].kind as usize == index, "ENGINES is not in the order of the kinds");
+        index += 1;
     }
 };
 

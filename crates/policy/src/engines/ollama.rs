@@ -60,14 +60,14 @@ fn serving(text: &str) -> Serving {
 const LOADED: &str = "/api/ps";
 const UNLOAD: &str = "/api/generate";
 
-const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const QUERY_TAKES: Duration = Duration::from_secs(2);
 const UNLOADING_TAKES: Duration = Duration::from_secs(3);
 
-/// How long it is looked whether they have gone, and how often.
-const GOING_TAKES: u32 = 20;
-const LOOKED_EVERY: Duration = Duration::from_millis(200);
+/// Number of checks whether the models are gone, and the time between them.
+const CHECKS: u32 = 20;
+const CHECKED_EVERY: Duration = Duration::from_millis(200);
 
-/// More models are not loaded at a time.
+/// Most models that are loaded at a time.
 const MOST_MODELS: usize = 16;
 
 /// Unloads all models, each after the last of its requests; the next one loads it again.
@@ -85,23 +85,23 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
             return Err(Refusal::of(UNLOAD, &answer, false, "Ollama has none"));
         }
     }
-    let told = counted(models.len() as u64, "model");
-    for _ in 0..GOING_TAKES {
+    let unloaded = counted(models.len() as u64, "model");
+    for _ in 0..CHECKS {
         if loaded(calls)?.iter().all(|model| !models.contains(model)) {
-            return Ok(format!("it has unloaded {told}"));
+            return Ok(format!("it has unloaded {unloaded}"));
         }
-        calls.wait(LOOKED_EVERY);
+        calls.wait(CHECKED_EVERY);
     }
-    Ok(format!("it unloads {told} after their last requests"))
+    Ok(format!("it unloads {unloaded} after their last requests"))
 }
 
 fn loaded(calls: &dyn EngineCalls) -> Result<Vec<String>, Refusal> {
-    let answer = calls.get(LOADED, None, LOOKING_TAKES)?;
+    let answer = calls.get(LOADED, None, QUERY_TAKES)?;
     if !answer.is_success() {
         return Err(Refusal::of(LOADED, &answer, false, "Ollama has none"));
     }
-    let told = answer.json();
-    let models = told.as_ref().and_then(|told| told.get("models")?.as_array());
+    let found = answer.json();
+    let models = found.as_ref().and_then(|found| found.get("models")?.as_array());
     let models = models.ok_or_else(|| Refusal::Unreadable(LOADED.to_owned()))?;
     let name = |model: &serde_json::Value| {
         model.get("model").or_else(|| model.get("name"))?.as_str().map(str::to_owned)

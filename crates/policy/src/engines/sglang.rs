@@ -1,7 +1,7 @@
 //! SGLang.
 //!
 //! Its pools are made once and stay; what it gives back is what torch has reserved and does not
-//! use. `/continue_generation` does that beside running requests, in milliseconds, from 0.5.12 on.
+//! use. `/continue_generation` does that during requests, in milliseconds, from 0.5.12 on.
 //! `/flush_cache` does it only while there is no request, and drops what was computed of prefixes.
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     go_on: Some(go_on),
     never_called: &[(
         &["release_memory_occupation", "resume_memory_occupation"],
-        "SGLang's server ends if it is busy, or if it is told to resume what it has not released",
+        "SGLang's server ends if it is busy, or when asked to resume what it has not released",
     )],
     last_words: &[
         (
@@ -98,8 +98,8 @@ fn metrics(text: &str) -> Option<EngineLoad> {
 
 /// Reads the response of [`LOADS`]: of all ranks.
 pub(super) fn loads(text: &str) -> Option<EngineLoad> {
-    let told: Value = serde_json::from_str(text).ok()?;
-    let loads = told.get("loads")?.as_array()?;
+    let found: Value = serde_json::from_str(text).ok()?;
+    let loads = found.get("loads")?.as_array()?;
     let sum = |of: &dyn Fn(&Value) -> Option<u64>| {
         Reading::from(loads.iter().filter_map(of).reduce(u64::saturating_add))
     };
@@ -119,10 +119,10 @@ pub(super) fn loads(text: &str) -> Option<EngineLoad> {
     })
 }
 
-/// The version that SGLang tells in [`LOADS`]: `0.5.23`, perhaps with something behind it.
+/// The version in the response of [`LOADS`]: `0.5.23`, perhaps with a suffix.
 pub fn version(text: &str) -> Option<[u32; 3]> {
-    let told: Value = serde_json::from_str(text).ok()?;
-    let mut parts = told.get("version")?.as_str()?.splitn(3, '.');
+    let found: Value = serde_json::from_str(text).ok()?;
+    let mut parts = found.get("version")?.as_str()?.splitn(3, '.');
     let mut next = || {
         let part = parts.next()?;
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
@@ -153,8 +153,8 @@ const CONTINUE: &str = "/continue_generation";
 const PAUSE: &str = "/pause_generation";
 const FLUSH: &str = "/flush_cache";
 
-/// What is looked up answers within milliseconds.
-const LOOKING_TAKES: Duration = Duration::from_secs(2);
+/// A query is answered within milliseconds.
+const QUERY_TAKES: Duration = Duration::from_secs(2);
 /// To give back tens of GiB takes the driver a while.
 const EMPTYING_TAKES: Duration = Duration::from_secs(10);
 /// Nothing is computed meanwhile, and probes of others begin to fail.
@@ -185,7 +185,7 @@ impl Known {
 /// Empties it.
 fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, Refusal> {
     let key = emptying.calls.key(WhichKey::Control)?;
-    let known = look(emptying)?;
+    let known = query(emptying)?;
     let is_idle = known.requests() == Some(0);
     check_not_paused(emptying)?;
     if is_idle && emptying.allows(CachePermission::DropPrefixCache) {
@@ -206,18 +206,18 @@ fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, R
         ));
     }
     let answer = proceed(emptying.calls, key, EMPTYING_TAKES)?;
-    let beside = match known.requests() {
+    let requests = match known.requests() {
         Some(0) => "it has no request".to_owned(),
-        Some(requests) => format!("beside {}", counted(requests, "request")),
+        Some(requests) => format!("with {}", counted(requests, "request")),
         None => "whether it has requests is not known".to_owned(),
     };
-    Ok(format!("{CONTINUE} answered {}, {beside}", answer.status))
+    Ok(format!("{CONTINUE} answered {}, {requests}", answer.status))
 }
 
-/// The idle probe; without a key that it wants, nothing is known.
-fn look(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
+/// Queries load and version; both are unknown without the key that the engine requires.
+fn query(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
-    let answer = emptying.calls.get(LOADS, key, LOOKING_TAKES)?;
+    let answer = emptying.calls.get(LOADS, key, QUERY_TAKES)?;
     if !answer.is_success() {
         return Ok(Known { load: None, version: None });
     }
@@ -226,10 +226,10 @@ fn look(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
     Ok(Known { load: Some(load), version: version(&text) })
 }
 
-/// To continue un-pauses an engine that a trainer has paused on purpose.
+/// Refuses a paused engine: `/continue_generation` would resume what a trainer has paused.
 fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
-    let ask = |path| emptying.calls.get(path, key, LOOKING_TAKES);
+    let ask = |path| emptying.calls.get(path, key, QUERY_TAKES);
     match ask("/ready")?.status {
         200 => Ok(()),
         // It is well, and does not take requests.
@@ -237,14 +237,14 @@ fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
         404 if emptying.allows(CachePermission::Unpause) => Ok(()),
         404 => Err(Refusal::NotAllowed {
             permission: CachePermission::Unpause,
-            why: "SGLang before 0.5.21 cannot be asked whether somebody has paused it, and would \
-                  go on",
+            why: "SGLang before 0.5.21 does not report whether somebody has paused it, and \
+                  would resume",
         }),
         status => Err(Refusal::NotReady(status)),
     }
 }
 
-/// Pauses it, flushes and has it go on.
+/// Pauses, flushes and resumes the engine.
 fn retract(
     emptying: &Emptying<'_>,
     known: &Known,
@@ -253,8 +253,8 @@ fn retract(
 ) -> Result<String, Refusal> {
     if known.version.is_none_or(|version| version < RETRACTS_SINCE) {
         return Err(Refusal::TooOld(
-            "SGLang before 0.5.6 ends all requests when it is paused, and its version could not be \
-             told from /v1/loads: it is not paused",
+            "SGLang before 0.5.6 ends all requests when it is paused, and its version is not in \
+             /v1/loads: it is not paused",
         ));
     }
     let calls = emptying.calls;
@@ -264,7 +264,7 @@ fn retract(
         Ok(answer) if answer.is_success() => {
             Some(calls.post(FLUSH, None, key, PAUSED_FLUSHING_TAKES))
         }
-        // As for want of the right key, with which it could not be told to go on either.
+        // For example a wrong key, with which it could not be resumed either.
         Ok(answer) if (400..500).contains(&answer.status) => {
             pausing.refused();
             return Err(refused(PAUSE, answer, key));

@@ -18,7 +18,7 @@ fn load_in_metrics(kind: EngineKind, text: &str) -> EngineLoad {
     (source.read)(text).unwrap_or_default()
 }
 
-fn told(line: &str) -> Option<(EngineKind, Role)> {
+fn actual(line: &str) -> Option<(EngineKind, Role)> {
     recognise("python3", &words(line), Some("srv"))
 }
 
@@ -41,7 +41,7 @@ fn every_engine_is_known_however_it_is_started() {
         ("python -m lmdeploy.serve.openai.api_server /m", Lmdeploy),
         ("text-generation-launcher --model-id a/b", Tgi),
     ] {
-        assert_eq!(told(line), Some((kind, Role::Server)), "{line}");
+        assert_eq!(actual(line), Some((kind, Role::Server)), "{line}");
     }
     let here = |folder| recognise("python", &words("python3 main.py --listen"), Some(folder));
     assert_eq!(here("ComfyUI"), Some((ComfyUi, Role::Server)));
@@ -82,7 +82,7 @@ fn what_only_mentions_an_engine_is_none() {
         "python3",
         "",
     ] {
-        assert_eq!(told(line), None, "{line}");
+        assert_eq!(actual(line), None, "{line}");
     }
 }
 
@@ -138,7 +138,7 @@ proptest! {
 
 #[test]
 fn what_the_arguments_do_not_say_the_environment_may() {
-    let told = |kind, line: &str, environment: &[(&str, &str)]| {
+    let actual = |kind, line: &str, environment: &[(&str, &str)]| {
         let value = |name: &str| {
             let found = environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -159,20 +159,20 @@ fn what_the_arguments_do_not_say_the_environment_may() {
         ("127.0.0.1:x", Some("127.0.0.1"), 11434),
     ] {
         let wanted = (host.map(str::to_owned), Some(port));
-        assert_eq!(told(Ollama, "ollama serve", &[("OLLAMA_HOST", value)]), wanted, "{value}");
+        assert_eq!(actual(Ollama, "ollama serve", &[("OLLAMA_HOST", value)]), wanted, "{value}");
     }
     let environment = [("LLAMA_ARG_PORT", "9000"), ("LLAMA_ARG_HOST", "::")];
     let wanted = (Some("::".to_owned()), Some(9000));
-    assert_eq!(told(LlamaServer, "llama-server -m /m", &environment), wanted);
+    assert_eq!(actual(LlamaServer, "llama-server -m /m", &environment), wanted);
     let flags = "llama-server --port 9001 --host 127.0.0.1";
     let wanted = (Some("127.0.0.1".to_owned()), Some(9001));
-    assert_eq!(told(LlamaServer, flags, &environment), wanted, "flags win");
+    assert_eq!(actual(LlamaServer, flags, &environment), wanted, "flags win");
     let image = [("PORT", "80"), ("HOSTNAME", "3f1c")];
     let launcher = "text-generation-launcher --model-id a/b";
-    assert_eq!(told(Tgi, launcher, &image), (None, Some(80)), "of its image");
-    assert_eq!(told(Tgi, &format!("{launcher} -p 5"), &image), (None, Some(5)), "flags win");
+    assert_eq!(actual(Tgi, launcher, &image), (None, Some(80)), "of its image");
+    assert_eq!(actual(Tgi, &format!("{launcher} -p 5"), &image), (None, Some(5)), "flags win");
     let of_nobody = [("OLLAMA_HOST", "1.2.3.4:5"), ("PORT", "7")];
-    assert_eq!(told(Vllm, "vllm serve /m", &of_nobody), (None, Some(8000)));
+    assert_eq!(actual(Vllm, "vllm serve /m", &of_nobody), (None, Some(8000)));
 }
 
 #[test]
@@ -183,20 +183,20 @@ fn requests_are_counted_as_each_engine_tells_them() {
         vllm:num_requests_running_peak 9\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
     let names = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
     assert_eq!(sum(metrics, &names), Reading::Value(7));
-    assert_eq!(sum("other 1\n", &names), Reading::Unsupported, "none told is not none running");
+    assert_eq!(sum("other 1\n", &names), Reading::Unsupported, "none reported is not none running");
     for value in ["NaN", "-1", "1e300", "x", ""] {
-        let told = sum(&format!("{} {value}\n", names[0]), &names);
-        assert_eq!(told, Reading::Unsupported, "{value}");
+        let actual = sum(&format!("{} {value}\n", names[0]), &names);
+        assert_eq!(actual, Reading::Unsupported, "{value}");
     }
     // As SGLang 0.5.23 answers, shortened.
     let loads = r#"{"version":"0.5.23","loads":[{"dp_rank":0,"num_running_reqs":2,
         "num_waiting_reqs":1,"token_usage":0.25,"num_used_tokens":10,"max_total_num_tokens":40},
         {"dp_rank":1,"num_running_reqs":1,"token_usage":0.5}]}"#;
-    let told = sglang::loads(loads).unwrap();
-    assert_eq!(told.requests(), Reading::Value(4));
-    assert_eq!((told.running, told.waiting), (Reading::Value(3), Reading::Value(1)));
-    assert_eq!(told.kv_cache_usage, Reading::Value(0.5), "the fullest rank's");
-    assert_eq!(told.kv_cache_available_tokens, Reading::Value(30));
+    let actual = sglang::loads(loads).unwrap();
+    assert_eq!(actual.requests(), Reading::Value(4));
+    assert_eq!((actual.running, actual.waiting), (Reading::Value(3), Reading::Value(1)));
+    assert_eq!(actual.kv_cache_usage, Reading::Value(0.5), "the fullest rank's");
+    assert_eq!(actual.kv_cache_available_tokens, Reading::Value(30));
     assert_eq!(sglang::loads(r#"{"loads":[]}"#), None);
     assert_eq!(sglang::loads(r#"{"error":"key"}"#), None);
     let queue = comfyui::queue(r#"{"queue_running":[[0]],"queue_pending":[]}"#).unwrap();
@@ -221,9 +221,9 @@ fn the_load_that_engines_tell_is_read() {
     let recorded = |kind: &str, state: &str, path: &str| {
         let file = format!("../../tests/fixtures/engines/answers/{kind}.json");
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        let told: serde_json::Value =
+        let actual: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-        let answers = told[state].as_array().unwrap();
+        let answers = actual[state].as_array().unwrap();
         let answer = answers.iter().find(|answer| answer["path"] == path).unwrap();
         answer["body"].as_str().unwrap().to_owned()
     };
@@ -237,10 +237,10 @@ fn the_load_that_engines_tell_is_read() {
         sglang::loads(&recorded("sglang", "busy", "/v1/loads?include=core,memory")).unwrap();
     let metrics = load_in_metrics(Sglang, &recorded("sglang", "busy", "/metrics"));
     assert_eq!((loads.running, loads.waiting), (Reading::Value(1), Reading::Value(0)));
-    assert_eq!(metrics.requests().value(), Some(1), "told a moment later");
+    assert_eq!(metrics.requests().value(), Some(1), "reported a moment later");
     for load in [loads, metrics] {
-        let room = load.kv_cache_available_tokens.value().unwrap();
-        assert!((1..65_536).contains(&room), "{room}");
+        let tokens = load.kv_cache_available_tokens.value().unwrap();
+        assert!((1..65_536).contains(&tokens), "{tokens}");
     }
     let idle = recorded("sglang", "idle", "/v1/loads?include=core,memory");
     assert_eq!(sglang::loads(&idle).unwrap().requests(), Reading::Value(0));

@@ -30,7 +30,7 @@ fn recognise(program: &Program<'_>) -> Option<Role> {
 
 const INDEX: &str = "/v2/repository/index";
 
-const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const QUERY_TAKES: Duration = Duration::from_secs(2);
 const UNLOADING_TAKES: Duration = Duration::from_secs(4);
 
 /// More models are not unloaded at a time.
@@ -48,17 +48,17 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
         });
     }
     let calls = emptying.calls;
-    let answer = calls.post(INDEX, Some(&json!({"ready": true})), None, LOOKING_TAKES)?;
+    let answer = calls.post(INDEX, Some(&json!({"ready": true})), None, QUERY_TAKES)?;
     if !answer.is_success() {
         return Err(Refusal::of(INDEX, &answer, false, KEY));
     }
-    let told = answer.json();
-    let models = told.as_ref().and_then(Value::as_array);
+    let found = answer.json();
+    let models = found.as_ref().and_then(Value::as_array);
     let models = models.ok_or_else(|| Refusal::Unreadable(INDEX.to_owned()))?;
     let is_ready = |model: &&Value| model.get("state").and_then(Value::as_str) == Some("READY");
     let name = |model: &Value| model.get("name")?.as_str().map(str::to_owned);
     let mut names: Vec<String> = models.iter().filter(is_ready).filter_map(name).collect();
-    // Each version is told.
+    // Each version has an entry.
     names.dedup();
     names.truncate(MOST_MODELS);
     if names.is_empty() {
