@@ -1,5 +1,5 @@
 //! The forms in which a kernel log comes as text: dmesg, journalctl, syslog files, raw kmsg, JSON,
-//! bare lines. The form is told line by line, so that a file may mix them.
+//! bare lines. The form is detected line by line, so a file may mix them.
 
 mod json;
 mod local;
@@ -32,7 +32,7 @@ pub struct Message {
     pub line: u64,
     /// The record's sequence number, in raw kmsg.
     pub seq: Option<u64>,
-    /// Wall time, where the text tells it with its zone.
+    /// Wall time, where the text has it with its zone.
     pub utc: Option<Timestamp>,
     /// Wall time without a zone that is the same everywhere, where the text has that instead.
     pub local: Option<LocalTime>,
@@ -52,12 +52,12 @@ pub struct Message {
     pub identifier: Option<String>,
     /// The task or CPU that printed it.
     pub caller: Option<String>,
-    /// The message; bytes that do not print stand as `\xNN`.
+    /// The message; unprintable bytes are `\xNN`.
     pub text: String,
 }
 
 impl Message {
-    /// The message as the assembler wants it.
+    /// The message as input of the assembler.
     pub fn kernel_line(&self) -> KernelLine<'_> {
         KernelLine {
             seq: self.seq,
@@ -71,7 +71,7 @@ impl Message {
     }
 }
 
-/// What the last line was, which tells what a line without a stamp belongs to.
+/// The form of the last line, which decides what a line without a stamp belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Form {
     /// No stamp has been seen yet.
@@ -105,9 +105,9 @@ pub struct LogText {
     clock: Clock,
     json: json::DmesgJson,
     pretty: json::PrettyJson,
-    /// What stands before every line of a log that was quoted or indented.
+    /// Prefix of every line of a log that was quoted or indented.
     margin: String,
-    held: Option<Message>,
+    pending: Option<Message>,
 }
 
 impl LogText {
@@ -148,7 +148,7 @@ impl LogText {
 
     fn feed_text(&mut self, text: &str) -> Option<Message> {
         if is_journal_notice(text) {
-            return self.held.take();
+            return self.pending.take();
         }
         match self.stamped(text) {
             Some(message) => {
@@ -181,7 +181,7 @@ impl LogText {
     }
 
     /// The line without what was put before all of them when the log was quoted or indented. Only
-    /// the first stamp of a log tells that: later it would be the text of another message.
+    /// the first stamp of a log shows it: later it would be the text of another message.
     fn without_margin<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         if self.form == Form::Bare && self.margin.is_empty() {
             let width = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count();
@@ -203,11 +203,11 @@ impl LogText {
 
     /// The last message.
     pub fn finish(&mut self) -> Option<Message> {
-        self.held.take()
+        self.pending.take()
     }
 
     fn replace(&mut self, message: Message) -> Option<Message> {
-        self.held.replace(Message { line: self.lines, ..message })
+        self.pending.replace(Message { line: self.lines, ..message })
     }
 
     /// A line without a stamp: a message of its own, or one more line of the message before it.
@@ -217,12 +217,12 @@ impl LogText {
             Form::Kmsg if indented => return None,
             Form::Stamped if text.is_empty() => return None,
             Form::Stamped => {
-                if let Some(held) = &mut self.held
-                    && (indented || !held.from_kernel)
+                if let Some(pending) = &mut self.pending
+                    && (indented || !pending.from_kernel)
                 {
-                    if held.text.len() + text.len() < LONGEST_LINE {
-                        held.text.push_str("\\x0a");
-                        held.text.push_str(text.trim_start());
+                    if pending.text.len() + text.len() < LONGEST_LINE {
+                        pending.text.push_str("\\x0a");
+                        pending.text.push_str(text.trim_start());
                     }
                     return None;
                 }
@@ -309,7 +309,7 @@ impl LogText {
         })
     }
 
-    /// Whether `host kernel: text` follows, in a log that has looked like that from its start.
+    /// Whether `host kernel: text` follows, in a log that has had this form from its start.
     fn is_monotonic(&mut self, rest: &str) -> bool {
         if self.monotonic == Monotonic::Undecided && rest.starts_with("kernel: ") {
             self.monotonic = Monotonic::JournalWithoutHost;

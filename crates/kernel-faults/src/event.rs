@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A fault, with its time and its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoggedEvent {
-    /// What happened.
+    /// The fault.
     #[serde(flatten)]
     pub kind: KernelEvent,
     /// When, if the log carries wall time.
@@ -19,7 +19,7 @@ pub struct LoggedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
-    /// The text does not tell.
+    /// The text does not say which.
     Any,
     /// Host memory.
     System,
@@ -27,7 +27,7 @@ pub enum Pool {
     Vram,
 }
 
-/// What Xid 154 says is needed to recover.
+/// The recovery that Xid 154 requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recovery {
@@ -43,7 +43,7 @@ pub enum Recovery {
     DrainAndReset,
 }
 
-/// What bounded the memory that ran out.
+/// The bound of the memory that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OomConstraint {
@@ -60,10 +60,10 @@ pub enum OomConstraint {
 /// A daemon in user space that kills for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillerDaemon {
-    /// systemd's.
+    /// `systemd-oomd`.
     #[serde(rename = "systemd-oomd")]
     SystemdOomd,
-    /// earlyoom.
+    /// `earlyoom`.
     #[serde(rename = "earlyoom")]
     Earlyoom,
 }
@@ -81,7 +81,7 @@ pub enum KernelEvent {
         function: String,
         /// GPU number, if the line names one.
         gpu: Option<u32>,
-        /// Which memory.
+        /// Kind of memory that was requested.
         pool: Pool,
         /// `mem_desc.c:1359`.
         location: Option<String>,
@@ -90,12 +90,12 @@ pub enum KernelEvent {
     NvAllocFailed {
         /// The function that failed.
         function: String,
-        /// The size that was asked for.
+        /// Requested size.
         bytes: u64,
     },
     /// The GPU reported an error.
     Xid {
-        /// Its number.
+        /// Number of the Xid, as NVIDIA's catalogue lists it.
         xid: u32,
         /// PCI address as printed, with its domain: `000f:01:00`.
         pci: String,
@@ -105,11 +105,11 @@ pub enum KernelEvent {
         /// Compute instance under MIG.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         compute_instance: Option<u32>,
-        /// Process that it hit, if known.
+        /// Process that caused it, if known.
         pid: Option<u32>,
-        /// Its name, as printed.
+        /// Name of that process, as printed.
         process: Option<String>,
-        /// Only with 154.
+        /// Required recovery; only with Xid 154.
         recovery: Option<Recovery>,
     },
     /// The UVM driver gave up until the next boot.
@@ -117,26 +117,26 @@ pub enum KernelEvent {
     /// The kernel's OOM killer killed a process.
     ///
     /// A trace has up to a hundred lines, and any of them may be missing: lost, cut, or left out by
-    /// the kernel, which writes ten traces in five seconds and of further kills only the last line.
-    /// So one `Killed process` line is a kill, and so is an `oom-kill:` line that names its victim
-    /// and is followed by no such line; what the missing lines would tell is `None`. The lines of
-    /// one trace are one kill.
+    /// the kernel. The kernel writes ten traces in five seconds, and only the last line of further
+    /// kills. So one `Killed process` line is a kill. An `oom-kill:` line that names its victim is
+    /// a kill too if no such line follows. Facts of missing lines are `None`. The lines of one
+    /// trace are one kill.
     OomKill {
-        /// Victim.
+        /// Pid of the victim.
         pid: u32,
-        /// Its name: 15 bytes of its own choosing.
+        /// Name of the victim: 15 bytes that the process itself chooses.
         comm: String,
-        /// What ran out.
+        /// Bound of the memory that ran out.
         constraint: Option<OomConstraint>,
         /// The victim's cgroup.
         memcg: Option<String>,
         /// The cgroup whose limit was hit.
         oom_memcg: Option<String>,
-        /// Who asked for the memory.
+        /// Name of the process whose allocation failed.
         trigger_comm: Option<String>,
         /// The victim's anonymous memory.
         anon_rss_bytes: Option<u64>,
-        /// Whether frames of the NVIDIA driver stand in the trace.
+        /// Whether the trace has frames of the NVIDIA driver.
         driver: bool,
         /// Container id from the cgroup's path.
         #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -146,45 +146,45 @@ pub enum KernelEvent {
     OomNoVictim,
     /// A killed process' memory has been taken back.
     OomReaped {
-        /// Victim.
+        /// Pid of the victim.
         pid: u32,
-        /// Its name.
+        /// Name of the victim.
         comm: String,
     },
     /// A killed process' memory could not be taken back.
     OomUnreapable {
-        /// Victim.
+        /// Pid of the victim.
         pid: u32,
-        /// Its name.
+        /// Name of the victim.
         comm: String,
     },
     /// The page allocator gave up.
     PageAllocFailure {
-        /// Who asked.
+        /// Name of the process that requested the pages.
         comm: String,
-        /// For 2^order pages in one block.
+        /// The request was for 2^order contiguous pages.
         order: u32,
     },
     /// A task has been in state D for long.
     HungTask {
-        /// The waiter.
+        /// Pid of the waiting task.
         pid: u32,
-        /// Its name.
+        /// Name of the waiting task.
         comm: String,
-        /// For how long.
+        /// Time in state D.
         seconds: u64,
-        /// Who likely holds the lock.
+        /// Pid of the likely owner of the lock.
         owner_pid: Option<u32>,
-        /// Its name.
+        /// Name of the likely owner.
         owner_comm: Option<String>,
     },
-    /// A daemon in user space killed.
+    /// A daemon in user space killed a process or a cgroup.
     UserspaceKill {
-        /// Which daemon.
+        /// The daemon that killed.
         by: KillerDaemon,
-        /// Victim, where it is a process.
+        /// Pid of the victim, where it is a process.
         pid: Option<u32>,
-        /// Its name.
+        /// Name of the victim.
         comm: Option<String>,
         /// The victim's cgroup, where it is one.
         memcg: Option<String>,

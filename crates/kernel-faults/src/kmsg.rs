@@ -22,9 +22,9 @@ pub struct Record<'a> {
     pub usec: u64,
     /// `-` a whole message, `c` the first part of one, `+` a further part.
     pub flags: Cow<'a, str>,
-    /// The task (`T123`) or CPU (`C1`) that printed, where the kernel tells.
+    /// The task (`T123`) or CPU (`C1`) that printed, where the kernel reports it.
     pub caller: Option<&'a str>,
-    /// The message; bytes outside printable ASCII stand as `\xNN`.
+    /// The message; bytes outside printable ASCII are `\xNN`.
     pub text: Cow<'a, str>,
     /// The ` KEY=value` lines, without the leading space, newline-separated.
     pub dictionary: String,

@@ -86,7 +86,7 @@ fn member(message: &mut Message, key: &str, value: &Value) {
     message.from_kernel = message.facility.unwrap_or(0) == 0;
 }
 
-/// Seconds since the boot, or where dmesg was told so, the same as text or a date.
+/// Seconds since boot as a number; text or a date with some options of dmesg.
 fn time(message: &mut Message, value: &Value) {
     let Some(text) = value.as_str() else {
         message.position = value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
@@ -151,7 +151,7 @@ impl PrettyJson {
     }
 }
 
-/// What stands around records that have a line each.
+/// Whether the line is a bracket around records of one line each.
 pub(super) fn is_bracket(line: &str) -> bool {
     let bare: String =
         line.chars().filter(|letter| !letter.is_ascii_whitespace()).take(16).collect();

@@ -1,4 +1,4 @@
-//! Wall times of which the text tells only a part.
+//! Wall times that lack the zone or the year.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -10,7 +10,7 @@ const AHEAD_HOURS: i64 = 26;
 /// 29 February is in every eighth year at least.
 const MOST_YEARS_BACK: i16 = 8;
 
-/// What a clock on a wall showed, somewhere.
+/// Wall time in an unknown zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     at: DateTime,
@@ -40,8 +40,8 @@ impl LocalTime {
         self.year_is_known
     }
 
-    /// The instant, if the clock stood in `zone`; a year that is not told is the last one in which
-    /// this was before `newest`. `None` where the text names another zone.
+    /// The instant in `zone`. A missing year is the last one in which the time was before `newest`.
+    /// `None` where the text names another zone.
     pub fn resolve(&self, zone: &TimeZone, newest: Timestamp) -> Option<Timestamp> {
         let instant = |at: DateTime| zone.to_ambiguous_zoned(at).compatible().ok();
         if self.year_is_known {

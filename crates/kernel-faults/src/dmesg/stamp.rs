@@ -6,7 +6,7 @@ use jiff::{Timestamp, civil::DateTime};
 
 use super::LocalTime;
 
-/// Stands for a year that is not told: it has all days.
+/// Replaces a missing year: it has all days.
 const LEAP_YEAR: i16 = 1972;
 
 /// A line's stamp.
@@ -76,7 +76,7 @@ fn bracketed<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
     }
     let (at, local) = match ctime(when) {
         Some((at, month_is_known)) => (at, month_is_known.then_some(LocalTime::dated(at))),
-        // To the minute, and no message tells how far into it it is.
+        // To the minute; the seconds are unknown.
         None => (minute(when)?, None),
     };
     let position = position_of(at)?;
@@ -96,7 +96,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(Duration::new(whole.parse().ok()?, nanos))
 }
 
-/// `Sat Nov 21 02:31:07 2026`, in some zone that is not told; whether the month is known.
+/// `Sat Nov 21 02:31:07 2026`, in an unknown zone; and whether the month is known.
 fn ctime(text: &str) -> Option<(DateTime, bool)> {
     let mut words = text.split_ascii_whitespace();
     is_word(words.next()?).then_some(())?;
@@ -152,7 +152,7 @@ fn iso(text: &str) -> Option<(Stamp, &str)> {
     let utc: Timestamp = printed.replacen(',', ".", 1).parse().ok()?;
     let stamp =
         Stamp { utc: Some(utc), journal: !printed.contains(','), ..stamp(printed, position(utc)?) };
-    // The caller is looked for right after the stamp, and its space belongs to it.
+    // The caller follows the stamp directly, with its space.
     Some((stamp, rest))
 }
 
@@ -170,7 +170,7 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
     Some((Stamp { utc: is_utc.then_some(at), local, journal: true, ..stamp }, rest))
 }
 
-/// `Nov 21 02:31:07 host …`, perhaps with a fraction; the year is not told.
+/// `Nov 21 02:31:07 host …`, perhaps with a fraction; without the year.
 fn syslog(text: &str) -> Option<(Stamp, &str)> {
     let (word, rest) = text.split_once(' ')?;
     let (day, rest) = rest.trim_start().split_once(' ')?;
@@ -190,7 +190,7 @@ fn is_word(text: &str) -> bool {
         && text.chars().all(|letter| letter.is_alphanumeric() || letter == '.')
 }
 
-/// Whether `host name: ` or `name: ` stands here.
+/// Whether the text begins with `host name: ` or `name: `.
 fn is_named(text: &str) -> bool {
     text.split_once(": ").is_some_and(|(head, _)| {
         !head.is_empty() && head.bytes().filter(|byte| *byte == b' ').count() <= 1

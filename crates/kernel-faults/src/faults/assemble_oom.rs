@@ -5,8 +5,8 @@ use crate::{KernelEvent, LoggedEvent};
 use super::oom::{self, Killed, OomLine, Summary};
 use super::trace::{Anchor, Trace};
 use super::{
-    BrokenMessage, EventAssembler, KernelLine, MOST_HELD, REPETITION, Remembered, is_other_message,
-    remember,
+    BrokenMessage, EventAssembler, KernelLine, MOST_PENDING, REPETITION, Remembered,
+    is_other_message, remember,
 };
 
 impl EventAssembler {
@@ -79,7 +79,7 @@ impl EventAssembler {
     }
 
     fn push_trace(&mut self, trace: Trace, out: &mut Vec<LoggedEvent>) {
-        if self.traces.len() >= MOST_HELD {
+        if self.traces.len() >= MOST_PENDING {
             let oldest = self.traces.remove(0);
             self.finish_trace(&oldest, out);
         }
@@ -197,11 +197,11 @@ impl EventAssembler {
             self.mute(line);
             return;
         }
-        // Perhaps a trace whose first line was lost; its frames will tell.
+        // Perhaps a trace whose first line was lost; its frames will show it.
         let mut trace = Trace::open(line, now);
         trace.trigger_pid = Some(pid);
         trace.trigger_comm = Some(comm.to_owned());
-        if self.traces.len() < MOST_HELD {
+        if self.traces.len() < MOST_PENDING {
             self.current = Some(trace.opened.line);
             self.traces.push(trace);
         }
@@ -255,7 +255,7 @@ impl EventAssembler {
     }
 
     /// The open trace that an `oom-kill:` line fits best. Of equals the latest, unless an earlier
-    /// one was heard of since: the kernel runs one trace at a time, so the earlier one has lost its
+    /// one was seen since: the kernel runs one trace at a time, so the earlier one has lost its
     /// end.
     fn best_for_summary(&self, summary: Option<&Summary>, line: &KernelLine<'_>) -> Option<usize> {
         let fitting: Vec<(usize, i32)> = self
@@ -382,7 +382,7 @@ impl EventAssembler {
     }
 
     /// Whether the kill is known already: the kernel names the first victim of a group twice, and
-    /// logs that are put together from several places repeat lines.
+    /// logs that are merged from several sources repeat lines.
     fn is_repeated(&self, killed: &Killed<'_>, text: &str) -> bool {
         self.killed.iter().any(|earlier| {
             earlier.pid == killed.pid
@@ -533,7 +533,7 @@ impl EventAssembler {
         self.remember_kill(pid, &comm, "");
     }
 
-    /// A trace has ended: a kill whose own line was lost is told now.
+    /// A trace has ended: a kill whose own line was lost is reported now.
     pub(super) fn finish_trace(&mut self, trace: &Trace, out: &mut Vec<LoggedEvent>) {
         let Some((pid, comm, anchor)) = trace.unconfirmed() else { return };
         out.push(anchor.event(trace.kill(pid, comm, None)));

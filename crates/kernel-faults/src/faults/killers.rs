@@ -1,15 +1,15 @@
-//! Daemons in user space that kill for memory, in the words of their own log lines.
+//! Log lines of daemons in user space that kill for memory.
 
 use crate::{KernelEvent, KillerDaemon};
 
 use super::text::{pid, whole_pid};
 
-/// What a daemon said.
+/// The meaning of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Killer {
-    /// It kills.
+    /// A kill.
     Kill(KernelEvent),
-    /// earlyoom: the kill that it announced last did not take place.
+    /// earlyoom: the announced kill failed.
     Failed,
 }
 

@@ -34,14 +34,14 @@ pub fn container_id(cgroup: &str) -> Option<String> {
     oom::container(cgroup)
 }
 
-/// What is incomplete is held for this long after its last line.
+/// An incomplete event waits this long after its last line.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Nothing is held for longer than this, however busy the log. A serial console prints a trace with
-/// a few thousand tasks at 10 KiB a second.
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// Longest wait for the rest of an event. A serial console prints a trace with a few thousand tasks
+/// at 10 KiB a second.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The same in lines, for logs without times: since the last line that belonged to it, and in all.
 const SILENT_LINES: u64 = 2_000;
-const LONGEST_HOLD_LINES: u64 = 20_000;
+const LONGEST_WAIT_LINES: u64 = 20_000;
 /// A hung task's stack is shorter than this.
 const HUNG_TASK_LINES: u64 = 400;
 /// The rest of a broken message comes at once.
@@ -50,9 +50,9 @@ const BROKEN_MESSAGE_LINES: u64 = 8;
 const REPETITION: Duration = Duration::from_secs(10);
 /// earlyoom waits for less than this between SIGTERM and SIGKILL.
 const ESCALATION: Duration = Duration::from_secs(60);
-/// At most this many things of a kind are held; the oldest goes first.
-const MOST_HELD: usize = 16;
-/// So many kills and reaps are remembered, to know repeated lines.
+/// Incomplete events of a kind; the oldest is dropped first.
+const MOST_PENDING: usize = 16;
+/// Kills and reaps that are remembered to recognise repeated lines.
 const MOST_REMEMBERED: usize = 64;
 /// Longer messages are cut: the kernel's own limit is 1 KiB a record (2 KiB from 6.10 on).
 const LONGEST_TEXT: usize = 8 * 1024;
@@ -64,14 +64,14 @@ pub struct KernelLine<'a> {
     pub seq: Option<u64>,
     /// Wall time, where known.
     pub utc: Option<Timestamp>,
-    /// Position on any clock that does not jump, for telling silence: the record's own time, or
-    /// that of its arrival. Must be the clock that [`EventAssembler::tick`] is told.
+    /// Position on a clock that does not jump, to detect silence: the time of the record or of its
+    /// arrival. [`EventAssembler::tick`] must use the same clock.
     pub uptime: Option<Duration>,
     /// Facility 0, or the identifier `kernel` in journal text. Other lines give no kernel event.
     pub from_kernel: bool,
     /// The program that wrote the line, in journal text.
     pub identifier: Option<&'a str>,
-    /// The task (`T123`) or CPU (`C1`) that printed, where the log tells.
+    /// The task (`T123`) or CPU (`C1`) that printed, where the log has it.
     pub caller: Option<&'a str>,
     /// The message, with bytes that do not print as `\xNN`.
     pub text: &'a str,
@@ -79,7 +79,7 @@ pub struct KernelLine<'a> {
 
 /// A hung task that waits for the line about its lock.
 #[derive(Debug)]
-struct HeldHungTask {
+struct PendingHungTask {
     anchor: Anchor,
     at: Position,
     pid: u32,
@@ -99,7 +99,7 @@ struct BrokenMessage {
 
 /// A kill of earlyoom that its next line may take back.
 #[derive(Debug)]
-struct HeldKiller {
+struct PendingKiller {
     anchor: Anchor,
     at: Position,
     pid: u32,
@@ -135,10 +135,10 @@ pub struct EventAssembler {
     /// A line about a trace's cgroup that was cut.
     broken_cgroup: Option<BrokenMessage>,
     broken: Option<BrokenMessage>,
-    hung: VecDeque<HeldHungTask>,
+    hung: VecDeque<PendingHungTask>,
     killed: VecDeque<Remembered>,
     reaped: VecDeque<Remembered>,
-    held_killer: Option<HeldKiller>,
+    pending_killer: Option<PendingKiller>,
     terminated: VecDeque<Remembered>,
 }
 
@@ -230,24 +230,27 @@ impl EventAssembler {
 
     fn feed_task(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.expect_other_stack(None, line);
-        let about = self.hung.iter().rev().find_map(|held| {
-            tasks::lock(line.text, &held.comm, held.pid).map(|lock| (held.anchor, held.at, lock))
+        let about = self.hung.iter().rev().find_map(|pending| {
+            tasks::lock(line.text, &pending.comm, pending.pid)
+                .map(|lock| (pending.anchor, pending.at, lock))
         });
         if let Some((_, at, lock)) = about {
-            let position = self.hung.iter().position(|held| held.at.line == at.line);
-            let held = position.and_then(|position| self.hung.remove(position));
-            out.extend(held.map(|held| held.finish(Some(lock))));
+            let position = self.hung.iter().position(|pending| pending.at.line == at.line);
+            let pending = position.and_then(|position| self.hung.remove(position));
+            out.extend(pending.map(|pending| pending.finish(Some(lock))));
         } else if let Some(hung) = tasks::hung(line.text) {
-            let repeated = self.hung.iter().any(|held| {
-                held.pid == hung.pid && held.comm == hung.comm && held.seconds == hung.seconds
+            let repeated = self.hung.iter().any(|pending| {
+                pending.pid == hung.pid
+                    && pending.comm == hung.comm
+                    && pending.seconds == hung.seconds
             });
             if repeated {
                 return;
             }
-            if self.hung.len() >= MOST_HELD {
-                out.extend(self.hung.pop_front().map(|held| held.finish(None)));
+            if self.hung.len() >= MOST_PENDING {
+                out.extend(self.hung.pop_front().map(|pending| pending.finish(None)));
             }
-            self.hung.push_back(HeldHungTask {
+            self.hung.push_back(PendingHungTask {
                 anchor: Anchor::of(line),
                 at: self.now,
                 pid: hung.pid,
@@ -261,7 +264,7 @@ impl EventAssembler {
         let kill = match killers::parse(identifier, line.text) {
             Some(Killer::Kill(kill)) => kill,
             Some(Killer::Failed) => {
-                self.held_killer = None;
+                self.pending_killer = None;
                 return;
             }
             None => return,
@@ -272,7 +275,7 @@ impl EventAssembler {
         };
         let pid = *pid;
         let comm = comm.clone().unwrap_or_default();
-        if self.held_killer.as_ref().is_some_and(|held| held.pid == pid) {
+        if self.pending_killer.as_ref().is_some_and(|pending| pending.pid == pid) {
             return;
         }
         self.release_killer(out);
@@ -283,50 +286,50 @@ impl EventAssembler {
         });
         if !escalated {
             let anchor = Anchor::of(line);
-            self.held_killer = Some(HeldKiller { anchor, at: self.now, pid, event: kill });
+            self.pending_killer = Some(PendingKiller { anchor, at: self.now, pid, event: kill });
         }
     }
 
     fn release_killer(&mut self, out: &mut Vec<LoggedEvent>) {
-        let Some(held) = self.held_killer.take() else { return };
-        if let KernelEvent::UserspaceKill { comm: Some(comm), .. } = &held.event {
+        let Some(pending) = self.pending_killer.take() else { return };
+        if let KernelEvent::UserspaceKill { comm: Some(comm), .. } = &pending.event {
             let entry = Remembered {
-                pid: held.pid,
+                pid: pending.pid,
                 comm: comm.clone(),
                 text: String::new(),
-                at: held.at,
+                at: pending.at,
                 traces_begun: 0,
             };
             remember(&mut self.terminated, entry);
         }
-        out.push(held.anchor.event(held.event));
+        out.push(pending.anchor.event(pending.event));
     }
 
-    /// Tells the time while no line comes. `now` is on the clock of [`KernelLine::uptime`].
+    /// Advances the time while no line comes. `now` is on the clock of [`KernelLine::uptime`].
     pub fn tick(&mut self, now: Duration, out: &mut Vec<LoggedEvent>) {
         self.now.uptime = Some(now);
         self.expire(true, out);
     }
 
-    /// The log has ended: everything that is held is decided.
+    /// The log has ended: everything pending is decided.
     pub fn finish(&mut self, out: &mut Vec<LoggedEvent>) {
         out.extend(self.broken.take().and_then(BrokenMessage::finish));
         self.finish_broken_kill(out);
         for trace in std::mem::take(&mut self.traces) {
             self.finish_trace(&trace, out);
         }
-        out.extend(self.hung.drain(..).map(|held| held.finish(None)));
+        out.extend(self.hung.drain(..).map(|pending| pending.finish(None)));
         self.release_killer(out);
         (self.current, self.broken_cgroup) = (None, None);
     }
 
-    /// The first record that must be read again after a restart to rebuild what is held.
+    /// The first record that must be read again after a restart to rebuild the pending events.
     pub fn pending_since_seq(&self) -> Option<u64> {
         let traces = self.traces.iter().map(|trace| trace.first.seq);
-        let hung = self.hung.iter().map(|held| held.anchor.seq);
-        let broken = self.broken.iter().map(|held| held.anchor.seq);
-        let kill = self.broken_kill.iter().map(|held| held.anchor.seq);
-        let killer = self.held_killer.iter().map(|held| held.anchor.seq);
+        let hung = self.hung.iter().map(|pending| pending.anchor.seq);
+        let broken = self.broken.iter().map(|pending| pending.anchor.seq);
+        let kill = self.broken_kill.iter().map(|pending| pending.anchor.seq);
+        let killer = self.pending_killer.iter().map(|pending| pending.anchor.seq);
         traces.chain(hung).chain(broken).chain(kill).chain(killer).flatten().min()
     }
 
@@ -334,13 +337,13 @@ impl EventAssembler {
     pub fn next_deadline(&self) -> Option<Duration> {
         let traces = self.traces.iter().flat_map(|trace| {
             let silent = trace.last.uptime.map(|at| at.saturating_add(SILENCE));
-            let oldest = trace.opened.uptime.map(|at| at.saturating_add(LONGEST_HOLD));
+            let oldest = trace.opened.uptime.map(|at| at.saturating_add(LONGEST_WAIT));
             [silent, oldest]
         });
-        let hung = self.hung.iter().map(|held| held.at.uptime);
-        let broken = self.broken.iter().map(|held| held.at.uptime);
-        let kill = self.broken_kill.iter().map(|held| held.at.uptime);
-        let killer = self.held_killer.iter().map(|held| held.at.uptime);
+        let hung = self.hung.iter().map(|pending| pending.at.uptime);
+        let broken = self.broken.iter().map(|pending| pending.at.uptime);
+        let kill = self.broken_kill.iter().map(|pending| pending.at.uptime);
+        let killer = self.pending_killer.iter().map(|pending| pending.at.uptime);
         let rest = hung.chain(broken).chain(kill).chain(killer);
         let rest = rest.map(|at| at.map(|at| at.saturating_add(SILENCE)));
         traces.chain(rest).flatten().min()
@@ -354,29 +357,37 @@ impl EventAssembler {
         let over = |at: &Position, time: Duration, lines: u64| {
             at.is_before(now.uptime, time.saturating_sub(late)) || now.line - at.line > lines
         };
-        if self.broken.as_ref().is_some_and(|held| over(&held.at, SILENCE, BROKEN_MESSAGE_LINES)) {
+        if self
+            .broken
+            .as_ref()
+            .is_some_and(|pending| over(&pending.at, SILENCE, BROKEN_MESSAGE_LINES))
+        {
             out.extend(self.broken.take().and_then(BrokenMessage::finish));
         }
-        if self.broken_kill.as_ref().is_some_and(|held| over(&held.at, SILENCE, 2)) {
+        if self.broken_kill.as_ref().is_some_and(|pending| over(&pending.at, SILENCE, 2)) {
             self.finish_broken_kill(out);
         }
         let gone = |trace: &mut Trace| {
             over(&trace.last, SILENCE, SILENT_LINES)
-                || over(&trace.opened, LONGEST_HOLD, LONGEST_HOLD_LINES)
+                || over(&trace.opened, LONGEST_WAIT, LONGEST_WAIT_LINES)
         };
         for trace in self.traces.extract_if(.., gone).collect::<Vec<_>>() {
             self.finish_trace(&trace, out);
         }
-        while self.hung.front().is_some_and(|held| over(&held.at, SILENCE, HUNG_TASK_LINES)) {
-            out.extend(self.hung.pop_front().map(|held| held.finish(None)));
+        while self.hung.front().is_some_and(|pending| over(&pending.at, SILENCE, HUNG_TASK_LINES)) {
+            out.extend(self.hung.pop_front().map(|pending| pending.finish(None)));
         }
-        if self.held_killer.as_ref().is_some_and(|held| over(&held.at, SILENCE, SILENT_LINES)) {
+        if self
+            .pending_killer
+            .as_ref()
+            .is_some_and(|pending| over(&pending.at, SILENCE, SILENT_LINES))
+        {
             self.release_killer(out);
         }
     }
 }
 
-impl HeldHungTask {
+impl PendingHungTask {
     fn finish(self, lock: Option<tasks::Lock<'_>>) -> LoggedEvent {
         let (owner_pid, owner_comm) = match lock {
             Some(tasks::Lock::Owner { pid, comm }) => (Some(pid), Some(comm.to_owned())),

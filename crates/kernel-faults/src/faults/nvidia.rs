@@ -115,7 +115,7 @@ fn unfinished_if_cut(rest: &str) -> Nvidia {
     if split_location(rest).is_some() { Nvidia::Other } else { Nvidia::Unfinished(None) }
 }
 
-/// What follows the code: the expression, its place in the source, and whether that is all.
+/// The text after the code: the expression, its source location, and whether that is all.
 fn origin(rest: &str) -> (&str, Option<&str>, bool) {
     let rest = rest.trim();
     let rest = match rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
@@ -193,8 +193,8 @@ fn allocation(function: &str, rest: &str) -> Nvidia {
 
 /// `PCI:000f:01:00 GPU-I:02 GPU-CI:00): 31, pid=4242, name=VLLM::EngineCor, …`.
 fn xid(rest: &str) -> Option<Nvidia> {
-    let (place, rest) = rest.split_once("): ")?;
-    let mut words = place.split(' ');
+    let (origin, rest) = rest.split_once("): ")?;
+    let mut words = origin.split(' ');
     let pci = words.next()?;
     let pci = pci.strip_prefix("PCI:").unwrap_or(pci);
     if !is_pci(pci) {
@@ -226,8 +226,8 @@ fn xid(rest: &str) -> Option<Nvidia> {
         process,
         recovery,
     };
-    let told = message.contains(" to ") && message.trim_end().ends_with(')');
-    let cut = rest.is_empty() || (xid == 154 && recovery.is_none() && !told);
+    let has_recovery = message.contains(" to ") && message.trim_end().ends_with(')');
+    let cut = rest.is_empty() || (xid == 154 && recovery.is_none() && !has_recovery);
     Some(if cut { Nvidia::Unfinished(Some(event)) } else { Nvidia::Event(event) })
 }
 

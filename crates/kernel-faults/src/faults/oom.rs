@@ -1,7 +1,7 @@
 //! The lines of the OOM killer, each by itself.
 //!
 //! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may hold
-//! anything, so lines are read from their ends, where only numbers stand.
+//! anything, so lines are read from their ends, which hold only numbers.
 
 use crate::OomConstraint;
 
@@ -26,7 +26,7 @@ pub(super) enum OomLine<'a> {
     Reaped { pid: u32, comm: &'a str },
     /// Its memory could not be taken back.
     Unreapable { pid: u32, comm: &'a str },
-    /// There was nobody to kill.
+    /// There was no process to kill.
     NoVictim,
     /// `memory.oom.group`: all of this cgroup.
     Group { memcg: &'a str },
@@ -193,7 +193,7 @@ pub(super) struct Cgroups {
 }
 
 fn cgroups(head: &str) -> Cgroups {
-    // The slash is what a cpuset's name, which stands before them, cannot hold.
+    // The name of a cpuset precedes them and cannot contain a slash.
     let (head, memcg) = match head.split_once(",task_memcg=/") {
         Some((head, memcg)) => (head, Some(format!("/{memcg}"))),
         None => (head, None),
@@ -294,7 +294,7 @@ pub(super) fn frame(text: &str) -> Option<Frame<'_>> {
 }
 
 impl Frame<'_> {
-    /// Whether the NVIDIA driver stands here.
+    /// Whether the frame is of the NVIDIA driver.
     pub(super) fn is_driver(&self) -> bool {
         const SYMBOLS: [&str; 8] = [
             "sysmemAllocResources",

@@ -24,12 +24,12 @@ pub(super) fn hung(text: &str) -> Option<Hung<'_>> {
     fits_comm(comm).then_some(Hung { pid: whole_pid(task)?, comm, seconds })
 }
 
-/// What the kernel says of the lock.
+/// The owner of the lock, as the kernel reports it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Lock<'a> {
-    /// Who likely holds it.
+    /// The likely owner.
     Owner { pid: u32, comm: &'a str },
-    /// Nobody knows.
+    /// The kernel does not know it.
     Unknown,
 }
 

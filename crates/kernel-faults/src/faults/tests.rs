@@ -296,7 +296,7 @@ fn a_flood_of_beginnings_is_held_in_bounded_memory() {
         }
         let hung = format!("INFO: task t:{pid} blocked for more than 120 seconds.");
         assembler.feed(&KernelLine { uptime: None, ..line(1, None, &hung) }, &mut out);
-        assert!(assembler.traces.len() <= MOST_HELD && assembler.hung.len() <= MOST_HELD);
+        assert!(assembler.traces.len() <= MOST_PENDING && assembler.hung.len() <= MOST_PENDING);
         assert!(assembler.killed.len() <= MOST_REMEMBERED);
     }
     assembler.finish(&mut out);
@@ -441,7 +441,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_logs_give_at_most_one_event_a_record_and_leave_nothing_held(
+    fn damaged_logs_give_at_most_one_event_a_record_and_leave_nothing_pending(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..5, 0usize..200), 0..25),
         callers: bool,
     ) {
@@ -458,8 +458,8 @@ proptest! {
         .flat_map(|log| log.lines())
         .filter_map(|line| Some(line.split_once("] ")?.1.to_owned()))
         .collect();
-        for (place, kind, extent) in damage {
-            let at = place.index(lines.len());
+        for (index, kind, extent) in damage {
+            let at = index.index(lines.len());
             let other = (at + extent) % lines.len();
             let line = lines[at].clone();
             let cut = line.floor_boundary(extent);

@@ -27,7 +27,7 @@ pub(super) fn hex(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(digits.get(..end)?, 16).ok()?, digits.get(end..)?))
 }
 
-/// Whether a text is short enough for a process' name; an escape `\xNN` stands for one byte.
+/// Whether a text is short enough for a process' name; an escape `\xNN` counts as one byte.
 pub(super) fn fits_comm(text: &str) -> bool {
     text.len() <= 4 * COMM_BYTES && raw_len(text) <= COMM_BYTES
 }

@@ -34,7 +34,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Whether more than `limit` has passed at `now`, as far as the log tells the time.
+    /// Whether more than `limit` has passed at `now`, as far as the log has times.
     pub(super) fn is_before(&self, now: Option<Duration>, limit: Duration) -> bool {
         match (self.uptime, now) {
             (Some(then), Some(now)) => now.abs_diff(then) > limit,
@@ -195,7 +195,7 @@ impl Trace {
         Some(50 + agrees + own + same_caller)
     }
 
-    /// The kill of a process, with what the trace tells about it.
+    /// The kill of a process, with the facts of its trace.
     pub(super) fn kill(&self, pid: u32, comm: &str, line: Option<&Killed<'_>>) -> KernelEvent {
         let summary = self.summary.as_ref().map(|(summary, _)| summary);
         let by_cgroup = line.is_some_and(|line| line.memcg)
