@@ -14,7 +14,7 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::model::{GpuDevice, GpuPicture};
 use crate::parse::gpu::{
-    Answer, Lack, MAX_DEVICES, MAX_QUESTION_BYTES, Nothing, Question, Told, VERSION, cut,
+    Lack, MAX_DEVICES, MAX_REQUEST_BYTES, QueryResult, Request, Response, Unavailable, VERSION, cut,
 };
 use crate::sys::nvml::InstanceNumbers;
 
@@ -42,8 +42,8 @@ pub fn serve(library: Option<&Path>, mut from: impl BufRead, mut to: impl Write)
             None => Driver::open(library).and_then(|opened| driver.insert(opened).picture()),
         };
         let is_end = picture.is_err();
-        let told = picture.map_or_else(Told::Nothing, Told::Picture);
-        let response = Answer { version: VERSION, number: request.number, told };
+        let result = picture.map_or_else(QueryResult::Unavailable, QueryResult::Picture);
+        let response = Response { version: VERSION, number: request.number, result };
         let mut line = serde_json::to_vec(&response)?;
         line.push(b'\n');
         to.write_all(&line)?;
@@ -55,13 +55,13 @@ pub fn serve(library: Option<&Path>, mut from: impl BufRead, mut to: impl Write)
     Ok(())
 }
 
-fn next(from: &mut impl BufRead) -> io::Result<Option<Question>> {
+fn next(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut line = Vec::new();
-    from.take(MAX_QUESTION_BYTES as u64).read_until(b'\n', &mut line)?;
+    from.take(MAX_REQUEST_BYTES as u64).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Ok(None);
     }
-    let request: Question = serde_json::from_slice(&line)?;
+    let request: Request = serde_json::from_slice(&line)?;
     match request.version {
         VERSION => Ok(Some(request)),
         other => {
@@ -81,7 +81,7 @@ struct Driver {
 
 impl Driver {
     /// Loads the library, which connects to the driver.
-    fn open(library: Option<&Path>) -> Result<Self, Nothing> {
+    fn open(library: Option<&Path>) -> Result<Self, Unavailable> {
         let named: Vec<OsString> = match library {
             Some(path) => vec![path.into()],
             None => LIBRARIES.iter().map(OsString::from).collect(),
@@ -101,10 +101,10 @@ impl Driver {
             }
         }
         let why = not_found.unwrap_or_default();
-        Err(Nothing { kind: Lack::Library, why: format!("cannot load NVML: {why}").into() })
+        Err(Unavailable { kind: Lack::Library, why: format!("cannot load NVML: {why}").into() })
     }
 
-    fn picture(&self) -> Result<GpuPicture, Nothing> {
+    fn picture(&self) -> Result<GpuPicture, Unavailable> {
         let count = self.nvml.device_count();
         let count = count.map_err(|error| {
             lack("the NVIDIA driver reports no GPU count", OsStr::new(""), &error)
@@ -130,7 +130,7 @@ impl Driver {
 }
 
 /// Why the driver is unavailable.
-fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Nothing {
+fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Unavailable {
     let kind = match error {
         NvmlError::DriverNotLoaded => Lack::Driver,
         _ => Lack::Usable,
@@ -145,7 +145,7 @@ fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Nothing {
         NvmlError::NoPermission => " (check the permissions of /dev/nvidiactl and /dev/nvidia0)",
         _ => "",
     };
-    Nothing { kind, why: format!("{what}{of}: {error}{advice}").into() }
+    Unavailable { kind, why: format!("{what}{of}: {error}{advice}").into() }
 }
 
 /// The innermost error, which is the loader's.

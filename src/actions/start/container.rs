@@ -77,7 +77,7 @@ fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
         HeldState::Ended(_) => Ok(()),
         HeldState::Running { .. } => stale("somebody else has started it"),
         HeldState::Fresh => stale("it has never been started"),
-        HeldState::Between { told } => {
+        HeldState::Between { status: told } => {
             Err(NotStarted::Stale(format!("Docker says that it is {told}")))
         }
     }

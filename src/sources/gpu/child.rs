@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::parse::gpu::{MAX_ANSWER_BYTES, Question, VERSION};
+use crate::parse::gpu::{MAX_RESPONSE_BYTES, Request, VERSION};
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
@@ -82,7 +82,7 @@ impl Child {
 
     /// Sends a request. A request is shorter than a pipe, and at most one is open.
     pub(super) fn send(&mut self, number: u64) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Question { version: VERSION, number })?;
+        let mut line = serde_json::to_vec(&Request { version: VERSION, number })?;
         line.push(b'\n');
         self.requests.write_all(&line)
     }
@@ -113,7 +113,7 @@ impl Child {
                 line.pop();
                 return Received::Line(line);
             }
-            if self.line.len() > MAX_ANSWER_BYTES {
+            if self.line.len() > MAX_RESPONSE_BYTES {
                 return Received::TooMuch;
             }
             let mut part = [0; 4 << 10];

@@ -13,7 +13,7 @@ use super::child::{Child, Received};
 use super::deadlines::{BackOff, Step, Waiting};
 use super::{BUSY, CALM, GpuSetup, TICK, Tally};
 use crate::model::{GpuDriver, GpuPicture, GpuReadings, Observation, Reading, Readings, Schema};
-use crate::parse::gpu::{Lack, Nothing, Told, answer};
+use crate::parse::gpu::{Lack, QueryResult, Unavailable, response};
 
 /// Paths that exist where an NVIDIA driver is installed: on a machine, on a Jetson, in WSL.
 const DRIVER_PATHS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvmap", "/dev/dxg"];
@@ -226,11 +226,11 @@ impl DriverPoller {
             let now = (self.setup.clock)();
             match received {
                 Received::Nothing => return,
-                Received::Line(line) => match answer(&line) {
+                Received::Line(line) => match response(&line) {
                     Ok(response)
                         if response.number == self.number && running.queried_at.is_some() =>
                     {
-                        self.accept_response(now, response.told);
+                        self.accept_response(now, response.result);
                     }
                     Ok(_) => self.fail(now, "it sent a response without a request"),
                     Err(why) => self.fail(now, &format!("it sent {why}")),
@@ -242,7 +242,7 @@ impl DriverPoller {
     }
 
     /// Handles a response.
-    fn accept_response(&mut self, now: Duration, response: Told) {
+    fn accept_response(&mut self, now: Duration, response: QueryResult) {
         let Some(running) = &mut self.running else { return };
         self.took = now.saturating_sub(running.queried_at.take().unwrap_or(now));
         let is_late = self.took > self.setup.patience.answer_takes(running.has_answered);
@@ -250,13 +250,13 @@ impl DriverPoller {
         self.answered_at = Some(now);
         self.silent_since = None;
         match response {
-            Told::Picture(picture) if picture.devices.is_empty() => {
+            QueryResult::Picture(picture) if picture.devices.is_empty() => {
                 let why = Arc::from("the NVIDIA driver reports no GPU");
                 let rest = self.back_off.take();
                 self.release(now, false);
                 self.set_unavailable(now, GpuDriver::Absent { why }, rest);
             }
-            Told::Picture(picture) => {
+            QueryResult::Picture(picture) => {
                 self.back_off.reset();
                 // A picture that was collected while the driver hung has no known time.
                 let picture = Some(Arc::new(picture)).filter(|_| !is_late);
@@ -266,7 +266,7 @@ impl DriverPoller {
                 self.driver = Some(GpuDriver::Responsive);
                 self.report(now, picture);
             }
-            Told::Nothing(nothing) => {
+            QueryResult::Unavailable(nothing) => {
                 let rest = self.back_off.take();
                 self.release(now, false);
                 let driver = self.unavailable_state(nothing);
@@ -275,7 +275,7 @@ impl DriverPoller {
         }
     }
 
-    fn unavailable_state(&self, Nothing { kind, why }: Nothing) -> GpuDriver {
+    fn unavailable_state(&self, Unavailable { kind, why }: Unavailable) -> GpuDriver {
         match kind {
             Lack::Driver => GpuDriver::Absent { why },
             Lack::Library if self.setup.library.is_none() && !self.has_driver_paths() => {

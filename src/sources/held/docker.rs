@@ -316,7 +316,7 @@ impl DockerWatch {
             Ok(found) => found,
             Err(why) => {
                 let told = Arc::from(format!("nothing that helps: {why}"));
-                let state = HeldState::Between { told };
+                let state = HeldState::Between { status: told };
                 Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
             }
         };

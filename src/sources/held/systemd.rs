@@ -267,7 +267,7 @@ pub(crate) fn state(told: &Properties) -> HeldState {
     match property("ActiveState").as_str() {
         "active" | "reloading" | "refreshing" => running(notifies.then_some(HeldHealth::Healthy)),
         "activating" if property("SubState") == "auto-restart" => {
-            HeldState::Between { told: "auto-restart".into() }
+            HeldState::Between { status: "auto-restart".into() }
         }
         "activating" => running(Some(HeldHealth::Starting)),
         "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => HeldState::Fresh,
@@ -275,7 +275,7 @@ pub(crate) fn state(told: &Properties) -> HeldState {
             let times = (time("InactiveExitTimestamp"), time("InactiveEnterTimestamp"));
             HeldState::Ended(end(told, times))
         }
-        other => HeldState::Between { told: other.into() },
+        other => HeldState::Between { status: other.into() },
     }
 }
 

@@ -1,13 +1,13 @@
-//! What the process that asks the NVIDIA driver answers over its pipe.
+//! Responses of the process that queries the NVIDIA driver.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::model::Reading;
-use umawarden::parse::gpu::{MAX_DEVICES, MAX_INSTANCES, MAX_PROCESSES, Told, answer};
+use umawarden::parse::gpu::{MAX_DEVICES, MAX_INSTANCES, MAX_PROCESSES, QueryResult, response};
 
 fuzz_target!(|line: &[u8]| {
-    let Ok(told) = answer(line) else { return };
-    let Told::Picture(picture) = told.told else { return };
+    let Ok(response) = response(line) else { return };
+    let QueryResult::Picture(picture) = response.result else { return };
     assert!(picture.devices.len() <= MAX_DEVICES);
     for device in &picture.devices {
         assert!(device.processes().len() <= MAX_PROCESSES);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use umawarden::model::{GpuMemory, GpuPicture, GpuRecovery, Reading};
-use umawarden::parse::gpu::{Lack, Nothing, Told, answer};
+use umawarden::parse::gpu::{Lack, QueryResult, Unavailable, response};
 
 use super::Library;
 use crate::daemon::binary;
@@ -22,28 +22,28 @@ fn run(library: &Path, questions: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn told_by(library: &Path) -> Told {
+fn result_of(library: &Path) -> QueryResult {
     let output = run(library, "{\"version\":1,\"number\":7}\n");
     assert!(output.status.success(), "{output:?}");
     let lines: Vec<&[u8]> = output.stdout.split_inclusive(|byte| *byte == b'\n').collect();
     let [line] = *lines else { panic!("one line: {output:?}") };
-    let told = answer(line.trim_ascii_end()).unwrap();
+    let told = response(line.trim_ascii_end()).unwrap();
     assert_eq!(told.number, 7);
-    told.told
+    told.result
 }
 
 fn picture(library: &Library, script: &str) -> GpuPicture {
     library.say(script);
-    match told_by(&library.path()) {
-        Told::Picture(picture) => picture,
-        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    match result_of(&library.path()) {
+        QueryResult::Picture(picture) => picture,
+        QueryResult::Unavailable(nothing) => panic!("{nothing:?}"),
     }
 }
 
-fn nothing(library: &Path) -> Nothing {
-    match told_by(library) {
-        Told::Nothing(nothing) => nothing,
-        Told::Picture(picture) => panic!("{picture:?}"),
+fn nothing(library: &Path) -> Unavailable {
+    match result_of(library) {
+        QueryResult::Unavailable(nothing) => nothing,
+        QueryResult::Picture(picture) => panic!("{picture:?}"),
     }
 }
 
@@ -191,7 +191,7 @@ fn it_asks_the_driver_anew_for_each_question_and_ends_with_them() {
     let lines: Vec<_> = output.stdout.split(|byte| *byte == b'\n').collect();
     assert_eq!((lines.len(), library.calls("nvmlDeviceGetCount_v2")), (3, 2));
     assert_eq!((library.calls("nvmlInit_v2"), library.calls("nvmlShutdown")), (1, 0));
-    assert_eq!(answer(lines[1]).unwrap().number, 2);
+    assert_eq!(response(lines[1]).unwrap().number, 2);
     for wrong in ["{\"version\":2,\"number\":1}\n", "what\n", &"x".repeat(100_000)] {
         let output = run(&library.path(), wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong}");

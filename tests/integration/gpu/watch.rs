@@ -235,7 +235,7 @@ fn whatever_else_comes_out_of_the_pipe_is_refused() {
         ("read q; echo nonsense; sleep 60", "it sent no answer"),
         ("read q; echo '{\"version\":9}'; sleep 60", "version 9"),
         (
-            "read q; echo '{\"version\":1,\"number\":77,\"told\":{\"nothing\":{\"kind\":\"driver\",\
+            "read q; echo '{\"version\":1,\"number\":77,\"result\":{\"unavailable\":{\"kind\":\"driver\",\
              \"why\":\"\"}}}'; sleep 60",
             "a response without a request",
         ),

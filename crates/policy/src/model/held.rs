@@ -1,5 +1,5 @@
-//! What is started again only when there is memory for it: containers and units that ended, as
-//! those tell who run them.
+//! Deferred restarts: containers and units that are restarted only when there is memory for them,
+//! as their supervisors report them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 use super::{Mode, Moment};
 
-/// Who runs it.
+/// The server that runs a container or a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Supervisor {
-    /// Docker, or what speaks its language.
+    /// Docker, or a server with its API.
     Docker,
     /// systemd.
     Systemd,
 }
 
 impl Supervisor {
-    /// All of them.
+    /// All supervisors.
     pub const ALL: [Self; 2] = [Self::Docker, Self::Systemd];
 
-    /// The name to people.
+    /// The name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Docker => "Docker",
@@ -33,7 +33,7 @@ impl Supervisor {
         }
     }
 
-    /// What it calls what it runs.
+    /// The word for what it runs.
     pub const fn thing(self) -> &'static str {
         match self {
             Self::Docker => "container",
@@ -42,12 +42,12 @@ impl Supervisor {
     }
 }
 
-/// A container or a unit, as exactly as its supervisor knows it.
+/// A container or a unit, identified as by its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HeldTarget {
-    /// Who runs it.
+    /// Its supervisor.
     pub supervisor: Supervisor,
-    /// What people call it: the container's name, or the unit's.
+    /// Name of the container or the unit.
     pub name: Arc<str>,
     /// The container's id, or the unit's name again.
     pub id: Arc<str>,
@@ -59,60 +59,60 @@ impl fmt::Display for HeldTarget {
     }
 }
 
-/// Whether somebody wanted it to end.
+/// Whether an end was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requested {
-    /// Its supervisor was asked to end it.
+    /// Its supervisor received a request to stop it.
     Yes,
-    /// Nobody asked.
+    /// There was no request.
     No,
-    /// Nobody who could tell was there.
+    /// No source of that fact was available.
     Unknown,
 }
 
-/// How a life ended.
+/// The end of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldEnd {
-    /// What tells this end from any other of the same thing: the time, as its supervisor writes it.
+    /// Identifies this end among others of the same target: the time, as its supervisor writes it.
     pub mark: Arc<str>,
-    /// When, by the wall clock.
+    /// Time of the end, by the wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utc: Option<Timestamp>,
-    /// How long it had lived, where that is known.
+    /// Duration of the run, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lived: Option<Duration>,
     /// The exit code; of a process that a signal ended, 128 and its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Whether its supervisor says that the kernel's OOM killer was there.
+    /// Whether its supervisor reports an OOM kill.
     #[serde(default)]
     pub is_oom_killed: bool,
-    /// What its supervisor says besides.
+    /// Further error that its supervisor reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
-    /// Whether somebody wanted it.
+    /// Whether the end was requested.
     pub requested: Requested,
-    /// Its supervisor does not tell of it when it is asked to end something.
+    /// Whether its supervisor does not report requests to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub are_stops_silent: bool,
-    /// What it wrote last, told for a while after it was noticed.
+    /// Its last output, reported for a while after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Arc<OwnLog>>,
 }
 
-/// The end of what something wrote itself while it lived.
+/// The end of the target's own log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnLog {
     /// The last lines, the newest last.
     Lines(Vec<String>),
-    /// Why nobody knows.
+    /// Why it is unknown.
     Unknown(String),
 }
 
 impl HeldEnd {
-    /// One of which nothing is known.
+    /// An end without any known fact.
     pub fn unknown() -> Self {
         Self {
             mark: "".into(),
@@ -127,8 +127,8 @@ impl HeldEnd {
         }
     }
 
-    /// Whether it ended as what is asked to end does: by SIGINT, SIGTERM or SIGKILL; with 0, where
-    /// nobody would have told of that.
+    /// Whether it ended like a requested stop: by SIGINT, SIGTERM or SIGKILL, or with 0 where
+    /// requests are not reported.
     pub fn looks_requested(&self) -> bool {
         let is_such = match self.exit_code {
             Some(130 | 137 | 143) => true,
@@ -155,27 +155,27 @@ impl fmt::Display for HeldEnd {
     }
 }
 
-/// What its supervisor says of its health.
+/// Health as its supervisor reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldHealth {
-    /// It does not count yet.
+    /// The start period of the checks.
     Starting,
-    /// It passes its checks; a unit has said that it is ready.
+    /// It passes its checks; a unit has reported that it is ready.
     Healthy,
-    /// It does not.
+    /// It fails its checks.
     Unhealthy,
 }
 
-/// What it does.
+/// The state of a container or a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum HeldState {
     /// It runs.
     Running {
-        /// What tells this life from any other: when it began, as its supervisor writes it.
+        /// Identifies this run: its start time, as its supervisor writes it.
         mark: Arc<str>,
-        /// `None` where its supervisor does not look after that.
+        /// `None` where its supervisor has no health check.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         health: Option<HeldHealth>,
     },
@@ -185,27 +185,27 @@ pub enum HeldState {
     Fresh,
     /// Anything else: it is being started, stopped, paused or removed.
     Between {
-        /// What its supervisor calls it.
-        told: Arc<str>,
+        /// The status as its supervisor names it.
+        status: Arc<str>,
     },
 }
 
-/// How often and how soon it is started again.
+/// Limits of restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartLimits {
-    /// How long it waits after the first start that failed; twice as long after each further one.
+    /// Pause after the first failed start. It doubles with each further one.
     pub back_off: Duration,
-    /// It waits no longer than that.
+    /// Longest pause.
     pub back_off_at_most: Duration,
-    /// So many starts,
+    /// Most starts within `per`.
     pub times: u32,
-    /// in such a time.
+    /// The time in which `times` counts.
     pub per: Duration,
-    /// After so many deaths in a row in the same phase it stays down until a person says so.
+    /// Deaths in a row in the same phase after which a person must allow further starts.
     pub give_up_after: u32,
-    /// What has been ready for so long has started well: its next death is a first one.
+    /// Time in the ready state after which deaths are counted anew.
     pub healthy_after: Duration,
-    /// After so long the next engine may start, ready or not.
+    /// Time after which the next engine may start, even if this one is not ready.
     pub ready_within: Duration,
 }
 
@@ -223,26 +223,26 @@ impl Default for RestartLimits {
     }
 }
 
-/// What the configuration says is to be started again when there is memory.
+/// A restart that the configuration declares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeclaredRestart {
-    /// Which.
+    /// The containers or the unit.
     pub matches: RestartMatch,
-    /// How much memory it needs.
+    /// Memory that it needs.
     pub need_bytes: Option<u64>,
-    /// How much of it in large blocks.
+    /// Part of it that must be in large blocks.
     pub contiguous_bytes: Option<u64>,
-    /// How often and how soon.
+    /// Limits of its restarts.
     pub limits: RestartLimits,
-    /// Instead of the node's.
+    /// Mode instead of the node's.
     pub mode: Option<Mode>,
 }
 
-/// What an entry of the configuration means.
+/// The selector of an entry in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartMatch {
-    /// Containers whose name is like that: a glob.
+    /// Containers whose name matches a glob.
     Container(Arc<str>),
     /// Containers with that label, whose value is a glob.
     Label(Arc<str>, Arc<str>),
@@ -250,83 +250,82 @@ pub enum RestartMatch {
     Unit(Arc<str>),
 }
 
-/// One of them, as its supervisor told of it last.
+/// A target as its supervisor reported it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldSeen {
-    /// Which.
+    /// The target.
     #[serde(flatten)]
     pub target: HeldTarget,
-    /// What it does.
+    /// Its state.
     #[serde(flatten)]
     pub state: HeldState,
-    /// How much memory it needs.
+    /// Memory that it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub need_bytes: Option<u64>,
-    /// How much of it in large blocks.
+    /// Part of it that must be in large blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contiguous_bytes: Option<u64>,
-    /// How often and how soon.
+    /// Limits of its restarts.
     pub limits: RestartLimits,
-    /// Instead of the node's.
+    /// Mode instead of the node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// What makes it one of these, for people.
+    /// Why it is a target, for people.
     pub found_by: Arc<str>,
-    /// Why it is not started all the same: its supervisor does so itself, or what is written of it
-    /// makes no sense.
+    /// Why it is not restarted: its supervisor restarts it, or its settings are invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<Arc<str>>,
 }
 
-/// Something has ended that is not started again by us.
+/// A container or unit that has ended and is no target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldEnded {
-    /// What.
+    /// The container or unit.
     #[serde(flatten)]
     pub target: HeldTarget,
-    /// How.
+    /// Its end.
     pub end: HeldEnd,
 }
 
-/// All of them that one supervisor has told of.
+/// All targets that one supervisor has reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldReadings {
-    /// Who was asked.
+    /// The supervisor that was queried.
     pub supervisor: Supervisor,
-    /// When, on the uptime clock.
+    /// Time of the report, on the uptime clock.
     pub read_at: Duration,
-    /// All of them; nothing where there is an error.
+    /// All targets; empty after an error.
     pub held: Vec<HeldSeen>,
-    /// Ends of what engines ran in and nobody of ours starts again; each is told for a while.
+    /// Ends of containers and units of engines that are no targets; each is reported for a while.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<HeldEnded>,
-    /// Why nobody can tell.
+    /// Why the targets are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
 }
 
 named! {
-    /// Where something stands that is started again when there is memory.
+    /// The state of a deferred restart.
     pub enum RestartState {
         /// It runs, and is not ready yet.
         Starting = "starting",
-        /// It runs, and is ready as far as can be told.
+        /// It runs, and is ready as far as is known.
         Running = "running",
-        /// It has ended, and waits to be started again.
+        /// It has ended, and waits for its restart.
         Waiting = "waiting",
-        /// It is down because somebody wanted it, or has never been up.
+        /// It is down on request, or was never up.
         Stopped = "stopped",
-        /// It died too often: a person must say that it may go on.
+        /// It died too often: a person must allow further starts.
         GivenUp = "given_up",
-        /// It is not started: its supervisor does so itself, or what is written of it makes no sense.
+        /// It is not restarted: its supervisor restarts it, or its settings are invalid.
         NotOurs = "not_ours",
-        /// Its supervisor does not tell.
+        /// Its supervisor gives no usable report.
         Unknown = "unknown",
     }
 }
 
 impl RestartState {
-    /// What it says, for people.
+    /// The text for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -340,19 +339,19 @@ impl RestartState {
     }
 }
 
-/// Where one of them stands, for people.
+/// The status of a deferred restart, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RestartStatus {
-    /// As it was seen last.
+    /// The last report.
     #[serde(flatten)]
     pub seen: HeldSeen,
-    /// Where it stands.
+    /// The present state.
     pub stands: RestartState,
-    /// Since when.
+    /// Start of the present state.
     #[serde(skip)]
     pub since: Moment,
-    /// Why.
+    /// The reason of the state.
     pub reason: Arc<str>,
-    /// Deaths in a row after starts of ours.
+    /// Deaths in a row after restarts by this program.
     pub deaths_in_a_row: u32,
 }

@@ -1,9 +1,9 @@
-//! What a server answers over HTTP.
+//! Responses over HTTP.
 
 use serde_json::Value;
 
-/// So much of a body is told to people.
-const TOLD_CHARS: usize = 160;
+/// Characters of a body that an error shows.
+const SHOWN_CHARS: usize = 160;
 
 /// An answer, whatever its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Answer {
 pub fn shown(body: &[u8]) -> String {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     let text = String::from_utf8_lossy(body);
-    let text: String = text.trim().chars().take(TOLD_CHARS).map(printable).collect();
+    let text: String = text.trim().chars().take(SHOWN_CHARS).map(printable).collect();
     if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
 }
 
@@ -54,6 +54,6 @@ mod tests {
     fn people_are_shown_the_beginning_of_a_body_without_what_is_not_printable() {
         assert_eq!(shown(b" \n"), "nothing");
         assert_eq!(shown(b" a\x1b[1mb\n"), "\"a [1mb\"");
-        assert_eq!(shown("ä".repeat(1_000).as_bytes()), format!("\"{}\"", "ä".repeat(TOLD_CHARS)));
+        assert_eq!(shown("ä".repeat(1_000).as_bytes()), format!("\"{}\"", "ä".repeat(SHOWN_CHARS)));
     }
 }

@@ -1,5 +1,5 @@
-//! What Docker, or whatever speaks its language, tells of running containers. All of it may be
-//! hostile: whoever makes an image chooses its labels.
+//! Running containers, as Docker or a server with its API reports them. The content may be hostile:
+//! the author of an image chooses its labels.
 
 mod cri;
 mod log;
@@ -19,16 +19,16 @@ pub use cri::pod_container;
 pub use log::log_end;
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
-/// More containers of one node are not looked at.
+/// Containers of a node that are read; the rest are ignored.
 const MAX_CONTAINERS: usize = 1024;
-/// More labels of one container are not looked at; a longer key or value is left out, since a part
-/// of it might match what the whole does not.
+/// Labels of a container that are read. A longer key or value is left out: a part of it might match
+/// where the whole does not.
 const MAX_LABELS: usize = 256;
 const MAX_LABEL_BYTES: usize = 4096;
 /// A longer name is cut.
 const MAX_NAME_BYTES: usize = 128;
-/// More ports and addresses of one container are not looked at.
-const MAX_PLACES: usize = 256;
+/// Ports and addresses of a container that are read.
+const MAX_ENDPOINTS: usize = 256;
 
 /// Who reports a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Container {
     pub addresses: Vec<IpAddr>,
     /// TCP ports of its own, and where its host offers each.
     pub published: Vec<(u16, SocketAddr)>,
-    /// Its first process. A list of containers does not tell it.
+    /// Its first process. A list of containers lacks it.
     pub init: Option<ProcessId>,
 }
 
@@ -76,22 +76,22 @@ pub type Containers = BTreeMap<Arc<str>, Container>;
 /// # Errors
 /// It is no list of containers.
 pub fn containers(text: &[u8]) -> Result<Containers, String> {
-    let told: Value =
+    let document: Value =
         serde_json::from_slice(text).map_err(|error| format!("no JSON was answered: {error}"))?;
-    let entries = told.as_array().ok_or("no list of containers was answered")?;
+    let entries = document.as_array().ok_or("no list of containers was answered")?;
     Ok(entries.iter().filter_map(container).take(MAX_CONTAINERS).collect())
 }
 
-fn container(told: &Value) -> Option<(Arc<str>, Container)> {
-    let id = told.get("Id")?.as_str().filter(|id| is_id(id))?;
-    let network = told.get("HostConfig").and_then(|config| config.get("NetworkMode"));
+fn container(entry: &Value) -> Option<(Arc<str>, Container)> {
+    let id = entry.get("Id")?.as_str().filter(|id| is_id(id))?;
+    let network = entry.get("HostConfig").and_then(|config| config.get("NetworkMode"));
     let container = Container {
         runtime: Runtime::Docker,
-        name: name(told).into(),
-        labels: label_map(told.get("Labels")),
+        name: name(entry).into(),
+        labels: label_map(entry.get("Labels")),
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
-        addresses: addresses(told),
-        published: published(told),
+        addresses: addresses(entry),
+        published: published(entry),
         init: None,
     };
     Some((id.into(), container))
@@ -101,9 +101,9 @@ fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Beside its own name a container may have others, as `/other/alias`.
-fn name(told: &Value) -> String {
-    let names = told.get("Names").and_then(Value::as_array);
+/// Its own name. A container may have others, such as `/other/alias`.
+fn name(entry: &Value) -> String {
+    let names = entry.get("Names").and_then(Value::as_array);
     let mut names = names.into_iter().flatten().filter_map(Value::as_str);
     let own = names.find_map(|name| {
         let name = name.strip_prefix('/').unwrap_or(name);
@@ -116,8 +116,8 @@ fn cut_name(name: &str) -> String {
     printable(&name.as_bytes()[..name.len().min(MAX_NAME_BYTES)])
 }
 
-fn label_map(told: Option<&Value>) -> BTreeMap<String, String> {
-    let labels = told.and_then(Value::as_object);
+fn label_map(labels: Option<&Value>) -> BTreeMap<String, String> {
+    let labels = labels.and_then(Value::as_object);
     let labels = labels.into_iter().flatten();
     bounded_labels(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))))
 }
@@ -132,18 +132,18 @@ fn bounded_labels<'a>(
     short.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn addresses(told: &Value) -> Vec<IpAddr> {
-    let networks = told.get("NetworkSettings").and_then(|settings| settings.get("Networks"));
+fn addresses(entry: &Value) -> Vec<IpAddr> {
+    let networks = entry.get("NetworkSettings").and_then(|settings| settings.get("Networks"));
     let networks = networks.and_then(Value::as_object).into_iter().flatten();
     let address = |(_, network): (&String, &Value)| {
         let text = network.get("IPAddress")?.as_str()?;
         text.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
     };
-    networks.filter_map(address).take(MAX_PLACES).collect()
+    networks.filter_map(address).take(MAX_ENDPOINTS).collect()
 }
 
-fn published(told: &Value) -> Vec<(u16, SocketAddr)> {
-    let ports = told.get("Ports").and_then(Value::as_array).into_iter().flatten();
+fn published(entry: &Value) -> Vec<(u16, SocketAddr)> {
+    let ports = entry.get("Ports").and_then(Value::as_array).into_iter().flatten();
     let port = |entry: &Value, name: &str| {
         let port = u16::try_from(entry.get(name)?.as_u64()?).ok()?;
         Some(port).filter(|port| *port != 0)
@@ -161,5 +161,5 @@ fn published(told: &Value) -> Vec<(u16, SocketAddr)> {
         let at = SocketAddr::new(address, port(entry, "PublicPort")?);
         Some((port(entry, "PrivatePort")?, at))
     };
-    ports.filter_map(offered).take(MAX_PLACES).collect()
+    ports.filter_map(offered).take(MAX_ENDPOINTS).collect()
 }

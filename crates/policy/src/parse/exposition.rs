@@ -28,11 +28,11 @@ pub type Label<'t> = (&'t str, Cow<'t, str>);
 /// One line with a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricLine<'t> {
-    /// The name.
+    /// Name of the series.
     pub name: &'t str,
     /// In the order of the line.
     pub labels: Vec<Label<'t>>,
-    /// The value.
+    /// Value of the sample.
     pub value: f64,
 }
 
@@ -51,7 +51,7 @@ impl MetricReader {
         Self::default()
     }
 
-    /// Takes the next part. Lines whose name `wants` does not take are not looked into.
+    /// Takes the next part. Lines whose name `wants` rejects are skipped.
     ///
     /// # Errors
     /// A line is too long, or one that is wanted is not understood.
@@ -113,7 +113,7 @@ impl MetricReader {
     ) -> Result<(), MalformedMetrics> {
         self.lines = self.lines.saturating_add(1);
         self.check_length(line.len())?;
-        // What follows the end of OpenMetrics belongs to nobody.
+        // Text after the end of OpenMetrics is ignored.
         if self.has_ended || line.is_empty() || line.starts_with(b"#") {
             self.has_ended |= line.trim_ascii() == b"# EOF";
             return Ok(());
@@ -127,7 +127,7 @@ impl MetricReader {
             return Ok(());
         }
         let read = read_line(text).map_err(|what| self.malformed(number, what))?;
-        // A name in quotes is in the braces, and is nobody's here.
+        // A quoted name is in the braces; no such series is read.
         if let Some(read) = read {
             take(read);
         }
@@ -186,7 +186,7 @@ fn read_labels<'t>(text: &'t str, labels: &mut Vec<Label<'t>>) -> Result<&'t str
             return Err("it has more than 32 labels");
         }
         if labels.iter().any(|(known, _)| *known == name) {
-            return Err("a label stands twice");
+            return Err("a label is given twice");
         }
         labels.push((name, value));
         let after = after.trim_start_matches([' ', '\t']);

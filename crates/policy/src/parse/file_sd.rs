@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::model::{NODE_LABEL, PeerAddress};
 
-/// No file tells of more; the rest is left out, and told.
+/// Targets of a file that are read. The rest is left out and reported.
 pub const MOST_TARGETS: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
@@ -22,7 +22,7 @@ struct Group {
 /// Reads the targets of a file, each under its label `node` if it has one.
 ///
 /// # Errors
-/// Says what is wrong, with the place where that is known.
+/// Says what is wrong, with line and column where they are known.
 pub fn targets(text: &str, is_json: bool) -> Result<Vec<PeerAddress>, String> {
     let groups: Vec<Group> = match is_json {
         true => serde_json::from_str(text).map_err(|error| error.to_string())?,
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        let told = |text: &str, is_json| targets(text, is_json).unwrap_err();
-        assert!(told("[{\"targets\": 3}]", true).contains("line 1 column"));
-        assert!(told("", true).contains("EOF"));
+        let error = |text: &str, is_json| targets(text, is_json).unwrap_err();
+        assert!(error("[{\"targets\": 3}]", true).contains("line 1 column"));
+        assert!(error("", true).contains("EOF"));
         assert!(
-            told("- targets: 3\n", false).contains("line 1"),
+            error("- targets: 3\n", false).contains("line 1"),
             "{}",
-            told("- targets: 3\n", false)
+            error("- targets: 3\n", false)
         );
-        assert!(told("- target: [a]\n", false).contains("target"));
-        assert!(told("- targets: ['http://a']\n", false).contains("is no host"));
+        assert!(error("- target: [a]\n", false).contains("target"));
+        assert!(error("- targets: ['http://a']\n", false).contains("is no host"));
     }
 
     proptest! {

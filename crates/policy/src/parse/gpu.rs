@@ -1,5 +1,5 @@
-//! What the process that asks the NVIDIA driver says over its pipe: a line of JSON for each
-//! question. The driver's library runs in that process, and anything may come out of it.
+//! Protocol of the process that queries the NVIDIA driver: a line of JSON for each request and
+//! response. The driver's library runs in that process, so its output is not trusted.
 
 #[cfg(test)]
 mod tests;
@@ -12,24 +12,25 @@ use serde::{Deserialize, Serialize};
 use super::process::printable;
 use crate::model::{GpuDevice, GpuInstance, GpuMemory, GpuPicture, GpuProcess, Reading};
 
-/// Of the lines. Both ends are the same file, unless it was replaced between two starts.
+/// Version of the lines. Both ends are the same executable, unless an update replaced it between
+/// two starts.
 pub const VERSION: u32 = 1;
 
-/// A question is no longer than that.
-pub const MAX_QUESTION_BYTES: usize = 256;
+/// Longest request line.
+pub const MAX_REQUEST_BYTES: usize = 256;
 
-/// An answer is no longer than that: [`cut`] leaves less.
-pub const MAX_ANSWER_BYTES: usize = 2 << 20;
+/// Longest response line: [`cut`] leaves less.
+pub const MAX_RESPONSE_BYTES: usize = 2 << 20;
 
-/// Of more GPUs, parts and processes none are told.
+/// GPUs that are reported; the rest are left out.
 pub const MAX_DEVICES: usize = 32;
-/// Parts of a GPU.
+/// Reported instances (MIG) of a GPU.
 pub const MAX_INSTANCES: usize = 32;
-/// Processes of a GPU.
+/// Reported processes of a GPU.
 pub const MAX_PROCESSES: usize = 1024;
-/// Processes of all GPUs together.
+/// Reported processes of all GPUs together.
 const MAX_PROCESSES_IN_ALL: usize = 4096;
-/// Failures that are told of a GPU.
+/// Reported failures of a GPU.
 pub const MAX_FAILURES: usize = 8;
 
 /// Names and versions are no longer.
@@ -43,50 +44,50 @@ const MAX_PID: u32 = 1 << 22;
 /// No memory is larger: 1 EiB.
 const MAX_MEMORY_BYTES: u64 = 1 << 60;
 
-/// Beyond these nobody has measured, but misread.
+/// Values outside of these bounds are misread.
 const TEMPERATURES_CELSIUS: std::ops::RangeInclusive<f64> = -100.0..=300.0;
 const POWERS_WATTS: std::ops::RangeInclusive<f64> = 0.0..=100_000.0;
 
-/// A question.
+/// A request line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct Request {
     /// [`VERSION`].
     pub version: u32,
-    /// Its number.
+    /// Number of the request, unique within a run of the process.
     pub number: u64,
 }
 
-/// An answer.
+/// A response line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Response {
     /// [`VERSION`].
     pub version: u32,
-    /// The question's number.
+    /// Number of the request that it answers.
     pub number: u64,
-    /// What is said.
-    pub told: Told,
+    /// The result.
+    pub result: QueryResult,
 }
 
-/// What an answer says.
+/// Result of a query of the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum QueryResult {
     /// Everything of every GPU.
     Picture(GpuPicture),
-    /// Why there is nothing to tell; the process ends after that.
-    Nothing(Nothing),
+    /// The driver cannot be queried. The process ends after this response.
+    Unavailable(Unavailable),
 }
 
-/// Why there is nothing to tell.
+/// Why the driver cannot be queried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nothing {
-    /// What kind of lack that is.
+pub struct Unavailable {
+    /// Which part is missing.
     pub kind: Lack,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: Arc<str>,
 }
 
-/// What is lacking.
+/// The part that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lack {
@@ -98,28 +99,28 @@ pub enum Lack {
     Usable,
 }
 
-/// Reads a line. What is not possible in it is `Failed`, and never believed.
+/// Reads a response line. Impossible values become `Failed`.
 ///
 /// # Errors
-/// It is no answer of this version.
-pub fn answer(line: &[u8]) -> Result<Answer, String> {
-    if line.len() > MAX_ANSWER_BYTES {
-        return Err(format!("an answer is longer than {} MiB", MAX_ANSWER_BYTES >> 20));
+/// It is no response of this version.
+pub fn response(line: &[u8]) -> Result<Response, String> {
+    if line.len() > MAX_RESPONSE_BYTES {
+        return Err(format!("an answer is longer than {} MiB", MAX_RESPONSE_BYTES >> 20));
     }
-    // An answer of another version may have anything in it but this.
+    // A response of another version has only this field for certain.
     let head: Head = serde_json::from_slice(line).map_err(|error| format!("no answer: {error}"))?;
     if head.version != VERSION {
         return Err(format!("an answer of version {}, and not {VERSION}", head.version));
     }
-    let answer: Answer =
+    let response: Response =
         serde_json::from_slice(line).map_err(|error| format!("no answer: {error}"))?;
-    let told = match answer.told {
-        Told::Picture(picture) => Told::Picture(plausible(picture)),
-        Told::Nothing(Nothing { kind, why }) => {
-            Told::Nothing(Nothing { kind, why: text(&why, MAX_REASON_BYTES) })
+    let result = match response.result {
+        QueryResult::Picture(picture) => QueryResult::Picture(plausible(picture)),
+        QueryResult::Unavailable(Unavailable { kind, why }) => {
+            QueryResult::Unavailable(Unavailable { kind, why: text(&why, MAX_REASON_BYTES) })
         }
     };
-    Ok(Answer { told, ..answer })
+    Ok(Response { result, ..response })
 }
 
 #[derive(Deserialize)]
@@ -127,47 +128,47 @@ struct Head {
     version: u32,
 }
 
-/// Leaves out what is too much, and says so.
+/// Cuts lists to their limits, and marks it.
 pub fn cut(picture: &mut GpuPicture) {
     let mut is_cut = picture.devices.len() > MAX_DEVICES;
     picture.devices.truncate(MAX_DEVICES);
-    let mut room = MAX_PROCESSES_IN_ALL;
+    let mut left = MAX_PROCESSES_IN_ALL;
     for device in &mut picture.devices {
         is_cut |= device.instances.len() > MAX_INSTANCES;
         device.instances.truncate(MAX_INSTANCES);
         device.failures.truncate(MAX_FAILURES);
         if let Reading::Value(processes) = &mut device.processes {
-            let most = room.min(MAX_PROCESSES);
+            let most = left.min(MAX_PROCESSES);
             is_cut |= processes.len() > most;
             processes.truncate(most);
-            room -= processes.len();
+            left -= processes.len();
         }
     }
     picture.is_cut |= is_cut;
 }
 
 /// What of it can be so.
-fn plausible(mut told: GpuPicture) -> GpuPicture {
-    for device in told.devices.iter_mut().take(MAX_DEVICES) {
+fn plausible(mut picture: GpuPicture) -> GpuPicture {
+    for device in picture.devices.iter_mut().take(MAX_DEVICES) {
         if let Reading::Value(listed) = &mut device.processes {
             let listed = std::mem::take(listed);
             let mut is_wrong = false;
             device.processes = Reading::Value(processes(listed, &mut is_wrong));
-            told.is_cut |= is_wrong;
+            picture.is_cut |= is_wrong;
         }
     }
-    cut(&mut told);
-    let mut is_cut = told.is_cut;
+    cut(&mut picture);
+    let mut is_cut = picture.is_cut;
     let mut devices: BTreeMap<u32, GpuDevice> = BTreeMap::new();
-    for mut device in told.devices {
+    for mut device in picture.devices {
         check_device(&mut device);
         // Of one number there is one GPU.
         is_cut |= devices.contains_key(&device.index);
         devices.entry(device.index).or_insert(device);
     }
     GpuPicture {
-        driver_version: told.driver_version.as_deref().map(name),
-        nvml_version: told.nvml_version.as_deref().map(name),
+        driver_version: picture.driver_version.as_deref().map(name),
+        nvml_version: picture.nvml_version.as_deref().map(name),
         devices: devices.into_values().collect(),
         is_cut,
     }
@@ -176,7 +177,7 @@ fn plausible(mut told: GpuPicture) -> GpuPicture {
 fn check_device(device: &mut GpuDevice) {
     let texts =
         [&mut device.name, &mut device.uuid, &mut device.pci_address, &mut device.compute_mode];
-    texts.into_iter().flatten().for_each(|told| *told = name(told));
+    texts.into_iter().flatten().for_each(|text| *text = name(text));
     device.failures.iter_mut().for_each(|failure| *failure = text(failure, MAX_REASON_BYTES));
     device.memory = memory(device.memory);
     let is_unified = device.is_unified() == Some(true);
@@ -193,15 +194,15 @@ fn check_device(device: &mut GpuDevice) {
 
 fn check_instance(instance: &mut GpuInstance) {
     let texts = [&mut instance.name, &mut instance.uuid];
-    texts.into_iter().flatten().for_each(|told| *told = name(told));
+    texts.into_iter().flatten().for_each(|text| *text = name(text));
     instance.memory = memory(instance.memory);
 }
 
-/// Each once an instance, by number. One that computes and draws stands in two of the driver's
+/// Each once an instance, by number. One that computes and draws is in two of the driver's
 /// lists with the same memory.
-fn processes(told: Vec<GpuProcess>, is_wrong: &mut bool) -> Vec<GpuProcess> {
+fn processes(reported: Vec<GpuProcess>, is_wrong: &mut bool) -> Vec<GpuProcess> {
     let mut known: BTreeMap<(u32, Option<u32>, Option<u32>), GpuProcess> = BTreeMap::new();
-    for mut process in told {
+    for mut process in reported {
         process.used_bytes = bounded(process.used_bytes);
         let key = (process.pid, process.gpu_instance, process.compute_instance);
         if let Some(known) = known.get_mut(&key) {
@@ -228,8 +229,8 @@ fn either(one: Reading<u64>, other: Reading<u64>) -> Reading<u64> {
 }
 
 /// GB10 may answer with zeros instead of not at all. More used or free than there is is no answer.
-fn memory(told: GpuMemory) -> GpuMemory {
-    let total_bytes = bounded(told.total_bytes);
+fn memory(reported: GpuMemory) -> GpuMemory {
+    let total_bytes = bounded(reported.total_bytes);
     let Reading::Value(total) = total_bytes else {
         // Without a whole its parts say nothing.
         return GpuMemory { total_bytes, used_bytes: total_bytes, free_bytes: total_bytes };
@@ -241,7 +242,7 @@ fn memory(told: GpuMemory) -> GpuMemory {
         Reading::Value(bytes) if bytes > total => Reading::Failed,
         part => part,
     };
-    let (used_bytes, free_bytes) = (part(told.used_bytes), part(told.free_bytes));
+    let (used_bytes, free_bytes) = (part(reported.used_bytes), part(reported.free_bytes));
     GpuMemory { total_bytes, used_bytes, free_bytes }
 }
 
@@ -259,17 +260,17 @@ fn within(reading: Reading<f64>, bounds: &std::ops::RangeInclusive<f64>) -> Read
     }
 }
 
-fn name(told: &str) -> Arc<str> {
-    text(told, MAX_TEXT_BYTES)
+fn name(reported: &str) -> Arc<str> {
+    text(reported, MAX_TEXT_BYTES)
 }
 
 /// Printable, and not too long.
-fn text(told: &str, most_bytes: usize) -> Arc<str> {
-    let mut told = printable(told.trim().as_bytes());
-    let mut end = told.len().min(most_bytes);
-    while !told.is_char_boundary(end) {
+fn text(reported: &str, most_bytes: usize) -> Arc<str> {
+    let mut text = printable(reported.trim().as_bytes());
+    let mut end = text.len().min(most_bytes);
+    while !text.is_char_boundary(end) {
         end -= 1;
     }
-    told.truncate(end);
-    told.into()
+    text.truncate(end);
+    text.into()
 }

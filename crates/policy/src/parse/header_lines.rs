@@ -1,12 +1,12 @@
 //! Headers of HTTP requests as people write them down: a file of lines, or the list that
-//! OpenTelemetry's variables hold. What is wrong is told by its place, never by what it says.
+//! OpenTelemetry's variables hold. Errors name the line or entry, never its content.
 
 use percent_encoding::percent_decode_str;
 
-/// No text is longer.
+/// Longest text that is read.
 pub const MOST_TEXT_BYTES: usize = 64 << 10;
 
-/// Nobody needs more headers.
+/// Most headers of a text.
 const MOST_HEADERS: usize = 32;
 
 /// Names and values.
@@ -34,12 +34,12 @@ pub fn header_lines(text: &str) -> Result<Headers, String> {
 pub fn header_pairs(text: &str) -> Result<Headers, String> {
     within(text)?;
     let pairs = text.split(',').enumerate().filter(|(_, pair)| !pair.trim().is_empty());
-    let header = |(place, pair): (usize, &str)| {
+    let header = |(index, pair): (usize, &str)| {
         let header = pair.split_once('=').and_then(|(name, value)| {
             let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
             header(name, &value)
         });
-        header.ok_or_else(|| format!("entry {} is no header; write name=value", place + 1))
+        header.ok_or_else(|| format!("entry {} is no header; write name=value", index + 1))
     };
     few(pairs.map(header).collect::<Result<_, _>>()?)
 }
@@ -91,12 +91,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_by_its_place_and_never_shown() {
         for text in ["\nsecret", "\na b: secret", "\nx:", "\nx: secret\u{1}", "\n: secret"] {
-            let told = header_lines(text).unwrap_err();
-            assert_eq!(told, "line 2 is no header; write it as name: value", "{text:?}");
+            let error = header_lines(text).unwrap_err();
+            assert_eq!(error, "line 2 is no header; write it as name: value", "{text:?}");
         }
         for text in ["a=b,secret", "a=b,=secret", "a=b,x=%0d%0asecret", "a=b,x=%ff"] {
-            let told = header_pairs(text).unwrap_err();
-            assert_eq!(told, "entry 2 is no header; write name=value", "{text:?}");
+            let error = header_pairs(text).unwrap_err();
+            assert_eq!(error, "entry 2 is no header; write name=value", "{text:?}");
         }
         assert!(header_lines(&"a: b\n".repeat(33)).unwrap_err().contains("more than 32"));
         assert!(header_lines(&"a".repeat(MOST_TEXT_BYTES + 1)).unwrap_err().contains("64 KiB"));

@@ -20,7 +20,7 @@ pub enum HeldObject {
     },
     /// A socket.
     Socket {
-        /// Its inode.
+        /// Inode of the object.
         inode: u64,
     },
 }
@@ -80,7 +80,7 @@ const MONITORS: [&str; 9] = [
     "nvidia-device-p",
 ];
 
-/// Whether that is one of them. Whoever could run CUDA is none, whatever it is called.
+/// Whether the process is a monitor. A process that could run CUDA is none, whatever its name.
 pub fn is_monitor(comm: &str, has_uvm: bool) -> bool {
     !has_uvm && MONITORS.contains(&comm)
 }

@@ -19,13 +19,12 @@ pub struct KvShape {
     pub elements: u64,
     /// Among so many ranks the cache can be divided.
     pub parts: u32,
-    /// Bytes of one number, unless the engine is told to keep others.
+    /// Bytes of one number, unless an option of the engine changes it.
     pub element_bytes: u64,
 }
 
 impl KvShape {
-    /// Reads the file. Layers that look at a window alone count in full, since engines may keep
-    /// them so.
+    /// Reads the file. Layers with a sliding window count in full, since engines may keep them so.
     ///
     /// # Errors
     /// Says what of it cannot be read, or is missing.
@@ -146,8 +145,8 @@ mod tests {
             (r#"{"num_hidden_layers": 3, "num_attention_heads": 4}"#, "it has no hidden_size"),
             (r#"{"num_hidden_layers": 3, "kv_lora_rank": 4}"#, "it has no qk_rope_head_dim"),
         ] {
-            let told = KvShape::read(text).unwrap_err();
-            assert!(told.contains(expected), "{text}: {told}");
+            let error = KvShape::read(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

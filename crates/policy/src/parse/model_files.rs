@@ -8,7 +8,7 @@ const ENDINGS: [&str; 8] = ["safetensors", "gguf", "pt", "pth", "ckpt", "engine"
 /// The most patterns of one engine.
 const MAX_PATTERNS: usize = 16;
 
-/// Whether a file holds weights, as far as its path tells.
+/// Whether a file holds weights, by its path.
 pub fn is_model_file(path: &str) -> bool {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     if let Some((stem, ending)) = name.rsplit_once('.') {
@@ -28,7 +28,7 @@ fn is_blob(folder: &str, name: &str) -> bool {
         && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A glob for a model file and its like beside it.
+/// A glob for a model file and similar files in its folder.
 fn pattern_of(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let folder = escaped(folder);

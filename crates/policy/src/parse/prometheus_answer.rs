@@ -36,7 +36,7 @@ struct Element<'t> {
 pub struct VectorSample<'t> {
     /// Names and values, without the metric's name.
     pub labels: Vec<(Cow<'t, str>, Cow<'t, str>)>,
-    /// The value.
+    /// Value of the sample.
     pub value: f64,
 }
 
@@ -99,8 +99,8 @@ mod tests {
                 "\"x\" is no value",
             ),
         ] {
-            let told = vector(text.as_bytes()).unwrap_err();
-            assert!(told.contains(expected), "{text}: {told}");
+            let error = vector(text.as_bytes()).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use super::process::printable;
 
-/// Records that are looked at; there is one for each terminal, and a few more.
+/// Records that are read; there is one for each terminal, and a few more.
 const MOST_RECORDS: usize = 4096;
 
-/// So much of the file is worth reading.
+/// Bytes of the file that are read.
 pub const MOST_BYTES: usize = MOST_RECORDS * Layout::Wide.record_bytes();
 
-/// Where the fields are that both have at the same place (`struct utmp` of glibc).
+/// Offsets of the fields that both layouts share (`struct utmp` of glibc).
 const KIND: usize = 0;
 const PID: usize = 4;
 const LINE: usize = 8;
@@ -23,7 +23,7 @@ const USER_BYTES: usize = 32;
 const HOST: usize = 76;
 const HOST_BYTES: usize = 256;
 
-/// Somebody is logged in (`USER_PROCESS`).
+/// Kind of record: a user is logged in (`USER_PROCESS`).
 const USER_PROCESS: i16 = 7;
 
 /// How long a record is, which is a matter of the architecture.
@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// Somebody who is logged in, if that process still lives: what dies of SIGKILL leaves its record.
+/// A logged-in user, if that process still runs: a process killed by SIGKILL leaves its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// The user's name, printable.

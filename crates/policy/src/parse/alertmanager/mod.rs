@@ -1,8 +1,8 @@
 //! What an Alertmanager posts to a webhook: its payload, version 4.
 //!
-//! Whoever posts may lie, and what he says beside the alerts (the group, its status, annotations,
-//! links) is not kept. What may not be kept of an alert's labels is left out and counted, and the
-//! alert is kept: one that fires is worth more than its longest label.
+//! The sender is not trusted. Only the alerts are kept, not the group, its status, annotations or
+//! links. Labels beyond the limits are left out and counted. Their alert is kept: an alert that
+//! fires is worth more than its longest label.
 
 #[cfg(test)]
 mod tests;
@@ -17,9 +17,9 @@ use serde::de::IgnoredAny;
 
 use crate::model::{ReceivedAlert, ReceivedAlerts, ReceivedStatus};
 
-/// No post is longer.
+/// Longest body of a request.
 pub const MOST_BYTES: usize = 1 << 20;
-/// No post tells of more alerts.
+/// Alerts of a request that are kept.
 pub const MOST_ALERTS: usize = 2_000;
 /// More labels than these of one alert are left out.
 pub const MOST_LABELS: usize = 32;
@@ -98,7 +98,7 @@ pub fn post(body: &[u8]) -> Result<ReceivedAlerts, PostError> {
     Ok(ReceivedAlerts { alerts, is_rest: false, unusable_labels, truncated })
 }
 
-/// What whoever posts too much is told.
+/// The error for a body that is too long.
 pub fn too_long() -> String {
     format!(
         "the body is longer than {} KiB: group by more labels, or set max_alerts of the webhook",
@@ -125,7 +125,7 @@ fn read(body: &[u8]) -> Result<Post, PostError> {
     })
 }
 
-/// What is told may quote what was sent.
+/// An error may quote the body.
 fn shortened(text: &str) -> String {
     const MOST_CHARS: usize = 300;
     match text.char_indices().nth(MOST_CHARS) {
@@ -160,8 +160,8 @@ fn is_fingerprint(given: &str) -> bool {
         && given.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// As Prometheus makes it: FNV-1a over names and values, each with a byte behind it that stands in
-/// no text.
+/// As Prometheus makes it: FNV-1a over names and values, each followed by 0xff, which UTF-8 does
+/// not contain.
 fn fingerprint(labels: &BTreeMap<String, String>) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -23,7 +23,7 @@ fn names(labels: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<&str> {
 #[test]
 fn a_real_post_is_read_alert_by_alert() {
     let read = post(REAL.as_bytes()).unwrap();
-    let told: Vec<_> = read
+    let found: Vec<_> = read
         .alerts
         .iter()
         .map(|alert| (alert.name(), alert.status, alert.ends_at.is_some(), &*alert.fingerprint))
@@ -33,7 +33,7 @@ fn a_real_post_is_read_alert_by_alert() {
         ("NodeMemoryLow", firing, false, "b1a6f4f8a3c1c2d0"),
         ("NodeMemoryLow", resolved, true, "0f3a9e7d5c2b1a08"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     assert_eq!(&*read.alerts[0].labels["instance"], "spark-1:9100");
     assert_eq!((read.unusable_labels, read.truncated), (0, 0));
 }
@@ -67,7 +67,7 @@ fn what_is_malformed_is_told_with_its_place() {
         alert[key] = value;
         json!({"version": "4", "alerts": [alert]}).to_string()
     };
-    for (body, told) in [
+    for (body, found) in [
         (String::new(), "must be a JSON object"),
         ("[]".to_owned(), "must be a JSON object"),
         ("{\"alerts\":[}".to_owned(), "not JSON: expected value at line 1 column 12"),
@@ -82,7 +82,7 @@ fn what_is_malformed_is_told_with_its_place() {
     ] {
         let error = post(body.as_bytes()).unwrap_err();
         let PostError::Malformed(text) = &error else { panic!("{error:?}") };
-        assert!(text.contains(told), "{body}: {text}");
+        assert!(text.contains(found), "{body}: {text}");
     }
     assert!(matches!(post(b"{\"alerts\": \"\xff\"}"), Err(PostError::Malformed(_))));
     let long = alert("startsAt", json!("x".repeat(100_000)));

@@ -1,23 +1,22 @@
-//! The end of a container's own log, as `GET /containers/ID/logs` tells it. All of it is what a
-//! program wrote that was dying: it may be cut anywhere, and lie.
+//! The end of a container's log, as `GET /containers/ID/logs` returns it. A dying program wrote it:
+//! it may be cut anywhere, and its content is not trusted.
 
 use jiff::Timestamp;
 
-/// Of a longer line the beginning is read.
+/// Bytes of a line that are read.
 const LONGEST_LINE_BYTES: usize = 4096;
-/// And so much of it is kept.
+/// Characters of a line that are kept.
 const LONGEST_LINE_CHARS: usize = 400;
 
-/// The last lines are kept,
+/// The last lines are kept.
 const LAST_LINES: usize = 20;
-/// and so many before them that tell why it ended.
-const TELLING_LINES: usize = 20;
+/// Lines before the last ones that are kept, if they show the reason of the end.
+const REASON_LINES: usize = 20;
 
 /// A frame begins with the output (stdin, stdout, stderr), three zeros and its length.
 const HEADER_BYTES: usize = 8;
 
-/// What follows one of these on a line may be a secret: engines write all their arguments when they
-/// start.
+/// Text after one of these may be a secret: engines log all their arguments at their start.
 const SECRETS: [&str; 15] = [
     "api_key",
     "api-key",
@@ -36,15 +35,15 @@ const SECRETS: [&str; 15] = [
     "set-cookie",
 ];
 
-/// The last lines of a log, and those before them that tell why it ended; the newest last. Docker
-/// writes when each was written in front of it: what is older than `since` is another life's.
+/// The last lines of a log and earlier ones that show the reason of the end, the newest last.
+/// Docker writes the time in front of each line. Lines before `since` belong to an earlier run.
 pub fn log_end(
     log: &[u8],
     is_terminal: bool,
     since: Option<Timestamp>,
-    tells_why: impl Fn(&str) -> bool,
+    is_reason: impl Fn(&str) -> bool,
 ) -> Vec<String> {
-    let mut lines = Lines { since, open: [const { Vec::new() }; 3], told: Vec::new() };
+    let mut lines = Lines { since, open: [const { Vec::new() }; 3], ended: Vec::new() };
     let mut rest = log;
     while !is_terminal && let Some((output, text, behind)) = frame(rest) {
         lines.read(output, text);
@@ -55,10 +54,10 @@ pub fn log_end(
     for output in 0..lines.open.len() {
         lines.end(output);
     }
-    let mut told = lines.told;
-    let last = told.split_off(told.len().saturating_sub(LAST_LINES));
-    told.retain(|line| tells_why(line));
-    let mut kept = told.split_off(told.len().saturating_sub(TELLING_LINES));
+    let mut lines = lines.ended;
+    let last = lines.split_off(lines.len().saturating_sub(LAST_LINES));
+    lines.retain(|line| is_reason(line));
+    let mut kept = lines.split_off(lines.len().saturating_sub(REASON_LINES));
     kept.extend(last);
     kept
 }
@@ -78,7 +77,7 @@ struct Lines {
     since: Option<Timestamp>,
     /// The line of each output that has not ended.
     open: [Vec<u8>; 3],
-    told: Vec<String>,
+    ended: Vec<String>,
 }
 
 impl Lines {
@@ -89,8 +88,8 @@ impl Lines {
             let (at, piece) = stamped(piece);
             let is_older = at.zip(self.since).is_some_and(|(at, since)| is_older(at, since));
             if let Some(open) = self.open.get_mut(output).filter(|_| !is_older) {
-                let room = LONGEST_LINE_BYTES.saturating_sub(open.len());
-                open.extend_from_slice(&piece[..piece.len().min(room)]);
+                let left = LONGEST_LINE_BYTES.saturating_sub(open.len());
+                open.extend_from_slice(&piece[..piece.len().min(left)]);
             }
             if pieces.peek().is_some() {
                 self.end(output);
@@ -102,7 +101,7 @@ impl Lines {
         let Some(open) = self.open.get_mut(output) else { return };
         let line = shown(&std::mem::take(open));
         if !line.is_empty() {
-            self.told.push(line);
+            self.ended.push(line);
         }
     }
 }
@@ -201,13 +200,13 @@ mod tests {
             framed(2, &format!("{}Traceback", at(4))),
         ];
         let whole = log.concat();
-        let told = [
+        let found = [
             "INFO starts",
             "INFO between",
             "torch.OutOfMemoryError: CUDA out of memory.",
             "Traceback",
         ];
-        assert_eq!(log_end(&whole, false, None), told);
+        assert_eq!(log_end(&whole, false, None), found);
         // Docker has died in the middle of it.
         assert_eq!(log_end(&whole[..whole.len() - 5], false, None)[3], "Trac");
         // Of a life that began later the rest is not.
@@ -223,7 +222,7 @@ mod tests {
             at(2)
         );
         assert_eq!(log_end(log.as_bytes(), true, None), ["Loading: 100%", "INFO ready\u{fffd}"]);
-        // Nobody said that it is one.
+        // It is not declared as one.
         assert_eq!(log_end(log.as_bytes(), false, None).len(), 2);
         assert_eq!(log_end(b"", false, None), Vec::<String>::new());
         assert_eq!(log_end(b"\x01\0\0\0\xff\xff\xff\xffx", false, None), ["x"]);
@@ -245,18 +244,18 @@ mod tests {
     fn the_last_lines_are_kept_and_those_that_tell_why() {
         let mut log: String = (0..100).map(|line| format!("line {line}\n")).collect();
         log.insert_str(0, "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n");
-        let told = log_end(log.as_bytes(), true, None);
-        assert_eq!(told.len(), 21);
-        assert!(told[0].contains("CUDA out of memory"));
-        assert_eq!((&*told[1], &*told[20]), ("line 80", "line 99"));
+        let found = log_end(log.as_bytes(), true, None);
+        assert_eq!(found.len(), 21);
+        assert!(found[0].contains("CUDA out of memory"));
+        assert_eq!((&*found[1], &*found[20]), ("line 80", "line 99"));
         let long = "x".repeat(1 << 20);
-        let told = log_end(long.as_bytes(), true, None);
-        assert_eq!(told[0].chars().count(), LONGEST_LINE_CHARS + 1);
+        let found = log_end(long.as_bytes(), true, None);
+        assert_eq!(found[0].chars().count(), LONGEST_LINE_CHARS + 1);
     }
 
     #[test]
     fn no_secret_is_kept() {
-        for (line, told) in [
+        for (line, found) in [
             (
                 "server_args=ServerArgs(model_path='m', api_key='sk-1', port=1)",
                 "server_args=ServerArgs(model_path='m', api_key [the rest may hold a secret]",
@@ -266,7 +265,7 @@ mod tests {
             ("token usage: 0.93, 12 tokens/s", "token usage: 0.93, 12 tokens/s"),
             ("at https://host/a@b", "at https://host/a@b"),
         ] {
-            assert_eq!(log_end(line.as_bytes(), true, None), [told]);
+            assert_eq!(log_end(line.as_bytes(), true, None), [found]);
         }
     }
 
@@ -281,9 +280,9 @@ mod tests {
             let mut log: Vec<u8> = frames.iter().flat_map(|(to, text)| framed(*to, text)).collect();
             log.truncate(cut);
             log.extend(bytes);
-            let told = log_end(&log, is_terminal, None);
-            prop_assert!(told.len() <= LAST_LINES + TELLING_LINES);
-            for line in told {
+            let found = log_end(&log, is_terminal, None);
+            prop_assert!(found.len() <= LAST_LINES + REASON_LINES);
+            for line in found {
                 prop_assert!(!line.is_empty() && !line.chars().any(char::is_control), "{line:?}");
                 prop_assert!(line.chars().count() <= LONGEST_LINE_CHARS + 1, "{line:?}");
             }

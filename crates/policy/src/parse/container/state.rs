@@ -1,5 +1,5 @@
-//! What Docker tells of one container, and of what happens to it. Podman leaves out some of it, and
-//! calls some of it otherwise.
+//! One container and its events, as Docker reports them. Podman leaves out some fields and renames
+//! others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::{MAX_NAME_BYTES, is_id, label_map};
 use crate::model::{HeldEnd, HeldHealth, HeldState, Requested};
 use crate::parse::process::printable;
 
-/// More of what it says of itself is cut.
+/// A longer text is cut.
 const MAX_TEXT_BYTES: usize = 300;
 
-/// Times before this (2000) are none.
+/// Earlier times (before 2000) mean that there is none.
 const NO_TIME_BEFORE: i64 = 946_684_800;
 
-/// SIGTERM may have been sent so long before the end that it led to.
+/// Longest time from a SIGTERM to the end that it caused.
 const TERM_TAKES: Duration = Duration::from_secs(600);
-/// And SIGKILL.
+/// Longest time from a SIGKILL to the end that it caused.
 const KILL_TAKES: Duration = Duration::from_secs(30);
 
-/// A container as `GET /containers/ID/json` tells of it.
+/// A container as `GET /containers/ID/json` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// Its id.
+    /// Its id: 64 hexadecimal digits.
     pub id: Arc<str>,
     /// Its name, printable.
     pub name: Arc<str>,
     /// Its labels, as they are: to be compared, and not to be shown.
     pub labels: BTreeMap<String, String>,
-    /// What it does. Whether somebody wanted its end is not known by that.
+    /// Its state. It does not show whether its end was requested.
     pub state: HeldState,
     /// When it was started, as Docker writes it.
     pub started: Arc<str>,
@@ -44,7 +44,7 @@ pub struct Inspected {
     pub is_removed_at_end: bool,
     /// The number of its first process while it runs.
     pub pid: Option<u32>,
-    /// Whether it writes to a terminal, so that its log does not tell its two outputs apart.
+    /// Whether it writes to a terminal, so that its log does not separate its two outputs.
     pub has_terminal: bool,
 }
 
@@ -69,20 +69,20 @@ impl Inspected {
 /// Reads the answer to `GET /containers/ID/json`.
 ///
 /// # Errors
-/// It does not tell of a container.
+/// It is no container.
 pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
-    let told: Value =
+    let document: Value =
         serde_json::from_slice(text).map_err(|error| format!("no JSON was answered: {error}"))?;
-    let id = told.get("Id").and_then(Value::as_str).filter(|id| is_id(id));
+    let id = document.get("Id").and_then(Value::as_str).filter(|id| is_id(id));
     let id = id.ok_or("what was answered names no container")?;
-    let state = told.get("State").ok_or("the state of a container was not answered")?;
-    let name = told.get("Name").and_then(Value::as_str).unwrap_or_default();
+    let state = document.get("State").ok_or("the state of a container was not answered")?;
+    let name = document.get("Name").and_then(Value::as_str).unwrap_or_default();
     let name = name.strip_prefix('/').unwrap_or(name);
-    let host = told.get("HostConfig");
+    let host = document.get("HostConfig");
     let policy = host.and_then(|host| host.get("RestartPolicy"));
     let policy_name = policy.and_then(|policy| policy.get("Name")?.as_str()).unwrap_or("no");
     let most = policy.and_then(|policy| policy.get("MaximumRetryCount")?.as_i64());
-    let config = told.get("Config");
+    let config = document.get("Config");
     let labels = config.and_then(|config| config.get("Labels"));
     let has_terminal = config.and_then(|config| config.get("Tty")?.as_bool());
     let is_removed = host.and_then(|host| host.get("AutoRemove")?.as_bool());
@@ -122,7 +122,7 @@ fn read_state(state: &Value) -> Result<HeldState, String> {
         _ => None,
     };
     Ok(match status {
-        "running" if flag("Restarting") => HeldState::Between { told: "restarting".into() },
+        "running" if flag("Restarting") => HeldState::Between { status: "restarting".into() },
         "running" => HeldState::Running { mark: started, health },
         "exited" | "stopped" if time(&finished).is_some() => HeldState::Ended(HeldEnd {
             utc: time(&finished),
@@ -141,7 +141,7 @@ fn read_state(state: &Value) -> Result<HeldState, String> {
         }),
         "created" | "configured" if time(&started).is_none() => HeldState::Fresh,
         "" => return Err("the state of a container has no name".to_owned()),
-        other => HeldState::Between { told: short(other, 64) },
+        other => HeldState::Between { status: short(other, 64) },
     })
 }
 
@@ -175,17 +175,17 @@ pub struct ContainerEvent {
     pub time_ns: i64,
 }
 
-/// Reads a line of `GET /events`; `None`: it tells nothing of a container.
+/// Reads a line of `GET /events`. `None` where it is no event of a container.
 pub fn event(line: &[u8]) -> Option<ContainerEvent> {
-    let told: Value = serde_json::from_slice(line).ok()?;
-    let kind = told.get("Type").and_then(Value::as_str).unwrap_or("container");
-    let actor = told.get("Actor");
-    let id = actor.and_then(|actor| actor.get("ID")).or_else(|| told.get("id"))?.as_str()?;
-    let action = told.get("Action").or_else(|| told.get("status"))?.as_str()?;
+    let document: Value = serde_json::from_slice(line).ok()?;
+    let kind = document.get("Type").and_then(Value::as_str).unwrap_or("container");
+    let actor = document.get("Actor");
+    let id = actor.and_then(|actor| actor.get("ID")).or_else(|| document.get("id"))?.as_str()?;
+    let action = document.get("Action").or_else(|| document.get("status"))?.as_str()?;
     let attribute = |name: &str| actor?.get("Attributes")?.get(name)?.as_str();
     let exit_code = attribute("exitCode").or_else(|| attribute("containerExitCode"));
-    let time_ns = told.get("timeNano").and_then(Value::as_i64);
-    let time_s = told.get("time").and_then(Value::as_i64);
+    let time_ns = document.get("timeNano").and_then(Value::as_i64);
+    let time_s = document.get("time").and_then(Value::as_i64);
     let action = if action == "died" { "die" } else { action };
     (kind == "container" && is_id(id)).then(|| ContainerEvent {
         id: id.into(),
@@ -198,7 +198,7 @@ pub fn event(line: &[u8]) -> Option<ContainerEvent> {
     })
 }
 
-/// The first end after that start, as the events of the container tell, oldest first.
+/// The first end after that start, by the events of the container, oldest first.
 pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<HeldEnd> {
     let started_ns = i64::try_from(started.as_nanosecond()).ok()?;
     let of_life = || events.iter().skip_while(|event| event.time_ns < started_ns);
@@ -217,8 +217,8 @@ pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<HeldEn
     Some(HeldEnd { requested, ..end })
 }
 
-/// Whether somebody wanted that end, as the events of the container tell, oldest first. Docker
-/// remembers a few hundred of all its containers, and none from before it was started.
+/// Whether that end was requested, by the events of the container, oldest first. Docker keeps a few
+/// hundred events of all containers, and none from before its start.
 pub fn requested(end: &HeldEnd, events: &[ContainerEvent]) -> Requested {
     let ended_ns = end.utc.and_then(|utc| i64::try_from(utc.as_nanosecond()).ok());
     let Some(ended_ns) = ended_ns else { return Requested::Unknown };
@@ -332,9 +332,9 @@ mod tests {
         let started: Timestamp = "2026-11-22T10:00:00.25Z".parse().unwrap();
         let again = happens("start", None, 0);
         let oom = [happens("start", None, 3), happens("oom", None, 2), happens("die", None, 2)];
-        let told = end_after(started, &[&oom[..], std::slice::from_ref(&again)].concat()).unwrap();
-        assert_eq!((told.exit_code, told.is_oom_killed), (Some(137), true));
-        assert_eq!((told.lived, told.requested), (Some(Duration::from_secs(1)), Requested::No));
+        let end = end_after(started, &[&oom[..], std::slice::from_ref(&again)].concat()).unwrap();
+        assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
+        assert_eq!((end.lived, end.requested), (Some(Duration::from_secs(1)), Requested::No));
         let before = [happens("die", None, 9), happens("oom", None, 8), happens("start", None, 3)];
         assert_eq!(end_after(started, &before), None, "of the life before");
         let stops = [
@@ -344,8 +344,8 @@ mod tests {
             again,
             happens("oom", None, 0),
         ];
-        let told = end_after(started, &stops).unwrap();
-        assert_eq!((told.requested, told.is_oom_killed), (Requested::Yes, false));
+        let end = end_after(started, &stops).unwrap();
+        assert_eq!((end.requested, end.is_oom_killed), (Requested::Yes, false));
     }
 
     #[test]
@@ -355,12 +355,15 @@ mod tests {
             "{ID}","Attributes":{{"signal":"15","name":"x"}}}},"scope":"local","time":7,
             "timeNano":7000000001}}"#
         );
-        let told = event(docker.as_bytes()).unwrap();
-        assert_eq!((&*told.action, told.signal, told.time_ns), ("kill", Some(15), 7_000_000_001));
-        assert_eq!(told.exit_code, None);
+        let found = event(docker.as_bytes()).unwrap();
+        assert_eq!(
+            (&*found.action, found.signal, found.time_ns),
+            ("kill", Some(15), 7_000_000_001)
+        );
+        assert_eq!(found.exit_code, None);
         let podman = format!(r#"{{"status":"died","id":"{ID}","time":7}}"#);
-        let told = event(podman.as_bytes()).unwrap();
-        assert_eq!((&*told.action, told.time_ns), ("die", 7_000_000_000));
+        let found = event(podman.as_bytes()).unwrap();
+        assert_eq!((&*found.action, found.time_ns), ("die", 7_000_000_000));
         for (name, code, read) in [
             ("exitCode", "137", Some(137)),
             ("containerExitCode", "1", Some(1)),

@@ -40,7 +40,7 @@ fn what_docker_answers_is_read() {
     assert_eq!(named("llm-inner").addresses, ["172.18.0.2".parse::<IpAddr>().unwrap()]);
 }
 
-fn told(entries: &str) -> Containers {
+fn read(entries: &str) -> Containers {
     let id = "ab".repeat(32);
     containers(entries.replace("ID", &id).as_bytes()).unwrap()
 }
@@ -55,7 +55,7 @@ fn what_is_miswritten_is_left_out_and_the_rest_is_read() {
         {"IP":"","PrivatePort":70000,"PublicPort":0,"Type":"tcp"}],
         "State":"what nobody has heard of","NetworkSettings":{"Networks":null}},
         {"Id":"short"},{"Id":7},null,{}]"#;
-    let all = told(podman);
+    let all = read(podman);
     assert_eq!(all.len(), 1);
     let one = all.values().next().unwrap();
     assert_eq!(&*one.name, "llm\\x1b[2J");
@@ -72,14 +72,14 @@ fn everything_is_bounded() {
     let long = "x".repeat(MAX_LABEL_BYTES + 1);
     let labels = (0..1000).map(|number| format!("\"{number}\":\"a\"")).collect::<Vec<_>>();
     let labels = format!("{},\"long\":\"{long}\"", labels.join(","));
-    let all = told(&format!(r#"[{{"Id":"ID","Names":["/{long}"],"Labels":{{{labels}}}}}]"#));
+    let all = read(&format!(r#"[{{"Id":"ID","Names":["/{long}"],"Labels":{{{labels}}}}}]"#));
     let one = all.values().next().unwrap();
     assert_eq!((one.name.len(), one.labels.len()), (MAX_NAME_BYTES, MAX_LABELS));
-    let one = told(&format!(r#"[{{"Id":"ID","Labels":{{"a":"{long}"}}}}]"#));
+    let one = read(&format!(r#"[{{"Id":"ID","Labels":{{"a":"{long}"}}}}]"#));
     assert!(one.values().next().unwrap().labels.is_empty(), "a part of it is another label");
     let entries = (0..2 * MAX_CONTAINERS).map(|number| format!(r#"{{"Id":"{number:064x}"}}"#));
     let entries = entries.collect::<Vec<_>>().join(",");
-    assert_eq!(told(&format!("[{entries}]")).len(), MAX_CONTAINERS);
+    assert_eq!(read(&format!("[{entries}]")).len(), MAX_CONTAINERS);
 }
 
 proptest! {
@@ -91,8 +91,8 @@ proptest! {
     ) {
         let _ = containers(&text);
         let id = "0".repeat(64);
-        let told = format!("[{{\"Id\":\"{id}\",\"{key}\":{value}}}]");
-        prop_assert!(containers(told.as_bytes()).is_ok());
+        let read = format!("[{{\"Id\":\"{id}\",\"{key}\":{value}}}]");
+        prop_assert!(containers(read.as_bytes()).is_ok());
     }
 }
 

@@ -56,7 +56,7 @@ fn what_is_no_metric_is_told_with_its_line() {
         ("a 1 2 3\n", "line 1: there is more than a value and a time"),
         ("<html>\n", "line 1: it does not begin with a name"),
         ("a{b=\"c\" 1\n", "line 1: there is no comma between its labels"),
-        ("a{b=\"c\",b=\"d\"} 1\n", "line 1: a label stands twice"),
+        ("a{b=\"c\",b=\"d\"} 1\n", "line 1: a label is given twice"),
         ("a{b=c} 1\n", "line 1: a label's value is not in quotes"),
         ("a{b=\"c} 1\n", "line 1: a label's value has no end"),
         ("a{b=\"c\\", "line 1: a label's value has no end"),

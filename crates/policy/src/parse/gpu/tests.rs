@@ -29,13 +29,13 @@ fn device(more: &str) -> String {
 
 fn line(devices: &[String]) -> String {
     let devices = devices.join(",");
-    format!(r#"{{"version":1,"number":7,"told":{{"picture":{{"devices":[{devices}]}}}}}}"#)
+    format!(r#"{{"version":1,"number":7,"result":{{"picture":{{"devices":[{devices}]}}}}}}"#)
 }
 
 fn picture(devices: &[String]) -> GpuPicture {
-    match answer(line(devices).as_bytes()).unwrap().told {
-        Told::Picture(picture) => picture,
-        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    match response(line(devices).as_bytes()).unwrap().result {
+        QueryResult::Picture(picture) => picture,
+        QueryResult::Unavailable(nothing) => panic!("{nothing:?}"),
     }
 }
 
@@ -46,37 +46,40 @@ fn one(more: &str) -> GpuDevice {
 
 #[test]
 fn an_answer_is_taken_as_it_is() {
-    let told = one(r#"name="NVIDIA H200""#);
-    assert_eq!(told.name.as_deref(), Some("NVIDIA H200"));
-    assert_eq!(told.memory.total_bytes, Reading::Value(100));
-    assert_eq!(told.memory.used_bytes, Reading::Value(30));
-    assert_eq!(told.memory_utilization, Reading::Value(0.25));
-    assert_eq!((told.power_watts, told.is_unified()), (Reading::Value(10.5), Some(false)));
+    let found = one(r#"name="NVIDIA H200""#);
+    assert_eq!(found.name.as_deref(), Some("NVIDIA H200"));
+    assert_eq!(found.memory.total_bytes, Reading::Value(100));
+    assert_eq!(found.memory.used_bytes, Reading::Value(30));
+    assert_eq!(found.memory_utilization, Reading::Value(0.25));
+    assert_eq!((found.power_watts, found.is_unified()), (Reading::Value(10.5), Some(false)));
 }
 
 #[test]
 fn what_the_child_has_written_is_an_answer() {
     let lines = include_str!("../../../../../tests/fixtures/gpu/answers.jsonl");
-    let told: Vec<Told> = lines.lines().map(|line| answer(line.as_bytes()).unwrap().told).collect();
-    let devices = told.iter().map(|told| match told {
-        Told::Picture(picture) => picture.devices.len(),
-        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    let found: Vec<QueryResult> =
+        lines.lines().map(|line| response(line.as_bytes()).unwrap().result).collect();
+    let devices = found.iter().map(|found| match found {
+        QueryResult::Picture(picture) => picture.devices.len(),
+        QueryResult::Unavailable(nothing) => panic!("{nothing:?}"),
     });
     assert_eq!(devices.take(4).collect::<Vec<_>>(), [1, 2, 1, 0]);
-    assert!(matches!(&told[4], Told::Nothing(nothing) if nothing.kind == Lack::Driver));
+    assert!(matches!(&found[4], QueryResult::Unavailable(nothing) if nothing.kind == Lack::Driver));
 }
 
 /// Two CUDA processes had taken 4 GiB and six times 1 GiB each on an H200.
 #[test]
 fn figures_of_a_real_driver_are_those_of_its_processes() {
     let line = include_str!("../../../../../tests/fixtures/gpu/h200-580.159.04.jsonl");
-    let Told::Picture(picture) = answer(line.trim_end().as_bytes()).unwrap().told else { panic!() };
+    let QueryResult::Picture(picture) = response(line.trim_end().as_bytes()).unwrap().result else {
+        panic!()
+    };
     let [device] = &picture.devices[..] else { panic!("{picture:?}") };
     assert_eq!(device.is_unified(), Some(false));
     let own: Vec<_> = device.processes().iter().map(|own| (own.pid, own.used_bytes)).collect();
     let used = Reading::Value(11_280_580_608);
     assert_eq!(own, [(570, used), (571, used)]);
-    // Beside the processes' memory the driver itself keeps 15 MB, and 645 MB are not offered.
+    // The driver itself keeps 15 MB besides the processes' memory, and 645 MB are not offered.
     let (total, free) = (device.memory.total_bytes.value(), device.memory.free_bytes.value());
     assert_eq!(device.memory.used_bytes, Reading::Value(2 * 11_280_580_608 + 15_138_816));
     assert_eq!(total.zip(free).map(|(total, free)| total - free), Some(23_221_239_808));
@@ -89,20 +92,20 @@ fn memory_that_a_gpu_does_not_have_is_never_zero() {
     let unsupported =
         r#"memory={"total_bytes":"Unsupported","used_bytes":{"Value":0},"free_bytes":"Failed"}"#;
     for said in [zeros, unsupported] {
-        let told = one(said);
-        assert_eq!(told.memory, GpuMemory::UNSUPPORTED);
-        assert_eq!(told.memory_utilization, Reading::Unsupported);
-        assert_eq!(told.is_unified(), Some(true));
+        let found = one(said);
+        assert_eq!(found.memory, GpuMemory::UNSUPPORTED);
+        assert_eq!(found.memory_utilization, Reading::Unsupported);
+        assert_eq!(found.is_unified(), Some(true));
     }
 }
 
 #[test]
 fn what_cannot_be_so_has_failed() {
-    let told = one(
+    let found = one(
         r#"memory={"total_bytes":{"Value":100},"used_bytes":{"Value":101},"free_bytes":{"Value":3}}"#,
     );
-    assert_eq!(told.memory.used_bytes, Reading::Failed);
-    assert_eq!(told.memory.free_bytes, Reading::Value(3));
+    assert_eq!(found.memory.used_bytes, Reading::Failed);
+    assert_eq!(found.memory.free_bytes, Reading::Value(3));
     assert_eq!(one(r#"utilization={"Value":1.01}"#).utilization, Reading::Failed);
     assert_eq!(one(r#"power_watts={"Value":-1.0}"#).power_watts, Reading::Failed);
     let hot = one(r#"temperature_celsius={"Value":4294967295.0}"#);
@@ -115,16 +118,16 @@ fn what_cannot_be_so_has_failed() {
 
 #[test]
 fn a_process_stands_once_with_what_is_known_of_it() {
-    let told = one(concat!(
+    let found = one(concat!(
         r#"processes={"Value":["#,
         r#"{"pid":9,"used_bytes":"Unsupported","is_compute":true,"is_graphics":false},"#,
         r#"{"pid":5,"used_bytes":{"Value":7},"is_compute":true,"is_graphics":false,"gpu_instance":1},"#,
         r#"{"pid":5,"used_bytes":{"Value":6},"is_compute":true,"is_graphics":false,"gpu_instance":2},"#,
         r#"{"pid":9,"used_bytes":{"Value":8},"is_compute":false,"is_graphics":true}]}"#,
     ));
-    let told: Vec<_> = told.processes().iter().map(|own| (own.pid, own.used_bytes)).collect();
+    let found: Vec<_> = found.processes().iter().map(|own| (own.pid, own.used_bytes)).collect();
     let value = Reading::Value;
-    assert_eq!(told, [(5, value(7)), (5, value(6)), (9, value(8))]);
+    assert_eq!(found, [(5, value(7)), (5, value(6)), (9, value(8))]);
 }
 
 #[test]
@@ -137,42 +140,43 @@ fn what_is_too_much_is_left_out_and_said_to_be() {
         };
         format!("processes={{\"Value\":[{}]}}", pids.map(one).collect::<Vec<_>>().join(","))
     };
-    let told = picture(&[device(&processes(&mut (1..=1024)))]);
-    assert!(!told.is_cut && told.pids().is_some_and(|pids| pids.len() == 1024));
-    let told = picture(&[device(&processes(&mut (1..=1025)))]);
-    assert!(told.is_cut && told.devices[0].processes().len() == 1024 && told.pids().is_none());
-    let told = picture(&[device(&processes(&mut [0, 1 << 23].into_iter()))]);
-    assert!(told.is_cut && told.devices[0].processes().is_empty());
+    let found = picture(&[device(&processes(&mut (1..=1024)))]);
+    assert!(!found.is_cut && found.pids().is_some_and(|pids| pids.len() == 1024));
+    let found = picture(&[device(&processes(&mut (1..=1025)))]);
+    assert!(found.is_cut && found.devices[0].processes().len() == 1024 && found.pids().is_none());
+    let found = picture(&[device(&processes(&mut [0, 1 << 23].into_iter()))]);
+    assert!(found.is_cut && found.devices[0].processes().is_empty());
     let full = device(&processes(&mut (1..=1024)));
     let full: Vec<String> =
         (0..5).map(|index| full.replace("\"index\":0", &format!("\"index\":{index}"))).collect();
-    let told = picture(&full);
-    let counts: Vec<usize> = told.devices.iter().map(|gpu| gpu.processes().len()).collect();
-    assert_eq!((told.is_cut, &*counts), (true, &[1024, 1024, 1024, 1024, 0][..]));
+    let found = picture(&full);
+    let counts: Vec<usize> = found.devices.iter().map(|gpu| gpu.processes().len()).collect();
+    assert_eq!((found.is_cut, &*counts), (true, &[1024, 1024, 1024, 1024, 0][..]));
     let many: Vec<String> = (0..40).map(|index| device(&format!("index={index}"))).collect();
-    let told = picture(&many);
-    assert!(told.is_cut && told.devices.len() == MAX_DEVICES);
-    let told = picture(&[device("index=3"), device("index=3")]);
-    assert!(told.is_cut && told.devices.len() == 1);
+    let found = picture(&many);
+    assert!(found.is_cut && found.devices.len() == MAX_DEVICES);
+    let found = picture(&[device("index=3"), device("index=3")]);
+    assert!(found.is_cut && found.devices.len() == 1);
 }
 
 #[test]
 fn what_is_no_answer_of_this_version_is_said() {
-    let refused = |text: &str| answer(text.as_bytes()).unwrap_err();
+    let refused = |text: &str| response(text.as_bytes()).unwrap_err();
     assert_eq!(refused(r#"{"version":2,"anything":1}"#), "an answer of version 2, and not 1");
     assert!(refused("").starts_with("no answer: "));
-    assert!(refused(r#"{"version":1,"number":1,"told":"maybe"}"#).starts_with("no answer: "));
-    assert_eq!(refused(&" ".repeat(MAX_ANSWER_BYTES + 1)), "an answer is longer than 2 MiB");
+    assert!(refused(r#"{"version":1,"number":1,"result":"maybe"}"#).starts_with("no answer: "));
+    assert_eq!(refused(&" ".repeat(MAX_RESPONSE_BYTES + 1)), "an answer is longer than 2 MiB");
     assert!(refused(&format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))).len() < 200);
 }
 
 #[test]
 fn what_was_written_is_read_and_texts_go_to_a_terminal() {
     let why = format!("\u{1b}[31m{}", "x".repeat(500));
-    let told = Told::Nothing(Nothing { kind: Lack::Library, why: why.into() });
-    let written = serde_json::to_vec(&Answer { version: VERSION, number: 3, told }).unwrap();
-    let read = answer(&written).unwrap();
-    let Told::Nothing(nothing) = read.told else { panic!("{read:?}") };
+    let found = QueryResult::Unavailable(Unavailable { kind: Lack::Library, why: why.into() });
+    let written =
+        serde_json::to_vec(&Response { version: VERSION, number: 3, result: found }).unwrap();
+    let read = response(&written).unwrap();
+    let QueryResult::Unavailable(nothing) = read.result else { panic!("{read:?}") };
     assert_eq!((read.number, nothing.kind), (3, Lack::Library));
     assert!(nothing.why.starts_with("\\x1b[31mxxx") && nothing.why.len() == MAX_REASON_BYTES);
 }
@@ -198,26 +202,26 @@ proptest! {
             device(&format!("utilization={{\"Value\":{share:e}}}")).replace("\"index\":0", "\"index\":3"),
         ];
         let whole = line(&devices);
-        let told = answer(whole.as_bytes()).unwrap();
-        check(&told);
+        let found = response(whole.as_bytes()).unwrap();
+        check(&found);
         // Cut anywhere, it is no answer, or one that holds the same bounds.
         let end = whole.len().saturating_sub(cut + 1);
-        if let Some(Ok(told)) = whole.get(..end).map(|part| answer(part.as_bytes())) {
-            check(&told);
+        if let Some(Ok(found)) = whole.get(..end).map(|part| response(part.as_bytes())) {
+            check(&found);
         }
     }
 
     #[test]
     fn any_bytes_are_refused_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        if let Ok(told) = answer(&bytes) {
-            check(&told);
+        if let Ok(found) = response(&bytes) {
+            check(&found);
         }
     }
 }
 
 /// What must hold of every answer.
-fn check(answer: &Answer) {
-    let Told::Picture(picture) = &answer.told else { return };
+fn check(response: &Response) {
+    let QueryResult::Picture(picture) = &response.result else { return };
     assert!(picture.devices.len() <= MAX_DEVICES);
     for device in &picture.devices {
         let memory = device.memory;

@@ -15,7 +15,7 @@ pub struct Contiguous {
     /// In blocks of at least 2 MiB.
     pub two_mib: Reading<u64>,
     /// In blocks of at least 32 MiB. `Unsupported` where the allocator's largest block is smaller
-    /// (4 MiB on x86-64): whether free blocks lie side by side cannot be seen then.
+    /// (4 MiB on x86-64): the file does not show which free blocks are adjacent.
     pub thirty_two_mib: Reading<u64>,
 }
 

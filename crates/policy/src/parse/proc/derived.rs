@@ -11,9 +11,9 @@ pub struct PageCache {
     pub clean: u64,
     /// Must be written first: `Dirty + Writeback`.
     pub dirty: u64,
-    /// Stays while a process maps it. `Mapped` counts mapped shmem too, and nothing tells how much;
-    /// all of it is taken for page cache, as the kernel's own node reclaim does, so that `clean`
-    /// promises too little rather than too much.
+    /// Stays while a process maps it. `Mapped` includes mapped shmem, whose share no counter
+    /// gives. All of `Mapped` counts as page cache, as in the kernel's node reclaim, so `clean` is
+    /// rather too small than too large.
     pub mapped: u64,
 }
 
@@ -31,7 +31,7 @@ pub fn page_cache(meminfo: &Meminfo) -> Reading<PageCache> {
 }
 
 /// Memory that no counter names, in bytes: drivers' allocations, pipe buffers. The counters are not
-/// read at one instant, so it may fall a little below zero, and is told so.
+/// read at one instant, so the difference may be slightly negative.
 ///
 /// Free memory on the CPUs' own lists is neither in `MemFree` nor unaccounted: it comes and goes by
 /// hundreds of MiB. Subsets are counted once: `Slab` holds all of `KReclaimable` but what drivers

@@ -7,7 +7,7 @@ use super::text::{lines, words};
 /// One mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping<'a> {
-    /// Its addresses.
+    /// First address, and the one after the last.
     pub addresses: Range<u64>,
     /// Where in the file it begins.
     pub offset: u64,

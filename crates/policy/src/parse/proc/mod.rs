@@ -1,6 +1,6 @@
 //! Tolerant parsers of `/proc` and `/sys` memory files.
 //!
-//! They take the bytes as read, allocate nothing once warm, and tell three cases apart: a field
+//! They take the bytes as read, allocate nothing once warm, and distinguish three cases: a field
 //! that is not there is [`Unsupported`](crate::model::Reading::Unsupported), one that is there but
 //! makes no sense is [`Failed`](crate::model::Reading::Failed), and a file in which nothing is
 //! known is an error. A number right at the end of a file that does not end with a newline may have

@@ -7,7 +7,7 @@ use crate::model::Reading;
 /// Far more than a machine has: nodes times zones.
 const ZONES_MAX: usize = 1024;
 
-/// A zone's name, kept in place.
+/// A zone's name, stored without allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ZoneName {
     bytes: [u8; 15],
@@ -96,7 +96,7 @@ pub struct Zoneinfo {
 }
 
 impl Zoneinfo {
-    /// Parses the whole file in place of what was there. After an error there are no zones.
+    /// Parses the whole file and replaces the previous zones. After an error there are none.
     pub fn parse(&mut self, text: &[u8]) -> Result<(), Unreadable> {
         self.zones.clear();
         self.truncated = false;

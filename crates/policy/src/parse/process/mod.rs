@@ -32,7 +32,7 @@ pub struct Stat {
     pub cpu_ticks: u64,
     /// Since boot, in clock ticks.
     pub start_ticks: u64,
-    /// What it has resident, in pages; 0 where that is not told.
+    /// Resident pages; 0 where the kernel does not report them.
     pub resident_pages: u64,
 }
 
@@ -76,7 +76,7 @@ pub fn exit_status(text: &[u8]) -> Option<i32> {
     rest.split_ascii_whitespace().nth(52 - 3)?.parse().ok()
 }
 
-/// Text that may go to a terminal: what is not printable stands as `\xNN`, a backslash as `\\`.
+/// Text that is safe on a terminal: unprintable bytes become `\xNN`, a backslash `\\`.
 pub fn printable(text: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());
     for part in text[..text.len().min(MAX_TEXT)].utf8_chunks() {
@@ -156,8 +156,8 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The control group in `/proc/PID/cgroup`: that of the one hierarchy, else the memory
-/// controller's. `None` where it lies outside of what is seen here.
+/// The control group in `/proc/PID/cgroup`: that of the unified hierarchy, else the memory
+/// controller's. `None` where it is outside of this cgroup namespace.
 pub fn cgroup(text: &str) -> Option<&str> {
     let is_plain = |path: &&str| {
         path.starts_with('/')
@@ -178,8 +178,8 @@ fn group(line: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
     (is_line && wanted(controllers)).then_some(path)
 }
 
-/// The innermost systemd unit of a control group's path. Whoever owns a part of the path names what
-/// is below it: this is for people, and [`system_unit`] is for decisions.
+/// The innermost systemd unit of a control group's path. The owner of a control group names its
+/// children, so this is for people only. Decisions use [`system_unit`].
 pub fn unit(cgroup: &str) -> Option<&str> {
     let innermost = |ending: &str| {
         let mut parts = cgroup.rsplit('/');
@@ -234,15 +234,14 @@ pub fn user_ids(status: &[u8]) -> Option<[u32; 4]> {
     next().is_none().then_some(all)
 }
 
-/// The user of a process, where all of its user ids agree. A setuid program has two: whoever
-/// started it chose its arguments.
+/// The user of a process, where all of its user ids agree. They differ in a setuid program, whose
+/// arguments another user chose.
 pub fn user_id(status: &[u8]) -> Option<u32> {
     let [real, others @ ..] = user_ids(status)?;
     others.iter().all(|other| *other == real).then_some(real)
 }
 
-/// The mapped files in `/proc/PID/maps`: how many bytes are mapped, and the path. Lines of which
-/// nothing can be made are left out.
+/// The mapped files in `/proc/PID/maps`: mapped bytes and path. Malformed lines are left out.
 pub fn mapped_files(text: &[u8]) -> impl Iterator<Item = (u64, &str)> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         // Without their paths most lines are short, and of no interest.
@@ -264,8 +263,8 @@ pub fn variable(text: &[u8], name: &str) -> Option<String> {
     })
 }
 
-/// The addresses on which something listens on a port, in `/proc/PID/net/tcp` or `tcp6`. Those that
-/// listen stand first there.
+/// The local addresses of sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`. The
+/// kernel lists listening sockets first.
 pub fn listening(text: &[u8], port: u16) -> impl Iterator<Item = IpAddr> {
     text.split(|byte| *byte == b'\n').filter_map(move |line| {
         let line = std::str::from_utf8(line).ok()?;
@@ -296,7 +295,7 @@ impl TcpSocket {
     /// Whether a connection to that address may reach it, if it listens.
     pub fn accepts(&self, to: IpAddr) -> bool {
         let at = self.local.ip();
-        // `::` accepts IPv4 too, unless told otherwise, which is not shown.
+        // `::` accepts IPv4 too, unless IPV6_V6ONLY is set, which the file does not show.
         at == to || at.is_unspecified() && (at.is_ipv6() || to.is_ipv4())
     }
 }
@@ -306,8 +305,8 @@ pub fn tcp_sockets(text: &[u8]) -> impl Iterator<Item = TcpSocket> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let address = |place: usize| {
-            let (address, port) = fields.get(place)?.split_once(':')?;
+        let address = |field: usize| {
+            let (address, port) = fields.get(field)?.split_once(':')?;
             let port = u16::from_str_radix(port, 16).ok()?;
             Some(SocketAddr::new(socket_address(address)?, port))
         };

@@ -68,14 +68,14 @@ fn resident_memory_is_told_in_bytes_and_not_at_all_of_the_dying() {
     let text =
         b"Name:\tx\\nRssAnon:\t9 kB\nRssAnon:\t   13284 kB\nRssFile:\t 8 kB\nRssShmem:\t0 kB\n\
         HugetlbPages:\t 2048 kB\n";
-    let told = resident(text);
+    let read = resident(text);
     let expected = Resident {
         anon: Some(13_284 << 10),
         file: Some(8 << 10),
         shmem: Some(0),
         hugetlb: Some(2 << 20),
     };
-    assert_eq!(told, expected);
+    assert_eq!(read, expected);
     let none = Resident { anon: None, file: None, shmem: None, hugetlb: None };
     assert_eq!(resident(b"Name:\tx\nState:\tZ (zombie)\n"), none);
     assert_eq!(read_amounts(b"rchar: 12\nread_bytes: 7\n"), (Some(7), Some(12)));
@@ -138,8 +138,8 @@ fn who_listens_is_told_by_port_and_state() {
     assert!(on(0x05).is_empty() && listening(b"", 1).next().is_none());
     let others = b"0: 0201A8C0:1F40 0:0 0A\n1: 0000000000000000FFFF00000100007F:1F40 0:0 0A\n\
         2: 0000:1F40 0:0 0A\n3: zz:1F40 0:0 0A\n";
-    let told: Vec<String> = listening(others, 8000).map(|at| at.to_string()).collect();
-    assert_eq!(told, ["192.168.1.2", "127.0.0.1"], "whatever is no address is left out");
+    let read: Vec<String> = listening(others, 8000).map(|at| at.to_string()).collect();
+    assert_eq!(read, ["192.168.1.2", "127.0.0.1"], "whatever is no address is left out");
 }
 
 #[test]
@@ -222,7 +222,7 @@ proptest! {
     fn a_name_never_changes_what_the_kernel_says(name in prop::collection::vec(any::<u8>(), 0..16)) {
         let (head, tail) = STAT.split_once("vllm").unwrap();
         let text = [head.as_bytes(), &name, tail.as_bytes()].concat();
-        let told = stat(&text).unwrap();
-        prop_assert_eq!((told.parent, told.cpu_ticks, told.start_ticks), (1, 150, 2_637_123));
+        let read = stat(&text).unwrap();
+        prop_assert_eq!((read.parent, read.cpu_ticks, read.start_ticks), (1, 150, 2_637_123));
     }
 }

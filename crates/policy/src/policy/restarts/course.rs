@@ -366,8 +366,8 @@ impl Course {
                 };
                 self.stand(RestartState::Stopped, reason, around.at, events)
             }
-            HeldState::Between { told } => {
-                let reason = format!("{} says: {told}", self.supervisor().name()).into();
+            HeldState::Between { status } => {
+                let reason = format!("{} says: {status}", self.supervisor().name()).into();
                 self.stand(RestartState::Unknown, reason, around.at, events)
             }
             state @ HeldState::Ended(_) if self.goes_back(state) => {

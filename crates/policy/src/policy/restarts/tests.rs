@@ -278,7 +278,7 @@ fn what_somebody_stopped_stays_down() {
 fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
     let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
     world.of("a").state = HeldState::Fresh;
-    world.of("b").state = HeldState::Between { told: "removing".into() };
+    world.of("b").state = HeldState::Between { status: "removing".into() };
     world.dies("c");
     world.of("c").obstacle = Some("Docker starts it again itself".into());
     assert_eq!(world.until_start(30), None);
@@ -528,7 +528,7 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     world.run(61);
     assert_eq!(world.stands("vllm").0, RestartState::Running);
     let runs = world.of("vllm").state.clone();
-    world.of("vllm").state = HeldState::Between { told: "paused".into() };
+    world.of("vllm").state = HeldState::Between { status: "paused".into() };
     world.run(2);
     assert_eq!(world.stands("vllm").0, RestartState::Unknown);
     world.of("vllm").state = runs.clone();
@@ -537,7 +537,7 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     // A death behind it is one.
     world.dies("vllm");
     let first = world.of("vllm").state.clone();
-    world.of("vllm").state = HeldState::Between { told: "paused".into() };
+    world.of("vllm").state = HeldState::Between { status: "paused".into() };
     world.run(2);
     world.of("vllm").state = first.clone();
     world.until_start(30).unwrap();

@@ -75,26 +75,26 @@ proptest! {
 fn what_the_driver_told_comes_back() {
     let line =
         include_str!("../../../../../tests/fixtures/gpu/answers.jsonl").lines().nth(2).unwrap();
-    let told: serde_json::Value = serde_json::from_str(line).unwrap();
-    let picture: GpuPicture = serde_json::from_value(told["told"]["picture"].clone()).unwrap();
+    let found: serde_json::Value = serde_json::from_str(line).unwrap();
+    let picture: GpuPicture = serde_json::from_value(found["result"]["picture"].clone()).unwrap();
     let uptime = Duration::from_secs(77);
     let silent = GpuDriver::Silent { since: uptime, process_state: Some('D') };
     let gpu = |driver, picture| {
         let answered_at = Some(uptime);
         GpuReadings { read_at: uptime, driver, answered_at, askers: vec![7, 9], picture }
     };
-    let told = [gpu(GpuDriver::Responsive, Some(Arc::new(picture))), gpu(silent, None)];
-    let seen = told.iter().map(|told| Observation::Gpu(Box::new(told.clone()))).collect();
+    let found = [gpu(GpuDriver::Responsive, Some(Arc::new(picture))), gpu(silent, None)];
+    let seen = found.iter().map(|found| Observation::Gpu(Box::new(found.clone()))).collect();
     let at = Moment { uptime, utc: Timestamp::UNIX_EPOCH };
     let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
     let mut out = Vec::new();
     Encoder::default().entry(&entry, &mut out).unwrap();
     let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
     let back = step.seen.iter().map(|seen| match seen {
-        Observation::Gpu(told) => (**told).clone(),
+        Observation::Gpu(found) => (**found).clone(),
         other => panic!("{other:?}"),
     });
-    assert_eq!(back.collect::<Vec<_>>(), told);
+    assert_eq!(back.collect::<Vec<_>>(), found);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn what_other_nodes_said_comes_back() {
         refused: vec![(Refusal::Impossible, 2)],
     };
     let values = vec![Reading::Value(0.1)];
-    let told = ClusterReadings {
+    let found = ClusterReadings {
         nodes: vec![
             node("a", NodeNews::Answered { schema: Arc::clone(&schema), values }),
             node("b", NodeNews::Silent { why: "it hangs".into(), schema }),
@@ -116,13 +116,13 @@ fn what_other_nodes_said_comes_back() {
         ],
     };
     let at = Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH };
-    let seen = vec![Observation::Cluster(Box::new(told.clone()))];
+    let seen = vec![Observation::Cluster(Box::new(found.clone()))];
     let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
     let mut out = Vec::new();
     Encoder::default().entry(&entry, &mut out).unwrap();
     let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
     let [Observation::Cluster(back)] = &step.seen[..] else { panic!("{:?}", step.seen) };
-    assert_eq!(**back, told);
+    assert_eq!(**back, found);
 }
 
 /// A step whose readings repeat one large schema at a byte or two each.
