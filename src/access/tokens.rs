@@ -116,7 +116,7 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
         Some(node) => choice(node, "role", &ROLES, findings),
         None => {
             findings
-                .add(table.place(), "the entry has no role")
+                .add(table.span(), "the entry has no role")
                 .hint("write role: read, operate or remedy");
             None
         }
@@ -151,7 +151,7 @@ fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static
     let mut given = given.into_iter().filter_map(|key| Some((key, table.get(key)?)));
     let Some(owner) = given.next() else {
         findings
-            .add(table.place(), "the entry has no subject")
+            .add(table.span(), "the entry has no subject")
             .hint("write name and sha256 for a token, or certificate, or user");
         return None;
     };
@@ -185,7 +185,7 @@ fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Subject> {
         }
         (None, None) => {
             findings
-                .add(table.place(), "a token needs its hash")
+                .add(table.span(), "a token needs its hash")
                 .hint("write sha256: …, as umawarden token create prints it, or token_file: FILE");
             None
         }

@@ -252,7 +252,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
     {
         if table.get(file).is_none() && table.get(inline).is_none() {
             findings
-                .add(table.place(), format!("tls_server_config has neither {file} nor {inline}"))
+                .add(table.span(), format!("tls_server_config has neither {file} nor {inline}"))
                 .hint(format!("write {file}: {usual}; it is relative to this file's folder"));
         }
     }
@@ -367,7 +367,7 @@ fn check_clients(
     findings: &mut Findings<'_>,
 ) {
     let is_misspelt = auth.is_none() && table.get("client_auth_type").is_some();
-    let position_of = |key: &str| table.key(key).map_or(table.place(), |key| key.span.clone());
+    let position_of = |key: &str| table.key(key).map_or(table.span(), |key| key.span.clone());
     let auth = auth.unwrap_or_default();
     let verifies = matches!(auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
     match authorities {
@@ -413,7 +413,7 @@ fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, 
     let (least, most) = (least?, most?);
     if least > most {
         let key = table.key("max_version").or_else(|| table.key("min_version"));
-        let position = key.map_or(table.place(), |key| key.span.clone());
+        let position = key.map_or(table.span(), |key| key.span.clone());
         findings.add(position, "max_version is before min_version: no version is left");
         return None;
     }
@@ -498,7 +498,7 @@ fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
     let interval = interval.filter(|interval| !interval.is_zero())?;
     let Some(burst) = burst else {
         findings
-            .add(table.place(), "rate_limit has no burst: no request would be served")
+            .add(table.span(), "rate_limit has no burst: no request would be served")
             .hint("write burst: 20, the number of requests that may come at once");
         return None;
     };

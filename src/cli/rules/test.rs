@@ -278,7 +278,7 @@ impl Tested {
     }
 
     fn line(&self, at: usize) -> usize {
-        self.source.as_ref().map_or(0, |source| source.place(at).0)
+        self.source.as_ref().map_or(0, |source| source.position(at).0)
     }
 
     fn print_text(&self, style: Style, out: &mut impl Write) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! `alertmanager`: what is taken of Alertmanagers, and who is told of this node's alerts.
+//! `alertmanager`: alerts received from Alertmanagers, and those sent to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A cluster of Alertmanagers has three; nobody has more.
+/// A usual cluster of Alertmanagers has three.
 pub const MOST_SERVERS: usize = 8;
 const MOST_LABELS: usize = 16;
 const MOST_VALUE_BYTES: usize = 256;
@@ -69,7 +69,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
         for key in ["resend_every", "labels", "external_url", "decisions"] {
             if let Some(found) = table.key(key) {
                 findings
-                    .add(found.span.clone(), format!("{key} is given, and nobody is told"))
+                    .add(found.span.clone(), format!("{key} is given, and send is not"))
                     .hint("write send: [{url: \"http://alertmanager:9093\"}]");
             }
         }
@@ -98,8 +98,8 @@ fn servers(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<AlertmanagerS
         return None;
     }
     let servers = each(entries, findings, server)?;
-    for (place, (server, node)) in servers.iter().zip(entries).enumerate() {
-        if servers[..place].iter().any(|other| other.url == server.url) {
+    for (index, (server, node)) in servers.iter().zip(entries).enumerate() {
+        if servers[..index].iter().any(|other| other.url == server.url) {
             findings.add(node.span.clone(), format!("{} is named twice", server.url));
         }
     }
@@ -111,7 +111,7 @@ fn server(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerServer
     let table = Table::read_advised(node, what, &SERVER_KEYS, &SERVER_ADVICE, findings)?;
     let Some(url) = table.get("url") else {
         findings
-            .add(table.place(), format!("{what} needs a url"))
+            .add(table.span(), format!("{what} needs a url"))
             .hint("write url: \"http://alertmanager:9093\"");
         return None;
     };
@@ -155,12 +155,12 @@ fn credentials(
         }
         (Some(_), ..) => {
             let text = "bearer_token_file is given, and a user or a password as well";
-            findings.add(table.place(), text).hint("remove one of the two");
+            findings.add(table.span(), text).hint("remove one of the two");
             None
         }
         (None, ..) => {
             let text = "username and password_file belong together";
-            findings.add(table.place(), text).hint("write both, or neither");
+            findings.add(table.span(), text).hint("write both, or neither");
             None
         }
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
         let many = "{url: http://a}, ".repeat(9);
-        for (text, told) in [
+        for (text, message) in [
             ("{forget_after: 1h}", "it belongs to receive"),
             ("{url: 'http://a'}", "write send: [{url: \"http://alertmanager:9093\"}]"),
             ("{receive: {forget_after: 1s}}", "1s is out of bounds: from 1m to 1w"),
@@ -281,7 +281,7 @@ mod tests {
                 "bearer_token_file is given, and a user or a password as well",
             ),
             ("{send: [{url: 'http://a', timeout: 1h}]}", "1h is out of bounds: from 1s to 1m"),
-            ("{resend_every: 1m}", "1:16: resend_every is given, and nobody is told"),
+            ("{resend_every: 1m}", "1:16: resend_every is given, and send is not"),
             ("{send: [{url: 'http://a'}], resend_every: 1ms}", "out of bounds"),
             ("{send: [{url: 'http://a'}], labels: {a-b: c}}", "is no label that can be given"),
             ("{send: [{url: 'http://a'}], labels: {alertname: c}}", "is no label that can be"),
@@ -290,7 +290,7 @@ mod tests {
         ] {
             let text = format!("alertmanager: {text}");
             let error = parse_settings(&SourceText::new("f", &*text)).unwrap_err().to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
             assert!(!error.contains("bearer_token: \"x\""), "{error}");
         }
     }

@@ -51,7 +51,7 @@ fn as_named_here(name: &str) -> String {
     own.replace("_mem_", "_")
 }
 
-/// More rules than these are not told apart: each selector would hold all their names.
+/// Up to so many rules are distinguished: each selector holds all their names.
 const MOST_RULES: usize = 500;
 
 /// The same once it is known which rules are loaded together.
@@ -101,7 +101,8 @@ impl KnownSeries for LoadedCatalogue<'_> {
     }
 }
 
-/// The same as rules of that scope see it: beside those of other nodes, series say whose they are.
+/// The catalogue for rules of a scope. For rules of the cluster, series have the label of their
+/// node.
 #[derive(Clone, Copy, Debug)]
 pub struct Scoped<'k, K>(pub &'k K, pub RuleScope);
 
@@ -112,7 +113,7 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
             return Some(own);
         }
         if self.0.has_other_labels(name) {
-            // What others have told this node is no series of it that another could be asked for.
+            // A series that this node has received is not one that others can receive from it.
             return None;
         }
         let renamed = own.into_iter().map(|label| match label {
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(scopes(read), (RuleScope::Cluster, RuleScope::Cluster));
         let read = group("", "uma_memory_free_bytes < 1").unwrap();
         assert_eq!(scopes(read), (RuleScope::Node, RuleScope::Node));
-        // A label of the series itself makes room for the node's name.
+        // The series' own label is renamed in favour of the node's name.
         let numa = "sum by (node, exported_node) (uma_numa_memory_bytes) > 1";
         assert!(group("  scope: cluster\n", numa).is_ok());
         let alerts = "ALERTS{alertname=\"NodeDown\", team=\"a\"} == 1";

@@ -44,15 +44,15 @@ const LONGEST_NAME: usize = 255;
 
 const USUAL_NAME: &str = "cluster";
 
-/// A look at what changes within seconds.
+/// Memory changes within seconds.
 const USUAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a Prometheus scrapes every 15 s need not be asked for more often.
+/// Prometheus usually scrapes every 15 s.
 const USUAL_PROMETHEUS_INTERVAL: Duration = Duration::from_secs(15);
 
 const INTERVALS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(60)];
 
-/// No server is waited for longer, unless that is written.
+/// Longest default timeout.
 const LONGEST_USUAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
@@ -63,7 +63,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<ClusterSe
     let is_asked = ["peers", "dns", "file_sd", "prometheus"].map(|key| table.key(key).is_some());
     if !is_asked.contains(&true) {
         findings
-            .add(table.place(), "cluster names no peers")
+            .add(table.span(), "cluster names no peers")
             .hint("write peers: [spark-2, spark-3:9942], dns, file_sd or prometheus");
         return None;
     }
@@ -130,8 +130,8 @@ fn addresses(
     let address =
         |node: &Node, findings: &mut Findings<'_>| value(node, &what, str::parse, findings);
     let peers: Vec<PeerAddress> = each(entries, findings, address)?;
-    for (place, (peer, node)) in peers.iter().zip(entries).enumerate() {
-        if peers[..place].contains(peer) {
+    for (index, (peer, node)) in peers.iter().zip(entries).enumerate() {
+        if peers[..index].contains(peer) {
             findings.add(node.span.clone(), format!("{peer} is named twice"));
         }
     }
@@ -151,9 +151,7 @@ fn files(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<PathBuf>>
             .extension()
             .is_some_and(|name| ["yaml", "yml", "json"].iter().any(|known| name == *known));
         is_known.then_some(path).ok_or_else(|| {
-            format!(
-                "\"{text}\" is neither .yaml nor .json; a pattern may stand before: peers/*.yaml"
-            )
+            format!("\"{text}\" is neither .yaml nor .json; a pattern may precede: peers/*.yaml")
         })
     };
     each(entries, findings, |node, findings| value(node, "an entry of file_sd", file, findings))
@@ -179,7 +177,7 @@ fn times(
                 node.span.clone(),
                 format!("a timeout must be shorter than the interval of {}", written(interval)),
             )
-            .hint("whoever has not answered by then is asked again");
+            .hint("a node without a response by then is queried again");
         return None;
     }
     Some((interval, timeout.unwrap_or((interval * 4 / 5).min(LONGEST_USUAL_TIMEOUT))))
@@ -189,7 +187,7 @@ fn prometheus(node: &Node, findings: &mut Findings<'_>) -> Option<PrometheusServ
     const EXAMPLE: &str = "write prometheus: {url: \"http://prometheus:9090\"}";
     let table = Table::read(node, "prometheus", &PROMETHEUS_KEYS, findings)?;
     let Some(url) = table.get("url") else {
-        findings.add(table.place(), "prometheus needs a url").hint(EXAMPLE);
+        findings.add(table.span(), "prometheus needs a url").hint(EXAMPLE);
         return None;
     };
     let url = value(url, "url", server_url, findings);
@@ -198,8 +196,8 @@ fn prometheus(node: &Node, findings: &mut Findings<'_>) -> Option<PrometheusServ
     let access = access(&table, findings);
     let (url, access) = (url?, access?);
     if access.tls.is_some() && !url.starts_with("https://") {
-        let place = table.key("tls").map_or_else(|| table.place(), |key| key.span.clone());
-        findings.add(place, "tls is for https").hint("write url: \"https://…\", or remove tls");
+        let span = table.key("tls").map_or_else(|| table.span(), |key| key.span.clone());
+        findings.add(span, "tls is for https").hint("write url: \"https://…\", or remove tls");
         return None;
     }
     let tls = match url.starts_with("https://") {
@@ -231,7 +229,7 @@ fn label_name(text: &str) -> Result<Arc<str>, String> {
     }
 }
 
-/// What stands between the braces of a selector.
+/// The matchers between the braces of a selector.
 fn matchers(text: &str) -> Result<Arc<str>, String> {
     let text = text.trim();
     let inside = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
@@ -242,7 +240,7 @@ fn matchers(text: &str) -> Result<Arc<str>, String> {
     }
 }
 
-/// How whoever is asked is spoken to.
+/// TLS and credentials of the requests.
 fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
     let tls = match table.get("tls") {
         Some(node) => tls(node, findings).map(Some),
@@ -253,10 +251,9 @@ fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
     let basic = table.read_optional("basic_auth", basic, findings);
     let credentials = match (bearer?, basic?) {
         (Some(_), Some(_)) => {
-            let place =
-                table.key("basic_auth").map_or_else(|| table.place(), |key| key.span.clone());
+            let span = table.key("basic_auth").map_or_else(|| table.span(), |key| key.span.clone());
             findings
-                .add(place, "bearer_token_file and basic_auth exclude each other")
+                .add(span, "bearer_token_file and basic_auth exclude each other")
                 .hint("remove one of them");
             return None;
         }
@@ -278,7 +275,7 @@ fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
         (None, None) => None,
         _ => {
             findings
-                .add(table.place(), "cert_file and key_file belong together")
+                .add(table.span(), "cert_file and key_file belong together")
                 .hint("write both, or neither");
             return None;
         }
@@ -293,7 +290,7 @@ fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
     let username = table.value_optional("username", username, findings)?;
     let password = table.value_optional("password_file", path, findings)?;
     let (Some(username), Some(password)) = (username, password) else {
-        findings.add(table.place(), "basic_auth needs username and password_file").hint(EXAMPLE);
+        findings.add(table.span(), "basic_auth needs username and password_file").hint(EXAMPLE);
         return None;
     };
     Some(Credentials::Basic { username, password })
@@ -345,31 +342,31 @@ mod tests {
 
     #[test]
     fn peers_are_hosts_with_or_without_a_port() {
-        let told = read("cluster: {peers: [spark-2, '10.0.0.3:9999', '[fd00::2]']}").unwrap();
-        let names: Vec<String> = told.peers.iter().map(ToString::to_string).collect();
+        let found = read("cluster: {peers: [spark-2, '10.0.0.3:9999', '[fd00::2]']}").unwrap();
+        let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["spark-2", "10.0.0.3:9999", "[fd00::2]"]);
-        assert_eq!((&*told.name, told.node, told.interval), ("cluster", None, USUAL_INTERVAL));
-        assert_eq!(told.timeout, Duration::from_millis(800));
+        assert_eq!((&*found.name, found.node, found.interval), ("cluster", None, USUAL_INTERVAL));
+        assert_eq!(found.timeout, Duration::from_millis(800));
         assert!(read("cluster: {peers: []}").unwrap().peers.is_empty());
     }
 
     #[test]
     fn all_that_can_be_written_is_read() {
-        let told = read(
+        let found = read(
             "cluster:\n  name: rack\n  node: spark-1\n  dns: [sparks.lan]\n  file_sd: \
              [p/*.yaml]\n  interval: 2s\n  timeout: 1s\n  metrics_path: /m\n  tls: \
              {ca_file: ca, cert_file: c, key_file: k, server_name: s}\n  basic_auth: \
              {username: u, password_file: w}\n  prometheus: {url: 'https://p:9090/x/', \
              node_label: node, matchers: '{job=\"a\"}', bearer_token_file: t}\n",
         );
-        let told = in_folder(told.unwrap(), Path::new("/etc"));
-        assert_eq!(told.files, [PathBuf::from("/etc/p/*.yaml")]);
-        let tls = told.access.tls.unwrap();
+        let found = in_folder(found.unwrap(), Path::new("/etc"));
+        assert_eq!(found.files, [PathBuf::from("/etc/p/*.yaml")]);
+        let tls = found.access.tls.unwrap();
         assert_eq!(tls.ca, Some("/etc/ca".into()));
         assert_eq!(tls.own, Some(("/etc/c".into(), "/etc/k".into())));
         let basic = Credentials::Basic { username: "u".to_owned(), password: "/etc/w".into() };
-        assert_eq!(told.access.credentials, Some(basic));
-        let server = told.prometheus.unwrap();
+        assert_eq!(found.access.credentials, Some(basic));
+        let server = found.prometheus.unwrap();
         assert_eq!((&*server.url, &*server.node_label), ("https://p:9090/x", "node"));
         assert_eq!(server.matchers.as_deref(), Some("job=\"a\""));
         assert_eq!(server.access.credentials, Some(Credentials::Bearer("/etc/t".into())));
@@ -417,8 +414,8 @@ mod tests {
             ("cluster: {peers: [a], metrics_path: x}", "is not a path"),
             ("cluster: {peers: [a], scrape_interval: 1s}", "it is called interval"),
         ] {
-            let told = read(text).unwrap_err();
-            assert!(told.contains(expected), "{text}: {told}");
+            let found = read(text).unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
         }
         let many: Vec<String> = (0..65).map(|number| format!("n{number}")).collect();
         assert!(read(&format!("cluster: {{peers: [{}]}}", many.join(","))).is_err());

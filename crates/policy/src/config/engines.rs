@@ -24,7 +24,7 @@ const KEYS: [&str; 10] = [
     "user",
 ];
 
-/// Secrets in the configuration would be read by whoever reads that.
+/// The configuration holds no secrets, since it may be readable for all.
 const NO_SECRETS: decode::Advice = (
     &["api_key", "admin_key", "key", "token", "password"],
     "name a file or a variable that holds it: api_key_file, api_key_env, admin_key_file, \
@@ -70,7 +70,7 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
     let name = match table.get("name") {
         Some(node) => value(node, "name", name, findings),
         None => {
-            findings.add(table.place(), format!("{what} has no name")).hint("name: deepseek");
+            findings.add(table.span(), format!("{what} has no name")).hint("name: deepseek");
             None
         }
     };
@@ -78,7 +78,7 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
         Some(node) => matches(node, findings),
         None => {
             findings
-                .add(table.place(), format!("{what} does not say which processes are its"))
+                .add(table.span(), format!("{what} does not say which processes are its"))
                 .hint("match: {comm: \"VLLM::*\"}");
             None
         }
@@ -320,11 +320,11 @@ mod tests {
 
     fn mistakes(text: &str) -> Vec<String> {
         let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
-        let told = error.0.iter().map(|mistake| {
+        let expected = error.0.iter().map(|mistake| {
             let hint = mistake.hint.as_deref().unwrap_or_default();
             format!("{}:{} {} [{hint}]", mistake.line, mistake.column, mistake.message)
         });
-        told.collect()
+        expected.collect()
     }
 
     #[test]
@@ -361,8 +361,9 @@ mod tests {
             assert_eq!(engines[0].keys.user, Some(read));
         }
         for key in ["api_key_file", "api_key_env", "admin_key_file", "admin_key_env"] {
-            let told = mistakes(&format!("engines: [{{name: a, match: {{comm: b}}, {key}: s-1}}]"));
-            assert!(told.iter().all(|told| !told.contains("s-1")), "{told:?}");
+            let expected =
+                mistakes(&format!("engines: [{{name: a, match: {{comm: b}}, {key}: s-1}}]"));
+            assert!(expected.iter().all(|expected| !expected.contains("s-1")), "{expected:?}");
         }
     }
 
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
-        for (text, told) in [
+        for (text, expected) in [
             ("engines: [{match: {comm: a}}]", "1:12 an entry of engines has no name [name: deep"),
             ("engines: [{name: a}]", "1:12 an entry of engines does not say which processes"),
             ("engines: [{name: a b, match: {comm: a}}]", "1:18 name: \"a b\" is no name"),
@@ -421,7 +422,7 @@ mod tests {
             ("engines: {name: a}", "engines must be a list"),
         ] {
             let found = mistakes(text);
-            assert!(found.iter().any(|one| one.contains(told)), "{text}\n{found:#?}");
+            assert!(found.iter().any(|one| one.contains(expected)), "{text}\n{found:#?}");
         }
         let two = "engines:\n- {name: a, match: {comm: b}}\n- {name: a, match: {comm: c}}\n";
         assert!(mistakes(two)[0].starts_with("3:3 two engines have the name \"a\""));

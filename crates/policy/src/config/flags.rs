@@ -28,18 +28,17 @@ pub struct RunFlags {
 
     /// Rule file, folder of *.yaml, or glob; may be given again [default: the shipped rules].
     ///
-    /// Replaces `rule_files` of the configuration file. `umawarden rules check` tells whether a
-    /// file is fine.
+    /// Replaces `rule_files` of the configuration file. `umawarden rules check` checks files.
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
 
     /// How often memory is read: auto, or always the same, 10ms to 1s [default: auto].
     ///
     /// auto is every 250 ms while much is free and nothing happens; every 100 ms while little is
-    /// free, and after the kernel told of something or tasks waited for memory; every 20 ms while
+    /// free, and after a kernel event or while tasks wait for memory; every 20 ms while
     /// memory falls so that the reserve is reached within 5 s. Where a rule is pending or firing,
-    /// it is as often as its group's `interval`; a third of the shortest range that a rule looks
-    /// back over is never exceeded. Groups that are due are judged with the next reading.
+    /// it is as often as its group's `interval`; a third of the shortest range of
+    /// a rule is never exceeded. Groups that are due are evaluated with the next reading.
     #[arg(long = "sampling-interval", value_name = "DURATION", value_parser = limits::sampling)]
     pub sampling_interval: Option<SamplingInterval>,
 
@@ -54,31 +53,31 @@ pub struct RunFlags {
     #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]
     pub telemetry_path: Option<String>,
 
-    /// Unix socket for orders: silences, approvals, pauses [default: control.sock beside the
-    /// journal].
+    /// Unix socket for orders: silences, approvals, pauses [default: control.sock in the
+    /// folder of the journal].
     ///
-    /// Only its owner, and so root, may open it (mode 0600). Over the network orders are taken from
-    /// whoever --web.tokens.file gives a role for them, and otherwise from nobody.
+    /// Only its owner and root may open it (mode 0600). Orders over the network need a role from
+    /// --web.tokens.file.
     #[arg(long = "web.control-socket", value_name = "FILE")]
     pub control_socket: Option<PathBuf>,
 
     /// TLS, passwords, headers and a limit of requests, in the format of Prometheus' own
     /// --web.config.file.
     ///
-    /// It holds for what comes over the network, not for the control socket. The file, and what it
-    /// names, is read again when it changes; one with mistakes is told, and the one before it stays
-    /// in force.
+    /// It applies to the network, not to the control socket. The file and the files that it names
+    /// are read again when they change. If there are mistakes, they are reported and the previous
+    /// version stays in force.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config_file: Option<PathBuf>,
 
     /// Who may act over the network: bearer tokens, certificates and users, with a role each.
     ///
-    /// `umawarden token create` makes a token and its entry. Nobody else may write the file, and
-    /// not everybody may read it. It is read again when it changes.
+    /// `umawarden token create` makes a token and its entry. The file must not be writable for
+    /// others, nor readable for all. It is read again when it changes.
     #[arg(long = "web.tokens.file", value_name = "FILE")]
     pub web_tokens_file: Option<PathBuf>,
 
-    /// While this file exists, nothing is done [default: paused beside the journal].
+    /// While this file exists, nothing is done [default: paused in the folder of the journal].
     ///
     /// `umawarden pause` makes it, `umawarden resume` removes it; `touch` and `rm` do as well.
     #[arg(long = "pause-file", value_name = "FILE")]
@@ -100,15 +99,15 @@ pub struct RunFlags {
 
     /// How large the flight recorder's ring may grow; 0 turns it off [default: 64MiB].
     ///
-    /// It lies in `recording` below the journal's folder and holds all that the rules were told,
-    /// for `umawarden replay`. When a rule fires, the minutes around that are kept in `incidents`,
-    /// which may grow as large again.
+    /// It is in `recording` below the journal's folder and holds all input of the rules, for
+    /// `umawarden replay`. When a rule fires, the minutes around it are kept in `incidents`, which
+    /// may grow to the same size.
     #[arg(long = "recording.size", value_name = "SIZE", value_parser = limits::recording_size)]
     pub recording_size_bytes: Option<u64>,
 
     /// How far the black box reaches back, 1m to 1d; 0 turns it off [default: 1h].
     ///
-    /// It lies in `black-box` below the journal's folder: a record of 512 bytes a second, for
+    /// It is in `black-box` below the journal's folder: a record of 512 bytes a second, for
     /// `umawarden history --last-boot`, of this boot and the four before. Another length is used
     /// from the next boot on.
     #[arg(long = "recording.black-box", value_name = "DURATION", value_parser = limits::black_box)]
@@ -122,9 +121,9 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The socket of Docker, or of what speaks its language (Podman): it tells the names and labels
-    /// of containers, and through it an engine's container is stopped, so that it is not started
-    /// again [default: /run/docker.sock].
+    /// The socket of Docker, or of a server with its API (Podman). It reports names and labels of
+    /// containers. Through it an engine's container is stopped, so that it is not restarted
+    /// [default: /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     pub docker_socket: Option<PathBuf>,
 
@@ -151,8 +150,8 @@ pub struct RunFlags {
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 
-    /// How often the NVIDIA driver is asked about GPUs: auto, off, or always the same, 100ms to 1h
-    /// [default: auto].
+    /// How often the NVIDIA driver is queried about GPUs: auto, off, or always the same, 100ms to
+    /// 1h [default: auto].
     ///
     /// auto is every second while engines live or memory is short, and every 10 s otherwise. A
     /// process of its own asks; it is not there where there is no driver, nor with off.

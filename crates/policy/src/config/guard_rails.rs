@@ -48,12 +48,12 @@ pub fn default_guard_rails() -> GuardRails {
     }
 }
 
-/// A name of an alert that must exist, and the mistake that it is if it does not.
+/// A name of an alert that must exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedAlert {
-    /// The alert.
+    /// Name of the alert.
     pub alert: Arc<str>,
-    /// At the place of the name.
+    /// The mistake, at the name, if no rule has that alert.
     pub unknown: Mistake,
 }
 
@@ -140,7 +140,7 @@ pub fn unknown_window(name: &str, windows: &[MaintenanceWindow]) -> Option<(Stri
     Some((format!("no maintenance window has the name \"{name}\""), hint))
 }
 
-/// A list of names; one name may stand alone.
+/// A list of names; a single name needs no list.
 pub fn names(table: &Table<'_>, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Arc<str>>> {
     let Some(node) = table.get(key) else { return Some(Vec::new()) };
     if node.text().is_some() {
@@ -151,7 +151,7 @@ pub fn names(table: &Table<'_>, key: &str, findings: &mut Findings<'_>) -> Optio
     decode::each(entries, findings, |node, findings| name(node, &what, findings))
 }
 
-/// The names that a list like that of [`names`] holds, each with its place.
+/// The names in a list like that of [`names`], each with its node.
 pub fn named(node: &Node) -> Vec<(Arc<str>, &Node)> {
     match &node.content {
         Content::List(entries) => {
@@ -187,7 +187,7 @@ pub fn at_most(
     }
     let table = Table::read(node, what, &["times", "per"], findings)?;
     let missing = |key: &str, findings: &mut Findings<'_>| {
-        findings.add(table.place(), format!("{what} needs {key}")).hint(format!("write {example}"));
+        findings.add(table.span(), format!("{what} needs {key}")).hint(format!("write {example}"));
     };
     let times = match table.get("times") {
         Some(node) => decode::value(node, "times", times, findings),
@@ -304,7 +304,7 @@ fn window(node: &Node, findings: &mut Findings<'_>) -> Option<MaintenanceWindow>
     let keys = ["name", "days", "from", "to", "time_zone"];
     let table = Table::read(node, what, &keys, findings)?;
     let Some(named) = table.get("name") else {
-        findings.add(table.place(), format!("{what} needs a name")).hint("add name: …");
+        findings.add(table.span(), format!("{what} needs a name")).hint("add name: …");
         return None;
     };
     let name = name(named, "name", findings);
@@ -316,7 +316,7 @@ fn window(node: &Node, findings: &mut Findings<'_>) -> Option<MaintenanceWindow>
     let (from, to) = (from?, to?);
     if from == to || from == DAY_MINUTES {
         findings
-            .add(table.place(), "this window never opens")
+            .add(table.span(), "this window never opens")
             .hint("a whole day is from: 00:00, to: 24:00; over midnight: from: 22:00, to: 06:00");
         return None;
     }
@@ -324,7 +324,7 @@ fn window(node: &Node, findings: &mut Findings<'_>) -> Option<MaintenanceWindow>
     match MaintenanceWindow::try_from(written) {
         Ok(window) => Some(window),
         Err(message) => {
-            findings.add(table.place(), message);
+            findings.add(table.span(), message);
             None
         }
     }
@@ -374,8 +374,8 @@ fn days(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<i8>> {
 
 fn day(text: &str) -> Option<i8> {
     let text = text.trim().to_ascii_lowercase();
-    let place = DAYS.iter().position(|day| *day == text || day[..3] == text)?;
-    i8::try_from(place + 1).ok()
+    let index = DAYS.iter().position(|day| *day == text || day[..3] == text)?;
+    i8::try_from(index + 1).ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Text into validated settings and rules, every mistake with its place.
+//! Reads text into validated settings and rules. Each mistake has its line and column.
 //!
 //! `reader` is the only part that touches files and the environment; `yaml` the only one that knows
 //! the YAML library.

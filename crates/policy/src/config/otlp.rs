@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3_600);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Nobody needs more.
+/// Most resource attributes.
 const MOST_ATTRIBUTES: usize = 32;
 const LONGEST_ATTRIBUTE: usize = 256;
 
@@ -33,17 +33,17 @@ const SIGNALS: [(&str, Signal); 2] = [("metrics", Signal::Metrics), ("traces", S
 pub struct OtlpSettings {
     /// `http://host:port/path` or `https://…`, without the path of a signal.
     pub endpoint: String,
-    /// What is sent.
+    /// The signals that are sent.
     pub signals: Vec<Signal>,
-    /// Time between two looks at the metrics.
+    /// Time between two exports of metrics.
     pub interval: Duration,
-    /// How long one request may take.
+    /// Longest time of a request.
     pub timeout: Duration,
     /// A file with headers: `name: value`, one a line.
     pub headers_file: Option<PathBuf>,
-    /// Over TLS only whoever signs with a certificate of that file is trusted.
+    /// Certificates that are trusted over TLS, instead of those of the system.
     pub ca_file: Option<PathBuf>,
-    /// What tells this node from others, beyond the usual.
+    /// Additional resource attributes.
     pub resource: Vec<(String, String)>,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSetti
     }
     let table = Table::read(node, "otlp", &KEYS, findings)?;
     let Some(address) = table.get("endpoint") else {
-        findings.add(table.place(), "otlp needs an endpoint").hint(EXAMPLE);
+        findings.add(table.span(), "otlp needs an endpoint").hint(EXAMPLE);
         return None;
     };
     let mut settings = OtlpSettings::to(value(address, "endpoint", endpoint, findings)?);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
-        for (text, told) in [
+        for (text, found) in [
             ("otlp: 'http://a:4318'", "write otlp: {endpoint: \"http://localhost:4318\"}"),
             ("otlp: {interval: 10s}", "otlp needs an endpoint"),
             ("otlp: {endpoint: 'a:4318'}", "1:18: endpoint: \"a:4318\" is no address"),
@@ -207,7 +207,7 @@ mod tests {
             ("otlp: {endpoint: 'http://a', resource: [a]}", "resource must be"),
         ] {
             let error = parse_settings(&SourceText::new("f", text)).unwrap_err().to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(found), "{text}: {error}");
         }
     }
 }

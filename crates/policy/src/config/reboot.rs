@@ -43,7 +43,7 @@ const DEFAULT_SYSRQ_AFTER: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Long enough for whoever looks to see it.
+/// Long enough for a person to see it.
 const SHORTEST_DELAY: Duration = Duration::from_secs(10);
 const MOST_BUDGETS: usize = 8;
 const MOST_ALERTS: usize = 100;
@@ -141,7 +141,7 @@ pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
 fn command(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> {
     const EXAMPLE: &str = "write command: [scontrol, reboot, ASAP, node1]";
     let Some(node) = table.get("command") else {
-        findings.add(table.place(), "way: command needs a command").hint(EXAMPLE);
+        findings.add(table.span(), "way: command needs a command").hint(EXAMPLE);
         return None;
     };
     if node.text().is_some() {
@@ -213,7 +213,7 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
     }
     let table = Table::read(node, "lock", &["url", "group", "id", "ca_file"], findings)?;
     let Some(url) = table.get("url") else {
-        findings.add(table.place(), "lock needs a url").hint(EXAMPLE);
+        findings.add(table.span(), "lock needs a url").hint(EXAMPLE);
         return None;
     };
     let url = value(url, "url", base_url, findings);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
-        for (text, told) in [
+        for (text, part) in [
             ("reboot: {way: sysrq}", "way cannot be \"sysrq\""),
             ("reboot: {way: command}", "way: command needs a command"),
             ("reboot: {way: command, command: reboot}", "write command: [scontrol"),
@@ -335,7 +335,7 @@ mod tests {
             ("reboot: {budget: 1}", "it is called at_most"),
         ] {
             let error = parse_settings(&SourceText::new("f", text)).unwrap_err().to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `restarts`: what is started again when there is memory for it, beside containers that say so by
-//! a label of their own.
+//! `restarts`: containers and units that are restarted when there is memory for them. Containers
+//! can request the same by a label.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,8 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Decla
         return None;
     }
     let found = each(entries, findings, entry)?;
-    for (place, (one, node)) in found.iter().zip(entries).enumerate() {
-        if found[..place].iter().any(|earlier| earlier.matches == one.matches) {
+    for (index, (one, node)) in found.iter().zip(entries).enumerate() {
+        if found[..index].iter().any(|earlier| earlier.matches == one.matches) {
             findings
                 .add(node.span.clone(), "an entry before this one means the same")
                 .hint("the first one decides: remove one of the two");
@@ -83,7 +83,7 @@ fn matches(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartMatc
     let mut written = which.iter().filter_map(|key| Some((*key, table.get(key)?)));
     let Some((key, node)) = written.next() else {
         findings
-            .add(table.place(), "an entry of restarts does not say what is started again")
+            .add(table.span(), "an entry of restarts does not say what is started again")
             .hint("write container: vllm-*, label: app=llm, or unit: vllm.service");
         return None;
     };
@@ -150,7 +150,7 @@ fn back_off(
     let most = table.duration_or("most", usual_most, bounds, findings);
     let (first, most) = (first?, most?);
     if most < first {
-        findings.add(table.place(), "back_off ends before it begins").hint(example);
+        findings.add(table.span(), "back_off ends before it begins").hint(example);
         return None;
     }
     Some((first, most))
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
-        for (text, told) in [
+        for (text, expected) in [
             ("restarts: [{need: 1GiB}]", "1:13 an entry of restarts does not say what is started"),
             ("restarts: [{container: a, unit: b.service}]", "1:33 an entry of restarts says both"),
             ("restarts: [{name: a}]", "[write container: NAME, or unit: NAME.service]"),
@@ -264,12 +264,12 @@ mod tests {
             ("restarts: {container: a}", "restarts must be a list"),
         ] {
             let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
-            let told_of = error.0.iter().map(|mistake| {
+            let mistakes = error.0.iter().map(|mistake| {
                 let hint = mistake.hint.as_deref().unwrap_or_default();
                 format!("{}:{} {} [{hint}]", mistake.line, mistake.column, mistake.message)
             });
-            let told_of: Vec<String> = told_of.collect();
-            assert!(told_of.iter().any(|one| one.contains(told)), "{text}\n{told_of:#?}");
+            let mistakes: Vec<String> = mistakes.collect();
+            assert!(mistakes.iter().any(|one| one.contains(expected)), "{text}\n{mistakes:#?}");
         }
     }
 }

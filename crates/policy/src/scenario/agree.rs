@@ -1,4 +1,4 @@
-//! Whether a test file speaks of the rules and series that there are.
+//! Compares a test file with the existing rules and series.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, Mistakes, SourceText};
 use crate::policy::rule::{Rule, RuleScope, RuleSet};
 
-/// Something that is worth a look and no mistake.
+/// A hint that is no mistake.
 pub type Remark = Mistake;
 
 /// The prefix of everything that this program exports.
@@ -40,7 +40,7 @@ pub fn agree(
     if mistakes.is_empty() { Ok(remarks.into_mistakes()) } else { Err(Mistakes(mistakes)) }
 }
 
-/// Whoever is meant by an order must exist.
+/// The rule of an order must exist.
 fn guard(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {
     let alerts = rules.iter().map(|rule| &*rule.id.alert);
     for (name, span) in test.guard.orders.iter().filter_map(|order| order.rule.as_ref()) {
@@ -96,12 +96,12 @@ fn series(test: &Test, scope: RuleScope, remarks: &mut Findings<'_>) {
         if !key.name.starts_with(OWN_PREFIX) || Catalogue.has_other_labels(&key.name) {
             continue;
         }
-        let place = span.clone();
+        let span = span.clone();
         // What rules of both kinds may read.
         let scoped = Scoped(&Catalogue, scope);
         match Catalogue.labels(&key.name) {
             None => {
-                let noted = remarks.add(place, format!("this build exports no {}", key.name));
+                let noted = remarks.add(span, format!("this build exports no {}", key.name));
                 if let Some(hint) = did_you_mean(&key.name, Catalogue.names()) {
                     noted.hint(hint);
                 }
@@ -111,7 +111,7 @@ fn series(test: &Test, scope: RuleScope, remarks: &mut Findings<'_>) {
                 let own = key.labels.iter().map(|(name, _)| &**name);
                 if let Some(label) = own.into_iter().find(|label| !known.contains(label)) {
                     let message = format!("{} is exported without the label {label}", key.name);
-                    remarks.add(place, message);
+                    remarks.add(span, message);
                 }
             }
         }

@@ -123,8 +123,8 @@ pub(super) fn unusable(test: &ExprTest, message: String) -> Failure {
 
 /// The decisions since the test before.
 pub(super) fn decisions(test: &RemedyTest, got: &[Decision]) -> Option<Failure> {
-    let fits = |place: usize| {
-        let pair = test.expected.get(place).zip(got.get(place));
+    let fits = |index: usize| {
+        let pair = test.expected.get(index).zip(got.get(index));
         pair.is_some_and(|(expected, decision)| expected.fits(decision))
     };
     if test.expected.len() == got.len() && (0..got.len()).all(fits) {
@@ -139,10 +139,10 @@ pub(super) fn decisions(test: &RemedyTest, got: &[Decision]) -> Option<Failure> 
         subject: "decisions".to_owned(),
         message: None,
         expected: expected
-            .map(|(place, expected)| Row { cells: expected_cells(expected), matched: fits(place) })
+            .map(|(index, expected)| Row { cells: expected_cells(expected), matched: fits(index) })
             .collect(),
         got: made
-            .map(|(place, decision)| Row { cells: decision_cells(decision), matched: fits(place) })
+            .map(|(index, decision)| Row { cells: decision_cells(decision), matched: fits(index) })
             .collect(),
     })
 }

@@ -1,4 +1,4 @@
-//! A test file, read: every mistake is noted with its place.
+//! Reads a test file. Each mistake has its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -38,16 +38,16 @@ const TEST_KEYS: [&str; 13] = [
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// More evaluations than this take longer than anybody waits.
+/// Most evaluations of a test: more would take too long.
 const MOST_EVALUATIONS: u128 = 2_000_000;
 
-/// More samples of all series together take as long.
+/// Most samples of all series together: more would take too long.
 const MOST_SAMPLES: u128 = 50_000_000;
 
-/// What a test file says.
+/// The content of a test file.
 #[derive(Debug, Default)]
 pub struct TestFile {
-    /// Files and globs, relative to the test file, each with its place.
+    /// Files and globs, relative to the test file, each with its range.
     pub rule_files: Vec<(String, Range<usize>)>,
     /// In file order.
     pub tests: Vec<Test>,
@@ -56,7 +56,7 @@ pub struct TestFile {
     pub(super) fuzzy_compare: bool,
 }
 
-/// One test: a world of its own.
+/// One test, with its own series.
 #[derive(Debug)]
 pub struct Test {
     /// As given, or counted.
@@ -64,7 +64,7 @@ pub struct Test {
     pub(super) span: Range<usize>,
     pub(super) interval: Duration,
     pub(super) mode: Mode,
-    /// The node of the cluster that it plays on; without, every alert is of this node.
+    /// The node of the cluster where it plays; if none, every alert is of this node.
     pub(super) node: Option<String>,
     pub(super) input: Vec<InputSeries>,
     pub(super) alerts: Vec<AlertTest>,
@@ -81,7 +81,7 @@ pub struct Test {
 pub(super) struct InputSeries {
     pub key: SeriesKey,
     pub values: Sequence,
-    /// Where its name stands.
+    /// Range of its name in the file.
     pub span: Range<usize>,
 }
 
@@ -128,7 +128,7 @@ impl Test {
     }
 }
 
-/// Reads a test file. Its rules are not looked at yet; see [`super::agree`].
+/// Reads a test file without its rules, which [`super::agree`] compares.
 pub fn parse_tests(source: &SourceText) -> Result<TestFile, Mistakes> {
     let root = yaml::parse(source).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(source);
@@ -194,8 +194,8 @@ pub(super) fn required<'n>(
 ) -> Option<&'n Node> {
     let found = table.get(key);
     if found.is_none() {
-        let place = table.key(key).map_or_else(|| table.place(), |key| key.span.clone());
-        findings.add(place, format!("{what} needs {key}")).hint(format!("add {key}: …"));
+        let span = table.key(key).map_or_else(|| table.span(), |key| key.span.clone());
+        findings.add(span, format!("{what} needs {key}")).hint(format!("add {key}: …"));
     }
     found
 }
@@ -228,7 +228,7 @@ fn group_order(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Str
     decode::each(groups, findings, |node, findings| {
         let name = decode::text(node, "a group of group_eval_order", findings)?;
         if !seen.insert(name.to_owned()) {
-            findings.add(node.span.clone(), format!("group \"{name}\" stands here twice"));
+            findings.add(node.span.clone(), format!("group \"{name}\" is here twice"));
             return None;
         }
         Some(name.to_owned())
@@ -272,7 +272,7 @@ fn test(
     let start = guard::start(&table, findings);
     let test = Test {
         name: name?,
-        span: table.place(),
+        span: table.span(),
         interval: interval?,
         mode: mode?,
         node: played?,
@@ -338,7 +338,7 @@ fn sequence(node: &Node, findings: &mut Findings<'_>) -> Option<Sequence> {
     let text = decode::text(node, "values", findings)?;
     if text.contains('\n') {
         findings
-            .add(node.span.clone(), "values must stand on one line")
+            .add(node.span.clone(), "values must be on one line")
             .hint("begin a long text with >- instead of | or >");
         return None;
     }
@@ -355,8 +355,8 @@ fn note<T>(
     match read {
         Ok(found) => Some(found),
         Err(error) => {
-            let place = node.place_of(findings.source(), error.span);
-            findings.add(place, format!("{what}: {}", error.message));
+            let span = node.span_of(findings.source(), error.span);
+            findings.add(span, format!("{what}: {}", error.message));
             None
         }
     }
@@ -405,7 +405,7 @@ fn alert_test(node: &Node, findings: &mut Findings<'_>) -> Option<AlertTest> {
         })
     });
     Some(AlertTest {
-        span: table.place(),
+        span: table.span(),
         at: at?,
         alert: alert?.to_owned(),
         alert_span: name?.span.clone(),
@@ -439,7 +439,7 @@ fn expr_test(node: &Node, findings: &mut Findings<'_>) -> Option<ExprTest> {
         decode::each(list, findings, |node, findings| expected_sample(node, findings))
     });
     let (text, expr) = expr?;
-    Some(ExprTest { span: table.place(), at: at?, text, expr, expected: expected? })
+    Some(ExprTest { span: table.span(), at: at?, text, expr, expected: expected? })
 }
 
 /// An expression over any series, also those that this build does not export.
@@ -448,8 +448,8 @@ fn expr(node: &Node, findings: &mut Findings<'_>) -> Option<(String, Expr)> {
     match promql_rules::parse(text) {
         Ok(expr) => Some((text.trim().to_owned(), expr)),
         Err(error) => {
-            let place = node.place_of(findings.source(), error.span);
-            let noted = findings.add(place, format!("expr: {}", error.message));
+            let span = node.span_of(findings.source(), error.span);
+            let noted = findings.add(span, format!("expr: {}", error.message));
             if let Some(hint) = error.hint {
                 noted.hint(hint);
             }

@@ -37,7 +37,7 @@ pub(super) struct GuardTest {
 pub(super) struct Order {
     pub at: Duration,
     pub what: What,
-    /// The rule that is meant and where its name stands; none: all.
+    /// The selected rule and the range of its name; `None`: all rules.
     pub rule: Option<(String, Range<usize>)>,
 }
 
@@ -118,7 +118,7 @@ fn span(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Duration, Dur
     let from = time(table, "from", Duration::ZERO, findings)?;
     let to = time(table, "to", from.saturating_add(DEFAULT_LASTS), findings)?;
     if to <= from {
-        findings.add(table.place(), "it ends before it begins").hint("let to be later than from");
+        findings.add(table.span(), "it ends before it begins").hint("let to be later than from");
         return None;
     }
     Some((from, to))
@@ -181,7 +181,7 @@ pub(super) fn start(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Ti
 }
 
 impl Order {
-    /// What the policy is told of it; nothing where it approves what nobody has asked for.
+    /// The observation for the policy; `None` for an approval that no decision waits for.
     pub(super) fn observation(
         &self,
         number: usize,

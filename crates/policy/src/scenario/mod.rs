@@ -4,8 +4,8 @@
 //! `guard_rails` added.
 //! Time is virtual and passes through [`Policy::step`], as it does in the daemon.
 //!
-//! To add a kind of check: its keys and its reader in `file`, when it is looked at in `play`, what
-//! it says when it fails in `compare`.
+//! To add a kind of check: its keys and reader in `file`, the time of its check in `play`, the
+//! text of its failure in `compare`.
 //!
 //! [`Policy::step`]: crate::policy::Policy::step
 

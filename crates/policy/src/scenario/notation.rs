@@ -8,7 +8,7 @@ use promql_rules::{is_label_name, number, unquote};
 
 use crate::model::Reading;
 
-/// The label under which a metric's name stands.
+/// The label that holds a metric's name.
 pub(super) const NAME_LABEL: &str = "__name__";
 
 /// What is wrong with a text, and where in it.
@@ -42,7 +42,7 @@ struct Run {
     times: u64,
 }
 
-/// A place in a sequence.
+/// A position in a sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     run: usize,
@@ -280,7 +280,7 @@ impl<'t> Scanner<'t> {
             return Err(self.unexpected("\"=\""));
         };
         if labels.contains_key(&name) {
-            let message = format!("label \"{name}\" stands twice");
+            let message = format!("label \"{name}\" is given twice");
             return Err(NotationError::new(start..self.at, message));
         }
         labels.insert(name, value);

@@ -1,4 +1,4 @@
-//! Lets a test's time pass and looks at what it brings.
+//! Advances the time of a test and checks the results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,8 +32,7 @@ pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
     }
 }
 
-/// Every group is evaluated at the file's interval, whatever its own one is, as promtool does, and
-/// in the file's order.
+/// Every group is evaluated at the interval of the file, as in promtool, and in its order.
 fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
     let mut rules = rules.clone();
     if let Some(rails) = &test.guard.rails {
@@ -62,16 +61,16 @@ struct Play<'t> {
     decisions: Vec<Decision>,
     /// How many of them earlier tests have seen.
     compared: usize,
-    /// What is still to be looked at, in the order of time; the latest first.
-    ahead: Vec<(Duration, Look)>,
+    /// Expectations still to be checked, the latest first.
+    ahead: Vec<(Duration, Expectation)>,
     /// How many of the test's orders have been given.
     ordered: usize,
     failures: Vec<Failure>,
 }
 
-/// Something to look at, by its place in the test.
+/// An expectation, by its index in the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Look {
+enum Expectation {
     Alert(usize),
     Remedy(usize),
     Expr(usize),
@@ -79,10 +78,12 @@ enum Look {
 
 impl<'t> Play<'t> {
     fn new(file: &'t TestFile, test: &'t Test, rules: &'t RuleSet) -> Self {
-        let alerts = test.alerts.iter().enumerate().map(|(n, test)| (test.at, Look::Alert(n)));
-        let remedies = test.remedies.iter().enumerate().map(|(n, t)| (t.at, Look::Remedy(n)));
-        let exprs = test.exprs.iter().enumerate().map(|(n, test)| (test.at, Look::Expr(n)));
-        let mut ahead: Vec<(Duration, Look)> = alerts.chain(remedies).chain(exprs).collect();
+        let alerts =
+            test.alerts.iter().enumerate().map(|(n, test)| (test.at, Expectation::Alert(n)));
+        let remedies =
+            test.remedies.iter().enumerate().map(|(n, t)| (t.at, Expectation::Remedy(n)));
+        let exprs = test.exprs.iter().enumerate().map(|(n, test)| (test.at, Expectation::Expr(n)));
+        let mut ahead: Vec<(Duration, Expectation)> = alerts.chain(remedies).chain(exprs).collect();
         ahead.sort_by(|one, other| other.cmp(one));
         let start = moment(test, Duration::ZERO);
         let mut policy = Policy::rehearsing(start, test.mode, rules);
@@ -114,13 +115,13 @@ impl<'t> Play<'t> {
         let end = self.test.end();
         while self.next_evaluation <= end {
             let at = self.next_instant();
-            self.look_until(at);
+            self.check_until(at);
             if !self.advance(at) {
                 return self.failures;
             }
         }
         // What is sampled after the last evaluation is not seen, as in promtool.
-        self.look_until(Duration::MAX);
+        self.check_until(Duration::MAX);
         self.failures
     }
 
@@ -208,7 +209,7 @@ impl<'t> Play<'t> {
             return;
         }
         let declared = self.declared(decision);
-        let (result, after) = match declared.and_then(|place| self.test.outcomes.get(place)) {
+        let (result, after) = match declared.and_then(|index| self.test.outcomes.get(index)) {
             Some(outcome) => (outcome.result.clone(), outcome.after),
             None if decision.mode == Mode::Observe => (OutcomeResult::Skipped, Duration::ZERO),
             None => (OutcomeResult::Done, Duration::ZERO),
@@ -225,7 +226,7 @@ impl<'t> Play<'t> {
     }
 
     /// The declared outcome of an act: the first that names its action and that no act has taken
-    /// yet, else the last that names it. What is only told has none.
+    /// yet, else the last that names it. In observe mode there is none.
     fn declared(&mut self, decision: &Decision) -> Option<usize> {
         if decision.mode == Mode::Observe {
             return None;
@@ -233,11 +234,11 @@ impl<'t> Play<'t> {
         let outcomes = self.test.outcomes.iter().enumerate();
         let mut fitting = outcomes
             .filter(|(_, outcome)| is_named(&decision.action, &outcome.action))
-            .map(|(place, _)| place);
-        let free = fitting.clone().find(|place| !self.taken.contains(place));
-        let place = free.or(fitting.next_back())?;
-        self.taken.insert(place);
-        Some(place)
+            .map(|(index, _)| index);
+        let free = fitting.clone().find(|index| !self.taken.contains(index));
+        let index = free.or(fitting.next_back())?;
+        self.taken.insert(index);
+        Some(index)
     }
 
     fn end_actions(&mut self, at: Duration, seen: &mut Vec<Observation>) {
@@ -248,39 +249,39 @@ impl<'t> Play<'t> {
                 continue;
             }
             seen.push(Observation::Outcome(outcome));
-            if let Some(declared) = declared.and_then(|place| self.test.outcomes.get(place)) {
+            if let Some(declared) = declared.and_then(|index| self.test.outcomes.get(index)) {
                 self.world.replace(&declared.then);
             }
         }
     }
 
-    /// Looks at everything whose time lies before the next instant.
-    fn look_until(&mut self, next: Duration) {
-        while let Some((at, look)) = self.ahead.pop_if(|(at, _)| *at < next) {
-            let failure = match look {
-                Look::Alert(place) => self.look_at_alerts(place, at),
-                Look::Remedy(place) => self.look_at_decisions(place),
-                Look::Expr(place) => self.look_at_samples(place, at),
+    /// Checks all expectations whose time is before the next instant.
+    fn check_until(&mut self, next: Duration) {
+        while let Some((at, expectation)) = self.ahead.pop_if(|(at, _)| *at < next) {
+            let failure = match expectation {
+                Expectation::Alert(index) => self.check_alerts(index, at),
+                Expectation::Remedy(index) => self.check_decisions(index),
+                Expectation::Expr(index) => self.check_samples(index, at),
             };
             self.failures.extend(failure);
         }
     }
 
-    fn look_at_alerts(&mut self, place: usize, at: Duration) -> Option<Failure> {
-        let test = self.test.alerts.get(place)?;
+    fn check_alerts(&mut self, index: usize, at: Duration) -> Option<Failure> {
+        let test = self.test.alerts.get(index)?;
         let status = self.policy.status(moment(self.test, at));
         let rules = status.rules.iter().filter(|rule| *rule.rule.alert == *test.alert);
         compare::alerts(test, rules.flat_map(|rule| &rule.alerts))
     }
 
-    fn look_at_decisions(&mut self, place: usize) -> Option<Failure> {
-        let test = self.test.remedies.get(place)?;
+    fn check_decisions(&mut self, index: usize) -> Option<Failure> {
+        let test = self.test.remedies.get(index)?;
         let since = std::mem::replace(&mut self.compared, self.decisions.len());
         compare::decisions(test, self.decisions.get(since..).unwrap_or_default())
     }
 
-    fn look_at_samples(&mut self, place: usize, at: Duration) -> Option<Failure> {
-        let test = self.test.exprs.get(place)?;
+    fn check_samples(&mut self, index: usize, at: Duration) -> Option<Failure> {
+        let test = self.test.exprs.get(index)?;
         match self.world.evaluate(&test.expr, at) {
             Ok(Evaluated::Known(value)) => compare::samples(test, value, self.file.fuzzy_compare),
             Ok(Evaluated::Unknown(reasons)) => Some(compare::unusable(test, reasons.join("; "))),

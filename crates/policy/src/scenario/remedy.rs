@@ -92,12 +92,12 @@ pub(super) fn tests(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Ve
         let at = eval_time(&table, findings)?;
         if last.is_some_and(|last| at <= last) {
             findings
-                .add(table.place(), "the times of remedy_test must rise")
+                .add(table.span(), "the times of remedy_test must rise")
                 .hint("each entry lists the decisions since the entry before");
             return None;
         }
         last = Some(at);
-        Some(RemedyTest { span: table.place(), at, expected: expected? })
+        Some(RemedyTest { span: table.span(), at, expected: expected? })
     })
 }
 
@@ -243,7 +243,7 @@ fn outcome(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> 
     })
 }
 
-/// The names of rules that the expectations use, each with its place.
+/// The names of rules that the expectations use, each with its range.
 pub(super) fn named_rules(tests: &[RemedyTest]) -> Vec<(&str, Range<usize>)> {
     let mut seen = BTreeSet::new();
     let expected = tests.iter().flat_map(|test| &test.expected);

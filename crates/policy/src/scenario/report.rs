@@ -1,21 +1,21 @@
-//! What came of a test.
+//! The result of a test.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// What a test looked at.
+/// The kind of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The alerts of one name that fire.
+    /// The firing alerts of one name.
     Alert,
-    /// What an expression yields.
+    /// The result of an expression.
     Expr,
-    /// The decisions of a stretch of time.
+    /// The decisions since the previous check.
     Remedy,
-    /// The rules could be evaluated.
+    /// Whether the rules could be evaluated.
     Evaluation,
 }
 
@@ -34,28 +34,28 @@ impl Check {
 /// One expectation that was not met.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// What was looked at.
+    /// The kind of the expectation.
     pub check: Check,
-    /// Where the expectation stands in the file.
+    /// Range of the expectation in the file.
     pub span: Range<usize>,
-    /// The time that it is about.
+    /// Time of the check, since the start of the test.
     pub at: Duration,
     /// The alert, expression or rule.
     pub subject: String,
-    /// What went wrong, where there is nothing to compare.
+    /// The error, where there is nothing to compare.
     pub message: Option<String>,
-    /// What was expected, a row of cells for each.
+    /// Expected results, a row for each.
     pub expected: Vec<Row>,
-    /// What came, in the same columns.
+    /// Actual results, in the same columns.
     pub got: Vec<Row>,
 }
 
 /// One line of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What to show, in columns.
+    /// Texts, by column.
     pub cells: Vec<String>,
-    /// Whether the other side has it too.
+    /// Whether the other side has the same row.
     pub matched: bool,
 }
 
@@ -64,10 +64,10 @@ pub struct Row {
 pub struct TestReport {
     /// As the file names it; `test 3` for a third one without a name.
     pub name: String,
-    /// Where it stands in the file.
+    /// Range of the test in the file.
     pub span: Range<usize>,
-    /// How many expectations it has.
+    /// Number of its expectations.
     pub checks: usize,
-    /// Those that were not met, in the order of the file.
+    /// Unmet expectations, in the order of the file.
     pub failures: Vec<Failure>,
 }

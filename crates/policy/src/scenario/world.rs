@@ -1,4 +1,4 @@
-//! The declared world: series that play themselves, and all that expressions may look at.
+//! The declared world: series with their values over time, and the store that expressions read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// A label of the rule that renders to nothing stands there as written: so does Prometheus.
+/// A label of the rule that renders to nothing is kept as written, as in Prometheus.
 fn alert_key(name: &str, rule: &RuleStatus, alert: &AlertStatus, state: Option<&str>) -> SeriesKey {
     let written = rule.labels.iter().chain(&alert.labels);
     let mut labels: BTreeMap<&str, &str> =

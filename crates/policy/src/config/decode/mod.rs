@@ -14,31 +14,30 @@ use super::yaml::{Content, Node};
 #[cfg(test)]
 mod tests;
 
-/// After so many mistakes a file is read no further: nobody wants more, and showing one costs a
-/// walk through the file.
+/// After so many mistakes, reading stops. Each shown mistake costs a walk through the file.
 const MOST_SHOWN: usize = 100;
 
-/// What was found wrong in one file so far.
+/// The mistakes found in one file so far.
 pub struct Findings<'s> {
     source: &'s SourceText,
     mistakes: Vec<Mistake>,
-    /// Their places and messages: a value that several aliases use is wrong once.
+    /// Positions and messages: a value that several aliases use is reported once.
     known: BTreeSet<(usize, String)>,
     more: bool,
 }
 
 impl<'s> Findings<'s> {
-    /// None yet.
+    /// No mistakes yet.
     pub fn new(source: &'s SourceText) -> Self {
         Self { source, mistakes: Vec::new(), known: BTreeSet::new(), more: false }
     }
 
-    /// The file.
+    /// The file that is read.
     pub fn source(&self) -> &'s SourceText {
         self.source
     }
 
-    /// Notes a mistake at a place; to be completed with a hint.
+    /// Adds a mistake at a range of the file. The caller may add a hint.
     pub fn add(&mut self, span: Range<usize>, message: impl Into<String>) -> Noted<'_> {
         let message = message.into();
         if self.known.contains(&(span.start, message.clone())) {
@@ -53,7 +52,7 @@ impl<'s> Findings<'s> {
         Noted(self.mistakes.last_mut())
     }
 
-    /// Takes a mistake that was prepared before.
+    /// Adds a prepared mistake.
     pub fn adopt(&mut self, mistake: Mistake) {
         if self.is_full() {
             self.more = true;
@@ -67,7 +66,7 @@ impl<'s> Findings<'s> {
         self.mistakes.is_empty()
     }
 
-    /// Whether there are so many that the rest need not be looked for.
+    /// Whether the limit is reached, so that the search for mistakes can end.
     pub fn is_full(&self) -> bool {
         self.mistakes.len() >= MOST_SHOWN
     }
@@ -87,11 +86,11 @@ impl<'s> Findings<'s> {
     }
 }
 
-/// A mistake that has been noted.
+/// A mistake that was added.
 pub struct Noted<'m>(Option<&'m mut Mistake>);
 
 impl Noted<'_> {
-    /// Adds what to do about it.
+    /// Adds the advice.
     pub fn hint(self, hint: impl Into<String>) {
         if let Some(mistake) = self.0 {
             mistake.hint = Some(hint.into());
@@ -102,7 +101,7 @@ impl Noted<'_> {
 /// What [`wrong_kind`] calls the kind that has keys.
 pub const MAPPING: &str = "a mapping of keys and values";
 
-/// Keys that belong elsewhere or have another name here, and what to do about them.
+/// Keys that belong elsewhere or have another name here, and the advice.
 pub type Advice = (&'static [&'static str], &'static str);
 
 /// A mapping whose keys have been checked.
@@ -233,18 +232,18 @@ impl<'n> Table<'n> {
         self.value_or(key, default, read, findings)
     }
 
-    /// The place of a key, with a value or without.
+    /// The node of a key, with a value or without.
     pub fn key(&self, key: &str) -> Option<&'n Node> {
         self.entries.iter().find(|(name, ..)| *name == key).map(|(_, at, _)| *at)
     }
 
-    /// The place that stands for the whole: its first key.
-    pub fn place(&self) -> Range<usize> {
+    /// The range that represents the whole table: its first key.
+    pub fn span(&self) -> Range<usize> {
         self.entries.first().map_or(self.node.span.clone(), |(_, key, _)| key.span.clone())
     }
 }
 
-/// Keys with their places and values, duplicates noted and left out.
+/// Keys with their nodes and values. Duplicates are reported and left out.
 pub fn pairs<'n>(
     node: &'n Node,
     what: &str,
@@ -266,7 +265,7 @@ pub fn pairs<'n>(
                 .add(key.span.clone(), "merge keys (<<) are not supported")
                 .hint("write the keys out"),
             Some(name) if !seen.insert(name) => findings
-                .add(key.span.clone(), format!("key \"{name}\" stands twice in {what}"))
+                .add(key.span.clone(), format!("key \"{name}\" is given twice in {what}"))
                 .hint("remove one of the two"),
             Some(name) => entries.push((name, key, value)),
         }

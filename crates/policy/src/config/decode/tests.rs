@@ -23,7 +23,7 @@ fn all_mistakes_of_a_mapping_are_found_in_file_order() {
         messages(&found),
         [
             "2:1 unknown key \"lables\" in a rule",
-            "3:1 key \"expr\" stands twice in a rule",
+            "3:1 key \"expr\" is given twice in a rule",
             "4:1 merge keys (<<) are not supported",
             "5:1 a key must be text, but this is a list",
         ]

@@ -54,7 +54,7 @@ fn a_part_that_is_not_written_has_its_default() {
 
 #[test]
 fn every_mistake_is_told_with_what_was_meant() {
-    for (yaml, told, hint) in [
+    for (yaml, found, hint) in [
         ("  budgets: {}", "unknown key \"budgets\"", "did you mean \"budget\"?"),
         ("  budget: 60", "budget must be a mapping", "budget: {times: 60, per: 1h}"),
         ("  budget: {times: 0, per: 1h}", "0 would never act", ""),
@@ -82,7 +82,7 @@ fn every_mistake_is_told_with_what_was_meant() {
         ),
     ] {
         let mistakes = read(yaml).expect_err(yaml);
-        assert!(mistakes.contains(told) && mistakes.contains(hint), "{yaml}\n{mistakes}");
+        assert!(mistakes.contains(found) && mistakes.contains(hint), "{yaml}\n{mistakes}");
     }
 }
 

@@ -34,7 +34,7 @@ pub enum ListenHost {
     All,
     /// This one.
     Address(IpAddr),
-    /// Those that the name stands for.
+    /// The addresses of that name.
     Name(String),
 }
 

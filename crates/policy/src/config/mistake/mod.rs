@@ -1,4 +1,4 @@
-//! Mistakes in files that people write, shown at their place.
+//! Mistakes in configuration and rule files, with line, column and excerpt.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,21 @@ use serde::Serialize;
 #[cfg(test)]
 mod tests;
 
-/// More characters of a source line than this are cut around the caret.
+/// Characters of a source line that are shown around the caret.
 const EXCERPT_CHARACTERS: usize = 96;
 
-/// More bytes than this of a source line before and after a mistake are not kept.
+/// Bytes of a source line that are kept before and after a mistake.
 const EXCERPT_BYTES: usize = 512;
 
 /// Longer messages are cut: they quote what was written.
 const MESSAGE_CHARACTERS: usize = 400;
 
-/// A file's text under the name that people know it by.
+/// A file's content and its name.
 #[derive(Clone, Debug)]
 pub struct SourceText {
     /// The path, or `shipped:memory.yaml` for a file inside the binary.
     pub name: Arc<str>,
-    /// What it says.
+    /// The content.
     pub text: String,
 }
 
@@ -34,7 +34,7 @@ impl SourceText {
     }
 
     /// Line and column, both from 1, of a byte of the text.
-    pub fn place(&self, at: usize) -> (usize, usize) {
+    pub fn position(&self, at: usize) -> (usize, usize) {
         let before = &self.text[..floor_char_boundary(&self.text, at)];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
@@ -50,7 +50,7 @@ impl SourceText {
         let line_end = self.text[start..reach].find(['\n', '\r']).map(|length| start + length);
         let to = line_end.unwrap_or(reach);
         let end = floor_char_boundary(&self.text, span.end.clamp(start, to.max(start)));
-        let (line, column) = self.place(start);
+        let (line, column) = self.position(start);
         Mistake {
             file: Arc::clone(&self.name),
             line,
@@ -67,7 +67,8 @@ impl SourceText {
 
     /// A piece of a line; what may be a secret is not shown.
     fn shown(&self, line_start: usize, piece: Range<usize>) -> String {
-        let known = floor_char_boundary(&self.text, piece.start.saturating_sub(LOOKED_BACK_BYTES));
+        let known =
+            floor_char_boundary(&self.text, piece.start.saturating_sub(SECRET_SEARCH_BYTES));
         let known = known.max(line_start);
         let hidden_from = secret_value(&self.text[known..piece.end]).map(|at| known + at);
         let shown = self.text[piece.clone()].char_indices().map(|(at, c)| {
@@ -78,8 +79,8 @@ impl SourceText {
     }
 }
 
-/// How far before a mistake it is looked whether it is in a secret.
-const LOOKED_BACK_BYTES: usize = 4096;
+/// Bytes before a mistake that are searched for the key of a secret.
+const SECRET_SEARCH_BYTES: usize = 4096;
 
 /// Keys whose values are not for logs, whether or not they are known here.
 const SECRET_KEYS: [&str; 5] = ["api_key", "admin_key", "password", "secret", "token"];
@@ -143,15 +144,15 @@ impl Mistake {
         self
     }
 
-    /// As people read it: place and message, the line with a caret, the advice.
+    /// The text for people: position and message, the line with a caret, the hint.
     pub fn render(&self, style: Style) -> String {
         let (red, blue, bold, reset) = style.codes();
         let (line, caret) = self.excerpt();
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
         let message = printable(&self.message);
-        let place = format!("{}:{}:{}", printable(&self.file), self.line, self.column);
-        let mut out = format!("{bold}{place}: {red}{message}{reset}\n");
+        let position = format!("{}:{}:{}", printable(&self.file), self.line, self.column);
+        let mut out = format!("{bold}{position}: {red}{message}{reset}\n");
         out += &format!("{blue}{margin} |{reset}\n");
         out += &format!("{blue}{number} |{reset} {line}\n");
         out += &format!("{blue}{margin} |{reset} {}{red}{}{reset}\n", caret.0, caret.1);
@@ -161,7 +162,7 @@ impl Mistake {
         out
     }
 
-    /// The line, cut to what fits, and what stands below it: blanks and carets.
+    /// The line, shortened, and the blanks and carets below it.
     fn excerpt(&self) -> (String, (String, String)) {
         let line: Vec<char> = printable(&self.source_line).chars().collect();
         let at = self.column - 1 - self.cut_before as usize;
@@ -185,8 +186,8 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Control characters could rewrite the reader's terminal: each becomes one harmless character, so
-/// that carets still stand in their place.
+/// Replaces control characters, which could rewrite the terminal. Each becomes one character, so
+/// the carets keep their columns.
 fn printable(text: &str) -> String {
     let harmless = |c: char| match c {
         '\t' => ' ',

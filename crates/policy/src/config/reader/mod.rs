@@ -20,18 +20,18 @@ use crate::policy::rule::RuleSet;
 #[cfg(test)]
 mod tests;
 
-/// Larger files are no configuration.
+/// Largest configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// More files than this are a wrong folder or a glob that reaches too far.
+/// Most rule files: more mean a wrong folder or glob.
 const MAX_RULE_FILES: usize = 1_000;
 
 /// Settings and rules, ready to run.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The settings.
+    /// Flags, file, environment and defaults, merged.
     pub settings: Settings,
-    /// The rules.
+    /// The checked rules.
     pub rules: RuleSet,
     /// The rules as written.
     pub texts: Vec<SourceText>,
@@ -124,8 +124,8 @@ pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Sett
     Ok(Settings::merge(flags, file, folder, environment))
 }
 
-/// Whether what was named instead of the kernel's own places is there at all: a slip in a path
-/// would otherwise look like a node without memory, or without a kernel log.
+/// Checks that configured paths of the kernel's files exist. A wrong path would otherwise look like
+/// a node without memory or without a kernel log.
 pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
     let folder = |key: &str, path: &Path, usual: &str| {
         let wrong = match fs::metadata(path) {
@@ -151,7 +151,7 @@ pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
     if wrong.is_empty() { Ok(()) } else { Err(LoadError::Unreadable(wrong)) }
 }
 
-/// The rules alone, and remarks on where they were looked for.
+/// The rules alone, and remarks on their paths.
 pub fn load_rules(
     source: &RuleSource,
     evaluation_interval: Duration,
@@ -162,7 +162,7 @@ pub fn load_rules(
     Ok((rules, remarks))
 }
 
-/// The rules as written, and remarks on where they were looked for.
+/// The rules as written, and remarks on their paths.
 pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>), LoadError> {
     match source {
         RuleSource::Shipped => Ok((shipped_rules(), Vec::new())),
@@ -241,18 +241,18 @@ fn is_null(found: &fs::Metadata) -> bool {
     (major(found.rdev()), minor(found.rdev())) == (1, 3)
 }
 
-/// What files, folders and globs stand for.
+/// The rule files that paths, folders and globs name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFiles {
     /// Files to read, each once, in the order given; within a folder or glob by name.
     pub files: Vec<PathBuf>,
-    /// What cannot be looked at.
+    /// Paths that cannot be read.
     pub unreadable: Vec<Unreadable>,
     /// Folders and globs that hold nothing.
     pub empty: Vec<PathBuf>,
 }
 
-/// Looks up files, folders of `*.yaml` and `*.yml`, and globs.
+/// Resolves files, folders of `*.yaml` and `*.yml`, and globs.
 pub fn find_rule_files(paths: &[PathBuf]) -> RuleFiles {
     let mut found = RuleFiles::default();
     for path in paths {
@@ -289,8 +289,8 @@ impl RuleFiles {
     }
 }
 
-/// Looks up one entry of a test file's `rule_files` as promtool does: folders, hidden files and
-/// tests count like any other, and what is not there is none.
+/// Resolves one entry of a test file's `rule_files` as promtool does. Folders, hidden files and
+/// tests count like other files; a missing file is none.
 pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, Unreadable> {
     let Some(text) = path.to_str().filter(|_| is_pattern(path)) else {
         return Ok(path.symlink_metadata().map(|_| path.to_owned()).into_iter().collect());
@@ -311,7 +311,7 @@ pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, Unreadable> {
     Ok(files)
 }
 
-/// Whether a file's name says that it tests rules: it may stand beside them, and holds none.
+/// Whether a file's name is that of a rule test. Such a file may be in the folder of the rules.
 pub fn is_test_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.ends_with("_test.yaml") || name.ends_with("_test.yml")

@@ -120,7 +120,7 @@ fn merge(group: &Templates, own: Templates) -> Templates {
 fn required<'n>(table: &Table<'n>, key: &str, findings: &mut Findings<'_>) -> Option<&'n Node> {
     let found = table.get(key);
     if found.is_none() {
-        let place = table.key(key).map_or_else(|| table.place(), |key| key.span.clone());
+        let place = table.key(key).map_or_else(|| table.span(), |key| key.span.clone());
         findings.add(place, format!("a rule needs {key}")).hint(format!("add {key}: …"));
     }
     found
@@ -160,7 +160,7 @@ pub(super) fn query(
         }
         Ok(expr) => Some(Query { text: Arc::from(text.trim()), expr }),
         Err(error) => {
-            let place = node.place_of(findings.source(), error.span);
+            let place = node.span_of(findings.source(), error.span);
             let noted = findings.add(place, format!("{what}: {}", error.message));
             let compares_nodes = || {
                 let expr = promql_rules::parse(text).ok()?;
@@ -235,7 +235,7 @@ pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> 
         Ok(template) => Some(template),
         Err(errors) => {
             for error in errors {
-                let place = node.place_of(findings.source(), error.span);
+                let place = node.span_of(findings.source(), error.span);
                 findings.add(place, format!("{what}: {}", error.message));
             }
             None

@@ -33,7 +33,7 @@ pub(super) fn refuse_acting(
     let aim = remedy.aim.as_ref().map(|aim| aim.expr.reads());
     let read = rule.expr.expr.reads().into_iter().chain(aim.into_iter().flatten());
     let read: BTreeSet<Arc<str>> = read.map(|(metric, _)| metric).collect();
-    let span = table.key("remedy").map_or_else(|| table.place(), |key| key.span.clone());
+    let span = table.key("remedy").map_or_else(|| table.span(), |key| key.span.clone());
     if read.contains(CLAIMED_EVENTS) {
         let message = format!("this remedy acts, and the rule reads {CLAIMED_EVENTS}");
         findings.add(span, message).hint(FORGED);

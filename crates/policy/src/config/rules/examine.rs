@@ -212,7 +212,7 @@ fn query(
     findings: &mut Findings<'_>,
 ) {
     let mut add = |error: ExprError, message: String| {
-        let place = node.place_of(findings.source(), error.span);
+        let place = node.span_of(findings.source(), error.span);
         let noted = findings.add(place, message);
         if let Some(hint) = error.hint {
             noted.hint(hint);
@@ -316,7 +316,7 @@ fn pair(
     findings: &mut [Findings<'_>],
 ) {
     let Some(action) = later.shared(earlier) else { return };
-    let (line, _) = findings[earlier.file].source().place(earlier.placed.alert().span.start);
+    let (line, _) = findings[earlier.file].source().position(earlier.placed.alert().span.start);
     let file = &findings[earlier.file].source().name;
     let other = format!("{} ({file}:{line})", earlier.placed.rule.id);
     let findings = &mut findings[later.file];

@@ -246,7 +246,7 @@ impl<'f> Reader<'f> {
         }
         let message =
             format!("more than {MOST_PATTERNS} regular expressions in all rules together");
-        let place = table.key("alert").map_or_else(|| table.place(), |key| key.span.clone());
+        let place = table.key("alert").map_or_else(|| table.span(), |key| key.span.clone());
         findings
             .add(place, message)
             .hint("compare labels with = or !=, and join several patterns with |");
@@ -255,12 +255,12 @@ impl<'f> Reader<'f> {
 
     fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'f>) -> Option<Arc<str>> {
         let Some(node) = table.get("name") else {
-            findings.add(table.place(), "a group needs a name").hint("add name: …");
+            findings.add(table.span(), "a group needs a name").hint("add name: …");
             return None;
         };
         let name = decode::value(node, "name", name, findings)?;
         if let Some((first, at)) = self.names.get(&name) {
-            let (line, column) = first.place(*at);
+            let (line, column) = first.position(*at);
             let first = format!("{}:{line}:{column}", first.name);
             findings
                 .add(node.span.clone(), format!("group \"{name}\" exists already, at {first}"))
@@ -315,7 +315,7 @@ fn check_unique(
     let Some(node) = table.get("alert") else { return };
     let Some(name) = node.text() else { return };
     if let Some(first) = seen.get(name) {
-        let (line, _) = findings.source().place(*first);
+        let (line, _) = findings.source().position(*first);
         findings
             .add(
                 node.span.clone(),

@@ -125,7 +125,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
         None => &[],
     };
     if entries.is_empty() {
-        let place = table.key("steps").map_or_else(|| table.place(), |key| key.span.clone());
+        let place = table.key("steps").map_or_else(|| table.span(), |key| key.span.clone());
         findings
             .add(place, "a remedy needs at least one step")
             .hint("add steps: [{drop_caches: {what: pagecache}}], or remove the remedy");
@@ -273,7 +273,7 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         (Some(node), None) => cgroup(node, findings).map(|cgroup| (cgroup, None)),
         (None, Some(node)) => engine(node, findings).map(|engine| (String::new(), Some(engine))),
         (None, None) => {
-            missing("cgroup or engine", table.place(), findings);
+            missing("cgroup or engine", table.span(), findings);
             None
         }
         (Some(_), Some(engine)) => {
@@ -291,7 +291,7 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
             decode::value(node, "bytes", read, findings)
         }
         None => {
-            missing("bytes", table.place(), findings);
+            missing("bytes", table.span(), findings);
             None
         }
     };
@@ -324,7 +324,7 @@ fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         return missing(node.span.clone(), findings);
     }
     let table = Table::read(node, "notify", &["message"], findings)?;
-    let Some(message) = table.get("message") else { return missing(table.place(), findings) };
+    let Some(message) = table.get("message") else { return missing(table.span(), findings) };
     template(message, "message", findings)?;
     Some(Action::Notify { message: message.text()?.to_owned() })
 }

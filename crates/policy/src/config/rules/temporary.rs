@@ -97,7 +97,7 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
     let kib = match table.get("kib") {
         Some(node) => decode::value(node, "kib", kib, findings),
         None => {
-            findings.add(table.place(), "throttle_readahead needs kib").hint(EXAMPLE);
+            findings.add(table.span(), "throttle_readahead needs kib").hint(EXAMPLE);
             None
         }
     };
@@ -107,7 +107,7 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
     let (devices, of) = (devices?, of?);
     if devices.is_empty() && of.is_empty() {
         findings
-            .add(table.place(), "throttle_readahead names neither devices nor of")
+            .add(table.span(), "throttle_readahead names neither devices nor of")
             .hint("devices: [nvme0n1] names disks, of: [/models] the disks below these paths");
         return None;
     }

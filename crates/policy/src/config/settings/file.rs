@@ -194,7 +194,7 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.evaluation_interval =
         entry(table, "evaluation_interval", limits::evaluation, findings);
     settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
-    // A key that someone wrote and left empty is more likely a slip than a wish for no rules.
+    // An empty key is more likely a mistake than a request for no rules.
     if let (Some(key), None) = (table.key("rule_files"), table.get("rule_files")) {
         findings
             .add(key.span.clone(), "rule_files is empty")

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{GpuInterval, SamplingInterval};
 use crate::config::measure::{duration, duration_within, size_bytes};
 
-/// Of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at that are enough to
-/// tell a trend from a dip.
+/// Between evaluations. Memory has collapsed by 20 GiB within 1.5 s; ten samples of that
+/// distinguish a trend from a dip.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Of the journal.
@@ -27,7 +27,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_EVALUATION: Duration = Duration::from_secs(3_600);
 const LONGEST_RETENTION: Duration = Duration::from_secs(3_650 * 86_400);
 
-/// Less than this holds no journal worth its name.
+/// A smaller journal would hold too few entries.
 const SMALLEST_JOURNAL_BYTES: u64 = 1 << 20;
 
 /// Less than this shows no wedge coming, more belongs in the flight recorder.
@@ -37,11 +37,11 @@ const LONGEST_BLACK_BOX: Duration = Duration::from_secs(86_400);
 /// Less than this holds no incident.
 const SMALLEST_RECORDING_BYTES: u64 = 1 << 20;
 
-/// More often, and the driver has more to do with answers than with GPUs.
+/// Shorter intervals load the driver with responses.
 const SHORTEST_GPU: Duration = Duration::from_millis(100);
 const LONGEST_GPU: Duration = Duration::from_secs(3_600);
 
-/// Time between two questions to the NVIDIA driver.
+/// Time between two queries of the NVIDIA driver.
 pub fn gpu(text: &str) -> Result<GpuInterval, String> {
     match text {
         "auto" => Ok(GpuInterval::Auto),
@@ -52,14 +52,14 @@ pub fn gpu(text: &str) -> Result<GpuInterval, String> {
     }
 }
 
-/// What a desktop takes and gives back is no leak.
+/// A desktop takes and returns less.
 const SMALLEST_LEAK_BYTES: u64 = 256 << 20;
 
 /// A healthy driver needs seconds to give memory back, and pools of it minutes.
 const SHORTEST_LEAK: Duration = Duration::from_secs(30);
 const LONGEST_LEAK: Duration = Duration::from_secs(86_400);
 
-/// Memory that is held by nobody counts as leaked above that size, in bytes.
+/// Memory without an owner counts as leaked above that size, in bytes.
 pub fn leaked_size(text: &str) -> Result<u64, String> {
     match size_bytes(text)? {
         bytes if bytes < SMALLEST_LEAK_BYTES => Err(format!("{text} is less than 256MiB")),

@@ -23,7 +23,7 @@ mod tests;
 pub(in crate::config) use file::MODES;
 pub use file::{FileSettings, parse_settings};
 
-/// Everything that `umawarden run` can be told.
+/// All settings of `umawarden run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether remedies are carried out.
@@ -34,66 +34,66 @@ pub struct Settings {
     pub sampling_interval: SamplingInterval,
     /// Time between evaluations of groups that do not say.
     pub evaluation_interval: Duration,
-    /// Where the kernel shows itself.
+    /// Paths of the kernel's files and of other servers.
     pub path: SystemPaths,
-    /// The HTTP server.
+    /// The HTTP server and the control socket.
     pub web: Web,
-    /// The journal.
+    /// Folder and limits of the journal.
     pub storage: Storage,
     /// While it exists, nothing is done.
     pub pause_file: PathBuf,
     /// The flight recorder.
     pub recording: Recording,
-    /// How the NVIDIA driver is asked.
+    /// Queries of the NVIDIA driver.
     pub gpu: Gpu,
     /// The program's own log.
     pub log: Log,
-    /// What holds all remedies back.
+    /// Guard rails of all remedies.
     pub guard_rails: GuardRails,
     /// The alerts that the guard rails name; each must be one of a rule.
     pub named_alerts: Vec<NamedAlert>,
     /// The inference engines that are declared; others are known by their names.
     pub engines: Vec<DeclaredEngine>,
-    /// What is started again when there is memory, beside containers with the label.
+    /// Containers and units that are restarted when there is memory, besides those with the label.
     pub restarts: Vec<DeclaredRestart>,
     /// The other nodes of an engine that spans several.
     pub cluster: Option<ClusterSettings>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
-    /// What is taken of Alertmanagers, and what they are told.
+    /// Receiving from and sending to Alertmanagers.
     pub alertmanager: AlertmanagerSettings,
-    /// Where metrics and traces are sent, if they are.
+    /// Export of metrics and traces.
     pub otlp: Option<OtlpSettings>,
 }
 
 /// Time between two readings of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SamplingInterval {
-    /// By what memory does.
+    /// Depends on the state of memory.
     #[default]
     Auto,
-    /// Always the same.
+    /// A fixed time.
     Every(Duration),
 }
 
-/// How the NVIDIA driver is asked.
+/// Queries of the NVIDIA driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpu {
-    /// How often.
+    /// Time between two queries.
     pub interval: GpuInterval,
-    /// The library to ask it with, where it is not where the loader finds it.
+    /// Path of the NVML library, where the loader does not find it.
     pub library: Option<PathBuf>,
 }
 
-/// Time between two questions to the NVIDIA driver.
+/// Time between two queries of the NVIDIA driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuInterval {
-    /// By what happens.
+    /// Depends on what happens.
     #[default]
     Auto,
-    /// It is never asked.
+    /// No queries.
     Off,
-    /// Always the same.
+    /// A fixed time.
     Every(Duration),
 }
 
@@ -106,7 +106,7 @@ pub enum RuleSource {
     Paths(Vec<PathBuf>),
 }
 
-/// Where the kernel shows itself.
+/// Paths of the kernel's files and of other servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemPaths {
     /// The proc file system.
@@ -115,7 +115,7 @@ pub struct SystemPaths {
     pub sysfs: PathBuf,
     /// Docker's socket.
     pub docker_socket: PathBuf,
-    /// Where a container runtime of Kubernetes may serve the CRI.
+    /// Sockets of the CRI, in the order of attempts.
     pub cri_sockets: Vec<PathBuf>,
     /// The kernel log.
     pub kmsg: PathBuf,
@@ -128,18 +128,18 @@ pub struct Web {
     pub listen: Vec<ListenAddress>,
     /// Begins with `/`; never one of the other routes.
     pub telemetry_path: String,
-    /// The unix socket for those who may give orders.
+    /// The unix socket for orders.
     pub control_socket: PathBuf,
     /// TLS and passwords, in the format of Prometheus.
     pub config_file: Option<PathBuf>,
-    /// Who may act over the network.
+    /// Tokens and roles of access control.
     pub tokens_file: Option<PathBuf>,
 }
 
-/// The journal.
+/// Folder and limits of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Its folder.
+    /// The folder of the journal.
     pub path: PathBuf,
     /// Older entries are removed.
     pub retention_time: Duration,
@@ -159,13 +159,13 @@ pub struct Recording {
 /// The program's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// Least important messages shown.
+    /// Lowest level of messages that are shown.
     pub level: LogLevel,
     /// Form of lines.
     pub format: LogFormat,
 }
 
-/// How important a log message must be to be shown.
+/// The lowest level of log messages that are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
     /// Only what failed.
@@ -218,7 +218,7 @@ const CRI_SOCKETS: [&str; 3] = [
     "/run/crio/crio.sock",
 ];
 
-/// The control socket's name beside the journal.
+/// The control socket's name in the journal's folder.
 const SOCKET: &str = "control.sock";
 
 impl Settings {

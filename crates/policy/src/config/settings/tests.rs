@@ -131,8 +131,8 @@ fn the_driver_is_asked_as_often_as_is_written_or_never() {
     let flag = merged(&["--gpu.library=/l.so"], EVERYTHING).gpu.library;
     assert_eq!(flag.as_deref(), Some(Path::new("/l.so")));
     for wrong in ["10ms", "2h", "never"] {
-        let told = refusal(&[&format!("--gpu.interval={wrong}")]);
-        assert!(told.contains("or auto, or off"), "{told}");
+        let read = refusal(&[&format!("--gpu.interval={wrong}")]);
+        assert!(read.contains("or auto, or off"), "{read}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! YAML text into a tree in which every value knows its place.
+//! Reads YAML into a tree of values with their positions.
 //!
 //! The only module that knows the YAML library. The tree keeps scalars as written: what a value
 //! means is for its reader to say, so that `for: 5m`, `times: 20` and `alert: 1e3` need no guesses.
@@ -12,26 +12,25 @@ use serde_saphyr::granit_parser::{self, ErrorKind, Event, Parser, ScalarStyle, S
 
 use super::mistake::{Mistake, SourceText};
 
-mod place;
+mod range;
 #[cfg(test)]
 mod tests;
 
-/// Deeper nesting than this is no configuration.
+/// Deepest nesting.
 const MAX_DEPTH: usize = 32;
 
-/// More values than this, aliases followed, are no configuration.
+/// Most values of a document, aliases followed.
 const MAX_VALUES: usize = 100_000;
 
-/// More text than this, aliases followed, is no configuration: reading it costs as much as if it
-/// were written out.
+/// Most bytes of text in a document, aliases followed: an alias costs as much as its text.
 const MAX_TEXT: usize = 4 << 20;
 
-/// A value and its place.
+/// A value and its range in the file.
 #[derive(Debug)]
 pub struct Node {
     /// Byte range within the file, where it is defined.
     pub span: Range<usize>,
-    /// What it is.
+    /// The value.
     pub content: Content,
     size: Size,
 }
@@ -108,14 +107,14 @@ impl Node {
         }
     }
 
-    /// Where a byte range of a scalar's text stands in the file. The whole value for anything that
+    /// The range in the file of a byte range of a scalar's text. The whole value for anything that
     /// is not a scalar.
-    pub fn place_of(&self, source: &SourceText, within: Range<usize>) -> Range<usize> {
+    pub fn span_of(&self, source: &SourceText, within: Range<usize>) -> Range<usize> {
         match (&self.content, source.text.get(self.span.clone())) {
             (Content::Scalar(scalar), Some(written)) => {
-                place::map(written, scalar.style, &scalar.text, within)
-                    .map_or(self.span.clone(), |place| {
-                        self.span.start + place.start..self.span.start + place.end
+                range::map(written, scalar.style, &scalar.text, within)
+                    .map_or(self.span.clone(), |range| {
+                        self.span.start + range.start..self.span.start + range.end
                     })
             }
             _ => self.span.clone(),
@@ -175,8 +174,8 @@ impl Builder<'_> {
             Event::MappingStart(_, anchor, _) => self.open(span, anchor, true),
             Event::SequenceEnd | Event::MappingEnd => self.close(span.end),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
-                Some(node) => self.place(Arc::clone(node)),
-                None => Err(self.source.mistake(span, "this alias stands inside its own anchor")),
+                Some(node) => self.insert(Arc::clone(node)),
+                None => Err(self.source.mistake(span, "this alias is inside its own anchor")),
             },
             _ => Ok(()),
         }
@@ -208,7 +207,7 @@ impl Builder<'_> {
         } else {
             Content::List(items)
         };
-        // A block collection's end event stands at the token after it.
+        // The end event of a block collection has the position of the next token.
         let written = self.source.text.get(start..end).map_or("", str::trim_end);
         let flow = written.starts_with(['[', '{']);
         let end = if flow { end } else { last.max(start) };
@@ -220,10 +219,10 @@ impl Builder<'_> {
         if anchor != 0 {
             self.anchors.insert(anchor, Arc::clone(&node));
         }
-        self.place(node)
+        self.insert(node)
     }
 
-    fn place(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
+    fn insert(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
         if let Some(excess) = node.size.excess() {
             let message = format!("{excess}, each alias counted in full");
             let mistake = self.source.mistake(node.span.clone(), message);
@@ -252,7 +251,7 @@ fn scan_mistake(source: &SourceText, error: &ScanError) -> Mistake {
         return source.mistake(at..at, format!("nested more than {MAX_DEPTH} levels deep"));
     }
     let at = match is_about_a_tab(error.kind()) {
-        // The library's place is the end of what came before.
+        // The library gives the end of the previous token.
         true => source.text[at..].find('\t').map_or(at, |behind| at + behind),
         false => at,
     };

@@ -93,13 +93,13 @@ fn broken_yaml_is_shown_at_its_place_with_advice() {
     assert!(mistake("a: 'open\n").message.starts_with("not valid YAML"));
 }
 
-/// The place of `needle`, an expression's part, as a mistake there would be shown.
+/// The position of `needle`, an expression's part, as a mistake there would be shown.
 fn shown(text: &str, needle: &str) -> (usize, usize, String) {
     let source = SourceText::new("f.yaml", text);
     let root = parse(&source).expect("valid YAML");
     let node = value(&root, "expr");
     let at = node.text().and_then(|text| text.find(needle)).expect("the needle");
-    let span = node.place_of(&source, at..at + needle.len());
+    let span = node.span_of(&source, at..at + needle.len());
     let mistake = source.mistake(span.clone(), "");
     (mistake.line, mistake.column, text[span].to_owned())
 }
@@ -129,8 +129,8 @@ fn places_inside_scalars_are_found_however_they_are_written() {
 fn the_end_of_a_scalar_has_a_place() {
     let source = SourceText::new("f.yaml", "expr: 'uma_a <'\n");
     let root = parse(&source).expect("valid YAML");
-    assert_eq!(value(&root, "expr").place_of(&source, 7..7), 14..14);
-    assert_eq!(value(&root, "expr").place_of(&source, 99..200), 14..14);
+    assert_eq!(value(&root, "expr").span_of(&source, 7..7), 14..14);
+    assert_eq!(value(&root, "expr").span_of(&source, 99..200), 14..14);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,8 +176,8 @@ proptest! {
         let node = value(&root, "expr");
         let read = node.text().expect("a scalar");
         for (at, c) in read.char_indices().filter(|(_, c)| !c.is_whitespace()) {
-            let place = node.place_of(&source, at..at + c.len_utf8());
-            let written = &source.text[place];
+            let range = node.span_of(&source, at..at + c.len_utf8());
+            let written = &source.text[range];
             prop_assert!(written.ends_with(c), "{c:?} was shown at {written:?}");
             prop_assert!(written.chars().count() <= 2, "{c:?} was shown at {written:?}");
         }
@@ -189,7 +189,7 @@ proptest! {
     ) {
         let source = SourceText::new("f", format!("expr: {text:?}\n"));
         let root = parse(&source).expect("valid YAML");
-        let place = value(&root, "expr").place_of(&source, start..start + length);
-        prop_assert!(source.text.get(place).is_some());
+        let range = value(&root, "expr").span_of(&source, start..start + length);
+        prop_assert!(source.text.get(range).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! From a place in a scalar's text back to the place in the file.
+//! Maps a range in a scalar's text to its range in the file.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::str::CharIndices;
 
 use serde_saphyr::granit_parser::ScalarStyle;
 
-/// Where the byte range `within` of `text` stands in `written`, the scalar as it stands in the file
-/// (quotes included, a block's header not).
+/// The range in `written` of the byte range `within` of `text`. `written` is the scalar in the
+/// file, with its quotes, without the header of a block.
 ///
-/// Folding and indentation change blanks only, so the two are walked side by side, with every other
-/// character in its pair; `None` should they ever disagree.
+/// Folding and indentation change blanks only, so both texts are walked in parallel and all other
+/// characters match. `None` if they ever differ.
 pub(super) fn map(
     written: &str,
     style: ScalarStyle,
@@ -37,12 +37,12 @@ pub(super) fn map(
     Some(start..end.max(start))
 }
 
-/// The file's side of the walk.
+/// The text in the file, during the walk.
 struct Units<'w> {
     chars: Peekable<CharIndices<'w>>,
     written: &'w str,
     style: ScalarStyle,
-    /// Where the run of blanks ends that was looked at last, and whether it breaks the line.
+    /// End of the last run of blanks, and whether it breaks the line.
     run_end: usize,
     run_breaks: bool,
 }
@@ -87,7 +87,7 @@ impl Units<'_> {
         Some(start..self.at())
     }
 
-    /// A blank of the text: an escape, or one of the blanks that stand for it.
+    /// A blank of the text: an escape, or one of the blanks in the file.
     fn next_blank(&mut self) -> Option<Range<usize>> {
         self.skip_line_continuations();
         let start = self.at();
@@ -96,7 +96,7 @@ impl Units<'_> {
                 self.chars.next();
                 self.skip_escape()?;
             }
-            // In a run of blanks with a line break, how many stand for how many is not told apart.
+            // In a run of blanks with a line break, single blanks have no counterpart.
             Some((_, c)) if c.is_whitespace() && !self.run_breaks_line() => {
                 self.chars.next();
             }
@@ -105,7 +105,7 @@ impl Units<'_> {
         Some(start..self.at())
     }
 
-    /// Looks ahead once for each run, so that a long one costs its length and not its square.
+    /// Scans each run once, so that a long one takes linear time.
     fn run_breaks_line(&mut self) -> bool {
         let at = self.at();
         if at >= self.run_end {
