@@ -123,7 +123,7 @@ fn observation(past: Past) -> Observation {
 
 fn past_acts(now: Moment, begins_after: i64, acts: Vec<StoredAct>) -> Vec<PastAct> {
     let moment =
-        |act: &StoredAct| PastMoment { at: act.at, is_this_boot: act.place > begins_after };
+        |act: &StoredAct| PastMoment { at: act.at, is_this_boot: act.position > begins_after };
     let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
     let uptimes = on_this_boots_clock(now, &moments);
     acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime)).collect()

@@ -1,4 +1,4 @@
-//! Opens files that are named by path, and nothing that stands in their place.
+//! Opens regular files by path, and nothing else.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 /// # Errors
 /// It is no regular file, or cannot be opened.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // The type is looked at first: opening an unknown device may do something.
+    // The type is checked first: opening an unknown device may have effects.
     refuse_irregular(path)?;
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -23,7 +23,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Refuses what is there, and is no regular file. What is not there is fine.
 ///
 /// # Errors
-/// It is no regular file, or cannot be looked at.
+/// It is no regular file, or cannot be inspected.
 pub fn refuse_irregular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) => check(found.file_type()),

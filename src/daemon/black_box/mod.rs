@@ -100,8 +100,9 @@ impl BlackBox {
             return;
         }
         let mut unclean_boots = found.flatten().map_or(0, |last| last.unclean_boots);
-        let news =
-            found.flatten().filter(|last| last.previous.end == EndOfBoot::Unclean && !last.told);
+        let news = found
+            .flatten()
+            .filter(|last| last.previous.end == EndOfBoot::Unclean && !last.reported);
         self.telling = match (self.telling, found, news) {
             (Telling::Waiting, None, _) => Telling::Waiting,
             // What is counted has to be seen before it grows: an increase needs two values.

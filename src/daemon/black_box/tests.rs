@@ -197,7 +197,7 @@ fn last_boot(end: EndOfBoot, told: bool) -> LastBoot {
     last.set(Signal::Free, Reading::Value(1e9));
     last.firing = ShortText::new("A C");
     let previous = Previous { boot_id: BootId::new("before"), end, gap_ms: Some(90_000) };
-    LastBoot { previous, unclean_boots: 3, last: Some(last), told, path: None }
+    LastBoot { previous, unclean_boots: 3, last: Some(last), reported: told, path: None }
 }
 
 /// What the loop tells second by second: whether an event, and the counter.

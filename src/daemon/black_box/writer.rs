@@ -141,7 +141,7 @@ impl Writer {
 
     fn record(&mut self, at: Moment) -> Record {
         let mut record = Record::new(self.boot_id, at);
-        record.told = self.shared.told();
+        record.reported = self.shared.told();
         record.write_took = self.write_took;
         // The picture is let go of before the disk is waited for.
         self.picture.copy(&self.shared.status.load(), &mut record);

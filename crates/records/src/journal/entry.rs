@@ -1,4 +1,4 @@
-//! What the journal is given, and the rows that become of it.
+//! Entries of the journal and their rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,44 +14,43 @@ use crate::model::{
 /// The action of a decision about a reboot begins so.
 const REBOOT: &str = "\"reboot\":";
 
-/// One thing to keep.
+/// One entry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
-    /// What some records of the kernel log meant, and how far the log has been read. Both are
-    /// stored in one transaction.
+    /// Events of the kernel log, and the position in it. Both are stored in one transaction.
     KernelLog {
         /// The boot that the sequence numbers belong to.
         boot_id: Arc<str>,
-        /// May be empty: then only the place moves, and reaches the disk within a second.
+        /// May be empty: then only the position changes, and is stored within a second.
         events: Vec<Event>,
         /// Where reading must begin after a restart: the first record whose event, if it has one,
         /// is not certainly stored.
         resume_seq: u64,
     },
-    /// An event that the kernel log did not tell. Of one kind there is one in a boot.
+    /// An event of the program. There is at most one of its kind in a boot.
     Event {
-        /// The boot in which it was told.
+        /// The boot in which it was reported.
         boot_id: Arc<str>,
-        /// What.
+        /// The event to store.
         event: Event,
     },
-    /// A decision.
+    /// A decision to act or to hold.
     Decision(Decision),
-    /// How an action ended.
+    /// The end of an action.
     Outcome(Outcome),
-    /// Whether it helped.
+    /// Whether an action helped.
     Assessment(Assessment),
     /// An alert changed its state.
     Alert(AlertChange),
     /// A remark about the daemon itself.
     Note(Note),
-    /// What a person ordered.
+    /// An order of a person.
     Operator(OperatorCommand),
-    /// That boot has lasted so long.
+    /// The uptime of a boot.
     Alive {
-        /// Which.
+        /// Id of the boot.
         boot_id: Arc<str>,
-        /// How long.
+        /// Time since its start, at least.
         uptime: Duration,
     },
 }
@@ -59,14 +58,14 @@ pub enum Entry {
 /// A remark about the daemon itself: start, stop, reload, a reboot seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
+    /// Time of the remark.
     pub at: Moment,
-    /// The remark.
+    /// The remark, for people.
     pub text: String,
 }
 
-/// Rows ready to be inserted: serialized by whoever records, so that their size is known exactly
-/// and the writer has nothing to do but write.
+/// Rows ready to be inserted. The caller serializes them, so their size is known and the writer
+/// only writes.
 #[derive(Debug)]
 pub(super) enum Record {
     KernelLog { boot_id: Arc<str>, events: Vec<EventRow>, resume_seq: u64 },
@@ -226,20 +225,20 @@ impl Record {
         }
     }
 
-    /// Whether it only tells how far the kernel log has been read, which can wait: reading a few
-    /// records again after a crash does no harm.
-    pub(super) fn is_place_only(&self) -> bool {
+    /// Whether it only holds the position in the kernel log. That can wait: reading a few records
+    /// again after a crash does no harm.
+    pub(super) fn is_position_only(&self) -> bool {
         self.rows() == 0
     }
 
-    /// Whether it is worse kept late than not at all: whoever gave an approval that was not kept in
-    /// time has been told that nothing will be done.
+    /// Whether it must not be stored late. The author of an approval that was not stored in time
+    /// was informed that nothing will be done.
     pub(super) fn is_nothing_if_late(&self) -> bool {
         matches!(self, Self::Operator(row) if row.decision.is_some())
     }
 
-    /// What is kept of it beside its own row, where it is about a reboot. An event is found by its
-    /// kind, and text in JSON is looked into only where it may be one.
+    /// The additional row of an entry about a reboot. An event is found by its kind. JSON is parsed
+    /// only where it may be about one.
     pub(super) fn reboot(&self) -> Option<RebootRow> {
         match self {
             Self::Decision { verdict: Verdict::Act, json, .. } if json.contains(REBOOT) => {
@@ -265,7 +264,7 @@ impl Record {
         }
     }
 
-    /// Takes in a later place of the same boot instead of queueing it.
+    /// Takes over a later position of the same boot instead of queueing it.
     pub(super) fn absorb(&mut self, later: &Self) -> bool {
         match (self, later) {
             (

@@ -13,9 +13,9 @@ use crate::files::refuse_irregular;
 /// Name of the database within the storage path.
 pub const FILE_NAME: &str = "journal.sqlite3";
 const LOCK_NAME: &str = "journal.lock";
-/// "umaw": tells our files from other programs' databases.
+/// "umaw": distinguishes our files from other databases.
 pub(super) const APPLICATION_ID: i64 = 0x756d_6177;
-/// A disk that damages one journal after another must not fill up with them.
+/// Damaged journals that are kept, so that a bad disk does not fill up with them.
 const MOST_SET_ASIDE: u32 = 8;
 
 /// One script for each format, from nothing to the newest.
@@ -26,7 +26,7 @@ pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
 pub(super) enum Failure {
     /// Perhaps it works later: a disk that is read-only or broken, a locked file.
     Later(String),
-    /// It works when there is room again; what is open stays sound.
+    /// It works when there is free space again. The open database stays valid.
     Full(String),
     /// The file's content is broken.
     Damaged(String),
@@ -108,11 +108,11 @@ impl DirectoryLock {
         })?;
         let mut file = &locked.0;
         // Only for people who find the lock held: the lock itself holds without it.
-        let told = file
+        let written = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        if let Err(error) = told {
+        if let Err(error) = written {
             tracing::debug!(path = %path.display(), %error, "cannot write the process id");
         }
         Ok(Self { _locked: locked })
@@ -160,7 +160,7 @@ pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// SQLite waits for ever for the other end of a FIFO that stands where its files should.
+/// SQLite blocks forever on a FIFO in the place of its files.
 pub(super) fn refuse_other_than_files(database: &Path) -> Result<(), (PathBuf, std::io::Error)> {
     for ending in ["", "-wal", "-shm", "-journal"] {
         let path = database.with_file_name(format!("{FILE_NAME}{ending}"));
@@ -248,11 +248,11 @@ pub(super) fn bring_to_format(
         ))
         .map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    // So that the database can be told for what it is even where its log cannot be read.
+    // So that the database can be identified even where its log cannot be read.
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)
 }
 
-/// Whether that format number is none of ours. A negative one is nobody's.
+/// Whether that format number is unknown, for example negative.
 pub(super) fn is_newer(found: i64, formats: &[&str]) -> bool {
     usize::try_from(found).map_or(true, |found| found > formats.len())
 }
@@ -275,8 +275,8 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
         (1..=MOST_SET_ASIDE).find(|number| with_suffix(*number, "").symlink_metadata().is_err())
     else {
         return Err(Failure::Later(format!(
-            "{} is damaged, and {MOST_SET_ASIDE} damaged journals stand beside it already: check \
-             the disk, then move them away",
+            "{} is damaged, and {MOST_SET_ASIDE} damaged journals are there already: check the \
+             disk, then move them away",
             path.display()
         )));
     };

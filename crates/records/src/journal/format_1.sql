@@ -32,9 +32,9 @@ CREATE TABLE kernel_log_cursor (
   resume_seq INTEGER NOT NULL
 );
 
--- `place` is the order in which decisions, their assessments and people's orders were stored:
+-- `position` is the order in which decisions, their assessments and people's orders were stored:
 -- neither numbers made of the time nor wall clocks show it. One counter for all three, in meta under
--- 'last_place'.
+-- 'last_position'.
 CREATE TABLE decisions (
   id INTEGER PRIMARY KEY,
   utc_ms INTEGER NOT NULL,
@@ -42,10 +42,10 @@ CREATE TABLE decisions (
   alert TEXT NOT NULL,
   verdict TEXT NOT NULL,
   json TEXT NOT NULL,
-  place INTEGER NOT NULL
+  position INTEGER NOT NULL
 );
 CREATE INDEX decisions_time ON decisions (utc_ms, id);
-CREATE INDEX decisions_acts ON decisions (place) WHERE verdict = 'act';
+CREATE INDEX decisions_acts ON decisions (position) WHERE verdict = 'act';
 
 CREATE TABLE outcomes (
   decision INTEGER PRIMARY KEY,
@@ -58,7 +58,7 @@ CREATE TABLE assessments (
   decision INTEGER PRIMARY KEY,
   utc_ms INTEGER NOT NULL,
   json TEXT NOT NULL,
-  place INTEGER NOT NULL
+  position INTEGER NOT NULL
 );
 
 CREATE TABLE alerts (
@@ -89,7 +89,7 @@ CREATE TABLE operator_commands (
   alert TEXT,
   until_ms INTEGER NOT NULL,
   json TEXT NOT NULL,
-  place INTEGER NOT NULL
+  position INTEGER NOT NULL
 );
 CREATE INDEX operator_commands_time ON operator_commands (utc_ms, id);
 

@@ -1,8 +1,8 @@
-//! What is kept on disk: kernel events, decisions, outcomes, and how far the kernel log was read.
+//! The journal on disk: kernel events, decisions, outcomes, and the position in the kernel log.
 //!
-//! One thread writes, in SQLite with a write-ahead log, and nobody waits for it unless he asks to:
-//! a disk that is full, slow, read-only or gone stops neither watching nor exporting. Everything
-//! that waits for the disk is bounded.
+//! One thread writes, in SQLite with a write-ahead log. Others wait for it only on request, so a
+//! disk that is full, slow, read-only or gone stops neither sampling nor exports. All queues for
+//! the disk are bounded.
 //!
 //! To keep a new kind of thing: a variant of [`Entry`] and of `entry::Record`, a table in a new
 //! `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the next start), an
@@ -52,7 +52,7 @@ use crate::model::{
     Decision, DecisionId, OperatorCommand, Reading, Readings, Schema, SeriesKey, Source,
 };
 
-/// Why the journal did not do what was asked.
+/// Why a request to the journal failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// It cannot be written now; it is tried again in the background.
@@ -67,7 +67,7 @@ pub enum JournalError {
     /// The entry can never be stored.
     #[error("the journal refuses the entry: {0}")]
     Refused(Arc<str>),
-    /// The journal has ended, or the entry had to make room for newer ones.
+    /// The journal has ended, or the entry was dropped in favour of newer ones.
     #[error("the journal has dropped the request")]
     Dropped,
 }
@@ -77,7 +77,7 @@ pub enum JournalError {
 pub struct ResumePoint {
     /// The first record to read.
     pub resume_seq: u64,
-    /// Records from there on whose event is stored already and must not be told again.
+    /// Records from there on whose event is stored already and must not be reported again.
     pub known: BTreeSet<u64>,
     /// When an event of each kind last happened in this boot.
     pub last_events: BTreeMap<String, Timestamp>,
@@ -87,7 +87,7 @@ pub struct ResumePoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorMemory {
     /// Silences that have not ended and approvals that have not lapsed, in the order in which they
-    /// were given. Breaker resets stand with the acts, see [`JournalReader::acts`].
+    /// were given. Breaker resets are with the acts, see [`JournalReader::acts`].
     pub commands: Vec<OperatorCommand>,
     /// The number of the latest silence ever; 0 if there was none.
     pub last_silence: u64,
@@ -103,7 +103,7 @@ pub struct Journal {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How it goes, for those who must not wait for the writer.
+/// State of the journal, readable without the writer.
 #[derive(Debug)]
 struct Health {
     up: AtomicBool,
@@ -124,7 +124,7 @@ impl Journal {
         let (tell_end, ended) = sync_channel(1);
         let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             writer.run();
-            // Fails only where nobody waits for the end.
+            // Fails only if there is no receiver.
             tell_end.try_send(()).unwrap_or_default();
         });
         let thread = match thread {
@@ -196,8 +196,7 @@ impl Journal {
     }
 
     /// The first number for new decisions: one above the last one stored. While the journal
-    /// cannot tell, it is made of the time, far above any counted number, so that the decisions'
-    /// numbers stay unique when the journal comes back.
+    /// is down, it is the time, far above any counted number, so that numbers stay unique.
     pub fn next_decision_id(&self, now: Timestamp, deadline: Duration) -> DecisionId {
         match self.await_answer(deadline, |to| self.queue.ask(Question::LastDecision(to))) {
             Ok(last) => DecisionId(last.saturating_add(1)),
@@ -209,8 +208,8 @@ impl Journal {
         }
     }
 
-    /// The place behind which the acts of that boot stand, see [`StoredAct::place`]; from there on
-    /// the uptime clock is this boot's. To be asked before the first act of every process.
+    /// The position after which the acts of that boot are, see [`StoredAct::position`]. From there
+    /// on the uptime clock is this boot's. Call it before the first act of every process.
     pub fn boot_begins_after(
         &self,
         boot_id: &str,
@@ -220,13 +219,13 @@ impl Journal {
         self.await_answer(deadline, question)
     }
 
-    /// Whether so much waits to be written that whoever can wait with more should. While the disk
-    /// cannot be written nothing is gained by waiting.
+    /// Whether the queue is long enough that callers should delay more entries. False while the
+    /// disk cannot be written, since waiting would not help.
     pub fn is_behind(&self) -> bool {
         self.health.is_up() && self.queue.is_filling()
     }
 
-    /// How the journal fares. Touches no disk.
+    /// The series of the journal. Does not access the disk.
     pub fn readings(&self) -> Readings {
         static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| {
             let names = [

@@ -29,7 +29,7 @@ pub struct StoredAct {
     pub step: usize,
     /// Whether it was only a notice.
     pub is_notice: bool,
-    /// When.
+    /// Time of the decision.
     pub at: Moment,
     /// Whether its end was reported.
     pub has_ended: bool,
@@ -45,8 +45,8 @@ pub struct StoredAct {
     pub engine: Option<Arc<str>>,
     /// Whether it only took from that engine what it can spare.
     pub takes_from_engine: bool,
-    /// Where it stands in the order in which things were stored, whatever the clocks said.
-    pub place: i64,
+    /// Its number in the order of storing, independent of clocks.
+    pub position: i64,
     /// Whether a person has reset its rule's breaker after it was stored and judged.
     pub is_forgiven: bool,
 }
@@ -76,7 +76,7 @@ impl StoredAct {
 
 /// A breaker reset by a person.
 struct Reset {
-    place: i64,
+    position: i64,
     rules: RuleSelector,
 }
 
@@ -113,24 +113,24 @@ impl WrittenAct {
     }
 }
 
-/// Within one mode no more acts than these are looked at, the newest.
+/// Newest acts of one mode that are read.
 const MOST_ACTS: usize = 10_000;
 
-/// Nor more than these of one rule: no limit reaches further.
+/// Newest acts of one rule that are read: no limit reaches further.
 const MOST_ACTS_A_RULE: usize = 1_000;
 
-/// Questions that may still be open.
+/// Approval requests that may still be open.
 const MOST_ASKED: i64 = 1_000;
 
-/// More breaker resets than these are of no use to anybody.
+/// Newest breaker resets that are read.
 const MOST_RESETS: i64 = 1_000;
 
-/// Changes of what is started again that are looked through for the last one of each.
+/// Changes of restarts that are searched for the last one of each.
 const MOST_RESTARTS: i64 = 1_000;
-/// More received alerts are not remembered.
+/// Received alerts that are remembered.
 const MOST_RECEIVED: i64 = 2_000;
 
-/// Events of any kind among which they are looked for.
+/// Newest events of any kind that are searched.
 const MOST_EVENTS: i64 = 100_000;
 
 impl JournalReader {
@@ -138,13 +138,13 @@ impl JournalReader {
     /// before the decision of that number.
     pub fn acts(&self, before: Option<DecisionId>) -> Result<Vec<StoredAct>, ReadError> {
         let sql = "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json,
-                 d.place AS act_place, coalesce(a.place, 0) AS judged_place
+                 d.position AS act_position, coalesce(a.position, 0) AS judged_position
              FROM decisions d
              LEFT JOIN outcomes o ON o.decision = d.id
              LEFT JOIN assessments a ON a.decision = d.id
              WHERE d.verdict = 'act' AND (?1 IS NULL OR coalesce(
-                 d.place < (SELECT d.place FROM decisions d WHERE d.id = ?1), d.id < ?1))
-             ORDER BY d.place DESC";
+                 d.position < (SELECT d.position FROM decisions d WHERE d.id = ?1), d.id < ?1))
+             ORDER BY d.position DESC";
         let read = || -> rusqlite::Result<Vec<StoredAct>> {
             let resets = self.resets()?;
             let mut kept = Vec::new();
@@ -173,18 +173,18 @@ impl JournalReader {
 
     /// The newest breaker resets. One that is not understood resets nothing.
     fn resets(&self) -> rusqlite::Result<Vec<Reset>> {
-        let sql = "SELECT place, json FROM operator_commands WHERE word = 'reset_breaker'
-            ORDER BY place DESC LIMIT ?";
+        let sql = "SELECT position, json FROM operator_commands WHERE word = 'reset_breaker'
+            ORDER BY position DESC LIMIT ?";
         let mut select = self.connection.prepare(sql)?;
         let rows = select.query_map([MOST_RESETS], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
         })?;
         let mut resets = Vec::new();
         for row in rows {
-            let (place, json) = row?;
+            let (position, json) = row?;
             let command: Option<OperatorCommand> = from_json(&json);
             if let Some(OperatorOrder::ResetBreaker { rules }) = command.map(|one| one.order) {
-                resets.push(Reset { place, rules });
+                resets.push(Reset { position, rules });
             }
         }
         Ok(resets)
@@ -193,7 +193,7 @@ impl JournalReader {
     /// Decisions from then on that were held for want of approval, oldest first.
     pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<Decision>, ReadError> {
         let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ?
-            AND json_extract(json, '$.reason') = 'approval' ORDER BY place DESC LIMIT ?";
+            AND json_extract(json, '$.reason') = 'approval' ORDER BY position DESC LIMIT ?";
         let read = || -> rusqlite::Result<Vec<String>> {
             let since = since.as_millisecond();
             self.connection
@@ -221,7 +221,7 @@ impl JournalReader {
         }))
     }
 
-    /// Where what is started again when there is memory stood when it was last told of, by name.
+    /// The last known state of each restart, by name.
     pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
         let sql = "SELECT json FROM events WHERE kind = 'engine_restart'
             AND id > (SELECT coalesce(max(id), 0) FROM events) - ?1
@@ -241,7 +241,7 @@ impl JournalReader {
             else {
                 continue;
             };
-            // That nobody could tell says nothing.
+            // An unknown state replaces no known one.
             if to != RestartState::Unknown {
                 last.entry(Arc::from(engine)).or_insert(to);
             }
@@ -249,7 +249,7 @@ impl JournalReader {
         Ok(last)
     }
 
-    /// What was last told of each received alert, oldest first; only of the newest.
+    /// The last report of each received alert, oldest first; only the newest alerts.
     pub fn received(&self) -> Result<Vec<PastReceived>, ReadError> {
         let sql = "SELECT json FROM events WHERE id IN (
                 SELECT max(id) FROM events WHERE kind = 'received_alert'
@@ -261,7 +261,7 @@ impl JournalReader {
             select.query_map([MOST_RECEIVED], |row| row.get(0))?.collect()
         };
         let rows = read().map_err(|error| self.failed(error))?;
-        let told = rows.iter().rev().filter_map(|json| match from_json(json)? {
+        let received = rows.iter().rev().filter_map(|json| match from_json(json)? {
             Event {
                 kind: EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }),
                 utc,
@@ -269,7 +269,7 @@ impl JournalReader {
             } => Some(PastReceived { to, alert, utc }),
             _ => None,
         });
-        Ok(told.collect())
+        Ok(received.collect())
     }
 
     /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot
@@ -325,7 +325,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
     let json: String = row.get(4)?;
     let (outcome, assessment): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
-    let (place, judged_place): (i64, i64) = (row.get(7)?, row.get(8)?);
+    let (position, judged_position): (i64, i64) = (row.get(7)?, row.get(8)?);
     let outcome: Option<Outcome> = outcome.and_then(|json| from_json(&json));
     let assessment: Option<Assessment> = assessment.and_then(|json| from_json(&json));
     let written = from_json(&json).unwrap_or_else(|| WrittenAct {
@@ -356,8 +356,9 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         // An action that had not ended in time may have taken the machine with it.
         outcome.result != OutcomeResult::TimedOut
     }) || assessment.is_some();
-    let forgives =
-        |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
+    let forgives = |reset: &Reset| {
+        reset.position > position.max(judged_position) && reset.rules.selects(&written.rule)
+    };
     // What was not begun has started nothing that could still fail.
     let starts = ["start_container", "start_unit"]
         .into_iter()
@@ -366,7 +367,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     Ok(Some(StoredAct {
         engine: written.engine(),
         takes_from_engine: written.takes_from_engine(),
-        place,
+        position,
         started_after: starts,
         died_in: assessment.as_ref().and_then(|assessment| assessment.died_in),
         is_forgiven: resets.iter().any(forgives),

@@ -16,8 +16,8 @@ pub(super) const MOST_BYTES: usize = 2 << 20;
 /// Most that go into one transaction.
 const BATCH_ENTRIES: usize = 512;
 const BATCH_BYTES: usize = 512 << 10;
-/// How long a mere place in the kernel log may wait for company.
-const PLACE_WAITS: Duration = Duration::from_secs(1);
+/// Longest delay of a position in the kernel log without events.
+const POSITION_WAITS: Duration = Duration::from_secs(1);
 
 /// Where the answer to an intent goes.
 pub(super) type Receipt = SyncSender<Result<(), JournalError>>;
@@ -61,7 +61,7 @@ struct Inside {
     waiting: VecDeque<Queued>,
     /// Bytes of `waiting`.
     bytes: usize,
-    /// How many of `waiting` are more than a place.
+    /// How many of `waiting` are more than a position.
     pressing: usize,
     /// How many of `waiting` have somebody waiting for them.
     awaited: usize,
@@ -87,12 +87,12 @@ impl Queue {
             return;
         }
         let bytes = record.bytes();
-        // A writer that waits with a place in hand need not be told of one more.
-        let tell = inside.waiting.is_empty() || !record.is_place_only();
+        // A writer that waits with a position needs no wakeup for another one.
+        let wakes = inside.waiting.is_empty() || !record.is_position_only();
         inside.add(Queued { record, receipt, bytes }, false);
         self.count_dropped(inside.make_room());
         drop(inside);
-        if tell {
+        if wakes {
             self.wake.notify_one();
         }
     }
@@ -103,7 +103,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Tells the writer to write what there is and end.
+    /// Ends the writer after it has written the queue.
     pub(super) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_one();
@@ -119,10 +119,10 @@ impl Queue {
             .wait_timeout_while(self.lock(), patience, idle)
             .unwrap_or_else(PoisonError::into_inner);
         if eager && !patience.is_zero() && !inside.waiting.is_empty() {
-            let only_place = |inside: &mut Inside| !inside.is_awaited() && inside.pressing == 0;
+            let only_position = |inside: &mut Inside| !inside.is_awaited() && inside.pressing == 0;
             (inside, _) = self
                 .wake
-                .wait_timeout_while(inside, PLACE_WAITS, only_place)
+                .wait_timeout_while(inside, POSITION_WAITS, only_position)
                 .unwrap_or_else(PoisonError::into_inner);
         }
         inside.take()
@@ -148,7 +148,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether a good part of the room is taken.
+    /// Whether a large part of the queue is used.
     pub(super) fn is_filling(&self) -> bool {
         let inside = self.lock();
         inside.waiting.len() > MOST_ENTRIES / 4 || inside.bytes > MOST_BYTES / 8
@@ -168,7 +168,7 @@ impl Inside {
 
     fn add(&mut self, queued: Queued, in_front: bool) {
         self.bytes += queued.bytes;
-        self.pressing += usize::from(!queued.record.is_place_only());
+        self.pressing += usize::from(!queued.record.is_position_only());
         self.awaited += usize::from(queued.receipt.is_some());
         if in_front {
             self.waiting.push_front(queued);
@@ -180,7 +180,7 @@ impl Inside {
     fn remove_oldest(&mut self) -> Option<Queued> {
         let queued = self.waiting.pop_front()?;
         self.bytes -= queued.bytes;
-        self.pressing -= usize::from(!queued.record.is_place_only());
+        self.pressing -= usize::from(!queued.record.is_position_only());
         self.awaited -= usize::from(queued.receipt.is_some());
         Some(queued)
     }

@@ -25,12 +25,12 @@ pub enum ReadError {
     /// The file is not a journal.
     #[error("{} is not a journal of umawarden", .0.display())]
     NotAJournal(PathBuf),
-    /// Something else than a file stands in its place.
+    /// The path is not a regular file.
     #[error("cannot read the journal {}: {source}", path.display())]
     NoFile {
-        /// What is in place of the database, or of its log.
+        /// Path of the database, or of its log.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file.
         source: std::io::Error,
     },
     /// A newer program wrote it.
@@ -39,9 +39,9 @@ pub enum ReadError {
     /// Reading failed.
     #[error("reading the journal {}", path.display())]
     Failed {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// How.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
 }
@@ -87,7 +87,7 @@ pub struct EventQuery {
     pub limit: usize,
 }
 
-/// Which decisions.
+/// Selects decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecisionQuery {
     /// Only those with a greater number.
@@ -108,7 +108,7 @@ pub struct DecisionQuery {
     pub limit: usize,
 }
 
-/// Which orders of people.
+/// Selects orders of people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderQuery {
     /// Only those with a greater number.
@@ -130,7 +130,7 @@ pub struct OrderQuery {
 pub struct StoredOrder {
     /// Its number in the journal.
     pub id: i64,
-    /// The order.
+    /// The order that a person gave.
     pub command: OperatorCommand,
 }
 
@@ -141,7 +141,7 @@ pub struct StoredEvent {
     pub id: i64,
     /// The boot that it belongs to.
     pub boot_id: String,
-    /// The event.
+    /// The stored event.
     pub event: Event,
 }
 
@@ -150,14 +150,14 @@ pub struct StoredEvent {
 pub struct StoredNote {
     /// Its number in the journal.
     pub id: i64,
-    /// The note.
+    /// The stored note.
     pub note: Note,
 }
 
 /// A decision and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionRecord {
-    /// The decision.
+    /// The stored decision.
     pub decision: Decision,
     /// How the action ended, if it was one and has ended.
     pub outcome: Option<Outcome>,
@@ -187,8 +187,9 @@ impl JournalReader {
         let log = path.with_file_name(format!("{FILE_NAME}-wal"));
         let log_holds_some = || log.metadata().is_ok_and(|metadata| metadata.len() > 0);
         match Self::open_as(&path, "mode=ro") {
-            // Reading beside a log needs one more file, which cannot be made in a read-only
-            // directory or on a full disk. A database without a log is complete in itself.
+            // Reading a database with a log needs one more file, which cannot be made in a
+            // read-only directory or on a full disk. A database without a log is complete in
+            // itself.
             Err(ReadError::Failed { source, .. }) if is_read_only(&source) || !log_holds_some() => {
                 let mut reader = Self::open_as(&path, "mode=ro&immutable=1")?;
                 reader.without_log = log_holds_some();
@@ -322,7 +323,7 @@ impl JournalReader {
         let read = || -> rusqlite::Result<Page<T>> {
             let mut page = Page { rows: Vec::new(), next: None, unreadable: 0 };
             let mut values = filter.values;
-            // One more than asked for tells whether there is a next page.
+            // One more than requested shows whether there is a next page.
             values.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)));
             let mut select = self.connection.prepare_cached(sql)?;
             let mut rows = select.query(params_from_iter(values))?;
@@ -349,7 +350,7 @@ impl JournalReader {
     }
 }
 
-/// Conditions of a query, and the values that stand for its question marks, in their order.
+/// Conditions of a query, and the values of its question marks, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     conditions: Vec<String>,

@@ -12,34 +12,34 @@ use crate::model::{
     ScheduledReboot, Verdict,
 };
 
-/// One thing that was decided, done, found or ordered about reboots.
+/// A decision, outcome, check or order about reboots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootRow {
     /// An act of enforce mode.
     Decision(Decision),
-    /// What came of one.
+    /// The outcome of an act.
     Outcome(Outcome),
-    /// What came of a reboot, after the boot.
+    /// The result of a reboot, known after the boot.
     Checked {
         /// The decision that made it.
         decision: DecisionId,
-        /// What came of it.
+        /// Whether it helped.
         result: RebootResult,
     },
     /// A person has called one off, or forgiven some.
     Order(OperatorCommand),
-    /// What stood before this is lost.
+    /// Earlier rows are lost.
     Lost {
-        /// When that was noted. `None`: it was not yet.
+        /// Boot and uptime when the loss was noted. `None`: not noted yet.
         at: Option<BootLasted>,
     },
 }
 
-/// How long a boot has certainly lasted.
+/// The least duration of a boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootLasted {
-    /// Which.
+    /// Id of the boot.
     pub boot_id: Arc<str>,
     /// At least so long, in milliseconds.
     pub uptime_ms: i64,
@@ -81,7 +81,7 @@ impl RebootRow {
             .then(|| Self::Order(command.clone()))
     }
 
-    /// The boot that it is about and when in that it was, where it tells.
+    /// Boot and uptime of the row, where it has them.
     pub(super) fn boot(&self) -> Option<BootLasted> {
         let decision = match self {
             Self::Decision(decision) => decision,
@@ -205,16 +205,16 @@ impl Reading<'_> {
         if boot_id == self.boot_id {
             return uptime_ms;
         }
-        let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
-        let rest = place.map_or(0, |place| self.boots[place].uptime_ms.saturating_sub(uptime_ms));
+        let index = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
+        let rest = index.map_or(0, |index| self.boots[index].uptime_ms.saturating_sub(uptime_ms));
         let later = self.later_boots(boot_id);
         later.fold(-rest.max(0), |sum, boot| sum.saturating_sub(boot.uptime_ms.max(0)))
     }
 
     /// The boots between that one and this.
     fn later_boots(&self, boot_id: &str) -> impl Iterator<Item = &BootLasted> {
-        let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
-        let later = &self.boots[place.map_or(0, |place| place + 1)..];
+        let index = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
+        let later = &self.boots[index.map_or(0, |index| index + 1)..];
         let is_over = boot_id != self.boot_id;
         later.iter().filter(move |boot| is_over && *boot.boot_id != *self.boot_id)
     }
@@ -224,7 +224,7 @@ impl Reading<'_> {
         let attempts = &mut self.known.attempts;
         if let Some(attempt) = attempts.iter_mut().find(|one| one.decision == outcome.decision) {
             attempt.was_begun = Some(!is_untouched);
-            // It stands on.
+            // It is still scheduled.
             if is_untouched && *attempt.boot_id == *self.boot_id {
                 self.known.scheduled.clone_from(&self.open);
             }
@@ -238,7 +238,7 @@ impl Reading<'_> {
             return;
         }
         match slot_act(outcome.decision, rows) {
-            // Nobody was asked; but somebody may have been before.
+            // The lock was not requested now, but may have been before.
             Some((true, _)) if is_untouched && self.taken_by == Some(outcome.decision) => {
                 self.has_no_slot();
             }

@@ -20,7 +20,7 @@ pub struct Retention {
 const STEP_ROWS: u32 = 256;
 /// Pages that one step gives back to the file system.
 const STEP_PAGES: u32 = 256;
-/// Boots whose place in the kernel log is remembered.
+/// Boots whose position in the kernel log is remembered.
 const BOOTS: u32 = 64;
 /// Tables with a time; the decisions' outcomes and assessments go with them.
 const TABLES: [&str; 5] = ["events", "decisions", "alerts", "notes", "operator_commands"];

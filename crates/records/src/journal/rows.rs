@@ -78,11 +78,11 @@ fn insert(
         }
         Record::Assessment { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
-            let place = next_place(transaction).map_err(failed)?;
-            let sql = "INSERT INTO assessments (decision, utc_ms, json, place)
+            let position = next_position(transaction).map_err(failed)?;
+            let sql = "INSERT INTO assessments (decision, utc_ms, json, position)
                 VALUES (?1, ?2, ?3, ?4)
-                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3, place = ?4";
-            let values = params![row_id(*decision)?, utc_ms, json, place];
+                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3, position = ?4";
+            let values = params![row_id(*decision)?, utc_ms, json, position];
             execute(transaction, sql, values).map_err(failed)
         }
         Record::Alert { utc_ms, rule, json } => {
@@ -104,7 +104,7 @@ fn insert(
     }
 }
 
-/// What is kept of reboots beside the rest.
+/// Inserts the additional row of a reboot.
 fn insert_reboot(transaction: &Transaction<'_>, record: &Record) -> Result<(), Failure> {
     let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
     let Some(row) = record.reboot() else { return Ok(()) };
@@ -145,7 +145,7 @@ fn note_alive(
     execute(transaction, &forget, params![])
 }
 
-/// Whether a row was written, or stood there already.
+/// Whether a row was written, or was there already.
 enum Stored {
     New,
     Before,
@@ -155,11 +155,11 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
     let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
     let silence = row.silence.map(row_id).transpose()?;
     let decision = row.decision.map(row_id).transpose()?;
-    let place = next_place(transaction).map_err(failed)?;
+    let position = next_position(transaction).map_err(failed)?;
     execute(
         transaction,
         "INSERT INTO operator_commands
-         (utc_ms, word, silence, decision, rule, alert, until_ms, json, place)
+         (utc_ms, word, silence, decision, rule, alert, until_ms, json, position)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         params![
             row.utc_ms,
@@ -170,7 +170,7 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
             row.alert,
             row.until_ms,
             row.json,
-            place
+            position
         ],
     )
     .map_err(failed)?;
@@ -187,8 +187,7 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
     execute(transaction, sql, params![silence]).map_err(failed)
 }
 
-/// Takes a command back of which nobody learnt that it was written: whoever gave it has been told
-/// that it was not.
+/// Removes a command whose author was informed that it failed.
 pub(super) fn take_back(connection: &Connection, row: &OperatorRow) -> Result<(), Failure> {
     let failed = |error: rusqlite::Error| Failure::new("taking a command back", &error);
     let sql = "DELETE FROM operator_commands WHERE id =
@@ -277,7 +276,7 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
         .and_then(|mut select| select.query_row([row], |row| row.get(0)).optional())
         .map_err(failed)?;
     match known {
-        // An intent that was told to have failed, and was written later all the same.
+        // An intent that was reported as failed, and was written later nevertheless.
         Some(known) if known == *json => return Ok(Stored::Before),
         Some(_) => {
             let text = format!("decision {id} is in the journal already, and is another one");
@@ -285,12 +284,12 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
         }
         None => {}
     }
-    let place = next_place(transaction).map_err(failed)?;
+    let position = next_position(transaction).map_err(failed)?;
     execute(
         transaction,
-        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json, place)
+        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json, position)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json, place],
+        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json, position],
     )
     .and_then(|()| {
         execute(
@@ -304,9 +303,9 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
     Ok(Stored::New)
 }
 
-/// See `place` in `format_1.sql`.
-fn next_place(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
-    let sql = "INSERT INTO meta (key, value) VALUES ('last_place', 1)
+/// See `position` in `format_1.sql`.
+fn next_position(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('last_position', 1)
         ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value";
     transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
@@ -378,7 +377,7 @@ pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, Failu
         .map_err(|error| Failure::new("reading the last boot", &error))
 }
 
-/// The place behind which a boot's acts stand: all that there is now, where this boot is new.
+/// The position after which the acts of a boot are: the last one if this boot is new.
 pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Result<i64, Failure> {
     let failed =
         |error: rusqlite::Error| Failure::new("reading and writing where the boot begins", &error);
@@ -388,7 +387,7 @@ pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Resul
     if let Some(known) = known.map_err(failed)? {
         return Ok(known);
     }
-    let sql = "SELECT value FROM meta WHERE key = 'last_place'";
+    let sql = "SELECT value FROM meta WHERE key = 'last_position'";
     let last: Option<i64> =
         connection.query_row(sql, [], |row| row.get(0)).optional().map_err(failed)?;
     let last = last.unwrap_or_default();
@@ -398,8 +397,8 @@ pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Resul
     Ok(last)
 }
 
-/// Remembers that what was journalled before now is lost, and for reboots that nobody has noted yet
-/// when that was: no wall clock is to tell them.
+/// Records that earlier entries are lost. The row for reboots has no time yet: it does not rely on
+/// the wall clock.
 pub(super) fn note_loss(connection: &mut Connection) -> Result<(), Failure> {
     let failed = |error: rusqlite::Error| Failure::new("noting that a journal was lost", &error);
     let row = serde_json::to_string(&RebootRow::Lost { at: None });
@@ -420,13 +419,13 @@ pub(super) fn resume_point(
     boot_id: &str,
 ) -> Result<Option<ResumePoint>, Failure> {
     let failed =
-        |error: rusqlite::Error| Failure::new("reading the place in the kernel log", &error);
+        |error: rusqlite::Error| Failure::new("reading the position in the kernel log", &error);
     let sql = "SELECT resume_seq FROM kernel_log_cursor WHERE boot_id = ?1";
-    let place: Option<i64> =
+    let position: Option<i64> =
         connection.query_row(sql, [boot_id], |row| row.get(0)).optional().map_err(failed)?;
-    let Some(place) = place else { return Ok(None) };
-    // SQLite has no unsigned numbers: those above its largest stand below zero.
-    let sql = if place >= 0 {
+    let Some(position) = position else { return Ok(None) };
+    // SQLite has no unsigned numbers: those above its largest are negative.
+    let sql = if position >= 0 {
         "SELECT seq FROM events WHERE boot_id = ?1 AND (seq >= ?2 OR seq < 0)"
     } else {
         "SELECT seq FROM events WHERE boot_id = ?1 AND seq >= ?2 AND seq < 0"
@@ -435,12 +434,12 @@ pub(super) fn resume_point(
         .prepare(sql)
         .and_then(|mut select| {
             select
-                .query_map(params![boot_id, place], |row| row.get(0).map(i64::cast_unsigned))?
+                .query_map(params![boot_id, position], |row| row.get(0).map(i64::cast_unsigned))?
                 .collect()
         })
         .map_err(failed)?;
     let last_events = last_events(connection, boot_id).map_err(failed)?;
-    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known, last_events }))
+    Ok(Some(ResumePoint { resume_seq: position.cast_unsigned(), known, last_events }))
 }
 
 fn last_events(

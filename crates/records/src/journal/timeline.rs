@@ -11,7 +11,7 @@ use super::Note;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
 use crate::model::{AlertChange, Assessment, Decision, EventKind, OperatorCommand, Outcome};
 
-/// Which entries.
+/// Selects entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimelineQuery {
     /// Only those from then on.
@@ -53,33 +53,33 @@ pub enum TimelineItem {
 }
 
 impl TimelineItem {
-    /// The kinds beside those of kernel events.
+    /// The kinds in addition to those of events.
     pub const KINDS: [&'static str; 5] = ["decision", "outcome", "alert", "note", "operator"];
 }
 
 /// The parts of the timeline, in the order of cause and effect for what happened within one
 /// millisecond: kind, columns, table.
 const PARTS: [(&str, &str, &str); 6] = [
-    ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "events"),
-    ("operator", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "operator_commands"),
-    ("alert", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "alerts"),
-    ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
+    ("event", "id, utc_ms, boot_id AS extra, json, NULL AS assessment", "events"),
+    ("operator", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "operator_commands"),
+    ("alert", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "alerts"),
+    ("decision", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "decisions"),
     (
         "outcome",
-        "o.decision AS id, o.utc_ms AS utc_ms, d.json AS beside, o.json, a.json AS assessment",
+        "o.decision AS id, o.utc_ms AS utc_ms, d.json AS extra, o.json, a.json AS assessment",
         "outcomes o LEFT JOIN decisions d ON d.id = o.decision
          LEFT JOIN assessments a ON a.decision = o.decision",
     ),
-    ("note", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "notes"),
+    ("note", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "notes"),
 ];
 
 /// Rows that are held at a time. While a pager waits for its reader no row of the database is held,
 /// since that would keep the daemon's log from being cut.
 const CHUNK: usize = 256;
 
-/// The place of an entry in the order of time.
+/// The position of an entry in the order of time.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Position {
     utc_ms: i64,
     rank: usize,
     id: i64,
@@ -95,18 +95,18 @@ impl JournalReader {
         let failed = |error| self.failed(error);
         let mut left = query.limit.unwrap_or(usize::MAX);
         let mut after = match query.limit {
-            Some(limit) => self.place_before_newest(query, limit).map_err(failed)?,
+            Some(limit) => self.position_before_newest(query, limit).map_err(failed)?,
             None => None,
         };
         while left > 0 {
             let chunk = self.chunk(query, after, left.min(CHUNK)).map_err(failed)?;
             after = match chunk.last() {
-                Some((place, _)) => Some(*place),
+                Some((position, _)) => Some(*position),
                 None => break,
             };
             left -= chunk.len();
-            for (place, item) in chunk {
-                let time = Timestamp::from_millisecond(place.utc_ms).unwrap_or_default();
+            for (position, item) in chunk {
+                let time = Timestamp::from_millisecond(position.utc_ms).unwrap_or_default();
                 if !each(time, item) {
                     return Ok(());
                 }
@@ -118,39 +118,39 @@ impl JournalReader {
     fn chunk(
         &self,
         query: &TimelineQuery,
-        after: Option<Place>,
+        after: Option<Position>,
         limit: usize,
-    ) -> rusqlite::Result<Vec<(Place, TimelineItem)>> {
+    ) -> rusqlite::Result<Vec<(Position, TimelineItem)>> {
         let Some((sql, mut values)) = query.sql(after) else { return Ok(Vec::new()) };
         values.push(integer(limit));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
-            .query_map(params_from_iter(values), |row| Ok((Place::read(row)?, item(row)?)))?
+            .query_map(params_from_iter(values), |row| Ok((Position::read(row)?, item(row)?)))?
             .collect()
     }
 
     /// The last entry that is not among the newest so many, if there are more than those.
-    fn place_before_newest(
+    fn position_before_newest(
         &self,
         query: &TimelineQuery,
         count: usize,
-    ) -> rusqlite::Result<Option<Place>> {
+    ) -> rusqlite::Result<Option<Position>> {
         let Some((sql, mut values)) = query.sql(None) else { return Ok(None) };
         values.push(integer(count));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
-            .query_row(params_from_iter(values), Place::read)
+            .query_row(params_from_iter(values), Position::read)
             .optional()
     }
 }
 
-impl Place {
+impl Position {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let rank: u32 = row.get("rank")?;
         Ok(Self { utc_ms: row.get("utc_ms")?, rank: rank as usize, id: row.get("id")? })
     }
 
-    /// Leaves out of that part what stands up to this place.
+    /// Leaves out the entries of that part up to this position.
     fn go_on(self, filter: &mut Filter, part: &str, rank: usize) {
         let (time, id) = time_and_id(part);
         let utc_ms = Value::Integer(self.utc_ms);
@@ -170,16 +170,16 @@ fn integer(value: usize) -> Value {
 }
 
 impl TimelineQuery {
-    /// Everything that matches beyond that place, unsorted; `None` if nothing can match. Sorting
+    /// Everything that matches beyond that position, unsorted; `None` if nothing can match. Sorting
     /// must be appended to the whole: then SQLite merges the tables' time indices, and reads no
     /// more rows than it returns.
-    fn sql(&self, after: Option<Place>) -> Option<(String, Vec<Value>)> {
+    fn sql(&self, after: Option<Position>) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();
         let mut values = Vec::new();
         for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
             let Some(mut filter) = self.filter(kind) else { continue };
-            if let Some(place) = after {
-                place.go_on(&mut filter, kind, rank);
+            if let Some(position) = after {
+                position.go_on(&mut filter, kind, rank);
             }
             parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
             values.extend(filter.values);
@@ -231,16 +231,16 @@ fn time_and_id(part: &str) -> (&'static str, &'static str) {
 fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
     let (rank, id): (u32, i64) = (row.get("rank")?, row.get("id")?);
     let json: String = row.get("json")?;
-    let (beside, assessment): (Option<String>, Option<String>) =
-        (row.get("beside")?, row.get("assessment")?);
+    let (extra, assessment): (Option<String>, Option<String>) =
+        (row.get("extra")?, row.get("assessment")?);
     let item = match PARTS.get(rank as usize).map(|(kind, ..)| *kind) {
         Some("event") => from_json(&json).map(|event| {
-            TimelineItem::Event(StoredEvent { id, boot_id: beside.unwrap_or_default(), event })
+            TimelineItem::Event(StoredEvent { id, boot_id: extra.unwrap_or_default(), event })
         }),
         Some("decision") => from_json(&json).map(TimelineItem::Decision),
         Some("outcome") => from_json(&json).map(|outcome| TimelineItem::Outcome {
             outcome,
-            decision: beside.and_then(|json| from_json(&json)),
+            decision: extra.and_then(|json| from_json(&json)),
             assessment: assessment.and_then(|json| from_json(&json)),
         }),
         Some("alert") => from_json(&json).map(TimelineItem::Alert),

@@ -16,9 +16,9 @@ use super::{Health, JournalError, rows};
 /// First and longest pause between attempts while the journal is down.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time without entries after which old ones are looked for.
+/// Time without entries after which old ones are removed.
 const QUIET: Duration = Duration::from_secs(60);
-/// Entries after which old ones are looked for at the latest.
+/// Entries after which old ones are removed at the latest.
 const UPKEEP_ENTRIES: usize = 1_000;
 
 /// See the module.
@@ -73,7 +73,7 @@ impl Writer {
         }
     }
 
-    /// Writes until it is told to end.
+    /// Writes until the queue is closed.
     pub(super) fn run(mut self) {
         self.open_or_note();
         loop {
@@ -82,7 +82,7 @@ impl Writer {
             let quiet = batch.is_empty() && questions.is_empty();
             if !batch.is_empty() {
                 self.since_upkeep += batch.len();
-                self.look_at_file();
+                self.check_file();
                 let unwritten = self.write(batch);
                 self.queue.settle(unwritten);
             } else if self.connection.is_none() {
@@ -95,7 +95,7 @@ impl Writer {
                 break;
             }
             self.upkeep(quiet);
-            self.look_at_file();
+            self.check_file();
         }
         self.end();
     }
@@ -137,11 +137,11 @@ impl Writer {
     }
 
     fn confirm(&mut self, queued: &mut Queued) {
-        let heard = answer_intent(queued, Ok(()));
+        let is_received = answer_intent(queued, Ok(()));
         let (Record::Operator(row), Some(connection)) = (&queued.record, &self.connection) else {
             return;
         };
-        if heard || !queued.record.is_nothing_if_late() {
+        if is_received || !queued.record.is_nothing_if_late() {
             return;
         }
         match rows::take_back(connection, row) {
@@ -235,11 +235,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Measures the file; one that was deleted or replaced under our hands is left, and another one
-    /// begun, or gone on with.
-    fn look_at_file(&mut self) {
+    /// Measures the file. If it was deleted or replaced, the writer opens the path again.
+    fn check_file(&mut self) {
         self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
-        // What cannot be looked at shows when it is written.
+        // An error shows when the file is written.
         let Ok(found) = file::identity(&self.dir) else { return };
         if self.connection.is_none() || found == self.identity {
             return;
@@ -251,7 +250,7 @@ impl Writer {
         self.open_or_note();
     }
 
-    /// Begins a new file beside the damaged one.
+    /// Sets the damaged file aside and begins a new one.
     fn replace_damaged(&mut self, text: &str) -> Result<(), Failure> {
         self.connection = None;
         let kept = file::set_aside(&self.dir)?;
@@ -374,11 +373,11 @@ fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) -> bool 
     queued.receipt.take().is_some_and(|receipt| reply(&receipt, answer))
 }
 
-/// Whoever asked may have stopped waiting.
+/// The caller may have stopped waiting.
 fn reply<T>(to: &SyncSender<T>, answer: T) -> bool {
-    let heard = to.try_send(answer).is_ok();
-    if !heard {
-        tracing::debug!("nobody waits for the journal's answer any more");
+    let is_received = to.try_send(answer).is_ok();
+    if !is_received {
+        tracing::debug!("the caller no longer waits for the journal");
     }
-    heard
+    is_received
 }

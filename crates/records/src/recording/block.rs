@@ -62,7 +62,7 @@ impl Inflater {
     /// The bytes that were deflated, if they are exactly so many.
     fn inflate(&mut self, body: &[u8], size: usize) -> Option<Vec<u8>> {
         self.0.reset(false);
-        // One more than allowed, so that more can be told from enough.
+        // One more than allowed, to detect an excess.
         let mut bytes = Vec::with_capacity(size + 1);
         let status = self.0.decompress_vec(body, &mut bytes, FlushDecompress::Finish).ok()?;
         (status == Status::StreamEnd && bytes.len() == size).then_some(bytes)

@@ -2,8 +2,8 @@
 //! changed by.
 //!
 //! Nearly all values are whole numbers (bytes, counts) or millionths (seconds that the kernel
-//! counts in microseconds, percentages): a short difference to the value before. All others stand
-//! as they are. Every value comes back bit for bit.
+//! counts in microseconds, percentages): a short difference to the value before. All others are
+//! stored as they are. Every value comes back bit for bit.
 
 use super::wire::{Bytes, Malformed, put_number, unzigzag, zigzag};
 use crate::model::Reading;

@@ -52,15 +52,15 @@ impl Decoder {
     fn step(&mut self, from: &mut Bytes<'_>) -> Result<RecordedStep, Malformed> {
         let at = self.moment(from)?;
         let count = from.count(MAX_OBSERVATIONS)?;
-        let (mut seen, mut room) = (Vec::with_capacity(count.min(16)), MAX_VALUES_A_STEP);
+        let (mut seen, mut left) = (Vec::with_capacity(count.min(16)), MAX_VALUES_A_STEP);
         for _ in 0..count {
-            let observation = self.observation(at, from, room)?;
+            let observation = self.observation(at, from, left)?;
             let takes = match &observation {
                 Observation::Readings(readings) => readings.values.len(),
                 Observation::Cluster(readings) => readings.values(),
                 _ => 1,
             };
-            room = room.checked_sub(takes).ok_or(Malformed("a step has too many values"))?;
+            left = left.checked_sub(takes).ok_or(Malformed("a step has too many values"))?;
             seen.push(observation);
         }
         let said = match from.bytes()? {
@@ -90,13 +90,13 @@ impl Decoder {
         &mut self,
         at: Moment,
         from: &mut Bytes<'_>,
-        room: usize,
+        left: usize,
     ) -> Result<Observation, Malformed> {
         match from.byte()? {
             RECORD => Ok(Observation::KernelRecord(record(at, from)?)),
             RECORDS_LOST => Ok(Observation::KernelRecordsLost(from.number()?)),
             RECORD_MALFORMED => Ok(Observation::KernelRecordMalformed),
-            READINGS => Ok(Observation::Readings(self.readings(from, room)?)),
+            READINGS => Ok(Observation::Readings(self.readings(from, left)?)),
             SAMPLE => sample(from),
             OUTCOME => Ok(Observation::Outcome(json(from)?)),
             OPERATOR => Ok(Observation::Operator(json(from)?)),
@@ -115,7 +115,7 @@ impl Decoder {
         }
     }
 
-    fn readings(&mut self, from: &mut Bytes<'_>, room: usize) -> Result<Readings, Malformed> {
+    fn readings(&mut self, from: &mut Bytes<'_>, left: usize) -> Result<Readings, Malformed> {
         let position = from.count(self.schemas.len())?;
         if position == self.schemas.len() {
             let source = Source::ALL.get(usize::from(from.byte()?)).copied();
@@ -137,7 +137,7 @@ impl Decoder {
         };
         let known = self.schemas.get_mut(position);
         let (source, schema, columns) = known.ok_or(Malformed("an unknown schema"))?;
-        if columns.len() > room {
+        if columns.len() > left {
             return Err(Malformed("a step has too many values"));
         }
         let values: Vec<Reading<f64>> = columns.decode(from)?;

@@ -44,14 +44,14 @@ pub(super) struct Encoder {
     last: Option<Moment>,
     schemas: Vec<(Source, Arc<Schema>, Columns)>,
     columns: usize,
-    /// Where each source's last schema stands in `schemas`.
+    /// Index in `schemas` of the last schema of each source.
     current: [Option<usize>; Source::ALL.len()],
 }
 
 /// An entry that does not fit into the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A fresh segment has room.
+    /// A new segment is needed.
     Full,
     /// No segment has.
     TooLarge,
@@ -205,7 +205,7 @@ impl Encoder {
     }
 
     fn known(&self, readings: &Readings) -> Option<usize> {
-        let current = self.current.get(place(readings.source)).copied().flatten();
+        let current = self.current.get(source_number(readings.source)).copied().flatten();
         let is_current = |position: &usize| {
             self.schemas
                 .get(*position)
@@ -223,13 +223,13 @@ impl Encoder {
         let position = known.unwrap_or(self.schemas.len());
         put_number(out, position as u64);
         if known.is_none() {
-            out.push(place(readings.source) as u8);
+            out.push(source_number(readings.source) as u8);
             put_schema(&readings.schema, out);
             let columns = Columns::new(readings.schema.series.len());
             self.columns += columns.len().max(1);
             self.schemas.push((readings.source, Arc::clone(&readings.schema), columns));
         }
-        if let Some(current) = self.current.get_mut(place(readings.source)) {
+        if let Some(current) = self.current.get_mut(source_number(readings.source)) {
             *current = Some(position);
         }
         put_number(out, u64::try_from(readings.took.as_nanos()).unwrap_or(u64::MAX));
@@ -241,7 +241,7 @@ impl Encoder {
             }
         }
         if let Some((_, schema, columns)) = self.schemas.get_mut(position) {
-            // The same `Arc` is told from others without looking into it.
+            // The same `Arc` is recognised by its pointer.
             if !Arc::ptr_eq(schema, &readings.schema) {
                 *schema = Arc::clone(&readings.schema);
             }
@@ -250,9 +250,9 @@ impl Encoder {
     }
 }
 
-/// A source's number in recordings: its place in [`Source::ALL`], which only grows at its end
+/// A source's number in recordings: its index in [`Source::ALL`], which only grows at its end
 /// within a version of the format.
-fn place(source: Source) -> usize {
+fn source_number(source: Source) -> usize {
     Source::ALL.iter().position(|known| *known == source).unwrap_or(Source::ALL.len())
 }
 
@@ -307,7 +307,7 @@ fn put_tagged<T: serde::Serialize>(tag: u8, value: &T, out: &mut Vec<u8>) {
     put_json(value, out);
 }
 
-/// What is rare stands as JSON, which `umawarden history` and the API speak too.
+/// Rare data is JSON, in the form of `umawarden history` and the API.
 fn put_json(value: &impl serde::Serialize, out: &mut Vec<u8>) {
     // These types have no maps with keys that are not text, so this cannot fail.
     let json = serde_json::to_vec(value).unwrap_or_default();

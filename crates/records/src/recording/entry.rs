@@ -1,4 +1,4 @@
-//! What stands in a recording.
+//! The content of a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ pub enum Entry {
     Step(RecordedStep),
     /// The rules were replaced.
     Reload {
-        /// When.
+        /// Time of the step.
         at: Moment,
         /// The mode and the rules from then on.
         rules: RecordedRules,
         /// The alerts that ended with the old rules.
         ended: Vec<AlertChange>,
     },
-    /// That many steps could not be written down: whoever replays does not know all any more.
+    /// So many steps were not written: a replay is incomplete from here.
     Gap {
-        /// How many.
+        /// Number of steps.
         steps: u64,
     },
 }
@@ -52,7 +52,7 @@ pub struct Begin {
     /// The number of the segment that this one goes on from without a gap. `None` in the first one
     /// of a process and in incidents.
     pub goes_on_from: Option<u64>,
-    /// Whether the process starts here: whoever replays from here knows all that the policy knew.
+    /// Whether the process starts here, so that a replay from here is complete.
     pub is_start: bool,
     /// The number that the next decision gets.
     pub next_decision: DecisionId,
@@ -65,15 +65,15 @@ pub struct Begin {
     /// long before the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
-    /// Whether nothing is done before an observation has told what earlier processes did.
+    /// Whether the policy holds until an observation reports the acts of earlier processes.
     #[serde(default)]
     pub awaits_past: bool,
-    /// Silences and approvals that were in force here. Where the process starts here they stand
+    /// Silences and approvals that were in force here. Where the process starts here they are
     /// among the observations instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<OperatorCommand>,
     /// Received alerts that fired here, in the order in which they began. Where the process starts
-    /// here they stand among the observations instead.
+    /// here they are among the observations instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub received: Vec<PastReceived>,
     /// On whose word nothing was done here.
@@ -86,7 +86,7 @@ pub struct Begin {
 /// The rules in force, as they were written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedRules {
-    /// The mode.
+    /// Mode of the daemon.
     pub mode: Mode,
     /// The interval of groups that name none.
     pub evaluation_interval: Duration,
@@ -98,7 +98,7 @@ pub struct RecordedRules {
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
     pub verdict: VerdictLimits,
-    /// After how long a received alert was forgotten where nobody repeated it.
+    /// Time after which a received alert was forgotten without repetition.
     #[serde(default = "usual_forget_after")]
     pub forget_received_after: Duration,
     /// How the node was called in its cluster, if it was in any.
@@ -113,18 +113,18 @@ fn usual_forget_after() -> Duration {
 /// One rule file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleText {
-    /// Its path.
+    /// Path of the file.
     pub name: String,
     /// What it says.
     pub text: String,
 }
 
-/// What the policy was told at once, and what it said.
+/// The observations of one step, and the result.
 #[derive(Clone, Debug)]
 pub struct RecordedStep {
-    /// When.
+    /// Time of the step.
     pub at: Moment,
-    /// What it was told.
+    /// The observations.
     pub seen: Vec<Observation>,
     /// What it said.
     pub said: Said,
@@ -133,7 +133,7 @@ pub struct RecordedStep {
 /// What the policy said.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Said {
-    /// What the kernel log told.
+    /// Events of the kernel log.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub events: Vec<Event>,
     /// Alerts that changed.
@@ -197,7 +197,7 @@ impl Begin {
         }
     }
 
-    /// What earlier processes did, where it stands here and not among the observations.
+    /// The acts of earlier processes, if they are here and not among the observations.
     pub fn past(&self) -> Past {
         let acts = self.earlier_acts.iter().map(|(rule, mode, ago)| {
             let ago_ms = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);

@@ -85,7 +85,7 @@ impl Incidents {
             return Ok(None);
         }
         let Some(change) = fired else { return Ok(None) };
-        // The ring tells its own failures; the incident only has to know.
+        // The ring reports its own failures; the incident only records them.
         let is_whole = ring.flush().is_ok() && ring.lost() == 0;
         let path = self.begin(&change.rule, change.at, ring)?;
         if !is_whole {

@@ -1,4 +1,4 @@
-//! The flight recorder: everything that the policy is told, and what it said to that, in a bounded
+//! The flight recorder: all input of the policy and its results, in a bounded
 //! ring of files, so that a replay needs nothing else.
 //!
 //! A **segment** is one file: the eight bytes of [`MAGIC`] and version, then blocks. A **block** is
@@ -8,7 +8,7 @@
 //! reading before it in the same segment.
 //!
 //! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut
-//! out of it. Whoever reads takes segments as hostile: every length is bounded before it is
+//! out of it. A reader does not trust segments: every length is bounded before it is
 //! believed.
 
 mod block;

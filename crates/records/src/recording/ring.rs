@@ -28,11 +28,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
     counted(*.lost, "step")
 )]
 pub struct RingError {
-    /// What failed.
+    /// The failed step.
     pub step: &'static str,
     /// On which file.
     pub path: PathBuf,
-    /// How.
+    /// The error of the system.
     pub error: io::Error,
     /// How many steps have not been written down.
     pub lost: u64,
@@ -53,7 +53,7 @@ pub struct Ring {
     /// The number of this process' first segment.
     first_number: u64,
     begun: bool,
-    /// Steps that are in no file, and of which no file tells yet.
+    /// Lost steps that no file records yet.
     lost: u64,
     tally: RingTally,
     retry_at: Option<Duration>,
@@ -110,7 +110,7 @@ impl Ring {
         }
     }
 
-    /// Takes in an entry. An error tells what was lost; the ring goes on nevertheless.
+    /// Takes an entry. An error names the loss; the ring continues nevertheless.
     pub fn take(&mut self, entry: &Entry) -> Result<(), RingError> {
         let taken = self.try_take(entry);
         self.here.pass(entry);
@@ -128,7 +128,7 @@ impl Ring {
         &self.here
     }
 
-    /// Steps that are in no file, and of which no file tells yet.
+    /// Lost steps that no file records yet.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -152,7 +152,7 @@ impl Ring {
             self.lose(Lost::with(entry));
             return Ok(());
         }
-        // A schema that has no room in this segment has in a fresh one.
+        // A schema that does not fit into this segment fits into a new one.
         for _ in 0..2 {
             self.open_if_needed(at)?;
             let Some(current) = &mut self.current else { return Ok(()) };
@@ -292,7 +292,7 @@ impl Ring {
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         if let Err(error) = current.file.write_all(block) {
-            // Half a block would hide nothing, but takes room that is not accounted for.
+            // Half a block is harmless, but takes space that is not counted.
             let _left_torn = current.file.set_len(current.bytes);
             return Err(error);
         }
@@ -305,7 +305,7 @@ impl Ring {
 /// Steps that go with entries.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lost {
-    /// All of them, those too that a gap only tells of.
+    /// All of them, including those that only a gap records.
     steps: u64,
     /// Those that were not lost before.
     fresh: u64,
@@ -326,7 +326,7 @@ impl Lost {
     }
 }
 
-/// Kernel text may name what is nobody else's business.
+/// Kernel text may contain private data.
 pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(folder)
 }

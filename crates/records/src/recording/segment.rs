@@ -10,7 +10,7 @@ use super::entry::{Begin, Entry};
 use super::wire::Bytes;
 use super::{BLOCK_BYTES, MAGIC, MAX_BLOCK_BYTES, VERSION};
 
-/// What a crash may lose, beside what the kernel had not written.
+/// Bytes that a crash may lose, in addition to those that the kernel has not written.
 const BLOCK_AGE: Duration = Duration::from_secs(5);
 
 /// What a writer did with an entry.
@@ -18,7 +18,7 @@ const BLOCK_AGE: Duration = Duration::from_secs(5);
 pub enum Taken {
     /// It will be written.
     Yes,
-    /// The segment has no room for another schema: a fresh one has.
+    /// The segment is full of schemas: a new one is needed.
     Full,
     /// It is beyond every bound.
     TooLarge,
@@ -131,7 +131,7 @@ pub struct SegmentReader<R> {
     block: Vec<u8>,
     used: usize,
     /// Where the current block begins, and where it ends.
-    place: (u64, u64),
+    offsets: (u64, u64),
     torn: Option<Torn>,
 }
 
@@ -150,14 +150,14 @@ impl<R: Read> SegmentReader<R> {
             0 => return Err(OpenError::NotARecording),
             newer => return Err(OpenError::Newer(newer)),
         }
-        let place = (size as u64, size as u64);
+        let offsets = (size as u64, size as u64);
         Ok(Self {
             from,
             inflater: Inflater::default(),
             decoder: Decoder::default(),
             block: Vec::new(),
             used: 0,
-            place,
+            offsets,
             torn: None,
         })
     }
@@ -171,12 +171,12 @@ impl<R: Read> SegmentReader<R> {
             match block::read(&mut self.from, &mut self.inflater) {
                 Ok(Some((block, size))) => {
                     (self.block, self.used) = (block, 0);
-                    self.place = (self.place.1, self.place.1 + size);
+                    self.offsets = (self.offsets.1, self.offsets.1 + size);
                 }
                 Ok(None) => return Ok(None),
                 Err(BlockError::Io(error)) => return Err(error),
                 Err(BlockError::Torn(why)) => {
-                    self.torn = Some(Torn { byte: self.place.1, why: why.to_owned() });
+                    self.torn = Some(Torn { byte: self.offsets.1, why: why.to_owned() });
                     return Ok(None);
                 }
             }
@@ -189,7 +189,7 @@ impl<R: Read> SegmentReader<R> {
                 Ok(Some(entry))
             }
             Err(error) => {
-                self.torn = Some(Torn { byte: self.place.0, why: error.to_string() });
+                self.torn = Some(Torn { byte: self.offsets.0, why: error.to_string() });
                 Ok(None)
             }
         }

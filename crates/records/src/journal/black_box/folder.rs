@@ -27,15 +27,15 @@ const ASIDE_ENDING: &str = "foreign";
 /// Files that are kept, that of this boot included.
 const BOOTS_KEPT: usize = 5;
 
-/// What did not go well.
+/// A failed step on the files.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step} {}: {error}", .path.display())]
 pub struct BlackBoxError {
-    /// What failed.
+    /// The failed step.
     pub step: &'static str,
-    /// On which file.
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// How.
+    /// The error of the system.
     pub error: io::Error,
 }
 
@@ -69,8 +69,8 @@ pub struct LastBoot {
     pub unclean_boots: u32,
     /// Its last record, if any is left.
     pub last: Option<Record>,
-    /// Whether this boot has told of it already.
-    pub told: bool,
+    /// Whether this boot has reported of it already.
+    pub reported: bool,
     /// Its file, if that is left.
     pub path: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ impl Folder {
         let next = self.files.get(index + 1).and_then(|(_, header)| header.previous);
         match next.filter(|previous| previous.boot_id == boot_id) {
             Some(previous) => previous,
-            None => judge(boot_id, current, last, now).0,
+            None => end_of_boot(boot_id, current, last, now).0,
         }
     }
 
@@ -145,7 +145,7 @@ impl Folder {
         &self.files
     }
 
-    /// What bears such a file's name and cannot be read.
+    /// Files with such a name that cannot be read.
     pub fn unusable(&self) -> &[(PathBuf, Why)] {
         &self.unusable
     }
@@ -155,22 +155,22 @@ impl Folder {
         let (newest, header) = self.files.last()?;
         if header.boot_id != boot_id {
             let last = newest_record(newest, header);
-            let (previous, unclean) = judge(header.boot_id, boot_id, last.as_ref(), now);
+            let (previous, unclean) = end_of_boot(header.boot_id, boot_id, last.as_ref(), now);
             let unclean_boots = header.unclean_boots.saturating_add(u32::from(unclean));
             let path = Some(newest.clone());
-            return Some(LastBoot { previous, unclean_boots, last, told: false, path });
+            return Some(LastBoot { previous, unclean_boots, last, reported: false, path });
         }
         let previous = header.previous?;
-        let told = newest_record(newest, header).is_some_and(|record| record.told);
+        let reported = newest_record(newest, header).is_some_and(|record| record.reported);
         let before = self.files.iter().rev().find(|(_, file)| file.boot_id == previous.boot_id);
         let last = before.and_then(|(path, header)| newest_record(path, header));
         let path = before.map(|(path, _)| path.clone());
         let unclean_boots = header.unclean_boots;
-        Some(LastBoot { previous, unclean_boots, last, told, path })
+        Some(LastBoot { previous, unclean_boots, last, reported, path })
     }
 
-    /// Opens the file of this boot, or makes it with room for so many records, and lets go of the
-    /// oldest. What bears such a name and is no black box is set aside; a remark for each.
+    /// Opens the file of this boot, or makes it for so many records, and removes the oldest files.
+    /// Foreign files with such a name are set aside, with a remark for each.
     pub fn open(
         mut self,
         boot_id: BootId,
@@ -222,7 +222,7 @@ impl Folder {
         let mut remarks = Vec::new();
         for (path, unusable) in std::mem::take(&mut self.unusable) {
             let name = path.display();
-            // Whoever goes back to the newer version finds its file again.
+            // A later upgrade to the newer version finds its file again.
             if !matches!(unusable, Why::Format(Unusable::Foreign)) {
                 remarks.push(format!("{name} is left alone: {unusable}"));
                 continue;
@@ -295,13 +295,18 @@ fn newest_record(path: &Path, header: &Header) -> Option<Record> {
 }
 
 /// How a boot ended after which `now` is in another one; and whether that was no order.
-fn judge(boot_id: BootId, current: BootId, last: Option<&Record>, now: Moment) -> (Previous, bool) {
+fn end_of_boot(
+    boot_id: BootId,
+    current: BootId,
+    last: Option<&Record>,
+    now: Moment,
+) -> (Previous, bool) {
     let began_ms = now.utc_ms().saturating_sub(i64::try_from(now.uptime.as_millis()).unwrap_or(0));
     let gap_ms = last.map(|last| began_ms.saturating_sub(last.at.utc_ms()));
     // Without a name, this may be the same boot still.
     let nameless = boot_id.is_empty() || current.is_empty();
     let end = match last {
-        Some(last) if !nameless => EndOfBoot::judge(last.closed, gap_ms),
+        Some(last) if !nameless => EndOfBoot::of(last.closed, gap_ms),
         _ => EndOfBoot::Unknown,
     };
     (Previous { boot_id, end, gap_ms }, end == EndOfBoot::Unclean)

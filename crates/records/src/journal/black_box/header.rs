@@ -59,7 +59,7 @@ pub enum EndOfBoot {
 }
 
 impl EndOfBoot {
-    /// In JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clean => "clean",
@@ -68,9 +68,8 @@ impl EndOfBoot {
         }
     }
 
-    /// From what the last record of a boot says, and the time from it to the next boot, in
-    /// milliseconds.
-    pub fn judge(closed: bool, gap_ms: Option<i64>) -> Self {
+    /// From the last record of a boot, and the time from it to the next boot in milliseconds.
+    pub fn of(closed: bool, gap_ms: Option<i64>) -> Self {
         let at_least = -i64::try_from(CLOCKS_DIFFER.as_millis()).unwrap_or(i64::MAX);
         let at_most = i64::try_from(CLEAN_WITHIN.as_millis()).unwrap_or(i64::MAX);
         match gap_ms {
@@ -81,10 +80,10 @@ impl EndOfBoot {
     }
 }
 
-/// What is known of the boot before.
+/// The previous boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {
-    /// Which.
+    /// Id of that boot.
     pub boot_id: BootId,
     /// How it ended.
     pub end: EndOfBoot,
@@ -93,12 +92,12 @@ pub struct Previous {
     pub gap_ms: Option<i64>,
 }
 
-/// Whose seconds the file holds.
+/// The first page of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The boot.
+    /// The boot that wrote the file.
     pub boot_id: BootId,
-    /// How many records there is room for; a multiple of [`RECORDS_A_PAGE`].
+    /// Number of records in the file; a multiple of [`RECORDS_A_PAGE`].
     pub records: u32,
     /// When the file was made.
     pub created: Moment,
@@ -165,7 +164,7 @@ impl Header {
 }
 
 fn read(page: &[u8; PAGE_BYTES]) -> Option<Header> {
-    let number = |place| u32::from_le_bytes(take(page, place));
+    let number = |offset| u32::from_le_bytes(take(page, offset));
     let sizes = (number(RECORD_SIZE) as usize, number(PAGE_SIZE) as usize);
     let records = number(RECORDS);
     let sound = sizes == (RECORD_BYTES, PAGE_BYTES)

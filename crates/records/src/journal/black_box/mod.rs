@@ -2,8 +2,8 @@
 //! that after a wedge and a power cycle the last seconds can be seen.
 //!
 //! A **file** is one boot: a header of a page, then a ring of records of 512 bytes, made in its
-//! full size before the first record. A **record** has a CRC, the boot and a number, and stands at
-//! the place that its number gives: whatever is torn, damaged, or an older block that a disk has
+//! full size before the first record. A **record** has a CRC, the boot and a number, and its
+//! number gives its offset: whatever is torn, damaged, or an older block that a disk has
 //! kept, is found out and left out. A folder holds the files of the last boots; nothing that is no
 //! file of this version is ever written over.
 

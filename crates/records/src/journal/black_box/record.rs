@@ -10,7 +10,7 @@ use crate::model::{Moment, Reading};
 /// The size of a record: no disk tears anything smaller.
 pub const RECORD_BYTES: usize = 512;
 
-/// The place of each field; what lies between them is 0.
+/// The offset of each field; gaps are 0.
 const CRC: usize = 0;
 const FLAGS: usize = 4;
 const SEQUENCE: usize = 8;
@@ -41,7 +41,7 @@ const DETAIL_BYTES: usize = 96;
 const FIRING_BYTES: usize = 96;
 
 const CLOSED: u32 = 1;
-const TOLD: u32 = 2;
+const REPORTED: u32 = 2;
 
 /// NaNs that no arithmetic makes.
 const UNSUPPORTED: u64 = 0xfff8_756d_6100_0001;
@@ -117,7 +117,7 @@ signals! {
     Contiguous = "memory_contiguous_2mib_bytes",
     /// Free memory on the CPUs' own lists.
     PerCpuLists = "memory_per_cpu_lists_bytes",
-    /// Pages that allocations looked at to take them back, since boot.
+    /// Pages that allocations scanned to reclaim them, since boot.
     DirectScans = "reclaim_direct_scanned_pages_total",
     /// Page faults that read from storage, since boot.
     MajorFaults = "major_page_faults_total",
@@ -130,17 +130,17 @@ signals! {
 /// A kernel event, cut to what fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastEvent {
-    /// When, if the log tells.
+    /// Time of the event, if the log has it.
     pub utc: Option<Timestamp>,
     /// Sequence number of the kernel log, if it has any.
     pub seq: Option<u64>,
-    /// Which kind.
+    /// Kind of the event.
     pub kind: ShortText<KIND_BYTES>,
     /// Whom it hit, or what.
     pub detail: ShortText<DETAIL_BYTES>,
 }
 
-/// Where the rules stand.
+/// Number of rules in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
     /// Rules that fire.
@@ -160,19 +160,19 @@ pub struct Record {
     pub at: Moment,
     /// Whether the program has ended in order with this record.
     pub closed: bool,
-    /// Whether the end of the boot before has been told as an event.
-    pub told: bool,
+    /// Whether the end of the boot before has been reported as an event.
+    pub reported: bool,
     /// How old the loop's last picture is; `None` before the first one.
     pub loop_age: Option<Duration>,
     /// How long it took to write the record before.
     pub write_took: Option<Duration>,
     /// Seconds before this one that have no record.
     pub missed: u32,
-    /// The boot.
+    /// Id of the boot.
     pub boot_id: BootId,
     /// A value for each of [`Signal::ALL`].
     pub signals: [Reading<f64>; Signal::COUNT],
-    /// Where the rules stood in the loop's last picture.
+    /// The rules in the last snapshot of the loop.
     pub rules: RuleCounts,
     /// Names of firing rules, as many as fit, with blanks between.
     pub firing: ShortText<FIRING_BYTES>,
@@ -180,8 +180,8 @@ pub struct Record {
     pub last_event: Option<LastEvent>,
 }
 
-/// What stands in a slot.
-#[expect(clippy::large_enum_variant, reason = "it is looked at and gone; a box would allocate")]
+/// The content of a slot.
+#[expect(clippy::large_enum_variant, reason = "it is short-lived; a box would allocate")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Slot {
     /// Nothing has been written there.
@@ -199,7 +199,7 @@ impl Record {
             sequence: 0,
             at,
             closed: false,
-            told: false,
+            reported: false,
             loop_age: None,
             write_took: None,
             missed: 0,
@@ -224,7 +224,7 @@ impl Record {
     /// Writes it down.
     pub fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         out.fill(0);
-        let flags = if self.closed { CLOSED } else { 0 } | if self.told { TOLD } else { 0 };
+        let flags = if self.closed { CLOSED } else { 0 } | if self.reported { REPORTED } else { 0 };
         put(out, FLAGS, flags.to_le_bytes());
         put(out, SEQUENCE, self.sequence.to_le_bytes());
         put(out, UTC_MS, self.at.utc_ms().to_le_bytes());
@@ -233,13 +233,13 @@ impl Record {
         put(out, WRITE_MS, short_ms(self.write_took).to_le_bytes());
         put(out, MISSED, self.missed.to_le_bytes());
         let counts = [self.rules.firing, self.rules.pending, self.rules.unknown];
-        for (place, count) in counts.into_iter().enumerate() {
-            put(out, RULE_COUNTS + 2 * place, count.to_le_bytes());
+        for (index, count) in counts.into_iter().enumerate() {
+            put(out, RULE_COUNTS + 2 * index, count.to_le_bytes());
         }
         put_text(out, BOOT_ID_LENGTH, BOOT_ID, &self.boot_id);
         put_text(out, FIRING_LENGTH, FIRING, &self.firing);
-        for (place, value) in self.signals.iter().enumerate() {
-            put(out, SIGNALS + 8 * place, bits(*value).to_le_bytes());
+        for (index, value) in self.signals.iter().enumerate() {
+            put(out, SIGNALS + 8 * index, bits(*value).to_le_bytes());
         }
         let (mut utc_ms, mut sequence) = (NO_TIME, NO_SEQUENCE);
         if let Some(event) = &self.last_event {
@@ -266,15 +266,15 @@ impl Record {
     }
 }
 
-/// `None`: whoever wrote this was no black box of this version.
+/// `None`: it was not written by a black box of this version.
 fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
     let flags = u32::from_le_bytes(take(bytes, FLAGS));
-    let number = |place| u64::from_le_bytes(take(bytes, place));
-    let count = |place: usize| u16::from_le_bytes(take(bytes, RULE_COUNTS + 2 * place));
+    let number = |offset| u64::from_le_bytes(take(bytes, offset));
+    let count = |index: usize| u16::from_le_bytes(take(bytes, RULE_COUNTS + 2 * index));
     let utc = Timestamp::from_millisecond(i64::from_le_bytes(take(bytes, UTC_MS))).ok()?;
     let mut signals = [Reading::Unsupported; Signal::COUNT];
-    for (place, value) in signals.iter_mut().enumerate() {
-        *value = reading(number(SIGNALS + 8 * place));
+    for (index, value) in signals.iter_mut().enumerate() {
+        *value = reading(number(SIGNALS + 8 * index));
     }
     let kind = take_text(bytes, KIND_LENGTH, KIND)?;
     let last_event = (!kind.is_empty()).then_some(LastEvent {
@@ -287,7 +287,7 @@ fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         sequence: number(SEQUENCE),
         at: Moment { uptime: Duration::from_millis(number(UPTIME_MS)), utc },
         closed: flags & CLOSED != 0,
-        told: flags & TOLD != 0,
+        reported: flags & REPORTED != 0,
         loop_age: from_short_ms(take(bytes, LOOP_AGE_MS)),
         write_took: from_short_ms(take(bytes, WRITE_MS)),
         missed: u32::from_le_bytes(take(bytes, MISSED)),
@@ -299,38 +299,38 @@ fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
     })
 }
 
-pub(super) fn put<const N: usize>(out: &mut [u8], place: usize, value: [u8; N]) {
-    out[place..place + N].copy_from_slice(&value);
+pub(super) fn put<const N: usize>(out: &mut [u8], offset: usize, value: [u8; N]) {
+    out[offset..offset + N].copy_from_slice(&value);
 }
 
-pub(super) fn take<const N: usize>(bytes: &[u8], place: usize) -> [u8; N] {
+pub(super) fn take<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut value = [0; N];
-    value.copy_from_slice(&bytes[place..place + N]);
+    value.copy_from_slice(&bytes[offset..offset + N]);
     value
 }
 
 pub(super) fn put_text<const N: usize>(
     out: &mut [u8],
     length: usize,
-    place: usize,
+    offset: usize,
     text: &ShortText<N>,
 ) {
     let bytes = text.as_str().as_bytes();
-    // A short text is never longer than a length in one byte can tell.
+    // A short text has a length of one byte.
     out[length] = u8::try_from(bytes.len()).unwrap_or(0);
-    out[place..place + bytes.len()].copy_from_slice(bytes);
+    out[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
 pub(super) fn take_text<const N: usize>(
     bytes: &[u8],
     length: usize,
-    place: usize,
+    offset: usize,
 ) -> Option<ShortText<N>> {
     let length = usize::from(bytes[length]);
     if length > N {
         return None;
     }
-    std::str::from_utf8(&bytes[place..place + length]).ok().map(ShortText::new)
+    std::str::from_utf8(&bytes[offset..offset + length]).ok().map(ShortText::new)
 }
 
 pub(super) fn whole_ms(duration: Duration) -> u64 {

@@ -16,8 +16,8 @@ pub trait Disk {
     fn put(&mut self, offset: u64, page: &Page) -> io::Result<()>;
 }
 
-/// A ring of records. Writing allocates nothing: there is one page, in which the present record and
-/// those right before it stand.
+/// A ring of records. Writing allocates nothing: one page holds the present record and those right
+/// before it.
 #[derive(Debug)]
 pub struct Ring<D> {
     disk: D,
@@ -27,8 +27,8 @@ pub struct Ring<D> {
 }
 
 impl<D: Disk> Ring<D> {
-    /// A ring of so many records whose next record gets that number. `page` is what stands on disk
-    /// where that goes.
+    /// A ring of so many records whose next record gets that number. `page` is the page on disk
+    /// of that record.
     pub fn on(disk: D, records: u32, next: u64, page: Box<Page>) -> Self {
         Self { disk, records, next, page }
     }
@@ -38,25 +38,25 @@ impl<D: Disk> Ring<D> {
         record.sequence = self.next;
         self.next += 1;
         let slot = record.sequence % u64::from(self.records);
-        let place = (slot % u64::from(RECORDS_A_PAGE)) as usize;
-        if place == 0 {
+        let index = (slot % u64::from(RECORDS_A_PAGE)) as usize;
+        if index == 0 {
             // The seven oldest records of the ring go a few seconds early, so that nothing has to
             // be read.
             self.page.0.fill(0);
         }
-        if let Some(bytes) = self.page.0.as_chunks_mut::<RECORD_BYTES>().0.get_mut(place) {
+        if let Some(bytes) = self.page.0.as_chunks_mut::<RECORD_BYTES>().0.get_mut(index) {
             record.encode(bytes);
         }
         self.disk.put(page_offset(slot), &self.page)
     }
 
-    /// Where it is written.
+    /// The disk of the ring.
     pub fn disk(&self) -> &D {
         &self.disk
     }
 }
 
-/// Where the page of a slot stands in the file, behind the header's.
+/// Offset in the file of the page of a slot.
 pub(super) fn page_offset(slot: u64) -> u64 {
     (1 + slot / u64::from(RECORDS_A_PAGE)) * PAGE_BYTES as u64
 }

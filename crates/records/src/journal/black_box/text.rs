@@ -17,7 +17,7 @@ impl<const N: usize> ShortText<N> {
         short
     }
 
-    /// The text.
+    /// The text without padding.
     pub fn as_str(&self) -> &str {
         // Only whole characters are ever appended.
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
@@ -31,17 +31,17 @@ impl<const N: usize> ShortText<N> {
     /// Appends as much as fits; whether that was all.
     pub fn push(&mut self, text: &str) -> bool {
         let begin = usize::from(self.length);
-        let mut room = N.min(usize::from(u8::MAX)) - begin;
-        if text.len() > room {
-            while !text.is_char_boundary(room) {
-                room -= 1;
+        let mut length = N.min(usize::from(u8::MAX)) - begin;
+        if text.len() > length {
+            while !text.is_char_boundary(length) {
+                length -= 1;
             }
         } else {
-            room = text.len();
+            length = text.len();
         }
-        self.bytes[begin..begin + room].copy_from_slice(&text.as_bytes()[..room]);
-        self.length = u8::try_from(begin + room).unwrap_or(u8::MAX);
-        room == text.len()
+        self.bytes[begin..begin + length].copy_from_slice(&text.as_bytes()[..length]);
+        self.length = u8::try_from(begin + length).unwrap_or(u8::MAX);
+        length == text.len()
     }
 }
 

@@ -66,7 +66,7 @@ fn what_is_in_force_is_found_again_in_its_order_and_what_is_over_is_not() {
 }
 
 #[test]
-fn a_later_approval_of_a_decision_takes_the_place_of_an_earlier_one_even_once_it_has_lapsed() {
+fn a_later_approval_of_a_decision_takes_the_position_of_an_earlier_one_even_once_it_has_lapsed() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let orders = [approve(1, 7, 1_000), approve(2, 8, 1_000), approve(3, 7, 100)];

@@ -1,4 +1,4 @@
-//! What guard rails are told of earlier runs.
+//! Data of earlier runs for the guard rails.
 
 use rusqlite::Connection;
 
@@ -78,9 +78,9 @@ fn an_act_on_one_engine_names_it() {
     }
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
-    let told: Vec<_> =
+    let found: Vec<_> =
         acts.iter().map(|act| (act.engine.as_deref(), act.takes_from_engine)).collect();
-    assert_eq!(told, [(Some("a"), true), (Some("a"), true), (None, false), (Some("a"), false)]);
+    assert_eq!(found, [(Some("a"), true), (Some("a"), true), (None, false), (Some("a"), false)]);
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn questions_to_people_are_told_with_their_action() {
 #[test]
 fn what_a_boot_has_done_is_told_from_what_was_before_it_whatever_the_numbers_are() {
     let dir = tempfile::tempdir().unwrap();
-    // A process, which is told where its boot begins before it acts.
+    // A process reads where its boot begins before it acts.
     let run = |boot: &str, id: u64| {
         let journal = Journal::open(dir.path(), KEEP_ALL);
         let begins_after = journal.boot_begins_after(boot, PATIENCE).unwrap();
         journal.record(&Entry::Decision(act(id, Mode::Enforce)));
         journal.close(PATIENCE).unwrap();
         let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
-        let of_boot = acts.iter().filter(|act| act.place > begins_after);
+        let of_boot = acts.iter().filter(|act| act.position > begins_after);
         of_boot.map(|act| act.id.0).collect::<Vec<_>>()
     };
     assert_eq!(run("one", 10), [10]);
@@ -249,9 +249,9 @@ fn a_start_comes_back_with_the_end_before_it_and_the_death_after_it() {
     journal.record(&Entry::Assessment(assessment(4)));
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
-    let told: Vec<_> =
+    let found: Vec<_> =
         acts.iter().map(|act| (act.started_after.as_deref(), act.died_in, act.aim_met)).collect();
-    assert_eq!(told, [(Some("then"), died_in, Some(false)), (None, None, Some(true))]);
+    assert_eq!(found, [(Some("then"), died_in, Some(false)), (None, None, Some(true))]);
 }
 
 #[test]
@@ -271,8 +271,8 @@ fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
     }
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
-    let told: Vec<_> = acts.iter().map(|act| act.started_after.as_deref()).collect();
-    assert_eq!(told, [Some("then"), Some("then"), None, None]);
+    let found: Vec<_> = acts.iter().map(|act| act.started_after.as_deref()).collect();
+    assert_eq!(found, [Some("then"), Some("then"), None, None]);
 }
 
 #[test]

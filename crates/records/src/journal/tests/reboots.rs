@@ -191,7 +191,7 @@ fn lock() -> RebootLock {
 #[test]
 fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
     let row = |decision: &Decision| RebootRow::Decision(decision.clone());
-    let told = |decision: &Decision, result| RebootRow::Outcome(ended(decision, result));
+    let found = |decision: &Decision, result| RebootRow::Outcome(ended(decision, result));
     let read = |rows: &[RebootRow], boot: &str| {
         let known = past_reboots(rows, &[], boot);
         (known.slot.is_some(), known.is_slot_of_boot, known.is_slot_unknown)
@@ -201,16 +201,16 @@ fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
     let [one, two] = [3, 4].map(|id| act(id, RebootAct::TakeSlot(lock())));
     let release = act(5, RebootAct::ReleaseSlot(lock()));
     let mut rows = vec![row(&schedule(2, "a")), row(&one)];
-    let asked_nobody = [rows.clone(), vec![told(&one, not_done())]].concat();
+    let asked_nobody = [rows.clone(), vec![found(&one, not_done())]].concat();
     assert_eq!(read(&asked_nobody, "a"), (false, false, true));
     assert_eq!(read(&rows, "a"), (true, true, true));
     assert_eq!(read(&rows, "b"), (true, false, true), "a reboot was made with it");
     // Asked again, and that asked nobody: the first request stands.
-    rows.extend([told(&one, OutcomeResult::Done), row(&two), told(&two, not_done())]);
+    rows.extend([found(&one, OutcomeResult::Done), row(&two), found(&two, not_done())]);
     assert_eq!(read(&rows, "a"), (true, true, true));
-    rows.extend([row(&release), told(&release, OutcomeResult::TimedOut)]);
+    rows.extend([row(&release), found(&release, OutcomeResult::TimedOut)]);
     assert_eq!(read(&rows, "a"), (true, true, true), "it may not have heard");
-    rows.push(told(&release, OutcomeResult::Done));
+    rows.push(found(&release, OutcomeResult::Done));
     assert_eq!(read(&rows, "a"), (false, false, false));
     rows.push(RebootRow::Lost { at: None });
     assert_eq!(read(&rows, "a"), (false, false, true));

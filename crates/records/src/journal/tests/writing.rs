@@ -83,17 +83,17 @@ fn events_without_a_number_are_all_kept() {
 #[test]
 fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
     let dir = tempfile::tempdir().unwrap();
-    let told = |boot: &str, seconds: i64| Entry::Event {
+    let actual = |boot: &str, seconds: i64| Entry::Event {
         boot_id: Arc::from(boot),
         event: Event { utc: Some(moment(seconds).utc), seq: None, kind: unclean_boot().into() },
     };
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&log(vec![event(1)], 2));
-    journal.record(&told(BOOT, 1));
+    journal.record(&actual(BOOT, 1));
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&told(BOOT, 5));
-    journal.record(&told("another", 9));
+    journal.record(&actual(BOOT, 5));
+    journal.record(&actual("another", 9));
     assert_eq!(journal.resume_point(BOOT, PATIENCE).unwrap().unwrap().resume_seq, 2);
     journal.close(PATIENCE).unwrap();
     let query = super::super::EventQuery { limit: 9, ..Default::default() };
@@ -185,7 +185,7 @@ fn one_entry_with_a_time_far_ahead_makes_nothing_old() {
 }
 
 #[test]
-fn a_place_alone_is_stored_at_the_end() {
+fn a_position_alone_is_stored_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for seq in 0..100_000 {
@@ -448,8 +448,8 @@ fn age_deletes_decisions_with_what_came_of_them() {
 fn losses(journal: &Journal) -> f64 {
     let readings = journal.readings();
     let series = &readings.schema.series;
-    let place = series.iter().position(|key| &*key.name == "uma_journal_lost_total").unwrap();
-    readings.values[place].value().unwrap()
+    let position = series.iter().position(|key| &*key.name == "uma_journal_lost_total").unwrap();
+    readings.values[position].value().unwrap()
 }
 
 fn is_newly_lost(dir: &std::path::Path) -> bool {
@@ -496,14 +496,14 @@ fn one_that_comes_back_as_it_was_is_not_lost_and_an_older_one_is() {
         let journal = Journal::open(dir.path(), KEEP_ALL);
         journal.intent(&decision(4), PATIENCE).unwrap();
         // It cannot be opened for a while: a folder is in its place.
-        let beside = dir.path().join("beside");
-        std::fs::rename(&path, &beside).unwrap();
+        let extra = dir.path().join("extra");
+        std::fs::rename(&path, &extra).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(journal.intent(&decision(6), PATIENCE).is_err());
         std::fs::remove_dir(&path).unwrap();
         match comes_back {
             Some(bytes) => std::fs::write(&path, bytes).unwrap(),
-            None => std::fs::rename(&beside, &path).unwrap(),
+            None => std::fs::rename(&extra, &path).unwrap(),
         }
         journal.intent(&decision(8), PATIENCE).unwrap();
         assert_eq!(losses(&journal), expected);

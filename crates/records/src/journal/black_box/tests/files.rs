@@ -39,7 +39,7 @@ impl Run<'_> {
         assert_eq!(remarks, [] as [&str; 0]);
         for second in 0..self.records {
             let mut record = Record::new(boot(self.boot), self.now(self.from_ms + second * 1000));
-            record.told = true;
+            record.reported = true;
             record.closed = self.closed && second == self.records - 1;
             ring.write(&mut record).unwrap();
         }
@@ -72,13 +72,13 @@ fn a_boot_that_stops_without_an_end_is_found_by_the_next_one_and_by_those_after_
     assert_eq!(found.previous.end, EndOfBoot::Unclean);
     assert_eq!(found.previous.boot_id.as_str(), "a");
     assert_eq!(found.previous.gap_ms, Some(100_000 - 74_000));
-    assert_eq!((found.unclean_boots, found.told), (1, false));
+    assert_eq!((found.unclean_boots, found.reported), (1, false));
     let last = found.last.unwrap();
     assert_eq!((last.sequence, last.at.utc), (25, moment(74_000).utc), "numbers go on");
     assert!(recover(found.path.as_deref().unwrap()).unwrap().records.len() >= 9);
 
     let restarted = Run { from_ms: 2 * HOUR_MS, ..next }.find().unwrap();
-    assert_eq!(restarted, LastBoot { told: true, ..found }, "later it is still the same");
+    assert_eq!(restarted, LastBoot { reported: true, ..found }, "later it is still the same");
 
     let third = Run { boot: "c", began_ms: HOUR_MS, from_ms: HOUR_MS, ..next }.find().unwrap();
     assert_eq!((third.previous.end, third.unclean_boots), (EndOfBoot::Unclean, 2));

@@ -40,7 +40,7 @@ fn header(records: u32) -> Header {
 fn full_record() -> Record {
     let mut record = Record::new(header(8).boot_id, moment(123_456));
     record.sequence = 77;
-    record.told = true;
+    record.reported = true;
     record.loop_age = Some(Duration::from_millis(250));
     record.write_took = Some(Duration::from_millis(3));
     record.missed = 2;
@@ -215,7 +215,7 @@ fn a_boot_ends_in_order_only_where_that_is_known() {
         (false, Some(600 * minute), EndOfBoot::Unclean),
         (false, None, EndOfBoot::Unclean),
     ] {
-        assert_eq!(EndOfBoot::judge(closed, gap_ms), end, "{closed} {gap_ms:?}");
+        assert_eq!(EndOfBoot::of(closed, gap_ms), end, "{closed} {gap_ms:?}");
     }
 }
 
