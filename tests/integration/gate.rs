@@ -189,7 +189,7 @@ fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
     for text in [
         "not open after 1.5s:",
         "59.0 GiB of 90.0 GiB can be had: 38.0 GiB free above the reserve, 21.0 GiB in caches",
-        "10.0 GiB of 12.0 GiB lie in free blocks of 2 MiB and more (compact memory",
+        "10.0 GiB of 12.0 GiB are in free blocks of 2 MiB and more (compact memory",
         "note: 9.0 GiB of page cache do not count, since they must be written first (sync)",
         "are in no counter of the kernel, and stay",
     ] {

@@ -117,7 +117,7 @@ fn verdict(release: &Release) -> String {
             let why = release.why_unknown.map_or("", |why| why.meaning());
             let since = if why.is_empty() { "" } else { ", since " };
             format!(
-                "what it held cannot be told{since}{why}; nothing comes back any more since \
+                "what it held is unknown{since}{why}; nothing comes back any more since \
                  {seconds:.1} s after its end"
             )
         }

@@ -72,7 +72,7 @@ from starting.
 --config.file a remark says that they were not checked, and the exit code does not.
 
 With --config.file it also tells which actions of these rules could not be done on this node by this
-user, and what would mend it. That is no mistake of theirs: the exit code does not tell.
+user, and what would mend it. That is no mistake of theirs: the exit code does not show it.
 
 Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds no rule files.";
 

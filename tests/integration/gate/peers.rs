@@ -116,10 +116,10 @@ fn one_that_does_not_answer_as_umawarden_does_keeps_it_closed() {
     let told = stderr(&output);
     let (_, told) = told.split_once("not open after").unwrap();
     for (address, why) in addresses.iter().zip(others.iter().map(|(_, why)| *why)) {
-        let line = told.lines().find(|line| line.contains(&format!("{address} does not tell: ")));
+        let line = told.lines().find(|line| line.contains(&format!("{address} is unknown: ")));
         assert!(line.is_some_and(|line| line.contains(why)), "{why}: {told}");
     }
-    assert!(told.contains("127.0.0.1:1 does not tell: ") && told.contains("must run there"));
+    assert!(told.contains("127.0.0.1:1 is unknown: ") && told.contains("must run there"));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn the_launcher_runs_nothing_while_another_node_is_closed() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
-    assert!(stderr(&output).contains(&format!("{} does not tell", other.address())));
+    assert!(stderr(&output).contains(&format!("{} is unknown", other.address())));
     assert!(!ran.exists());
 }
 

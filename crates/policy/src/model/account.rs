@@ -1,4 +1,4 @@
-//! Who took memory lately, and what shows it.
+//! Recent growth of memory by owner, and the evidence.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{ProcessId, bytes_text};
 
-/// What one process has taken that it does not give back by itself, in bytes.
+/// Memory of one process that it does not return by itself, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
-    /// Which process.
+    /// Its pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
     /// 15 bytes of its own choosing; what is not printable is escaped.
@@ -25,26 +25,26 @@ pub struct ProcessMemory {
     /// Huge pages that it maps (`HugetlbPages`), and those of its unmapped memfds.
     #[serde(default)]
     pub hugetlb_bytes: u64,
-    /// In pipes that it has open.
+    /// In its open pipes.
     #[serde(default)]
     pub pipe_bytes: u64,
-    /// In the queues of sockets that it has open.
+    /// In the queues of its open sockets.
     #[serde(default)]
     pub socket_bytes: u64,
 }
 
 impl ProcessMemory {
-    /// What no counter of the kernel attributes to a process: huge pages, pipes and sockets.
+    /// Memory that no counter of the kernel attributes to a process: huge pages, pipes and sockets.
     pub fn outside_bytes(&self) -> u64 {
         self.hugetlb_bytes.saturating_add(self.pipe_bytes).saturating_add(self.socket_bytes)
     }
 
-    /// All of it.
+    /// The sum of all kinds.
     pub fn sum_bytes(&self) -> u64 {
         self.outside_bytes().saturating_add(self.anon_bytes).saturating_add(self.shmem_bytes)
     }
 
-    /// Adds what another process has, by kind.
+    /// Adds the memory of another process, by kind.
     pub fn add(&mut self, other: &Self) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         add(&mut self.anon_bytes, other.anon_bytes);
@@ -54,7 +54,7 @@ impl ProcessMemory {
         add(&mut self.socket_bytes, other.socket_bytes);
     }
 
-    /// What it has more than `before`, by kind.
+    /// The growth since `before`, by kind; shrinking kinds count as 0.
     #[must_use]
     pub fn growth_since(&self, before: &Self) -> Self {
         Self {
@@ -69,34 +69,34 @@ impl ProcessMemory {
     }
 }
 
-/// Who has taken memory.
+/// The owner of memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "owner", rename_all = "snake_case")]
 pub enum Owner {
     /// An inference engine.
     Engine {
-        /// Its name.
+        /// Name of the engine.
         name: Arc<str>,
     },
     /// A process of no engine.
     Process {
-        /// Which.
+        /// Pid and start time.
         #[serde(flatten)]
         id: ProcessId,
-        /// Its name, of its own choosing.
+        /// Name of the process, which it chooses itself.
         comm: Arc<str>,
     },
-    /// Processes of no engine that the driver names, together.
+    /// All processes of no engine that the driver names.
     DriverOther,
-    /// Sockets, as the kernel counts them, beyond those that a process was seen to have open.
+    /// Sockets in the kernel's counter, beyond the known open ones of processes.
     Sockets,
     /// Processes that are not listed one by one.
     SmallerProcesses,
     /// Shared memory and tmpfs beyond what a process maps.
     SharedMemory,
-    /// Slab, page tables, vmalloc, huge pages that nobody uses.
+    /// Slab, page tables, vmalloc, unused huge pages.
     Kernel,
-    /// Nobody.
+    /// No known owner.
     Unattributed,
 }
 
@@ -145,24 +145,24 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What shows that an owner has taken it.
+/// The evidence for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The driver's figures for each process.
     DriverFigures,
-    /// What its processes show of themselves in `/proc`.
+    /// The `/proc` files of its processes.
     Processes,
-    /// No other process has the driver open, and all else is accounted for.
+    /// No other process has the driver open, and all other memory is accounted for.
     OnlyDriverUser,
     /// A counter of the kernel.
     KernelCounter,
-    /// Nothing.
+    /// No evidence.
     Nothing,
 }
 
 impl Basis {
-    /// Its name in JSON and to people.
+    /// The text for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::DriverFigures => "by the driver's figures",
@@ -174,15 +174,15 @@ impl Basis {
     }
 }
 
-/// What one owner has taken.
+/// The growth of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountEntry {
-    /// Who.
+    /// The owner.
     #[serde(flatten)]
     pub owner: Owner,
-    /// How much, in bytes.
+    /// Growth in bytes.
     pub bytes: u64,
-    /// What shows it; of several the one that shows most.
+    /// The evidence; of several the one for most of it.
     pub basis: Basis,
 }
 
@@ -196,16 +196,16 @@ impl fmt::Display for AccountEntry {
     }
 }
 
-/// Who took how much memory within the last seconds.
+/// Growth of memory by owner within the last seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryAccount {
-    /// When it was drawn up, on the uptime clock.
+    /// Time of the account, on the uptime clock.
     pub at: Duration,
-    /// How far it looks back.
+    /// Length of the window.
     pub window: Duration,
-    /// What the node has taken in all within that time, in bytes.
+    /// Growth of the whole node in the window, in bytes.
     pub grown_bytes: u64,
-    /// Who took it, most first; owners that took nothing are left out.
+    /// Growth by owner, largest first; owners without growth are left out.
     pub entries: Vec<AccountEntry>,
     /// How old the driver's last figures are; `None` without any that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,7 +216,7 @@ pub struct MemoryAccount {
 }
 
 impl MemoryAccount {
-    /// How much owners of that label took together, in bytes.
+    /// Growth of all owners with that label, in bytes.
     pub fn of_label(&self, label: &str) -> u64 {
         let own = self.entries.iter().filter(|entry| entry.owner.label() == label);
         own.map(|entry| entry.bytes).fold(0, u64::saturating_add)

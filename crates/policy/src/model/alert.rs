@@ -1,4 +1,4 @@
-//! What an alert does, as it is reported.
+//! Changes of alerts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::{AlertState, Moment, Reading, RuleId, as_number};
 /// An alert went from one state to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlertChange {
-    /// When.
+    /// Time of the change.
     pub at: Moment,
-    /// Whose alert.
+    /// Rule of the alert.
     pub rule: RuleId,
     /// Which of the rule's alerts: labels after templating.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,

@@ -1,4 +1,4 @@
-//! Alertmanagers: what is taken of them, and where alerts are sent.
+//! Settings for receiving alerts from Alertmanagers and sending to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::{FORGET_RECEIVED_AFTER, SecretPlace};
 
-/// What is taken of Alertmanagers, and what they are told.
+/// Settings for receiving and sending alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertmanagerSettings {
-    /// How long a received alert is kept where nobody repeats it.
+    /// Time after which a received alert without repetition is forgotten.
     pub forget_after: Duration,
-    /// Who is told of this node's alerts.
+    /// Sending of this node's alerts.
     pub sending: AlertSending,
 }
 
@@ -23,16 +23,16 @@ impl Default for AlertmanagerSettings {
     }
 }
 
-/// Who is told of this node's alerts, and how.
+/// Sending of this node's alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertSending {
-    /// All of them are told; none: nobody is.
+    /// The Alertmanagers that get each alert; may be empty.
     pub to: Vec<AlertmanagerServer>,
-    /// How often what fires is told again.
+    /// Time between repetitions of a firing alert.
     pub resend_every: Duration,
     /// Labels that every alert gets, unless it has them.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Where this node's page is found; `None`: by the node's name and its first port.
+    /// URL of this node's page; `None`: by the node's name and its first port.
     pub external_url: Option<String>,
     /// Which decisions are sent as alerts.
     pub decisions: SentDecisions,
@@ -53,18 +53,17 @@ impl Default for AlertSending {
 /// One Alertmanager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertmanagerServer {
-    /// Its address, with a path where it lies below one.
+    /// Its base URL, with the path prefix if it has one.
     pub url: String,
-    /// Over TLS only whoever signs with a certificate of this file is trusted; `None`: whom the
-    /// system trusts.
+    /// Trusted certificates (PEM); `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// What it asks for.
+    /// Its credentials.
     pub credentials: Option<AlertmanagerCredentials>,
-    /// How long one post may take.
+    /// Longest time of a request.
     pub timeout: Duration,
 }
 
-/// What an Alertmanager, or who stands before it, asks for.
+/// Credentials of an Alertmanager or of its proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AlertmanagerCredentials {
     /// A token.
@@ -93,6 +92,6 @@ pub enum SentDecisions {
     None,
     /// Those that act, or would in enforce mode.
     Acts,
-    /// Those too that hold back.
+    /// Those too that hold.
     All,
 }

@@ -1,4 +1,4 @@
-//! A node among others: who they are, how they are asked, and what they said.
+//! The nodes of a cluster: their addresses, queries and responses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use super::{
     CLUSTER_LABEL, EXPORTED_NODE_LABEL, Moment, NODE_LABEL, PeerAddress, Reading, Schema, SeriesKey,
 };
 
-/// Nobody has a larger cluster of nodes that ask each other.
+/// Most peers that a node queries.
 pub const MOST_PEERS: usize = 64;
-/// Beyond so many, asking a Prometheus costs less than asking each other.
+/// With more peers, querying a Prometheus costs less than querying each other.
 pub const PEERS_ASKED_CHEAPLY: usize = 16;
-/// More nodes than these no server tells of.
+/// Most nodes in the response of a Prometheus.
 pub const MOST_NODES: usize = 1_000;
-/// Series that are kept of one node.
+/// Series of one node that are kept.
 pub const MOST_SERIES_OF_A_NODE: usize = 150;
 
-/// How this node is called among others, and how long what they said is known.
+/// Name of this node in its cluster, and how long values of others stay known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNames {
     /// The cluster, label `cluster`.
     pub cluster: Arc<str>,
     /// This node, label `node`.
     pub node: Arc<str>,
-    /// What a node said longer ago than this is not known any more.
+    /// Age at which values of a node become unknown.
     pub known_for: Duration,
 }
 
-/// How the nodes of the cluster are known and asked.
+/// Discovery and queries of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// The cluster's name.
@@ -44,86 +44,85 @@ pub struct ClusterSettings {
     pub dns: Vec<PeerAddress>,
     /// Files in Prometheus' file_sd format.
     pub files: Vec<PathBuf>,
-    /// A server that knows all of them, and is asked instead.
+    /// A Prometheus that is queried instead of the nodes.
     pub prometheus: Option<PrometheusServer>,
-    /// Between two questions.
+    /// Time between two queries.
     pub interval: Duration,
-    /// An answer may take so long.
+    /// Longest time of a query.
     pub timeout: Duration,
     /// The path of a node's metrics.
     pub metrics_path: String,
-    /// How nodes are spoken to.
+    /// TLS and credentials for the nodes.
     pub access: Access,
 }
 
 impl ClusterSettings {
-    /// How long what a node said is known: three questions, and not less than 5 s.
+    /// How long values of a node stay known: three intervals, at least 5 s.
     pub fn known_for(&self) -> Duration {
         self.interval.saturating_mul(3).max(Duration::from_secs(5))
     }
 
-    /// Whether anything tells who the other nodes are.
+    /// Whether any discovery of other nodes is configured.
     pub fn has_peers(&self) -> bool {
         !(self.peers.is_empty() && self.dns.is_empty() && self.files.is_empty())
     }
 }
 
-/// A Prometheus server, or what speaks its HTTP API.
+/// A Prometheus server, or one with its HTTP API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrometheusServer {
     /// `http://host:port`, or `https://`, with the path before `/api/v1`.
     pub url: String,
-    /// The label by which it tells nodes apart.
+    /// The label that identifies nodes.
     pub node_label: Arc<str>,
     /// Matchers that all queries carry, as in `job="umawarden"`.
     pub matchers: Option<Arc<str>>,
-    /// How it is spoken to.
+    /// TLS and credentials for the server.
     pub access: Access,
 }
 
-/// How a server is spoken to. Files are read when they are needed.
+/// TLS and credentials. Files are read when they are needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Over TLS.
+    /// Certificates, if TLS is configured.
     pub tls: Option<TlsFiles>,
-    /// By what it lets this program in.
+    /// Credentials of this program.
     pub credentials: Option<Credentials>,
 }
 
-/// Who is trusted, and who this program is.
+/// Trusted certificates and the client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Whoever signs with a certificate of this file (PEM); `None`: whom the system trusts.
+    /// File (PEM) of the trusted certificates; `None`: those of the system.
     pub ca: Option<PathBuf>,
     /// This program's certificate and its key (PEM).
     pub own: Option<(PathBuf, PathBuf)>,
-    /// The name that the server's certificate must bear, if it is not the host's.
+    /// Name in the server's certificate, if it differs from the host's.
     pub server_name: Option<String>,
 }
 
 impl TlsFiles {
-    /// Only whoever signs with a certificate of that file is trusted; `None`: whom the system
-    /// trusts.
+    /// Trusts the certificates of that file only; `None`: those of the system.
     pub fn trusting(ca: Option<PathBuf>) -> Self {
         Self { ca, ..Self::default() }
     }
 }
 
-/// By what a server lets this program in.
+/// Credentials for a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
     /// A token in a file.
     Bearer(PathBuf),
     /// A name, and a password in a file.
     Basic {
-        /// The name.
+        /// The user's name.
         username: String,
-        /// The file.
+        /// File of the password.
         password: PathBuf,
     },
 }
 
-/// The same series beside those of other nodes.
+/// The series with the labels of its node and cluster.
 pub fn series_of_node(key: &SeriesKey, cluster: &Arc<str>, node: &Arc<str>) -> SeriesKey {
     let mut labels: Vec<(Arc<str>, Arc<str>)> = key
         .labels
@@ -140,15 +139,15 @@ pub fn series_of_node(key: &SeriesKey, cluster: &Arc<str>, node: &Arc<str>) -> S
     SeriesKey { name: Arc::clone(&key.name), labels: labels.into() }
 }
 
-/// News of other nodes.
+/// Reports of other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterReadings {
-    /// Of each node that there is news of.
+    /// A report for each node that has one.
     pub nodes: Vec<NodeReadings>,
 }
 
 impl ClusterReadings {
-    /// How many values these are; not less than the news.
+    /// Number of values; at least the number of reports.
     pub fn values(&self) -> usize {
         let one = |node: &NodeReadings| match &node.news {
             NodeNews::Answered { schema, values } => schema.series.len().max(values.len()).max(1),
@@ -159,21 +158,21 @@ impl ClusterReadings {
     }
 }
 
-/// News of one node.
+/// A report of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReadings {
     /// Its name, label `node`.
     pub node: Arc<str>,
-    /// What there is to tell.
+    /// The report.
     pub news: NodeNews,
-    /// How long asking took.
+    /// Duration of the query.
     pub took: Duration,
-    /// What it told and was not believed or not kept, each with why.
+    /// Number of rejected values and series, for each reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(Refusal, u64)>,
 }
 
-/// What there is to tell of a node.
+/// What is reported of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum NodeNews {
     /// It has answered.
@@ -185,11 +184,11 @@ pub enum NodeNews {
         /// the node says cannot be.
         values: Vec<Reading<f64>>,
     },
-    /// It has not.
+    /// It has not answered.
     Silent {
-        /// Why.
+        /// The error.
         why: Arc<str>,
-        /// What is not known now, though nothing of it may have been known before.
+        /// Series that are unknown now.
         schema: Arc<Schema>,
     },
     /// It is no node of the cluster any more, or is this one.
@@ -197,7 +196,7 @@ pub enum NodeNews {
 }
 
 named! {
-    /// Why something that a node told was not believed or not kept.
+    /// Why a value or series of a node was rejected.
     pub enum Refusal {
         /// A value that the series cannot have.
         Impossible = "impossible",
@@ -205,12 +204,12 @@ named! {
         Twice = "twice",
         /// More series than are kept of a node.
         TooMany = "too_many",
-        /// Longer labels than anybody needs.
+        /// Labels that are too long.
         TooLong = "too_long",
     }
 }
 
-/// Where it stands with one other node.
+/// The status of another node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
     /// Its name.
@@ -219,11 +218,11 @@ pub struct NodeStatus {
     pub unknown: Option<Arc<str>>,
     /// When it has answered last.
     pub answered: Option<Moment>,
-    /// How long asking took last.
+    /// Duration of the last query.
     pub took: Duration,
     /// Series that are kept of it.
     pub series: usize,
-    /// What its memory is.
+    /// Its memory.
     pub memory: NodeMemory,
 }
 
@@ -232,14 +231,14 @@ pub struct NodeStatus {
 pub struct NodeMemory {
     /// All of it.
     pub total: Reading<f64>,
-    /// What the kernel says is to be had.
+    /// Available memory, as the kernel estimates it.
     pub available: Reading<f64>,
 }
 
-/// Where it stands with all nodes.
+/// The status of all nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterStatus {
-    /// How this node and the cluster are called.
+    /// Names of this node and of the cluster.
     pub names: ClusterNames,
     /// This node's memory.
     pub memory: NodeMemory,
@@ -255,7 +254,7 @@ mod tests {
     fn a_series_stands_under_its_node_whatever_it_says_itself() {
         let [cluster, node] = ["c", "spark-2"].map(Arc::from);
         let key = SeriesKey::new("uma_a", &[("zone", "x"), ("node", "0"), ("cluster", "lie")]);
-        let told = series_of_node(&key, &cluster, &node).to_string();
-        assert_eq!(told, r#"uma_a{cluster="c",exported_node="0",node="spark-2",zone="x"}"#);
+        let labelled = series_of_node(&key, &cluster, &node).to_string();
+        assert_eq!(labelled, r#"uma_a{cluster="c",exported_node="0",node="spark-2",zone="x"}"#);
     }
 }

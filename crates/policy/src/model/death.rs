@@ -54,7 +54,7 @@ const SIGNALS: [&str; 31] = [
 /// The highest signal of the kernel, real-time ones included.
 const MOST_SIGNALS: i32 = 64;
 
-/// The name of a signal; those without one are told by their number.
+/// The name of a signal, or `signal N` where it has none.
 pub fn signal_name(signal: i32) -> String {
     let named = usize::try_from(signal).ok().and_then(|at| SIGNALS.get(at.checked_sub(1)?));
     named.map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
@@ -64,23 +64,23 @@ pub fn signal_name(signal: i32) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ended_by", rename_all = "snake_case")]
 pub enum ExitStatus {
-    /// It, or what stands for it, left with this code.
+    /// It exited with this code, or its supervisor reports this code.
     Code {
         /// 0 to 255.
         code: i32,
     },
     /// A signal ended it.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// Nobody was told.
+    /// The status is unknown.
     #[default]
     Unknown,
 }
 
 impl ExitStatus {
-    /// What waitpid(2), `/proc/PID/stat` and the kernel's own structures call a status.
+    /// From the status of waitpid(2), `/proc/PID/stat` and the kernel.
     pub fn from_wait(status: i32) -> Self {
         match status & 0x7f {
             0 => Self::Code { code: (status >> 8) & 0xff },
@@ -89,7 +89,7 @@ impl ExitStatus {
         }
     }
 
-    /// What a shell, Docker and systemd tell in one number: 128 and the signal's.
+    /// The number that a shell, Docker and systemd report; for a signal, 128 plus its number.
     pub fn code(self) -> Option<i32> {
         match self {
             Self::Code { code } => Some(code),
@@ -98,9 +98,9 @@ impl ExitStatus {
         }
     }
 
-    /// The signal that ended it, or one that its code stands for: those who start processes for
-    /// others tell a signal as 128 and its number. A program may say the same by itself.
-    pub fn told_signal(self) -> Option<i32> {
+    /// The signal that ended it, or the one that its code means: supervisors report a signal as 128
+    /// plus its number. A program may exit with such a code by itself.
+    pub fn signal(self) -> Option<i32> {
         match self {
             Self::Signal { signal } => Some(signal),
             Self::Code { code } => Some(code - 128).filter(|n| (1..=MOST_SIGNALS).contains(n)),
@@ -108,7 +108,7 @@ impl ExitStatus {
         }
     }
 
-    /// Whether it ended as programs do that have nothing to complain of.
+    /// Whether it exited with 0.
     pub fn is_success(self) -> bool {
         self == Self::Code { code: 0 }
     }
@@ -117,33 +117,33 @@ impl ExitStatus {
 impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Code { code } => match self.told_signal() {
+            Self::Code { code } => match self.signal() {
                 Some(signal) => {
-                    write!(f, "exit code {code}, which stands for {}", signal_name(signal))
+                    write!(f, "exit code {code}, which means {}", signal_name(signal))
                 }
                 None => write!(f, "exit code {code}"),
             },
             Self::Signal { signal } => write!(f, "{} ({signal})", signal_name(signal)),
-            Self::Unknown => f.write_str("an exit status that nobody was told"),
+            Self::Unknown => f.write_str("an unknown exit status"),
         }
     }
 }
 
-/// Who has died.
+/// The engine, container, unit or command that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deceased {
-    /// What it is called: the engine, else the container, the unit, or the command.
+    /// Name of the engine, else of the container, the unit, or the command.
     pub name: Arc<str>,
-    /// What it was, where it is known for an engine.
+    /// Kind of the engine, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineKind>,
-    /// The process at its head.
+    /// Its main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ProcessId>,
     /// Its container's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
-    /// What Docker calls that.
+    /// Name of its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
     /// Its systemd unit.
@@ -171,7 +171,7 @@ impl fmt::Display for Deceased {
     }
 }
 
-/// What killed it.
+/// The cause of death.
 #[derive(
     Clone, Debug, PartialEq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -180,18 +180,18 @@ impl fmt::Display for Deceased {
 pub enum Killer {
     /// The kernel's OOM killer.
     KernelOom {
-        /// What ran out.
+        /// Bound of the memory that ran out.
         constraint: Option<OomConstraint>,
         /// The control group whose limit was hit.
         cgroup: Option<String>,
-        /// Who asked for the memory.
+        /// Process whose allocation failed.
         trigger: Option<String>,
-        /// Whether the NVIDIA driver asked.
+        /// Whether the allocation was the NVIDIA driver's.
         driver: bool,
     },
     /// A daemon in user space that kills for memory.
     UserspaceOom {
-        /// Which.
+        /// The daemon.
         daemon: KillerDaemon,
     },
     /// This program: `stop_engine`.
@@ -201,23 +201,23 @@ pub enum Killer {
         /// The rule that made it.
         rule: Option<RuleId>,
     },
-    /// Somebody's signal, of which no killer that is known tells.
+    /// A signal of an unknown sender.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
-        /// Who sent it, where that is known.
+        /// The sender, where it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sender: Option<String>,
     },
-    /// Nobody: it ended by itself, and perhaps said why.
+    /// It ended by itself, perhaps with a reason.
     Itself {
-        /// Its own words.
+        /// The reason in its log.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// What was seen does not tell.
+    /// The cause is unknown.
     Unknown {
-        /// Why not.
+        /// Why it is unknown.
         why: String,
     },
 }
@@ -232,7 +232,7 @@ impl Killer {
         self.into()
     }
 
-    /// Whether it died for the memory that it held.
+    /// Whether it was killed to free memory.
     pub fn is_for_memory(&self) -> bool {
         matches!(self, Self::KernelOom { .. } | Self::UserspaceOom { .. } | Self::Umawarden { .. })
     }
@@ -283,64 +283,64 @@ impl fmt::Display for Killer {
     }
 }
 
-/// What proves it.
+/// The proof of a cause of death.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "proof", rename_all = "snake_case")]
 pub enum DeathProof {
-    /// Something that the kernel log or a daemon told.
+    /// An event of the kernel log or of a daemon.
     Event {
-        /// What.
+        /// The event.
         event: Box<Event>,
-        /// How it is known to be about this one.
+        /// Why the event is about this process.
         fits_by: String,
     },
-    /// How a process of it ended.
+    /// The exit status of one of its processes.
     Process {
-        /// Which.
+        /// Pid of the process.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// How.
+        /// Exit code or signal.
         status: ExitStatus,
-        /// Who says so.
+        /// The source of the status.
         told_by: String,
     },
-    /// What the engine wrote.
+    /// A line of the engine's log.
     LogLine {
         /// The line, printable and cut.
         line: String,
     },
     /// A decision of this program.
     Decision {
-        /// Which.
+        /// The decision.
         decision: Option<DecisionId>,
-        /// When it acted.
+        /// Time of the act.
         acted: Option<Timestamp>,
     },
     /// A counter that only a kill moves.
     Counter {
-        /// Which.
+        /// Name of the counter.
         name: String,
-        /// By how much it rose.
+        /// Its increase.
         by: u64,
     },
-    /// What Docker says of its container.
+    /// A report of Docker about its container.
     Docker {
-        /// What.
+        /// Its report.
         says: String,
     },
 }
 
-/// A process of it that was killed: the exit code of its parent may not tell.
+/// One of its processes that was killed. The exit code of its parent may not show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KilledWorker {
-    /// Its number, where it is known.
+    /// Pid, where it is known.
     pub pid: Option<u32>,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// How it ended.
+    /// Exit code or signal.
     pub status: ExitStatus,
-    /// How long before the end of it all.
+    /// Time from its end to that of the main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_before: Option<u64>,
 }
@@ -348,19 +348,19 @@ pub struct KilledWorker {
 /// A process that outlived its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivor {
-    /// Which.
+    /// Pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// What it holds: anonymous, shared and hugetlb memory. `None`: it could not be read.
+    /// Its anonymous, shared and hugetlb memory. `None`: it could not be read.
     pub bytes: Option<u64>,
     /// Whether it was killed for that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_killed: bool,
 }
 
-/// Memory at that moment, in bytes; what could not be read is not there.
+/// Memory at that moment, in bytes; `None` where it could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeathMemory {
@@ -370,96 +370,96 @@ pub struct DeathMemory {
     pub free_bytes: Option<u64>,
     /// `MemAvailable`.
     pub available_bytes: Option<u64>,
-    /// What no counter of the kernel names, the driver's above all.
+    /// Memory that no counter of the kernel names, mainly the driver's.
     pub unaccounted_bytes: Option<u64>,
     /// `Shmem`.
     pub shmem_bytes: Option<u64>,
     /// `SwapFree`.
     pub swap_free_bytes: Option<u64>,
-    /// What its own processes held when they were last seen.
+    /// Memory of its own processes in the last scan.
     pub own_bytes: Option<u64>,
 }
 
-/// All that is known of one death.
+/// The report of one death.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeathReport {
-    /// Who.
+    /// What ended.
     pub who: Deceased,
-    /// What its head ended with.
+    /// Exit status of its main process.
     pub exit: ExitStatus,
-    /// When.
+    /// Time of the end.
     pub ended: Timestamp,
-    /// How long it had lived.
+    /// Duration of its run.
     pub lived_seconds: Option<f64>,
-    /// Where in its life it was.
+    /// Its phase at the end.
     pub phase: Option<EnginePhase>,
-    /// What killed it.
+    /// The cause of death.
     pub killer: Killer,
-    /// Whether that is no ordinary end, whatever the exit code says.
+    /// Whether the end is a failure, whatever the exit code.
     pub is_failure: bool,
-    /// What proves it.
+    /// Proofs of the cause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proofs: Vec<DeathProof>,
-    /// Processes of it that were killed.
+    /// Its processes that were killed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub killed_workers: Vec<KilledWorker>,
-    /// Processes of it that are left.
+    /// Its processes that still run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Survivor>,
-    /// Memory when it died.
+    /// Memory at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<DeathMemory>,
-    /// What it wrote last itself, the newest line last.
+    /// The last lines of its log, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
     /// What to do, the most important first.
     pub advice: Vec<String>,
-    /// What could not be looked at, so that the report does not know it.
+    /// Facts that could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_known: Vec<String>,
 }
 
 impl DeathReport {
-    /// Whether the exit code says that all was well, and it was not.
+    /// Whether it failed with exit code 0.
     pub fn is_exit_code_a_lie(&self) -> bool {
         self.is_failure && self.exit.is_success()
     }
 
-    /// What died and of what, in one line.
+    /// What ended, and the cause, in one line.
     pub fn sentence(&self) -> String {
-        let mut told = format!("{} ended", self.who);
+        let mut text = format!("{} ended", self.who);
         if let Some(seconds) = self.lived_seconds {
             let lived = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
-            told.push_str(&format!(" after {}", duration_text(Duration::from_secs(lived))));
+            text.push_str(&format!(" after {}", duration_text(Duration::from_secs(lived))));
         }
         if let Some(phase) = self.phase {
-            told.push_str(&format!(", {phase},"));
+            text.push_str(&format!(", {phase},"));
         }
-        told.push_str(&format!(" with {}", self.exit));
+        text.push_str(&format!(" with {}", self.exit));
         match &self.killer {
             Killer::Itself { reason: None } if !self.is_failure => {}
-            Killer::Itself { reason: None } => told.push_str("; it ended by itself"),
+            Killer::Itself { reason: None } => text.push_str("; it ended by itself"),
             Killer::Itself { reason: Some(reason) } => {
-                told.push_str(&format!("; it ended by itself: {reason}"));
+                text.push_str(&format!("; it ended by itself: {reason}"));
             }
-            Killer::Unknown { why } => told.push_str(&format!("; why is not known: {why}")),
-            killer => told.push_str(&format!("; killed by {killer}")),
+            Killer::Unknown { why } => text.push_str(&format!("; why is not known: {why}")),
+            killer => text.push_str(&format!("; killed by {killer}")),
         }
         match self.killed_workers.as_slice() {
             [] => {}
-            [one] => told.push_str(&format!("; its worker {one} was killed")),
+            [one] => text.push_str(&format!("; its worker {one} was killed")),
             [first, ..] => {
                 let number = self.killed_workers.len() as u64;
-                told.push_str(&format!(
+                text.push_str(&format!(
                     "; {} of it were killed, {first} first",
                     counted(number, "worker")
                 ));
             }
         }
         if self.is_exit_code_a_lie() {
-            told.push_str("; the exit code does not tell");
+            text.push_str("; the exit code does not show it");
         }
-        told
+        text
     }
 }
 
@@ -493,14 +493,17 @@ mod tests {
     }
 
     #[test]
-    fn a_code_above_128_stands_for_a_signal_where_there_is_one() {
-        let told = |code| ExitStatus::Code { code }.told_signal();
-        assert_eq!([told(0), told(128), told(137), told(143)], [None, None, Some(9), Some(15)]);
-        assert_eq!([told(193), told(255)], [None, None]);
+    fn a_code_above_128_means_a_signal_where_there_is_one() {
+        let signal = |code| ExitStatus::Code { code }.signal();
+        assert_eq!(
+            [signal(0), signal(128), signal(137), signal(143)],
+            [None, None, Some(9), Some(15)]
+        );
+        assert_eq!([signal(193), signal(255)], [None, None]);
         assert_eq!(ExitStatus::Signal { signal: 9 }.code(), Some(137));
         assert_eq!(
             ExitStatus::Code { code: 137 }.to_string(),
-            "exit code 137, which stands for SIGKILL"
+            "exit code 137, which means SIGKILL"
         );
         assert_eq!(ExitStatus::Signal { signal: 15 }.to_string(), "SIGTERM (15)");
     }

@@ -1,4 +1,4 @@
-//! Who comes in over the network, what they may do there, and why somebody may not.
+//! Access control over the network: roles, credentials, and reasons of a refusal.
 
 use core::net::IpAddr;
 use std::fmt;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use super::names::named;
 
 named! {
-    /// What somebody may do over the network; who may do more may do less, too.
+    /// A role over the network. A higher role includes the lower ones.
     pub enum Role {
-        /// Look.
+        /// Read only.
         Read = "read",
-        /// Keep things from being done, and end that: silences, pauses, notes, reloads.
+        /// Prevent actions, and end that: silences, pauses, notes, reloads.
         Operate = "operate",
-        /// Have things done that hold without a person: approve, reboot, reset a breaker.
+        /// Cause actions that need a person: approve, reboot, reset a breaker.
         Remedy = "remedy",
     }
 }
 
-/// What somebody on the network is known by; never a secret.
+/// The identity of a client on the network; never a secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Credential {
     /// A bearer token of that name.
     Token(Arc<str>),
-    /// A client certificate that is good for that name.
+    /// A client certificate for that name.
     Certificate(Arc<str>),
-    /// The user of that name, and their password.
+    /// A user of that name, by password.
     User(Arc<str>),
 }
 
@@ -39,37 +39,37 @@ impl fmt::Display for Credential {
     }
 }
 
-/// Who orders something, as their connection shows.
+/// The author of an order, by the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrderedBy {
-    /// Somebody on this node who may open the control socket.
+    /// A user of this node, over the control socket.
     Local {
-        /// The kernel's word for who that is.
+        /// User id of the peer, from the kernel.
         uid: u32,
     },
-    /// Somebody on the network.
+    /// A client on the network.
     Remote {
-        /// What they have shown.
+        /// Its credential.
         credential: Credential,
-        /// Where they come from.
+        /// Its address.
         address: IpAddr,
     },
 }
 
 named! {
-    /// Why a request that came over the network was refused at the door.
+    /// Why access control refused a request over the network.
     pub enum RefusalReason {
-        /// It needs a credential, and has none.
+        /// It has no credential, and needs one.
         NoCredential = "no_credential",
-        /// What it shows is nobody's, or wrong.
+        /// Its credential is unknown or wrong.
         WrongCredential = "wrong_credential",
-        /// What it shows was good once.
+        /// Its credential has expired.
         Expired = "expired",
-        /// What it shows is good for less.
+        /// Its credential has a lower role.
         Role = "role",
-        /// It is answered on this node alone.
+        /// It is accepted on this node only.
         LocalOnly = "local_only",
-        /// A page of another site has made a browser send it.
+        /// A browser sent it for a page of another site.
         CrossSite = "cross_site",
         /// There were too many requests.
         RateLimit = "rate_limit",
@@ -77,7 +77,7 @@ named! {
         Busy = "busy",
         /// Its address has too many connections, and none of them idle.
         Connections = "connections",
-        /// Its address has not read answers: too many wait, or one has waited too long.
+        /// Its address does not read responses: too many are pending, or one for too long.
         Unread = "unread",
     }
 }

@@ -28,7 +28,7 @@ impl fmt::Display for ProcessId {
 
 // What is known of each is in `src/engines`, in the same order.
 named! {
-    /// What serves a model.
+    /// The kind of an inference engine.
     #[derive(Default)]
     pub enum EngineKind {
         /// SGLang.
@@ -56,27 +56,27 @@ named! {
 }
 
 named! {
-    /// Where in its life an engine is. A loading one may be stuck besides.
+    /// The phase of an engine. A loading engine may be stuck.
     #[derive(Default)]
     pub enum EnginePhase {
-        /// Its processes are there; it takes no weights yet.
+        /// Its processes exist; it does not load weights yet.
         #[default]
         Starting = "starting",
-        /// It reads or maps its model, takes memory, or prepares itself besides.
+        /// It reads or maps its model, allocates memory, or prepares itself.
         Loading = "loading",
-        /// It can be asked.
+        /// It accepts requests.
         Ready = "ready",
-        /// It answers requests.
+        /// It works on requests.
         Serving = "serving",
-        /// Some of what served is gone, or it no longer answers and gives memory back.
+        /// Some of its processes are gone, or it no longer responds and returns memory.
         Stopping = "stopping",
-        /// None of its processes is left.
+        /// It has no process left.
         Gone = "gone",
     }
 }
 
 impl EnginePhase {
-    /// Whether it can be asked.
+    /// Whether it accepts requests.
     pub fn is_up(self) -> bool {
         matches!(self, Self::Ready | Self::Serving)
     }
@@ -85,7 +85,7 @@ impl EnginePhase {
 /// One process of an engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineProcess {
-    /// Which.
+    /// Its pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
     /// Its parent's number.
@@ -94,7 +94,7 @@ pub struct EngineProcess {
     pub comm: Arc<str>,
     /// `R`, `S`, `D`, `Z`, …
     pub state: char,
-    /// Whether it ends, and gives back what it holds; the driver may take seconds for its share.
+    /// Whether it is exiting and returns its memory. The driver may need seconds for its share.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exiting: bool,
     /// CPU time that it has used, in milliseconds.
@@ -107,13 +107,13 @@ pub struct EngineProcess {
     pub shmem_bytes: Reading<u64>,
     /// Pages of the hugetlb pool (`HugetlbPages`), which are in no RSS.
     pub hugetlb_bytes: Reading<u64>,
-    /// What it had from storage (`read_bytes`); pages that it found in the cache are not in it.
+    /// Bytes read from storage (`read_bytes`), without those found in the page cache.
     pub read_bytes: Reading<u64>,
-    /// What it asked of read(2) and its like (`rchar`), from storage or not.
+    /// Bytes read by read(2) and similar calls (`rchar`), from storage or not.
     pub read_chars: Reading<u64>,
-    /// How many model files it maps, and how much of them it has mapped.
+    /// Number of model files that it maps.
     pub mapped_files: Reading<u32>,
-    /// How much of the model files is mapped.
+    /// Mapped bytes of model files.
     pub mapped_bytes: Reading<u64>,
     /// How many model files it has open.
     pub open_files: Reading<u32>,
@@ -152,29 +152,29 @@ impl EngineProcess {
     }
 }
 
-/// One engine, as found.
+/// An engine, as found by a scan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineSeen {
     /// Its name: of the configuration, or of its kind and port. Unique on the node.
     pub name: Arc<str>,
-    /// What it is.
+    /// Its kind.
     pub kind: EngineKind,
-    /// The process at the head of all others. Another one is another life of the engine.
+    /// The main process. Another main process means another run of the engine.
     pub server: ProcessId,
     /// All of its processes, the server first, then by number.
     pub processes: Vec<EngineProcess>,
-    /// Why these were taken for this engine, for people.
+    /// Why these processes are this engine, for people.
     pub found_by: Arc<str>,
     /// The server's control group, below the root of its hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
-    /// The container that it runs in, as the container's supervisor confirms.
+    /// Id of its container, confirmed by the container's supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
-    /// The container that its control group names, and nobody confirms.
+    /// Id of the container that its control group names, not confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_container: Option<Arc<str>>,
-    /// What Docker calls that container.
+    /// Name of that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
     /// The unit of the system's systemd that it runs in; one of a user's own systemd is none.
@@ -190,42 +190,40 @@ pub struct EngineSeen {
     /// The port that it serves on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Where it is asked for its health.
+    /// URL of its health check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_url: Option<Arc<str>>,
-    /// The network namespace (`net:[4026532184]`) in which that address is meant, where it is not
-    /// our own.
+    /// The network namespace (`net:[4026532184]`) of that URL, if it is not our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_network: Option<Arc<str>>,
-    /// Whether anything listens on that port, where the engine lives.
+    /// Whether a socket listens on that port, in the engine's network namespace.
     #[serde(default = "unsupported")]
     pub is_listening: Reading<bool>,
-    /// How long its log is, where it is a file that can be read.
+    /// Size of its log, where it is a readable file.
     #[serde(default = "unsupported")]
     pub log_bytes: Reading<u64>,
-    /// A loading engine without progress for so long is stuck.
+    /// Time without progress after which a loading engine is stuck.
     pub stuck_after: Duration,
-    /// Whether `umawarden launch` has started it: it loads as soon as it is there.
+    /// Whether `umawarden launch` has started it. It is then loading from its start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_launched: bool,
-    /// Whether the process at the head is only a worker, whose server had ended before anybody
-    /// looked: these are what an engine has left behind.
+    /// Whether the main process is only a worker whose server had ended before the first scan.
+    /// These processes are orphans of an engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_left_behind: bool,
-    /// Where the keys are that it asks for.
+    /// Locations of the keys that it requires.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
     /// The user that the server runs as, where all of its user ids agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Who vouches for it.
+    /// What proves its container or unit.
     #[serde(default, skip_serializing_if = "Proof::is_claimed")]
     pub proof: Proof,
 }
 
 impl EngineSeen {
-    /// The service that it runs in, and its control group; those of a user's own systemd, and
-    /// containers, are none.
+    /// Its service and control group. Services of a user's own systemd and containers do not count.
     pub fn service(&self) -> Option<(&Arc<str>, &Arc<str>)> {
         let unit = self.unit.as_ref().filter(|unit| unit.ends_with(".service"))?;
         let cgroup = self.cgroup.as_ref()?;
@@ -234,7 +232,7 @@ impl EngineSeen {
         (!is_contained && !is_users).then_some((unit, cgroup))
     }
 
-    /// One of which only this is known; it is never stuck.
+    /// An engine with these facts only. It is never stuck.
     pub fn new(
         name: Arc<str>,
         kind: EngineKind,
@@ -274,85 +272,86 @@ fn unsupported<T>() -> Reading<T> {
     Reading::Unsupported
 }
 
-/// All engines that one look at the processes has found.
+/// All engines of one scan of the processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineReadings {
-    /// When the look began, on the uptime clock.
+    /// Start of the scan, on the uptime clock.
     pub read_at: Duration,
     /// By name.
     pub engines: Vec<EngineSeen>,
-    /// Whether somebody is not told who may take memory: of more engines than are told one has
-    /// worked in the last 10 s, and holds 64 MiB or has the driver open, or it could not be looked
-    /// whether it has. Those that sleep are left out without this.
+    /// Whether an engine beyond the limit may take memory. It has worked in the last 10 s, and has
+    /// 64 MiB or the driver open, or that could not be read. Idle engines beyond the limit do not
+    /// set this.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Whether only those were looked at that were known before, or some wait for their names: an
-    /// engine may be there that is not told.
+    /// Whether the scan was limited to known engines, or some wait for their names. There may be
+    /// engines that are not reported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_partial: bool,
-    /// Servers of engines of the look before that live and are none any more, as they are no
-    /// longer declared.
+    /// Servers of the previous scan that run and are no engines any more, since they are no longer
+    /// declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<ProcessId>,
-    /// Processes of engines that have ended since the look before, as far as anybody tells how.
+    /// Processes of engines that have ended since the previous scan, where their exit status is
+    /// known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<ProcessEnd>,
 }
 
-/// How a process of an engine ended, as the kernel tells it to who is not its parent.
+/// The end of a process of an engine, as the kernel reports it to processes other than its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessEnd {
-    /// Which.
+    /// Pid and start time of the process.
     pub id: ProcessId,
-    /// The process at the head of its engine.
+    /// The main process of its engine.
     pub server: ProcessId,
-    /// Its name.
+    /// Name of the process.
     pub comm: Arc<str>,
-    /// How.
+    /// Exit code or signal.
     pub status: ExitStatus,
 }
 
-/// What an engine answered when it was asked for its health.
+/// The result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum HealthAnswer {
-    /// It can be asked.
+    /// It accepts requests.
     Ready,
-    /// It answered that it cannot.
+    /// It reports that it is not ready.
     NotReady {
         /// The HTTP status.
         status: u16,
     },
-    /// Nothing listens there.
+    /// The connection was refused.
     Refused,
-    /// No answer came in time.
+    /// There was no response in time.
     TimedOut,
-    /// It could not be asked, or answered something else.
+    /// The request failed, or the response was unexpected.
     Failed {
-        /// What went wrong.
+        /// The error, for people.
         error: String,
     },
 }
 
-/// An engine was asked.
+/// A health check of an engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineHealth {
-    /// Which.
+    /// Name of the engine.
     pub engine: Arc<str>,
-    /// In which of its lives.
+    /// Its main process, which identifies the run.
     pub server: ProcessId,
-    /// When it was asked, on the uptime clock.
+    /// Time of the request, on the uptime clock.
     pub asked_at: Duration,
-    /// What it said.
+    /// The result.
     #[serde(flatten)]
     pub answer: HealthAnswer,
-    /// How many requests it works on, where it tells.
+    /// Running and waiting requests, where it reports them.
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,
-    /// What else it tells of its work.
+    /// Its load, where it reports it.
     #[serde(default, skip_serializing_if = "EngineLoad::is_empty")]
     pub load: EngineLoad,
-    /// Why it was asked without its key, if it has one.
+    /// Why the request was sent without its key, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_withheld: Option<Arc<str>>,
 }
@@ -360,7 +359,7 @@ pub struct EngineHealth {
 /// An engine that `umawarden launch` has started: that process, and all below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchedEngine {
-    /// Its name.
+    /// Name of the engine.
     pub name: Arc<str>,
     /// The process at its head.
     pub head: ProcessId,
@@ -369,17 +368,17 @@ pub struct LaunchedEngine {
 /// An engine that the configuration declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeclaredEngine {
-    /// Its name.
+    /// Name of the engine.
     pub name: Arc<str>,
     /// Which processes are its; all that is written must hold of the same process.
     pub matches: EngineMatch,
     /// Its model files: absolute paths or globs.
     pub model_files: Vec<Arc<str>>,
-    /// Where it is asked for its health.
+    /// URL of its health check.
     pub health: Option<Arc<str>>,
-    /// A loading engine without progress for so long is stuck.
+    /// Time without progress after which a loading engine is stuck.
     pub stuck_after: Option<Duration>,
-    /// Where the keys are that it asks for.
+    /// Locations of the keys that it requires.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
 }

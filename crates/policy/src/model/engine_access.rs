@@ -1,4 +1,4 @@
-//! What an engine tells of its work, and the keys that it asks for.
+//! The load that an engine reports, and the keys that it requires.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EngineUser, Reading};
 
-/// Where a secret is kept. The secret itself is read when it is needed, and kept nowhere.
+/// The location of a secret. The secret is read when it is needed, and never stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPlace {
@@ -26,16 +26,16 @@ impl fmt::Display for SecretPlace {
     }
 }
 
-/// Where the keys are that an engine asks for.
+/// The locations of the keys that an engine requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EngineKeys {
-    /// Of those who send requests.
+    /// The key for inference requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<SecretPlace>,
-    /// Of those who control it.
+    /// The key for control requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin: Option<SecretPlace>,
-    /// Whose processes get them; by default those of the owner of the key's file.
+    /// The user whose processes are sent the keys; by default the owner of the key's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EngineUser>,
 }
@@ -47,18 +47,18 @@ impl EngineKeys {
     }
 }
 
-/// What an engine tells of its work.
+/// The load that an engine reports.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineLoad {
-    /// Requests that it works on.
+    /// Running requests.
     pub running: Reading<u64>,
-    /// Requests that it keeps waiting.
+    /// Waiting requests.
     pub waiting: Reading<u64>,
     /// The share of its KV cache that is in use, from 0 to 1; of several ranks the fullest.
     pub kv_cache_usage: Reading<f64>,
-    /// Tokens for which its KV cache has room, of all ranks.
+    /// Free tokens of its KV cache, over all ranks.
     pub kv_cache_available_tokens: Reading<u64>,
-    /// Whether it sleeps: it was told to, and has given up its weights or its KV cache.
+    /// Whether it sleeps on request, without its weights or its KV cache.
     pub is_sleeping: Reading<bool>,
 }
 
@@ -69,7 +69,7 @@ impl Default for EngineLoad {
 }
 
 impl EngineLoad {
-    /// It tells nothing.
+    /// The engine reports nothing.
     pub const NONE: Self = Self {
         running: Reading::Unsupported,
         waiting: Reading::Unsupported,
@@ -82,12 +82,12 @@ impl EngineLoad {
     pub const UNREAD: Self =
         Self { running: Reading::Failed, waiting: Reading::Failed, ..Self::NONE };
 
-    /// Whether it tells nothing.
+    /// Whether the engine reports nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// Requests that it has, running and waiting.
+    /// Running and waiting requests together.
     pub fn requests(&self) -> Reading<u64> {
         match (self.running, self.waiting) {
             (Reading::Value(running), Reading::Value(waiting)) => {

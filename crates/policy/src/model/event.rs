@@ -1,7 +1,7 @@
 //! An event with its time: of the kernel log, or of this program.
 //!
-//! The JSON form (`kind` and the fields below) is public: `umawarden dmesg --json`,
-//! `umawarden history --json` and `/api/v1/events` speak it.
+//! The JSON form (`kind` and the fields below) is public: `umawarden dmesg --json`, `umawarden
+//! history --json` and `/api/v1/events` use it.
 
 use jiff::Timestamp;
 use kernel_faults::LoggedEvent;
@@ -13,13 +13,13 @@ use super::{KernelEvent, ProgramEvent};
 /// count that far.
 pub const SYSLOG_SEQ_BASE: u64 = 1 << 62;
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Event {
-    /// What.
+    /// The kind of event, with its facts.
     #[serde(flatten)]
     pub kind: EventKind,
-    /// When, if the log tells.
+    /// Time of the event, if the log has it.
     pub utc: Option<Timestamp>,
     /// Sequence number of the record that completed the event; with the boot id, its identity.
     /// `None` where the log carries none (plain text).
@@ -48,7 +48,7 @@ impl Serialize for Event {
             kind: &'a EventKind,
             utc: Option<Timestamp>,
             seq: Option<u64>,
-            /// Why it may be forged, if it may.
+            /// Why the event may be forged; `None` if it cannot.
             #[serde(skip_serializing_if = "Option::is_none")]
             claimed_by: Option<&'static str>,
         }
@@ -57,7 +57,7 @@ impl Serialize for Event {
     }
 }
 
-/// What happened, by who reports it.
+/// The kind of an event, by its reporter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum EventKind {

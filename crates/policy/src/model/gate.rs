@@ -1,4 +1,4 @@
-//! Whether the node can take an engine: what is asked, what there is, what is answered.
+//! The admission gate of a node: request, available memory, response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::wording::{bytes_text, measured_bytes_text};
 use super::{ProcessId, Reading};
 
-/// How much memory an engine will take.
+/// Memory that an engine needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateQuestion {
-    /// All of it.
+    /// The whole need.
     pub need_bytes: u64,
-    /// So much of it in free blocks of at least 2 MiB.
+    /// Part of it that must be in free blocks of at least 2 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contiguous_bytes: Option<u64>,
 }
 
-/// How much memory is in no counter of the kernel while no engine runs.
+/// Memory that no counter of the kernel names while no engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// So much.
+    /// Size of that memory.
     pub bytes: u64,
-    /// Whether it was seen in this boot; if not, it is an allowance.
+    /// Whether it was measured in this boot; if not, it is an allowance.
     pub is_learned: bool,
 }
 
-/// A process that its engine has left behind, and that holds memory.
+/// A process that outlives its engine and holds memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
-    /// Which.
+    /// Its pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
     /// 15 bytes of its own choosing.
     pub comm: Arc<str>,
-    /// Whose it was.
+    /// Name of its engine.
     pub engine: Arc<str>,
     /// Its anonymous, shared and huge pages. What a driver holds for it is in no process.
     pub bytes: u64,
@@ -57,21 +57,20 @@ impl fmt::Display for Orphan {
     }
 }
 
-/// How an amount of memory has changed of late.
+/// The recent change of an amount of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trend {
-    /// In a second, over the last seconds; negative where it falls.
+    /// Change in a second, over the last seconds; negative where it falls.
     pub bytes_per_second: f64,
-    /// By how much it is now less than it ever was in the last seconds. What swings up and down
-    /// sinks below its own past once in a while; what is being given back does all the time.
+    /// By how much it is below its minimum of the last seconds. An amount that swings reaches a new
+    /// minimum sometimes; memory that is being returned does continuously.
     pub sank_bytes: u64,
 }
 
-/// How what the gate looks at has changed of late; nothing is known where it was looked at too
-/// shortly.
+/// Recent changes of the amounts that the gate reads; `None` where there are too few samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Motion {
-    /// What can be had.
+    /// Available memory.
     pub room: Option<Trend>,
     /// Free memory in blocks of at least 2 MiB.
     pub contiguous: Option<Trend>,
@@ -81,7 +80,7 @@ pub struct Motion {
     pub shmem: Option<Trend>,
 }
 
-/// What the node has, in bytes.
+/// Memory of the node, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Room {
     /// `MemTotal`.
@@ -90,11 +89,11 @@ pub struct Room {
     /// `MemFree`.
     #[serde(rename = "free_bytes", serialize_with = "known")]
     pub free: Reading<u64>,
-    /// As much of it as is set aside for contiguous allocations (CMA): no driver that allocates
-    /// pages that cannot be moved gets them.
+    /// Part of it that is reserved for contiguous allocations (CMA). Drivers that allocate
+    /// unmovable pages cannot use it.
     #[serde(rename = "free_cma_bytes", serialize_with = "known")]
     pub free_cma: Reading<u64>,
-    /// Page cache that goes at once when memory is wanted: clean, and mapped by nobody.
+    /// Page cache that can be reclaimed at once: clean and not mapped.
     #[serde(rename = "clean_cache_bytes", serialize_with = "known")]
     pub clean_cache: Reading<u64>,
     /// Page cache that must be written first. It does not count.
@@ -103,140 +102,140 @@ pub struct Room {
     /// Page cache that stays while a process maps it. It does not count.
     #[serde(rename = "mapped_cache_bytes", serialize_with = "known")]
     pub mapped_cache: Reading<u64>,
-    /// Caches of the kernel that it calls reclaimable. Half of it counts: how much of a slab goes
-    /// depends on who sits in it.
+    /// Kernel caches that count as reclaimable. Half of it counts: one used object keeps a whole
+    /// slab.
     #[serde(rename = "reclaimable_slab_bytes", serialize_with = "known")]
     pub reclaimable_slab: Reading<u64>,
-    /// What must stay free: below it allocations wait for others to give something back.
+    /// Memory that must stay free: below it, allocations wait for reclaim.
     #[serde(rename = "reserve_bytes", serialize_with = "known")]
     pub reserve: Reading<u64>,
     /// Free memory in blocks of at least 2 MiB.
     #[serde(rename = "contiguous_2mib_bytes", serialize_with = "known")]
     pub contiguous_2mib: Reading<u64>,
-    /// The same of 32 MiB, where the allocator knows such blocks.
+    /// Free memory in blocks of at least 32 MiB, where the allocator has such blocks.
     #[serde(rename = "contiguous_32mib_bytes", serialize_with = "known")]
     pub contiguous_32mib: Reading<u64>,
     /// Memory that no counter of the kernel names: what drivers hold.
     #[serde(rename = "unaccounted_bytes", serialize_with = "known")]
     pub unaccounted: Reading<u64>,
-    /// How much of that is there while no engine runs.
+    /// The baseline of that.
     #[serde(rename = "unaccounted_baseline")]
     pub baseline: Baseline,
     /// Shared memory: segments, tmpfs.
     #[serde(rename = "shmem_bytes", serialize_with = "known")]
     pub shmem: Reading<u64>,
-    /// What engines have left behind. `Unsupported` where nobody looks for engines.
+    /// Orphans of engines. `Unsupported` where engines are not scanned.
     #[serde(serialize_with = "known")]
     pub orphans: Reading<Arc<[Orphan]>>,
-    /// How that has changed of late.
+    /// Recent changes.
     pub motion: Motion,
 }
 
-/// Why the node cannot take it now.
+/// Why the gate is closed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum GateReason {
-    /// Something could not be read: doubt means to wait.
+    /// A value could not be read, which closes the gate.
     Unknown {
-        /// What.
+        /// The value.
         what: &'static str,
     },
-    /// It was looked at too shortly to tell whether memory comes and goes.
+    /// There are too few samples to see whether memory changes.
     TooShort,
     /// No node of this size can ever take it.
     TooLarge {
-        /// What is asked for.
+        /// Requested memory.
         need_bytes: u64,
-        /// All that there is, without the reserve.
+        /// All memory, without the reserve.
         most_bytes: u64,
     },
-    /// There is not enough.
+    /// Too little memory is available.
     TooLittle {
-        /// What is asked for.
+        /// Requested memory.
         need_bytes: u64,
-        /// What can be had.
+        /// Memory that is available.
         room_bytes: u64,
-        /// That is free above the reserve, so much,
+        /// Part of it that is free above the reserve.
         spare_bytes: u64,
-        /// and that goes when it is wanted, so much.
+        /// Part of it that can be reclaimed.
         reclaimable_bytes: u64,
     },
-    /// Too little of it lies together.
+    /// Too little memory is contiguous.
     Fragmented {
-        /// What is asked for.
+        /// Requested memory.
         need_bytes: u64,
-        /// What there is in free blocks of at least 2 MiB.
+        /// Memory in free blocks of at least 2 MiB.
         contiguous_bytes: u64,
     },
-    /// What an engine held is still being given back.
+    /// Memory of an engine is still being returned.
     Releasing {
         /// `unaccounted` or `shmem`.
         what: Lingering,
-        /// How much is left above what is usual.
+        /// Remaining memory above the baseline.
         held_bytes: u64,
-        /// How fast it goes.
+        /// Pace of the return.
         bytes_per_second: f64,
     },
-    /// Somebody takes memory, so fast that there will soon not be enough.
+    /// Processes take memory so fast that there will soon be too little.
     Taking {
-        /// How fast.
+        /// Pace of the decrease.
         bytes_per_second: f64,
-        /// When there is less than needed.
+        /// Time until there is too little.
         gone_in_seconds: f64,
     },
-    /// The last engine has left something behind.
+    /// An orphan of the last engine.
     Orphan(Orphan),
     /// Another node cannot take its part.
     Peer {
-        /// Which.
+        /// Name of the node.
         node: Arc<str>,
-        /// Why, in its words.
+        /// The reason, as it reports it.
         why: Arc<str>,
     },
-    /// Another node does not tell: doubt means to wait.
+    /// Another node is unknown, which closes the gate.
     PeerUnknown {
-        /// Which.
+        /// Name of the node.
         node: Arc<str>,
-        /// Why nobody knows.
+        /// Why it is unknown.
         why: Arc<str>,
     },
 }
 
-/// What another node says to the same question.
+/// The response of another node to the same request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "says", rename_all = "snake_case")]
 pub enum PeerGate {
     /// It can take its part.
     Open,
-    /// It cannot, now.
+    /// It cannot take its part now.
     Closed {
-        /// Why, in its words.
+        /// The reasons, as it reports them.
         reasons: Vec<Arc<str>>,
-        /// How long until it can; `None` where it does not tell.
+        /// Time until it can; `None` where it gives none.
         #[serde(rename = "estimated_seconds", serialize_with = "seconds")]
         wait: Option<Duration>,
-        /// Whether it says that it never can.
+        /// Whether it reports that it never can.
         #[serde(rename = "hopeless")]
         is_hopeless: bool,
     },
-    /// Nobody who can tell has answered.
+    /// There was no usable response.
     Unknown {
-        /// Why not.
+        /// The error.
         why: Arc<str>,
     },
 }
 
-/// Another node, and what it says.
+/// Another node and its response.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerAnswer {
-    /// Which, as it was named.
+    /// Its name, as configured.
     pub node: Arc<str>,
-    /// What it says.
+    /// Its response.
     #[serde(flatten)]
     pub gate: PeerGate,
 }
 
-/// What may stay for a while after the engine that held it.
+/// Memory that may stay for a while after its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lingering {
@@ -246,67 +245,67 @@ pub enum Lingering {
     Shmem,
 }
 
-/// What else one should know; it keeps nothing closed.
+/// Further facts that do not close the gate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum GateNote {
-    /// What is free does not suffice: so much must be taken from caches.
+    /// Free memory does not suffice: part of the need must be reclaimed from caches.
     Reclaim {
-        /// So much.
+        /// Memory to reclaim.
         bytes: u64,
     },
-    /// There is more than usual that no counter names, and it does not fall.
+    /// Memory that no counter names is above its baseline and does not fall.
     Unaccounted {
-        /// By so much.
+        /// Memory above the baseline.
         above_bytes: u64,
-        /// What is usual.
+        /// The baseline.
         baseline: Baseline,
     },
-    /// Much is held as shared memory.
+    /// There is much shared memory.
     Shmem {
-        /// So much.
+        /// Size of shared memory.
         bytes: u64,
     },
     /// Page cache that does not count, since it must be written first.
     Dirty {
-        /// So much.
+        /// Size of dirty page cache.
         bytes: u64,
     },
     /// Page cache that does not count, since processes map it.
     Mapped {
-        /// So much.
+        /// Size of mapped page cache.
         bytes: u64,
     },
 }
 
-/// Whether the node can take it now.
+/// The response of the gate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GateAnswer {
-    /// Whether it can.
+    /// Whether the node can take the engine now.
     #[serde(rename = "open")]
     pub is_open: bool,
-    /// Whether it never can.
+    /// Whether the node never can.
     #[serde(rename = "hopeless")]
     pub is_hopeless: bool,
-    /// What was asked.
+    /// The request.
     #[serde(flatten)]
     pub question: GateQuestion,
-    /// What can be had, if that is known.
+    /// Available memory, if known.
     pub room_bytes: Option<u64>,
-    /// As much of it as is free already.
+    /// Part of it that is free already.
     pub spare_bytes: Option<u64>,
-    /// How long until it can, at the present pace; `None` where nothing shows that.
+    /// Time until it can, at the present pace; `None` where it is unknown.
     #[serde(rename = "estimated_seconds", serialize_with = "seconds")]
     pub wait: Option<Duration>,
-    /// Why it cannot; empty if it can.
+    /// Why the gate is closed; empty if it is open.
     #[serde(serialize_with = "with_text")]
     pub reasons: Vec<GateReason>,
-    /// What else one should know.
+    /// Further facts.
     #[serde(serialize_with = "with_text")]
     pub notes: Vec<GateNote>,
-    /// What it follows from.
+    /// The memory that the response is based on.
     pub room: Room,
-    /// What other nodes say that must be able to take it, too.
+    /// Responses of the other nodes of the engine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerAnswer>,
 }
@@ -368,7 +367,7 @@ impl fmt::Display for GateReason {
             ),
             Self::Fragmented { need_bytes, contiguous_bytes } => write!(
                 f,
-                "{} of {} lie in free blocks of 2 MiB and more",
+                "{} of {} are in free blocks of 2 MiB and more",
                 bytes_text(*contiguous_bytes),
                 bytes_text(*need_bytes)
             ),
@@ -386,7 +385,7 @@ impl fmt::Display for GateReason {
             ),
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Peer { node, why } => write!(f, "{node}: {why}"),
-            Self::PeerUnknown { node, why } => write!(f, "{node} does not tell: {why}"),
+            Self::PeerUnknown { node, why } => write!(f, "{node} is unknown: {why}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! GPUs, as the NVIDIA driver tells of them, and whether it tells anything at all.
+//! GPUs as the NVIDIA driver reports them, and the state of the driver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 use super::Reading;
 use super::names::named;
 
-/// How it stands with the NVIDIA driver. That it does not answer is a signal of its own: while the
-/// driver waits for memory, whoever asks it waits behind its lock.
+/// The state of the NVIDIA driver. A missing response is a signal of its own: while the driver
+/// waits for memory, all queries wait for its lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GpuDriver {
-    /// There is none to ask, or it has no GPU.
+    /// There is no driver, or it has no GPU.
     Absent {
         /// What is missing.
         why: Arc<str>,
     },
-    /// Nobody can tell: it is asked for the first time, or cannot be asked.
+    /// The state is unknown: the first query is running, or queries are impossible.
     Unknown {
-        /// Why.
+        /// The reason, for people.
         why: Arc<str>,
     },
-    /// It has answered the last question, be it with an error.
+    /// It has answered the last query, perhaps with an error.
     Responsive,
     /// It has not answered in time, and still does not.
     Silent {
-        /// When it was asked, on the uptime clock.
+        /// Time of the query, on the uptime clock.
         since: Duration,
-        /// What the process that asks does, as `/proc/PID/stat` has it: `D` hangs in the kernel.
+        /// State of the querying process in `/proc/PID/stat`: `D` hangs in the kernel.
         process_state: Option<char>,
     },
 }
@@ -45,27 +45,27 @@ impl GpuDriver {
     }
 }
 
-/// What is known of the driver now, and what it has answered.
+/// The state of the driver, and its last response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuReadings {
-    /// When this was so, on the uptime clock.
+    /// Time of this report, on the uptime clock.
     pub read_at: Duration,
-    /// How it stands with the driver.
+    /// State of the driver.
     pub driver: GpuDriver,
-    /// When it answered last, on the uptime clock; an error is an answer.
+    /// Time of its last response, on the uptime clock; an error is a response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_at: Option<Duration>,
-    /// The processes of this program that have the driver open, or hang in it: the one that asks,
-    /// and those that were given up. They are no holders.
+    /// Processes of this program that have the driver open, or hang in it: the querying one, and
+    /// earlier ones that hang. They are no holders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub askers: Vec<u32>,
-    /// What it has answered, if this is an answer; what was answered before still stands otherwise,
-    /// and is as old as `answered_at` says.
+    /// The response, if this report is one. Otherwise the previous response is still valid, of the
+    /// time `answered_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture: Option<Arc<GpuPicture>>,
 }
 
-/// Everything of every GPU, as one answer told it.
+/// All GPUs in one response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuPicture {
     /// The driver's version.
@@ -76,7 +76,7 @@ pub struct GpuPicture {
     pub nvml_version: Option<Arc<str>>,
     /// The GPUs, in the driver's order.
     pub devices: Vec<GpuDevice>,
-    /// Whether there are more GPUs, instances or processes than are told here.
+    /// Whether GPUs, instances or processes were left out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
 }
@@ -87,21 +87,21 @@ const COHERENT: [&str; 4] = ["GH200", "GB200", "GB300", "GH300"];
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuDevice {
-    /// Its place in the driver's order.
+    /// Its index in the driver's order.
     pub index: u32,
-    /// What it is called.
+    /// Product name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
-    /// What it is known by over reboots.
+    /// Id that is stable over reboots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Arc<str>>,
-    /// Where it is: domain, bus, device, function.
+    /// PCI address: domain, bus, device, function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<Arc<str>>,
-    /// Who may compute on it: `default`, `exclusive_process` or `prohibited`.
+    /// Compute mode: `default`, `exclusive_process` or `prohibited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<Arc<str>>,
-    /// Memory of its own. Where it shares the machine's, the driver has none to tell.
+    /// Memory of its own. `Unsupported` where it shares the machine's memory.
     pub memory: GpuMemory,
     /// The share of time in which it computed, from 0 to 1.
     pub utilization: Reading<f64>,
@@ -109,18 +109,18 @@ pub struct GpuDevice {
     pub memory_utilization: Reading<f64>,
     /// In degrees Celsius.
     pub temperature_celsius: Reading<f64>,
-    /// What it takes.
+    /// Power draw.
     pub power_watts: Reading<f64>,
-    /// Who has memory of it, each process once an instance.
+    /// Processes with memory on it, each once an instance.
     pub processes: Reading<Vec<GpuProcess>>,
     /// Whether it is parted into instances (MIG).
     pub is_mig: Reading<bool>,
-    /// Its parts.
+    /// Its instances (MIG).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<GpuInstance>,
-    /// What is wrong with it.
+    /// Errors and pending repairs.
     pub health: GpuHealth,
-    /// What could not be read this time, and why, for people.
+    /// Failed queries of this response, with the reason, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Arc<str>>,
 }
@@ -128,23 +128,23 @@ pub struct GpuDevice {
 /// Memory of a GPU's own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuMemory {
-    /// All of it.
+    /// Total size.
     pub total_bytes: Reading<u64>,
-    /// Taken. Together with what is free it is less than all: the driver keeps some for itself.
+    /// Used memory. Used and free memory are less than the total: the driver reserves some.
     pub used_bytes: Reading<u64>,
-    /// Left.
+    /// Free memory.
     pub free_bytes: Reading<u64>,
 }
 
 impl GpuMemory {
-    /// None that the driver knows of.
+    /// The driver reports no memory of its own.
     pub const UNSUPPORTED: Self = Self {
         total_bytes: Reading::Unsupported,
         used_bytes: Reading::Unsupported,
         free_bytes: Reading::Unsupported,
     };
 
-    /// Not told this time.
+    /// The query failed.
     pub const FAILED: Self = Self {
         total_bytes: Reading::Failed,
         used_bytes: Reading::Failed,
@@ -155,13 +155,13 @@ impl GpuMemory {
 /// A process that has memory of a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// Its number, in the PID namespace of who asked.
+    /// Pid in the pid namespace of the querying process.
     pub pid: u32,
-    /// How much; within containers the driver does not say.
+    /// Its memory on the GPU; unknown within containers.
     pub used_bytes: Reading<u64>,
-    /// Whether it computes.
+    /// Whether it uses CUDA.
     pub is_compute: bool,
-    /// Whether it draws.
+    /// Whether it uses graphics.
     pub is_graphics: bool,
     /// The GPU instance that it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,32 +180,31 @@ pub struct GpuInstance {
     /// The number of the compute instance within it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_instance: Option<u32>,
-    /// What it is called, with its size.
+    /// Name of its profile, with its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
-    /// What it is known by.
+    /// Id of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Arc<str>>,
     /// Its memory.
     pub memory: GpuMemory,
 }
 
-/// What the driver says is wrong with a GPU.
+/// Errors of a GPU, as the driver reports them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuHealth {
     /// Uncorrected memory errors since the driver was loaded.
     pub uncorrected_errors: Reading<u64>,
-    /// Whether memory waits to be put out of use, by retired pages or remapped rows, until the GPU
-    /// is reset.
+    /// Whether retired pages or remapped rows are pending until the GPU is reset.
     pub is_repair_pending: Reading<bool>,
     /// Whether rows could not be remapped: the GPU is to be replaced.
     pub has_repair_failed: Reading<bool>,
-    /// What the driver wants done.
+    /// Recovery that the driver requests.
     pub recovery: Reading<GpuRecovery>,
 }
 
 named! {
-    /// What the driver wants done with a GPU so that it can go on.
+    /// The recovery action that the driver requests for a GPU.
     pub enum GpuRecovery {
         /// Nothing.
         None = "none",
@@ -213,15 +212,15 @@ named! {
         GpuReset = "gpu_reset",
         /// Reboot the machine.
         NodeReboot = "node_reboot",
-        /// Reset all GPUs that are linked.
+        /// Reset all linked GPUs.
         DrainPeers = "drain_peers",
-        /// Let it run empty, and reset it.
+        /// Drain the GPU, then reset it.
         DrainAndReset = "drain_and_reset",
     }
 }
 
 impl GpuDevice {
-    /// The processes that the driver tells of, none where it does not tell.
+    /// The processes that the driver reports; empty where it reports none.
     pub fn processes(&self) -> &[GpuProcess] {
         match &self.processes {
             Reading::Value(processes) => processes,
@@ -229,8 +228,8 @@ impl GpuDevice {
         }
     }
 
-    /// Whether it shares the machine's memory: it has none of its own that the driver could tell.
-    /// `None` where the driver failed to say.
+    /// Whether it shares the machine's memory, so that the driver reports none of its own. `None`
+    /// where the query failed.
     pub fn is_unified(&self) -> Option<bool> {
         match self.memory.total_bytes {
             Reading::Value(_) => Some(false),
@@ -239,15 +238,15 @@ impl GpuDevice {
         }
     }
 
-    /// Whether its memory is a NUMA node of the machine: there it is documented as normal that
-    /// memory stays counted after its process.
+    /// Whether its memory is a NUMA node of the machine. There, memory may stay counted after its
+    /// process ends; NVIDIA documents this as normal.
     pub fn is_coherent(&self) -> bool {
         let name = self.name.as_deref().unwrap_or_default();
         COHERENT.iter().any(|chip| name.contains(chip))
     }
 
-    /// How much of its own memory is taken and laid to no process by the driver. It means nothing
-    /// of what is parted, whose instances have processes of their own, nor of superchips.
+    /// Used memory that the driver attributes to no process. `Unsupported` for GPUs with instances,
+    /// which have processes of their own, and for superchips.
     pub fn unheld_bytes(&self) -> Reading<u64> {
         if self.is_coherent() || self.is_mig == Reading::Value(true) {
             return Reading::Unsupported;
@@ -263,8 +262,8 @@ impl GpuDevice {
 }
 
 impl GpuPicture {
-    /// The numbers of all processes that have memory of any GPU, each once, in order; `None` where
-    /// the driver does not tell of each GPU who has, or not of all.
+    /// Pids of all processes with memory on any GPU, sorted, each once. `None` where the list is
+    /// incomplete.
     pub fn pids(&self) -> Option<Vec<u32>> {
         let is_whole = !self.is_cut
             && self.devices.iter().all(|device| matches!(device.processes, Reading::Value(_)));
@@ -275,8 +274,8 @@ impl GpuPicture {
         is_whole.then_some(pids)
     }
 
-    /// How much memory a process has of all GPUs together: `Unsupported` where it has none that
-    /// the driver tells of, `Failed` where the driver could not say.
+    /// Memory of a process on all GPUs together. `Unsupported` where the driver reports none,
+    /// `Failed` where the query failed.
     pub fn used_by(&self, pid: u32) -> Reading<u64> {
         let processes = self.devices.iter().flat_map(GpuDevice::processes);
         let own = processes.filter(|process| process.pid == pid);

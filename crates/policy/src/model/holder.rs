@@ -1,4 +1,4 @@
-//! Who has the NVIDIA driver, or memory without a name in any file system, open.
+//! Processes that have the NVIDIA driver, or memory without a name in any file system, open.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::wording::bytes_text;
 use super::{ProcessId, ProcessMemory, Reading};
 
-/// A process that holds what may keep memory of the driver alive.
+/// A process that may keep memory of the driver allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Which.
+    /// Its pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
     /// 15 bytes of its own choosing; what is not printable is escaped.
@@ -113,33 +113,33 @@ pub struct TaskSeen {
     pub is_kernel: bool,
 }
 
-/// A process into which this program may not look.
+/// A process that this program may not inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenProcess {
-    /// Which.
+    /// Its pid and start time.
     #[serde(flatten)]
     pub id: ProcessId,
     /// CPU time that it has used, in milliseconds.
     pub cpu_ms: u64,
 }
 
-/// One look at all processes for what they hold.
+/// One scan of all processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderReadings {
-    /// When the look began, on the uptime clock.
+    /// Start of the scan, on the uptime clock.
     pub read_at: Duration,
     /// By number.
     pub holders: Vec<Holder>,
-    /// Processes that were looked at, the kernel's own left out.
+    /// Processes that were inspected, without kernel threads.
     pub processes: u32,
-    /// Processes into which this program may not look, or did not get to within its bounds: they
-    /// may hold anything.
+    /// Processes that this program may not inspect, or did not reach within its bounds. They may
+    /// hold anything.
     #[serde(default)]
     pub unseen: u32,
     /// Those of them that were listed: 256 at most, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<HiddenProcess>,
-    /// Whether the NVIDIA driver is loaded. `Failed` where that cannot be told.
+    /// Whether the NVIDIA driver is loaded. `Failed` where that cannot be read.
     pub is_driver_loaded: Reading<bool>,
     /// The processes that have most memory which they do not give back by themselves, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -148,7 +148,7 @@ pub struct HolderReadings {
     /// `/proc/net/sockstat`), in bytes.
     #[serde(default = "unsupported")]
     pub socket_bytes: Reading<u64>,
-    /// Tasks that somebody has asked for, those of them that are there.
+    /// The requested tasks that exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskSeen>,
     /// Why there is no list, if there is none.

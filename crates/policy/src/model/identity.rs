@@ -1,5 +1,5 @@
-//! Whether an engine is what it claims to be. Title, arguments, open files and the path of a
-//! control group are claims: any user can make them.
+//! Proofs of an engine's identity. Title, arguments, open files and the path of a control group are
+//! claims: any user can make them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,25 +9,23 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 
 named! {
-    /// Who vouches that the processes of an engine are in the unit or container that they claim.
+    /// What proves that the processes of an engine are in the unit or container that they claim.
     #[derive(Default)]
     pub enum Proof {
-        /// Nobody.
+        /// No proof.
         #[default]
         Claimed = "claimed",
-        /// The service manager of the system: the control group is that of a system service, into
-        /// which only root puts processes.
+        /// The control group is that of a system service, into which only root puts processes.
         Unit = "unit",
-        /// Docker, or what speaks its API: the processes are in a container that it reports as
-        /// running.
+        /// Docker, or a server with its API, reports the container as running.
         Container = "container",
-        /// The container runtime of Kubernetes (CRI) reports the same of a pod's container.
+        /// The container runtime of Kubernetes (CRI) reports the pod's container as running.
         PodContainer = "pod_container",
     }
 }
 
 impl Proof {
-    /// Whether nobody vouches.
+    /// Whether there is no proof.
     pub fn is_claimed(&self) -> bool {
         *self == Self::Claimed
     }
@@ -37,9 +35,9 @@ impl Proof {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineUser {
-    /// By number.
+    /// By user id.
     Id(u32),
-    /// By name.
+    /// By user name.
     Name(Arc<str>),
 }
 

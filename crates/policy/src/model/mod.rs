@@ -1,6 +1,6 @@
-//! The words that every module shares: time, readings, observations, events, decisions, outcomes.
+//! Types that all modules share: time, readings, observations, events, decisions, outcomes.
 //!
-//! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
+//! They have no side effects and import nothing else of the crate.
 
 mod account;
 mod action;

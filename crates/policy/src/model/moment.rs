@@ -1,4 +1,4 @@
-//! Time as the policy is told it.
+//! Time for the policy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Everything that the policy may learn.
+//! Observations: all input of the policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{
 };
 
 named! {
-    /// Where an observation comes from; the `source` label of `uma_source_up`.
+    /// The source of an observation; the `source` label of `uma_source_up`.
     pub enum Source {
         /// `/proc/meminfo`.
         Meminfo = "meminfo",
@@ -30,7 +30,7 @@ named! {
         Numa = "numa",
         /// `/proc/sys/vm/*`.
         Sysctl = "sysctl",
-        /// `/dev/kmsg`, or what stands in for it.
+        /// `/dev/kmsg`, or its substitute.
         KernelLog = "kernel_log",
         /// This process itself.
         Process = "process",
@@ -38,17 +38,17 @@ named! {
         Journal = "journal",
         /// This program: its counters, decisions and rule states.
         Daemon = "daemon",
-        /// The black box on disk, and what it knows of the boot before.
+        /// The black box on disk, with the records of the previous boot.
         BlackBox = "black_box",
-        /// Inference engines: `/proc/PID/*`, and what they answer.
+        /// Inference engines: `/proc/PID/*`, and their responses.
         Engines = "engines",
-        /// Docker, or what speaks its language: which containers run.
+        /// Docker, or a server with its API: running containers.
         Docker = "docker",
         /// The NVIDIA driver, through NVML.
         Gpu = "gpu",
-        /// Who has the NVIDIA driver open: `/proc/PID/fd`.
+        /// Processes that have the NVIDIA driver open: `/proc/PID/fd`.
         Holders = "holders",
-        /// The Alertmanagers that alerts are sent to, and what of them came in.
+        /// Alertmanagers: alerts sent and received.
         Alertmanager = "alertmanager",
     }
 }
@@ -69,15 +69,14 @@ pub struct KernelRecord {
     pub caller: Option<String>,
     /// Wall time: of arrival for a live record, from a fresh clock offset for an old one.
     pub utc: Timestamp,
-    /// The message; bytes outside printable ASCII stand as `\xNN`, as the kernel wrote them.
+    /// The message; bytes outside printable ASCII are `\xNN`, as the kernel wrote them.
     pub text: String,
     /// The ` KEY=value` lines below the message, without the leading space, newline-separated.
     pub dictionary: String,
 }
 
 impl KernelRecord {
-    /// Whether it was read by syslog(2), where users can have lines written that look like the
-    /// kernel's.
+    /// Whether it was read by syslog(2), where users can forge lines of the kernel.
     pub fn is_claimed(&self) -> bool {
         self.seq >= SYSLOG_SEQ_BASE
     }
@@ -86,33 +85,33 @@ impl KernelRecord {
 /// One run of one source: a value for each series of its schema.
 #[derive(Clone, Debug)]
 pub struct Readings {
-    /// Who read.
+    /// The source that was read.
     pub source: Source,
-    /// Which series the values belong to. The same `Arc` from run to run while nothing changes, so
-    /// that receivers can keep what they derived from it.
+    /// The series of the values. The same `Arc` from run to run while nothing changes, so that
+    /// receivers can cache data derived from it.
     pub schema: Arc<Schema>,
     /// One reading for each entry of `schema`, in its order.
     pub values: Vec<Reading<f64>>,
-    /// How long reading took.
+    /// Duration of the reading.
     pub took: Duration,
     /// Why the source is down, if it is.
     pub error: Option<Arc<str>>,
 }
 
-/// One fact for the policy.
+/// One observation.
 #[derive(Clone, Debug)]
 pub enum Observation {
     /// A line of the kernel log.
     KernelRecord(KernelRecord),
-    /// That many records were overwritten before they could be read.
+    /// So many records were overwritten before they could be read.
     KernelRecordsLost(u64),
     /// A record that could not be parsed was skipped.
     KernelRecordMalformed,
     /// A source has been read.
     Readings(Readings),
-    /// One value of one series, where the world is declared series by series: in rule tests.
+    /// One value of one series, in rule tests.
     Sample {
-        /// Which series.
+        /// The series.
         series: SeriesKey,
         /// Its value.
         value: Reading<f64>,
@@ -121,26 +120,26 @@ pub enum Observation {
     Outcome(Outcome),
     /// A person has given an order.
     Operator(OperatorCommand),
-    /// Something happened that the kernel log does not tell.
+    /// An event that is not from the kernel log.
     Event(Event),
     /// The panic switch: `Some` from now on, or `None` again.
     Pause(Option<Pause>),
-    /// What the journal knows of earlier runs.
+    /// Data of earlier runs from the journal.
     Past(Box<Past>),
-    /// Somebody has looked for inference engines.
+    /// A scan for inference engines.
     Engines(Box<EngineReadings>),
-    /// An engine was asked for its health.
+    /// A health check of an engine.
     EngineHealth(Box<EngineHealth>),
-    /// A supervisor has told of what is started again when there is memory.
+    /// A supervisor's report of deferred restarts.
     Held(Box<HeldReadings>),
-    /// How it stands with the NVIDIA driver, and what it tells of GPUs.
+    /// The state of the NVIDIA driver and its GPUs.
     Gpu(Box<GpuReadings>),
-    /// Somebody has looked who has the driver open.
+    /// A scan for processes that have the driver open.
     Holders(Box<HolderReadings>),
-    /// Somebody has looked who is logged in.
+    /// A reading of the logged-in users.
     LoggedIn(Box<LoggedInReadings>),
-    /// Somebody has posted alerts.
+    /// Received alerts.
     ReceivedAlerts(Box<ReceivedAlerts>),
-    /// Other nodes have been asked.
+    /// Reports of other nodes.
     Cluster(Box<ClusterReadings>),
 }

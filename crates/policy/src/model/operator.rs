@@ -1,4 +1,4 @@
-//! What people tell the program: approvals, silences, a pause, a breaker reset.
+//! Orders of people: approvals, silences, pauses, breaker resets.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Credential, DecisionId, Moment, RebootForce, RuleId};
 
-/// One word from a person, as the policy is told it and the journal keeps it.
+/// An order of a person, for the policy and the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorCommand {
-    /// When it was given.
+    /// Time of the order.
     pub at: Moment,
-    /// Who gave it.
+    /// The person, with what the system knows of them.
     pub author: String,
-    /// Why; may be empty.
+    /// The reason; may be empty.
     pub comment: String,
-    /// What is asked for.
+    /// The order.
     #[serde(flatten)]
     pub order: OperatorOrder,
 }
 
-/// What a person asks for.
+/// The kind of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(tag = "order", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -33,7 +33,7 @@ pub enum OperatorOrder {
     Silence {
         /// Its number, unique within the journal.
         id: u64,
-        /// Which rules.
+        /// The rules that it applies to.
         rules: RuleSelector,
         /// When it ends by itself.
         until: Timestamp,
@@ -57,10 +57,10 @@ pub enum OperatorOrder {
     },
     /// The machine is to be rebooted, through all guard rails that are not named here.
     Reboot {
-        /// Instead of the configured one.
+        /// Delay instead of the configured one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         delay: Option<Duration>,
-        /// What does not matter.
+        /// Guard rails that it overrides.
         #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
         force: BTreeSet<RebootForce>,
     },
@@ -77,20 +77,20 @@ impl OperatorOrder {
     }
 }
 
-/// Which rules a person means.
+/// A selector of rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleSelector {
-    /// All of them.
+    /// All rules.
     All,
-    /// Those of this alert name, in every group.
+    /// All rules of this alert name.
     Alert(Arc<str>),
-    /// This one.
+    /// One rule.
     Rule(RuleId),
 }
 
 impl RuleSelector {
-    /// Whether it means that rule.
+    /// Whether it selects that rule.
     pub fn selects(&self, rule: &RuleId) -> bool {
         match self {
             Self::All => true,
@@ -100,7 +100,7 @@ impl RuleSelector {
     }
 }
 
-/// Who somebody is, in words: the name that they give, and what the kernel knows of them.
+/// The author of a local order: the given name, and the user by the kernel.
 pub fn author(name: Option<&str>, user: Option<&str>, uid: u32) -> String {
     match (name, user) {
         (Some(name), Some(user)) if name != user => format!("{name} ({user}, uid {uid})"),
@@ -109,7 +109,7 @@ pub fn author(name: Option<&str>, user: Option<&str>, uid: u32) -> String {
     }
 }
 
-/// The same of somebody on the network: the name that they give, and what they have shown.
+/// The author of an order over the network: the given name, and the credential.
 pub fn remote_author(name: Option<&str>, credential: &Credential, address: IpAddr) -> String {
     match name {
         Some(name) => format!("{name} ({credential}, {address})"),
@@ -117,13 +117,13 @@ pub fn remote_author(name: Option<&str>, credential: &Credential, address: IpAdd
     }
 }
 
-/// That nothing is to be done, and on whose word.
+/// A pause: nothing is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who paused, or what stands in the way of telling.
+    /// The person who paused, or why that is unknown.
     pub author: String,
-    /// Why; may be empty.
+    /// The reason; may be empty.
     pub comment: String,
-    /// Since when, where that is known.
+    /// Start of the pause, where it is known.
     pub since: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! What earlier runs of this program did and were told, as far as guard rails need it.
+//! Data of earlier runs of this program for the guard rails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use super::{
     RestartState, RuleId, Target,
 };
 
-/// What the journal knows of earlier runs. Until the policy has it, nothing is done.
+/// Data of earlier runs from the journal. The policy holds until it has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// What was done, or would have been in observe mode; oldest first.
+    /// Acts, and those of observe mode; oldest first.
     pub acts: Vec<PastAct>,
-    /// Approvals that were asked for and may still be given.
+    /// Approval requests that are still open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Asked>,
     /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
-    /// How much memory was in no counter of the kernel while no engine ran in this boot.
+    /// Memory that no counter of the kernel named while no engine ran in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted_baseline: Option<u64>,
-    /// Where what is started again stood when it was last told of, by name.
+    /// Last known states of deferred restarts, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stood: BTreeMap<Arc<str>, RestartState>,
     /// Reboots of this boot and those before.
     #[serde(default)]
     pub reboots: PastReboots,
-    /// What was last told of received alerts, oldest first.
+    /// Last changes of received alerts, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub received: Vec<PastReceived>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
@@ -45,37 +45,37 @@ pub struct Past {
 pub struct PastAct {
     /// The decision's number.
     pub id: DecisionId,
-    /// Which rule made it.
+    /// The rule that made the decision.
     pub rule: RuleId,
-    /// In which mode.
+    /// Mode of the decision.
     pub mode: Mode,
     /// Position in the remedy's steps, from 0.
     pub step: usize,
     /// Whether it was only a notice.
     pub is_notice: bool,
-    /// When, on the uptime clock of this boot, in milliseconds; negative: before this boot. Where
-    /// that cannot be told, as late as it can have been.
+    /// Time on the uptime clock of this boot, in milliseconds; negative: before this boot. The
+    /// latest possible time where it is unknown.
     pub uptime_ms: i64,
-    /// When, on the wall clock of then.
+    /// Time on the wall clock.
     pub utc: Timestamp,
     /// Whether its end was reported; an act without one was cut off.
     pub has_ended: bool,
     /// Whether its aim was met; `None` where that was not measured.
     pub aim_met: Option<bool>,
-    /// The decision whose approval it used up; what was not done has used none.
+    /// The decision whose approval it used; acts that were not done use none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<DecisionId>,
-    /// The mark of the end after which it started something again, if it did that.
+    /// The mark of the end after which it restarted its target, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_after: Option<Arc<str>>,
-    /// In which phase what it started has died, if it has.
+    /// Phase in which the restarted target has died, if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died_in: Option<EnginePhase>,
     /// The engine that it worked on, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
-    /// Whether it only took from that engine what it can spare, so that the budget of all actions
-    /// was for others.
+    /// Whether it only reclaimed memory from that engine, so that it did not count in the common
+    /// budget.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_from_engine: bool,
     /// Whether a person has reset its rule's breaker since.
@@ -83,21 +83,21 @@ pub struct PastAct {
     pub is_forgiven: bool,
 }
 
-/// An approval that a remedy has asked for.
+/// An approval request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The decision that was held; its number is what a person approves.
+    /// The held decision, whose number a person approves.
     pub decision: DecisionId,
-    /// Whose remedy.
+    /// Rule of the remedy.
     pub rule: RuleId,
-    /// In which mode.
+    /// Mode of the decision.
     pub mode: Mode,
     /// Position in the remedy's steps, from 0.
     pub step: usize,
     /// The step itself.
     pub action: Action,
-    /// What it works on.
+    /// Target of the action.
     pub target: Target,
-    /// Since when, on the wall clock.
+    /// Time of the request, on the wall clock.
     pub since: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! Where the umawarden of another node is.
+//! The address of umawarden on another node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use hyper::http::uri::Authority;
 
-/// Where umawarden listens unless told otherwise.
+/// Default port of umawarden.
 const USUAL_PORT: u16 = 9942;
 
-/// Where another node's umawarden is reached.
+/// The address of umawarden on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress {
     name: Arc<str>,
@@ -45,12 +45,12 @@ impl FromStr for PeerAddress {
 }
 
 impl PeerAddress {
-    /// As it was written, or told.
+    /// Name as configured or discovered.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The same under another name.
+    /// The same address under another name.
     #[must_use]
     pub fn named(self, name: Arc<str>) -> Self {
         Self { name, ..self }
@@ -66,7 +66,7 @@ impl PeerAddress {
         self.port
     }
 
-    /// Whether another one is reached in the same place.
+    /// Whether another one has the same scheme, host and port.
     pub fn is_at(&self, other: &Self) -> bool {
         self.host.eq_ignore_ascii_case(&other.host) && self.port == other.port
     }

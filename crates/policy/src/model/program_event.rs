@@ -20,21 +20,21 @@ pub enum ProgramEvent {
     /// The boot before this one did not end in order. The black box reports it at the first start
     /// after that. The other fields are of that boot's last record.
     UncleanBoot {
-        /// Which boot.
+        /// Id of that boot.
         ended_boot_id: String,
-        /// When its last record was written.
+        /// Time of its last record.
         last_record: Option<Timestamp>,
-        /// From then until this boot began, as the wall clock says.
+        /// Time from then to the start of this boot, by the wall clock.
         gap_seconds: Option<f64>,
         /// `MemFree`.
         memory_free_bytes: Option<f64>,
         /// `MemAvailable`.
         memory_available_bytes: Option<f64>,
-        /// What no counter of the kernel names.
+        /// Memory that no counter of the kernel names.
         memory_unaccounted_bytes: Option<f64>,
         /// Share of the last 10 s in which all tasks waited for memory.
         memory_pressure_full: Option<f64>,
-        /// How old the loop's last picture was: the loop stood still if it is more than a second.
+        /// Age of the loop's last snapshot: the loop was blocked if it is more than a second.
         loop_age_seconds: Option<f64>,
         /// The last kernel event.
         last_event: Option<String>,
@@ -43,35 +43,35 @@ pub enum ProgramEvent {
     },
     /// An inference engine went from one phase of its life to another.
     EnginePhase {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
         /// The phase before; `None`: it was not known.
         from: Option<EnginePhase>,
         /// The phase now.
         to: EnginePhase,
-        /// What shows it.
+        /// The evidence.
         reason: String,
-        /// The number of its server.
+        /// Pid of its server.
         pid: u32,
     },
     /// An inference engine that is not ready yet makes no progress, or makes some again.
     EngineStuck {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
         /// Whether it is stuck now.
         stuck: bool,
-        /// What shows it.
+        /// The evidence.
         reason: String,
-        /// The number of its server.
+        /// Pid of its server.
         pid: u32,
     },
     /// The state of a deferred restart has changed.
     EngineRestart {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
         /// The state now.
         to: RestartState,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The container's id, where it is one.
         #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -79,58 +79,58 @@ pub enum ProgramEvent {
     },
     /// An inference engine, or a command that was launched, has died.
     EngineDied {
-        /// Of what, what proves it, and what to do.
+        /// The cause, its proofs, and advice.
         report: Box<DeathReport>,
     },
-    /// How an inference engine that has died gave its memory back.
+    /// How the memory of a dead inference engine was returned.
     EngineRelease {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
-        /// The number of its server.
+        /// Pid of its server.
         pid: u32,
-        /// How it went.
+        /// The release.
         #[serde(flatten)]
         release: Box<Release>,
     },
-    /// No engine runs, and so much memory is in no counter of the kernel: the least that was steady
-    /// in this boot.
+    /// A new baseline: the least steady amount of memory that no counter of the kernel names while
+    /// no engine runs.
     UnaccountedBaseline {
-        /// So much.
+        /// The baseline.
         bytes: u64,
     },
-    /// What the matter is with memory that nobody seems to use has changed.
+    /// The assessment of memory without an apparent owner has changed.
     MemoryVerdict {
-        /// What it is now.
+        /// The assessment now.
         verdict: MemoryVerdict,
-        /// What it was.
+        /// The assessment before.
         before: MemoryVerdict,
-        /// How much more than usual is in no counter of the kernel, where that is known.
+        /// Memory above the baseline that no counter of the kernel names, where it is known.
         held_bytes: Option<u64>,
-        /// What it follows from.
+        /// The evidence.
         evidence: Vec<String>,
     },
-    /// What came of a reboot that this program has made was judged.
+    /// The result of a reboot of this program was checked.
     RebootChecked {
         /// The number of the decision that has made it.
         decision: u64,
         /// The boot that it was to end.
         ended_boot_id: String,
-        /// What came of it.
+        /// The result.
         result: RebootResult,
-        /// What shows it.
+        /// The evidence.
         reason: String,
     },
-    /// The journal was begun anew, since it was deleted, replaced or damaged: what it held of
-    /// reboots is lost.
+    /// A new journal was begun, since the previous one was deleted, replaced or damaged: its data
+    /// on reboots is lost.
     JournalLost {
-        /// The boot in which that was noticed; empty where its name is not known.
+        /// Id of the boot in which that was noticed; empty where it is unknown.
         boot_id: String,
-        /// How long that had lasted, in milliseconds.
+        /// Uptime of that boot, in milliseconds.
         uptime_ms: i64,
     },
     /// An alert received from an Alertmanager began or ceased to fire.
     ReceivedAlert {
-        /// What has become of it.
+        /// The change of the alert.
         to: ReceivedTurn,
         /// The alert as received.
         #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! The reboot of last resort: what is ordered, what is done on the way to it, and what came of it.
+//! The reboot of last resort: settings, orders, acts and results.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,30 +15,30 @@ use super::{DecisionId, MemoryVerdict, Moment, Reading, RebootStage, RuleId};
 /// How the machine is rebooted, and what must be true before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootSettings {
-    /// Who does it.
+    /// The program that reboots.
     pub way: RebootWay,
-    /// For so long everybody can see it and cancel it.
+    /// Time between the decision and the reboot, in which it can be cancelled.
     pub delay: Duration,
-    /// No more reboots than these; each of them counts.
+    /// Limits of reboots; all of them apply.
     pub at_most: Vec<RebootBudget>,
-    /// None earlier after a boot.
+    /// Least uptime before a reboot.
     pub minimum_uptime: Duration,
-    /// What is done about people who are logged in.
+    /// The rule for logged-in users.
     pub logged_in: LoggedInRule,
-    /// How long those who were warned have.
+    /// Time between the warning of users and the reboot.
     pub warn_for: Duration,
-    /// What is done about engines that run.
+    /// The rule for running engines.
     pub engines: EnginesRule,
-    /// Alerts that hold a reboot back while they fire or cannot be judged.
+    /// Alerts that block a reboot while they fire or are unknown.
     pub blocked_by: Vec<Arc<str>>,
-    /// Who lets one node of a cluster reboot at a time.
+    /// The lock server that lets one node of a cluster reboot at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<RebootLock>,
-    /// After so long a wedged node whose orderly reboot hangs is rebooted by the kernel itself;
-    /// `None`: never.
+    /// Time after which the kernel itself reboots a wedged node whose orderly reboot hangs; `None`:
+    /// never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysrq_after: Option<Duration>,
-    /// So long after the boot it is judged whether it has helped.
+    /// Time after the boot at which the result is checked.
     pub check_after: Duration,
 }
 
@@ -64,28 +64,28 @@ impl Default for RebootSettings {
     }
 }
 
-/// At most so many reboots in any span of so much time.
+/// A limit of reboots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootBudget {
-    /// So many.
+    /// Most reboots within `per`.
     pub times: u32,
-    /// In so much time.
+    /// Length of the sliding window.
     pub per: Duration,
 }
 
-/// Who reboots the machine.
+/// The way in which the machine is rebooted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RebootWay {
     /// logind, or systemd where there is no logind.
     Logind,
-    /// Whoever watches this file: kured, the distribution.
+    /// A program that watches this file: kured, the distribution.
     Sentinel {
         /// Its absolute path.
         file: PathBuf,
     },
-    /// This program, which is called without a shell.
+    /// A command, executed without a shell.
     Command {
         /// Its absolute path, or a name to be found on PATH, and its arguments.
         line: Vec<String>,
@@ -98,7 +98,7 @@ impl RebootWay {
         self.into()
     }
 
-    /// Whether somebody else decides when it happens, so that it may take hours.
+    /// Whether another program decides on the time, so that it may take hours.
     pub fn hands_over(&self) -> bool {
         !matches!(self, Self::Logind)
     }
@@ -114,34 +114,34 @@ impl fmt::Display for RebootWay {
     }
 }
 
-/// What is done about people who are logged in.
+/// The rule for logged-in users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoggedInRule {
     /// The reboot waits until they have gone.
     #[default]
     Hold,
-    /// They are told, and have some time.
+    /// They are warned, and the reboot follows after some time.
     Warn,
 }
 
-/// What is done about engines that run.
+/// The rule for running engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnginesRule {
     /// The reboot waits until none runs.
     #[default]
     Hold,
-    /// They are stopped, one after the other.
+    /// They are stopped one after the other.
     Drain,
 }
 
-/// A server that speaks FleetLock, and what this node is to it.
+/// A FleetLock server, and the id of this node there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootLock {
     /// Its base: `http://lock:8080`, or `https://…`. The protocol's paths are added to it.
     pub url: String,
-    /// Who is trusted over TLS, as certificates in PEM; `None`: whom the system trusts.
+    /// Trusted certificates (PEM); `None`: those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
     /// The group that shares the slots.
@@ -151,34 +151,33 @@ pub struct RebootLock {
     pub id: Option<String>,
 }
 
-/// One act on the way to a reboot, or behind it.
+/// One act before or after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootAct {
-    /// The reboot is scheduled. To be done: those who are logged in are told. It stands from when
-    /// that has ended, however it did: then it is in the journal.
+    /// Schedules the reboot and warns logged-in users. The reboot is scheduled when this act has
+    /// ended, with any outcome: then it is in the journal.
     Schedule(RebootPlan),
-    /// Those who are logged in are told this.
+    /// Sends a text to logged-in users.
     TellUsers {
-        /// What.
+        /// The text.
         text: String,
     },
-    /// The cluster's slot is asked for. `Done`: granted. `Failed`: refused, or no answer.
+    /// Requests the cluster's slot. `Done`: granted. `Failed`: refused, or no response.
     TakeSlot(RebootLock),
-    /// The machine is rebooted. `Done`: whoever does it has agreed. `NotDone`: it was refused, and
-    /// certainly nothing was begun: it is tried again later. Anything else counts as a reboot.
+    /// Reboots the machine. `Done`: the request was accepted. `NotDone`: it was refused and nothing
+    /// has begun, so it is tried again later. Any other outcome counts as a reboot.
     Perform(RebootOrder),
-    /// It was called off: the sentinel file goes if it is ours, and those who are logged in are
-    /// told.
+    /// Calls the reboot off: removes the sentinel file if it is ours, and informs logged-in users.
     CallOff {
-        /// What had been planned.
+        /// The planned way.
         way: RebootWay,
-        /// Why not any more.
+        /// Why it was called off.
         why: String,
-        /// Whether whoever does it was already told to.
+        /// Whether the reboot was already handed over.
         was_handed_over: bool,
     },
-    /// The cluster's slot is given back.
+    /// Returns the cluster's slot.
     ReleaseSlot(RebootLock),
 }
 
@@ -195,7 +194,7 @@ impl RebootAct {
         }
     }
 
-    /// All names.
+    /// All names that [`Self::name`] gives.
     pub const NAMES: [&'static str; 6] = [
         "reboot",
         "tell_users",
@@ -206,33 +205,33 @@ impl RebootAct {
     ];
 }
 
-/// A reboot that is to come. In a rule file only `why` is known of it.
+/// A planned reboot. In a rule file only `why` is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootPlan {
-    /// Why, for people. In a rule file perhaps a template.
+    /// The reason, for people. May be a template in a rule file.
     pub why: String,
-    /// The person who has ordered it; `None`: a rule did.
+    /// The person who ordered it; `None`: a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered_by: Option<String>,
-    /// What a person has said does not matter.
+    /// Guard rails that the person overrides.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub force: BTreeSet<RebootForce>,
     /// The boot that it ends.
     #[serde(default)]
     pub boot_id: Arc<str>,
-    /// When it is due, where that is known: on the uptime clock, and for people by the wall clock.
+    /// Due time, where it is known: on the uptime clock, and on the wall clock for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Moment>,
-    /// What the matter was with memory.
+    /// The verdict on memory at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<MemoryVerdict>,
-    /// How much memory above what is usual was in no counter of the kernel.
+    /// Memory above the baseline that no counter of the kernel names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
 }
 
 impl RebootPlan {
-    /// What those who are logged in are told.
+    /// The text for logged-in users.
     pub fn announcement(&self) -> String {
         let why = if self.why.is_empty() { "no reason was given" } else { &self.why };
         let by = self.ordered_by.as_deref().map(|by| format!(", ordered by {by}"));
@@ -261,21 +260,21 @@ impl fmt::Display for RebootPlan {
 /// The reboot itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootOrder {
-    /// The boot that it ends. In another one nothing is done: it has happened.
+    /// The boot that it ends. In another boot nothing is done, since the reboot has happened.
     pub boot_id: Arc<str>,
-    /// How.
+    /// Orderly, or by the kernel.
     pub how: RebootMeans,
-    /// What was scheduled.
+    /// The scheduled reboot.
     pub plan: RebootPlan,
 }
 
-/// How a reboot is done.
+/// The means of a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootMeans {
-    /// In order.
+    /// The configured way.
     Way(RebootWay),
-    /// The kernel does it at once: sysrq s, u, b. Only where the orderly way hangs.
+    /// By the kernel, at once: sysrq s, u, b. Only where the orderly way hangs.
     Sysrq,
 }
 
@@ -300,16 +299,16 @@ impl fmt::Display for RebootAct {
 }
 
 named! {
-    /// What of a reboot's own guard rails a person may say does not matter. The journal, the pause,
-    /// the boot's name and another reboot under way are none of these.
+    /// Guard rails of a reboot that a person may override. The journal, the pause, the boot id and
+    /// another reboot in progress cannot be overridden.
     pub enum RebootForce {
-        /// `at_most`, and that earlier ones did not help.
+        /// `at_most`, and earlier reboots that did not help.
         Budget = "budget",
         /// `minimum_uptime`.
         Uptime = "uptime",
-        /// Somebody is logged in, or that is not known.
+        /// Logged-in users, or their number is unknown.
         Users = "users",
-        /// An engine runs, or that is not known. None is stopped: they end with the machine.
+        /// Running engines, or they are unknown. None is stopped: they end with the machine.
         Engines = "engines",
         /// An alert of `blocked_by`, or of the general `inhibited_by`.
         Alerts = "alerts",
@@ -320,39 +319,40 @@ named! {
     }
 }
 
-/// Somebody has looked who is logged in.
+/// A reading of the logged-in users.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoggedInReadings {
-    /// When, on the uptime clock.
+    /// Time of the reading, on the uptime clock.
     pub at: Duration,
-    /// Who. Nobody is `Value` of an empty list; where nobody can tell, that is `Unsupported`.
+    /// The users; an empty list if there are none. `Unsupported` where the system does not report
+    /// them.
     pub users: Reading<Vec<LoggedIn>>,
-    /// Why that is not known, if it is not.
+    /// Why they are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
 }
 
-/// Somebody who is logged in. None of this is ever a label.
+/// A logged-in user. No label has any of this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedIn {
-    /// Who.
+    /// Name of the user.
     pub user: Arc<str>,
-    /// Where: `pts/0`, `tty1`.
+    /// Terminal: `pts/0`, `tty1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Arc<str>>,
-    /// Since when.
+    /// Time of the login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }
 
 named! {
-    /// What came of a reboot, once the machine is up again.
+    /// The result of a reboot, checked after the boot.
     pub enum RebootResult {
-        /// What it was made for is gone.
+        /// Its reason is gone.
         Helped = "helped",
-        /// It is still so, or so again.
+        /// Its reason is still there, or again.
         DidNotHelp = "did_not_help",
-        /// That could not be told; it counts as if it had not helped.
+        /// It is unknown; it counts as if it had not helped.
         Unknown = "unknown",
         /// The machine was not rebooted: nothing happened.
         NotRebooted = "not_rebooted",
@@ -362,120 +362,120 @@ named! {
 }
 
 impl RebootResult {
-    /// What it says, for people.
+    /// The text for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Helped => "what it was made for is gone",
             Self::DidNotHelp => "it did not help",
-            Self::Unknown => "whether it helped cannot be told, so that it counts as if not",
+            Self::Unknown => "whether it helped is unknown, so it counts as if not",
             Self::NotRebooted => "the machine was not rebooted",
             Self::CalledOff => "it was called off before it happened",
         }
     }
 }
 
-/// What the journal knows of reboots, those of other boots too.
+/// Reboots in the journal, including those of other boots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastReboots {
-    /// This boot; `None`: its name cannot be read, and nothing is rebooted.
+    /// Id of this boot; `None`: it cannot be read, and nothing is rebooted.
     pub boot_id: Option<Arc<str>>,
-    /// Each time that the machine was to be rebooted, whatever came of it; oldest first.
+    /// All attempts to reboot, whatever their result; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<PastReboot>,
-    /// What is scheduled in this boot, was not called off, and was not begun.
+    /// The reboot that is scheduled in this boot and has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<ScheduledReboot>,
     /// The cluster's slot that this node may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<RebootLock>,
-    /// Whether it was asked for in this boot first, so that nothing was rebooted with it.
+    /// Whether it was first requested in this boot, so that no reboot has used it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_slot_of_boot: bool,
-    /// Whether the journal can tell nothing of slots: a server may know of one all the same.
+    /// Whether the journal has no knowledge of slots: the server may have granted one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_slot_unknown: bool,
-    /// Whether a person has called off what was scheduled last in this boot.
+    /// Whether a person has called off the last scheduled reboot of this boot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_called_off: bool,
     /// When the journal was last lost, on the uptime clock of this boot, in milliseconds, as
     /// [`PastReboot::uptime_ms`]; `None`: never, or a person has cleared that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_ms: Option<i64>,
-    /// It was lost, and nobody has noted yet when.
+    /// Whether it was lost, and the time of that is not recorded yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_newly_lost: bool,
 }
 
-/// A reboot that stands in the journal.
+/// A scheduled reboot in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduledReboot {
     /// The decision that has scheduled it.
     pub decision: DecisionId,
-    /// Whose remedy.
+    /// Rule of the remedy.
     pub rule: RuleId,
-    /// What.
+    /// The scheduled reboot.
     pub plan: RebootPlan,
 }
 
-/// Once that the machine was to be rebooted.
+/// One attempt to reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastReboot {
     /// The decision's number.
     pub decision: DecisionId,
-    /// Whose remedy.
+    /// Rule of the remedy.
     pub rule: RuleId,
-    /// In which boot; it was to end that.
+    /// Id of the boot that it was to end.
     pub boot_id: Arc<str>,
-    /// When, on the uptime clock of this boot, in milliseconds; negative: before this boot. It is
-    /// never earlier than is proved by the uptimes of the boots since: no wall clock counts.
+    /// Time on the uptime clock of this boot, in milliseconds; negative: before this boot. It is
+    /// the latest time that the uptimes of the boots since allow: no wall clock counts.
     pub uptime_ms: i64,
-    /// When, on the wall clock of then; for people.
+    /// Time on the wall clock, for people.
     pub utc: Timestamp,
-    /// Whether there were other boots between the one that it was to end and this one: then nobody
-    /// can tell any more whether it has helped.
+    /// Whether there were other boots between the one that it was to end and this one. Then it is
+    /// unknown whether it has helped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_long_past: bool,
-    /// What was scheduled.
+    /// The scheduled reboot.
     pub plan: RebootPlan,
-    /// Who was to do it, where that is known.
+    /// The way, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<RebootWay>,
     /// Whether it was handed over, as far as that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was_begun: Option<bool>,
-    /// What came of it, where that was judged.
+    /// The result, where it was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RebootResult>,
-    /// Whether a person has said since that it does not count against the remedy any more.
+    /// Whether a person has cleared it, so that it does not count against the remedy any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cleared: bool,
 }
 
-/// Where it stands with reboots, for people and programs.
+/// The status of reboots, for people and programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootStatus {
-    /// How far the present one has come.
+    /// Stage of the present reboot.
     pub stage: RebootStage,
-    /// The present one, if there is one.
+    /// The present reboot, if there is one.
     pub scheduled: Option<ScheduledReboot>,
     /// What it waits for, in words.
     pub waits_for: Option<Arc<str>>,
-    /// This boot; `None`: it cannot be told, and nothing is rebooted.
+    /// Id of this boot; `None`: it is unknown, and nothing is rebooted.
     pub boot_id: Option<Arc<str>>,
     /// What is left of each bound, in the order of the configuration.
     pub budget: Vec<RebootBudgetLeft>,
-    /// So many in a row did not help.
+    /// Reboots in a row that did not help.
     pub did_not_help: u32,
-    /// They are so many that no rule reboots any more until a person clears that.
+    /// Whether rules reboot no more until a person clears that number.
     pub is_given_up: bool,
-    /// Whether a journal was lost so lately that what it held of reboots would matter.
+    /// Whether a journal was lost within the longest limit, so that reboots may be missing.
     #[serde(default)]
     pub is_journal_lost: bool,
     /// Whether the cluster's slot is held, as far as is known.
     pub holds_slot: bool,
-    /// The last time that the machine was to be rebooted.
+    /// The last attempt to reboot.
     pub last: Option<PastReboot>,
-    /// Why the last one that was scheduled was called off.
+    /// Why the last scheduled reboot was called off.
     pub called_off: Option<Arc<str>>,
 }
 
@@ -485,6 +485,6 @@ pub struct RebootBudgetLeft {
     /// The bound.
     #[serde(flatten)]
     pub budget: RebootBudget,
-    /// So many more are allowed now.
+    /// Reboots that are allowed now.
     pub left: u32,
 }

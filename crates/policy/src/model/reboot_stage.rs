@@ -1,35 +1,35 @@
-//! How far a reboot of last resort has come.
+//! The stages of a reboot of last resort.
 
 use super::names::named;
 
 named! {
-    /// How far a reboot has come.
+    /// The stage of a reboot.
     #[derive(Default)]
     pub enum RebootStage {
         /// None is scheduled.
         #[default]
         None = "none",
-        /// It is being written down and told.
+        /// It is being recorded and announced.
         Announcing = "announcing",
         /// It is not due yet.
         Scheduled = "scheduled",
-        /// It is due, and something holds it back.
+        /// It is due, and blocked.
         Waiting = "waiting",
-        /// Those who are logged in were warned, and have some time.
+        /// Logged-in users were warned, and have some time.
         Warning = "warning",
-        /// The cluster's slot was asked for.
+        /// The cluster's slot was requested.
         TakingSlot = "taking_slot",
         /// Engines are being stopped.
         Draining = "draining",
         /// The machine is about to be rebooted.
         Performing = "performing",
-        /// Whoever does it has agreed, and the machine is still up.
+        /// The request was accepted, and the machine is still up.
         HandedOver = "handed_over",
     }
 }
 
 impl RebootStage {
-    /// What it says, for people.
+    /// The text for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::None => "no reboot is scheduled",

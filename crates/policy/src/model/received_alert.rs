@@ -1,4 +1,4 @@
-//! Alerts that somebody else has found: what an Alertmanager posts.
+//! Alerts received from an Alertmanager.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,57 +10,56 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 
-/// The series that received alerts are, as in Prometheus.
+/// Name of the series of received alerts, as in Prometheus.
 pub const ALERTS: &str = "ALERTS";
 
-/// How long a firing alert is kept where nobody repeats it: Alertmanager does so every four hours
-/// unless it is told otherwise, and not to the second.
+/// Time after which a firing alert without repetition is forgotten. Alertmanager repeats every four
+/// hours by default, with some delay.
 pub const FORGET_RECEIVED_AFTER: Duration = Duration::from_secs(5 * 3600);
 
-/// What a post says of an alert.
+/// The status of an alert in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceivedStatus {
-    /// It fires.
+    /// The alert fires.
     Firing,
-    /// It has ended.
+    /// The alert has ended.
     Resolved,
 }
 
-/// One alert, as a post tells of it.
+/// One alert of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceivedAlert {
-    /// Tells it from all others.
+    /// Identifies the alert.
     pub fingerprint: Arc<str>,
     /// Whether it fires.
     pub status: ReceivedStatus,
-    /// Since when, by the clock of whoever found it.
+    /// Start of the alert, by the clock of its sender.
     pub starts_at: Timestamp,
-    /// When it has ended or will, if that was told.
+    /// Time of its end, past or expected, if it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
-    /// Its labels, those of them that can be kept.
+    /// Its labels within the limits.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Who posted it.
+    /// Name of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Arc<str>>,
 }
 
 impl ReceivedAlert {
-    /// What people call it.
+    /// Name of the alert.
     pub fn name(&self) -> &str {
         self.labels.get("alertname").map_or("(no alertname)", |name| &**name)
     }
 }
 
-/// As a series is written, with everything escaped that is no plain text: labels are whatever
-/// somebody else has chosen.
+/// Written like a series, with all special characters escaped, since labels are not trusted.
 impl fmt::Display for ReceivedAlert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name().escape_debug())?;
         let others = self.labels.iter().filter(|(name, _)| &***name != "alertname");
-        for (place, (name, value)) in others.enumerate() {
-            write!(f, "{}{name}={value:?}", if place == 0 { '{' } else { ',' })?;
+        for (index, (name, value)) in others.enumerate() {
+            write!(f, "{}{name}={value:?}", if index == 0 { '{' } else { ',' })?;
         }
         if self.labels.keys().any(|name| &**name != "alertname") {
             f.write_str("}")?;
@@ -69,65 +68,65 @@ impl fmt::Display for ReceivedAlert {
     }
 }
 
-/// What one post has brought.
+/// The alerts of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceivedAlerts {
-    /// The alerts, in its order.
+    /// The alerts, in the order of the request.
     pub alerts: Vec<Arc<ReceivedAlert>>,
-    /// Whether they are the rest of a post of which a part was taken in before.
+    /// Whether they are the rest of a request of which a part was accepted before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_rest: bool,
-    /// Labels that could not be kept, of all of them together.
+    /// Labels beyond the limits, of all alerts together.
     #[serde(default)]
     pub unusable_labels: u64,
-    /// Alerts that whoever posted has left out.
+    /// Alerts that the sender has left out.
     #[serde(default)]
     pub truncated: u64,
 }
 
 named! {
-    /// What has become of a received alert.
+    /// A change of a received alert.
     pub enum ReceivedTurn {
         /// It has begun to fire.
         Firing = "firing",
         /// It has ended.
         Resolved = "resolved",
-        /// Nobody has repeated it for too long, or its time was up.
+        /// It was not repeated in time, or its end has passed.
         Forgotten = "forgotten",
     }
 }
 
 impl ReceivedTurn {
-    /// What is said of the alert.
+    /// The change in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Firing => "fires",
             Self::Resolved => "is resolved",
-            Self::Forgotten => "is forgotten, since nobody repeats it",
+            Self::Forgotten => "is forgotten, since it was not repeated",
         }
     }
 }
 
 named! {
-    /// Why what was told of an alert has changed nothing.
+    /// Why a received alert has changed nothing.
     pub enum ReceivedIgnored {
         /// It was known already.
         Repeated = "repeated",
         /// Something newer is known of it.
         Outdated = "outdated",
-        /// As many fire as can be kept.
+        /// The most alerts that can be kept are firing.
         TooMany = "too_many",
     }
 }
 
-/// What was last known of an alert, from an earlier run.
+/// The last known change of an alert, from an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastReceived {
-    /// What had become of it.
+    /// The change.
     pub to: ReceivedTurn,
     /// The alert.
     pub alert: Arc<ReceivedAlert>,
-    /// When that was, on the wall clock.
+    /// Time of the change, on the wall clock.
     pub utc: Option<Timestamp>,
 }
 
@@ -137,9 +136,9 @@ pub struct ReceivedAlertStatus {
     /// The alert.
     #[serde(flatten)]
     pub alert: Arc<ReceivedAlert>,
-    /// When it was told, or repeated, last.
+    /// Time of the last request with the alert.
     pub heard: Timestamp,
-    /// When it will be forgotten unless it is repeated.
+    /// Time at which it is forgotten unless repeated.
     pub forgotten: Timestamp,
     /// Whether it is a series that rules can read. More fire than can be if not.
     pub is_series: bool,

@@ -1,4 +1,4 @@
-//! How an engine that has died gives its memory back.
+//! How the memory of a dead engine is returned.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,16 +6,16 @@ use super::Orphan;
 use super::names::named;
 use super::wording::bytes_text;
 
-/// Memory by its kind, in bytes; `None` where it cannot be told.
+/// Memory by kind, in bytes; `None` where it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldMemory {
-    /// In no counter of the kernel: what a driver holds.
+    /// Memory that no counter of the kernel names: a driver's.
     pub unaccounted: Option<u64>,
     /// Shared memory.
     pub shmem: Option<u64>,
-    /// Page cache. It is no loss: it goes when memory is wanted, and is not waited for.
+    /// Page cache. It can be reclaimed, so a release does not wait for it.
     pub page_cache: Option<u64>,
-    /// Of processes that outlive the engine's server.
+    /// Memory of processes that outlive the engine's server.
     pub orphans: u64,
 }
 
@@ -37,27 +37,27 @@ impl std::fmt::Display for Release {
                  after its end"
             )?,
             ReleaseEnd::Unknown => {
-                f.write_str("what it held cannot be told")?;
+                f.write_str("what it held is unknown")?;
                 if let Some(why) = why_unknown {
                     write!(f, ", since {}", why.meaning())?;
                 }
                 f.write_str("; nothing comes back any more")?;
             }
         }
-        for (place, orphan) in orphans.iter().enumerate() {
-            write!(f, "{}{orphan}", if place == 0 { "; " } else { ", " })?;
+        for (index, orphan) in orphans.iter().enumerate() {
+            write!(f, "{}{orphan}", if index == 0 { "; " } else { ", " })?;
         }
         let shown = shown(curve);
-        for (place, point) in shown.iter().enumerate() {
+        for (index, point) in shown.iter().enumerate() {
             let left = point.outstanding.to_return().unwrap_or(0);
-            let before = if place == 0 { "; left of it: " } else { ", " };
+            let before = if index == 0 { "; left of it: " } else { ", " };
             write!(f, "{before}{} after {:.1} s", bytes_text(left), point.seconds)?;
         }
         Ok(())
     }
 }
 
-/// As many points as a line has room for: those at which about a quarter more was back.
+/// The points for one line: those at which about a quarter more was returned.
 fn shown(curve: &[ReleasePoint]) -> Vec<&ReleasePoint> {
     let left = |point: &ReleasePoint| point.outstanding.to_return();
     let Some(first) = curve.first().and_then(left) else { return Vec::new() };
@@ -98,45 +98,45 @@ impl std::fmt::Display for HeldMemory {
 }
 
 impl HeldMemory {
-    /// What must come back: all but the page cache. `None` where that cannot be told.
+    /// Memory that must be returned: all but the page cache. `None` where it is unknown.
     pub fn to_return(&self) -> Option<u64> {
         Some(self.unaccounted?.saturating_add(self.shmem?).saturating_add(self.orphans))
     }
 }
 
 named! {
-    /// What came of a release.
+    /// The result of a release.
     pub enum ReleaseEnd {
-        /// All came back.
+        /// All was returned.
         Returned = "returned",
-        /// It no longer falls, and not all has come back yet.
+        /// It no longer falls, and not all was returned.
         Stayed = "stayed",
-        /// Another engine began before all had come back.
+        /// Another engine began before all was returned.
         Overtaken = "overtaken",
-        /// It no longer falls, and what the engine held cannot be told: others came and went beside it,
-        /// or it was there before anybody looked.
+        /// It no longer falls, and the engine's memory is unknown: other engines came or went
+        /// meanwhile, or it started before the first sample.
         Unknown = "unknown",
     }
 }
 
-/// Why nobody can tell what an engine held.
+/// Why the memory of an engine is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyUnknown {
-    /// It was there before anybody looked.
+    /// It started before the first sample.
     BeginUnseen,
-    /// Another engine came or went beside it.
+    /// Another engine came or went meanwhile.
     OthersBeside,
     /// Memory that no counter names, or shared memory, was not measured.
     Unmeasured,
 }
 
 impl WhyUnknown {
-    /// What it says, after "since".
+    /// The text after "since".
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::BeginUnseen => "it was there before anybody looked",
-            Self::OthersBeside => "another engine came or went beside it",
+            Self::BeginUnseen => "it was there before the first sample",
+            Self::OthersBeside => "another engine came or went meanwhile",
             Self::Unmeasured => "memory could not be measured when it began",
         }
     }
@@ -145,30 +145,30 @@ impl WhyUnknown {
 /// One point of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReleasePoint {
-    /// Since the engine was last seen alive.
+    /// Time since the engine was last seen.
     pub seconds: f64,
-    /// What had not come back.
+    /// Memory that was not returned.
     #[serde(flatten)]
     pub outstanding: HeldMemory,
     /// `MemFree` of the node.
     pub free: Option<u64>,
 }
 
-/// How a release went.
+/// A release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
-    /// What came of it.
+    /// The result.
     pub end: ReleaseEnd,
-    /// From when the engine was last seen alive until all was back, or until it last fell.
+    /// Time from when the engine was last seen until all was returned, or until memory last fell.
     pub seconds: f64,
-    /// What it held then, above what there was before it.
+    /// Its memory then, above the state before its start.
     pub held: HeldMemory,
-    /// What has not come back.
+    /// Memory that was not returned.
     pub outstanding: HeldMemory,
-    /// The processes that outlive it.
+    /// Processes that outlive it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Orphan>,
-    /// How it came back.
+    /// Samples of the release.
     pub curve: Vec<ReleasePoint>,
     /// Why its end is unknown, where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ pub enum MetricKind {
     Gauge,
     /// Only grows, from 0 at start; the name ends in `_total`.
     Counter,
-    /// Always 1; the labels are the message.
+    /// Always 1; its labels hold the information.
     Info,
     /// One of the series of a histogram, all of which only grow: `…_bucket`, how many were no more
     /// than `le`, which is its only label; `…_sum` and `…_count`, which have none.
@@ -46,21 +46,20 @@ pub struct Metric {
     pub name: &'static str,
     /// Gauge, counter, info or part of a histogram.
     pub kind: MetricKind,
-    /// Which source feeds it.
+    /// The source of its values.
     pub source: Source,
     /// Label names, sorted; every series has all of them, but for those whose closed values have
     /// "".
     pub labels: &'static [&'static str],
     /// Labels that only ever have these values; those of the others are open.
     pub closed: &'static [ClosedLabel],
-    /// No value is less.
+    /// Lowest value.
     pub least: f64,
-    /// No value is greater.
+    /// Highest value.
     pub most: f64,
-    /// Whether others make the series: they have more labels than those, some may be missing, and
-    /// only rules read them.
+    /// Whether the series are received: they may have other labels, and only rules read them.
     pub is_of_others: bool,
-    /// One sentence for people: what it says and where it comes from.
+    /// One sentence of help, with its source.
     pub help: &'static str,
 }
 
@@ -116,17 +115,17 @@ impl Metric {
         Self { most: 1.0, ..self }
     }
 
-    /// Made by others, with labels of theirs.
+    /// Received, with labels of the sender.
     const fn of_others(self) -> Self {
         Self { is_of_others: true, ..self }
     }
 
-    /// Whether it can ever have that value: nothing that a machine has or does is beyond 2^60.
+    /// Whether the value is possible: no value of a machine exceeds 2^60.
     pub fn allows(&self, value: f64) -> bool {
         value >= self.least && value <= self.most && value.abs() <= MOST
     }
 
-    /// All values that a label may have; `None` where that is not known beforehand.
+    /// All values of a label; `None` where they are open.
     pub fn values(&self, label: &str) -> Option<&'static [&'static str]> {
         self.closed.iter().find(|(name, _)| *name == label).map(|(_, values)| *values)
     }

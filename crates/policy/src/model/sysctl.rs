@@ -7,21 +7,21 @@ use super::names::named;
 named! {
     /// A setting below `/proc/sys/vm`. Only these may be changed.
     pub enum Sysctl {
-        /// Pages that only what must not wait may take.
+        /// Reserve of free pages, for allocations that must not wait.
         MinFreeKbytes = "vm.min_free_kbytes",
         /// How far above the reserve kswapd begins and stops, in 1/10000 of memory.
         WatermarkScaleFactor = "vm.watermark_scale_factor",
         /// By how much fragmentation raises the watermark for a while, in 1/10000 of it.
         WatermarkBoostFactor = "vm.watermark_boost_factor",
-        /// How willingly directory entries and inodes are given up, 100 being fair.
+        /// Tendency to reclaim directory entries and inodes; 100 is neutral.
         VfsCachePressure = "vm.vfs_cache_pressure",
         /// Percent of available memory that may be dirty before writers must wait.
         DirtyRatio = "vm.dirty_ratio",
         /// Percent of available memory that may be dirty before writing back begins.
         DirtyBackgroundRatio = "vm.dirty_background_ratio",
-        /// How hard the kernel compacts before anybody asks.
+        /// Effort of background compaction.
         CompactionProactiveness = "vm.compaction_proactiveness",
-        /// What swapping costs beside dropping file pages.
+        /// Cost of swapping relative to reclaiming file pages.
         Swappiness = "vm.swappiness",
     }
 }
@@ -35,9 +35,9 @@ impl Sysctl {
         self.name().replace('.', "/")
     }
 
-    /// What the kernel takes (kernel/sysctl.c, mm/page_alloc.c): of the newest one where that
-    /// differs. A reserve below what the kernel itself computes for the smallest machine it would
-    /// take as well, and no driver would get a page then.
+    /// Values that the kernel accepts (kernel/sysctl.c, mm/page_alloc.c), of the newest kernel
+    /// where they differ. The lower bound of the reserve is the kernel's own for the smallest
+    /// machine: with less, drivers would get no pages.
     pub const fn range(self) -> RangeInclusive<u32> {
         match self {
             Self::MinFreeKbytes => 128..=INT_MAX,
@@ -50,8 +50,8 @@ impl Sysctl {
         }
     }
 
-    /// The setting in bytes that stands in for it: one of the two is in force, and writing one
-    /// makes the other 0.
+    /// The alternative setting in bytes. One of the two is in force, and writing one makes the
+    /// other 0.
     pub const fn in_bytes(self) -> Option<&'static str> {
         match self {
             Self::DirtyRatio => Some("vm/dirty_bytes"),
@@ -86,7 +86,7 @@ named! {
         Restored = "restored",
         /// It had that value already.
         AlreadyBack = "already_back",
-        /// Somebody else has changed it, or it has gone: it is left alone.
+        /// It was changed by others, or is gone: it is left alone.
         LeftAlone = "left_alone",
         /// It could not be read or written. It is tried again.
         Failed = "failed",

@@ -1,4 +1,4 @@
-//! What an action works on.
+//! The target of an action.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,39 +11,39 @@ use super::{EngineKeys, EngineKind, EngineSeen, HeldTarget, ProcessId, Proof, Su
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
 
-/// What an action works on, as exactly as the executor needs it: it verifies, and never chooses.
+/// The target of an action. The executor verifies it and never chooses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Target {
     /// The whole machine.
     #[default]
     Node,
-    /// One control group and what is below it.
+    /// A control group and those below it.
     Cgroup {
-        /// Below the root of the hierarchy: `/system.slice/vllm.service`.
+        /// Path below the root of the hierarchy: `/system.slice/vllm.service`.
         path: Arc<str>,
     },
-    /// Settings of the kernel; two remedies never hold one of them together.
+    /// Settings of the kernel; a setting is reserved for one remedy at a time.
     Settings {
         /// `vm.swappiness`, `read_ahead_kb of nvme0n1`, `read_ahead_kb of /models`; sorted.
         names: Vec<Arc<str>>,
     },
-    /// One inference engine.
+    /// An inference engine.
     Engine(Box<EngineTarget>),
-    /// A container or a unit that is started.
+    /// A container or a unit to start.
     Held(Box<HeldTarget>),
 }
 
-/// An engine as it was when the decision was made. A process that is no longer the same one, or a
-/// file that none of the patterns names, is left alone.
+/// An engine at the time of the decision. Other processes, and files outside of the patterns, are
+/// left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EngineTarget {
-    /// Its name.
+    /// Name of the engine.
     pub name: Arc<str>,
-    /// Its processes, the one at their head first.
+    /// Its processes, the main one first.
     #[serde(default)]
     pub processes: Vec<ProcessId>,
-    /// What those processes call themselves.
+    /// Names of those processes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub comms: BTreeSet<Arc<str>>,
     /// The model files that may be touched: absolute paths or globs, as the engine itself sees
@@ -53,31 +53,31 @@ pub struct EngineTarget {
     /// Its control group, below the root of its hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
-    /// The container that it runs in, as the container's supervisor confirms.
+    /// Id of its container, confirmed by the container's supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
-    /// The container that its control group names, and nobody confirms.
+    /// Id of the container that its control group names, not confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_container: Option<Arc<str>>,
-    /// What Docker calls that container.
+    /// Name of that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
-    /// What it is. A target has a `kind` of its own.
+    /// Kind of the engine. A target has a `kind` of its own.
     #[serde(default, rename = "engine_kind")]
     pub kind: EngineKind,
-    /// Where it is asked for its health; it is told things at the same host and port.
+    /// URL of its health check; other requests go to the same host and port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_url: Option<Arc<str>>,
-    /// The network namespace in which that address is meant, where it is not our own.
+    /// The network namespace of that URL, if it is not our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_network: Option<Arc<str>>,
-    /// Where the keys are that it asks for.
+    /// Locations of the keys that it requires.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
-    /// Who vouches for it.
+    /// What proves its container or unit.
     #[serde(default, skip_serializing_if = "Proof::is_claimed")]
     pub proof: Proof,
 }
@@ -104,7 +104,7 @@ impl From<&EngineSeen> for EngineTarget {
 }
 
 impl EngineTarget {
-    /// The engine as it loads: those of its processes that serve meanwhile are none of it.
+    /// The loading processes of the engine, without those that serve meanwhile.
     pub fn loading(seen: &EngineSeen, serving: &BTreeSet<ProcessId>) -> Self {
         let mut seen = seen.clone();
         let server = seen.server;
@@ -114,7 +114,7 @@ impl EngineTarget {
 }
 
 impl Target {
-    /// Whether there can be such a thing.
+    /// Whether the target is well-formed.
     pub fn is_possible(&self) -> bool {
         match self {
             Self::Node => true,
@@ -139,7 +139,7 @@ impl Target {
         Self::Settings { names }
     }
 
-    /// A setting that both are, if there is one.
+    /// A setting of both targets, if there is one.
     pub fn shared_setting<'t>(&'t self, other: &Self) -> Option<&'t str> {
         let (Self::Settings { names }, Self::Settings { names: theirs }) = (self, other) else {
             return None;

@@ -1,29 +1,29 @@
-//! What is sent to a collector of telemetry, and how that went.
+//! Exports to a collector of telemetry.
 
 use super::names::named;
 
 named! {
-    /// What is sent.
+    /// The kind of exported data.
     pub enum Signal {
         /// The metrics of `/metrics`.
         Metrics = "metrics",
-        /// Rounds of remedies.
+        /// Remedies, as spans.
         Traces = "traces",
     }
 }
 
 named! {
-    /// How one request went.
+    /// The result of an export.
     pub enum ExportResult {
-        /// All of it was taken.
+        /// All data was accepted.
         Success = "success",
-        /// Some of it was taken.
+        /// Part of the data was accepted.
         Partial = "partial",
-        /// It was refused: sending it again would change nothing.
+        /// The data was refused permanently.
         Refused = "refused",
-        /// It was told to come back later.
+        /// The collector requested a later retry.
         Busy = "busy",
-        /// There was no answer.
+        /// There was no response.
         Unreachable = "unreachable",
     }
 }

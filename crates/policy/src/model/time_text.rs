@@ -1,4 +1,4 @@
-//! Durations and instants, as people write them everywhere: in files, flags, orders and queries.
+//! Durations and instants in files, flags, orders and queries.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ const UNITS_MS: [(&str, u64); 7] = [
     ("ms", 1),
 ];
 
-/// What an instant in the past may be written as.
+/// The forms of an instant in the past.
 const EXPECTED: &str = "expected 2h or -2h (ago), 2026-11-21, 2026-11-21T10:00 (UTC), \
                         2026-11-21T10:00:00Z, 10:00 (UTC) or seconds since 1970";
 
-/// What an end may be written as.
+/// The forms of an end.
 const EXPECTED_END: &str = "expected 2026-11-21T10:00 (UTC), 2026-11-21T10:00:00Z, 10:00 (UTC) or \
                             seconds since 1970";
 
@@ -43,15 +43,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let (number, tail) = rest.split_at(digits);
         let letters = tail.bytes().take_while(u8::is_ascii_lowercase).count();
         let (unit, tail) = tail.split_at(letters);
-        let place = units.iter().position(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let index = units.iter().position(|(name, _)| *name == unit).ok_or_else(wrong)?;
         if number.is_empty() {
             return Err(wrong());
         }
         let too_long = || format!("\"{text}\" is too long a duration");
         let number: u64 = number.parse().map_err(|_| too_long())?;
-        let part = number.checked_mul(units[place].1).ok_or_else(too_long)?;
+        let part = number.checked_mul(units[index].1).ok_or_else(too_long)?;
         total = total.checked_add(part).ok_or_else(too_long)?;
-        (rest, units) = (tail, &units[place + 1..]);
+        (rest, units) = (tail, &units[index + 1..]);
     }
     if text.is_empty() || i64::try_from(total).is_err() {
         return Err(wrong());
@@ -97,7 +97,7 @@ pub fn end(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     absolute(text, now, Turn::Next).flatten().ok_or_else(|| EXPECTED_END.to_owned())
 }
 
-/// Which of all days a time of day is meant of.
+/// The day of a time of day.
 #[derive(Clone, Copy)]
 enum Turn {
     Last,
@@ -121,7 +121,7 @@ fn absolute(text: &str, now: Timestamp, turn: Turn) -> Option<Option<Timestamp>>
     Some(civil.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp()))
 }
 
-/// To the millisecond, as everything is shown.
+/// Rounded to milliseconds, like all shown times.
 fn of_seconds(seconds: f64) -> Option<Timestamp> {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and jiff checks the range")]
     let milliseconds = (seconds * 1000.0).round() as i64;

@@ -1,4 +1,4 @@
-//! What is the matter with memory that nobody seems to use.
+//! The assessment of memory without an apparent owner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use super::wording::{bytes_text, measured_bytes_text};
 use super::{Baseline, EnginePhase, Holder, Lingering, Orphan};
 
 named! {
-    /// What the node's memory is held by.
+    /// The assessment of the node's memory.
     pub enum MemoryVerdict {
-        /// Nobody uses the GPU, and no more than usual is held.
+        /// No process uses the GPU, and memory is at its baseline.
         Clean = "clean",
-        /// Somebody uses the GPU.
+        /// A process uses the GPU.
         InUse = "in_use",
-        /// Only what an engine has left behind uses it.
+        /// Only orphans of an engine use it.
         Orphan = "orphan",
-        /// What was held is being given back.
+        /// Memory is being returned.
         Lingering = "lingering",
-        /// Shared memory is held that no engine uses.
+        /// There is shared memory that no engine uses.
         HeldShmem = "held_shmem",
-        /// More than usual is held, and what may bring it back was not tried yet.
+        /// Memory is above its baseline, and reclaim was not tried yet.
         Reclaimable = "reclaimable",
-        /// More than usual is held by nobody, and nothing brings it back: only a reboot does.
+        /// Memory is above its baseline without an owner, and only a reboot returns it.
         Leaked = "leaked",
         /// The driver is stuck: only a reboot helps.
         Wedged = "wedged",
-        /// Something that must be known for a verdict is not.
+        /// A required fact is unknown.
         Unknown = "unknown",
     }
 }
@@ -48,160 +48,160 @@ impl MemoryVerdict {
                 "shared memory is held that no engine uses: see /dev/shm and ipcs -m"
             }
             Self::Reclaimable => {
-                "memory is held by nobody; sync, drop caches (3) and compact memory before \
+                "memory has no owner; sync, drop caches (3) and compact memory before \
                  anything else"
             }
-            Self::Leaked => "memory is held by nobody, and nothing brings it back but a reboot",
+            Self::Leaked => "memory has no owner, and only a reboot returns it",
             Self::Wedged => "the driver is stuck, and nothing helps but a reboot",
             Self::Unknown => "something that must be known for a verdict is not",
         }
     }
 }
 
-/// What kind of machine it is, as far as verdicts differ.
+/// The kind of machine, as far as assessments differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPlatform {
-    /// CPU and GPU share one pool (GB10, Jetson); so it is where nobody tells otherwise.
+    /// CPU and GPU share one pool (GB10, Jetson). The default.
     #[default]
     Unified,
     /// The GPU's memory is a NUMA node of its own (GH200, GB200). Pages of processes that have
     /// ended may stay counted there until memory is short: documented as normal.
     Coherent,
-    /// The GPU has memory of its own, which the kernel does not count.
+    /// The GPU has its own memory, which the kernel does not count.
     Discrete,
 }
 
-/// A sign that the driver is stuck. Each kind comes from somewhere else, so that two of them are
+/// A sign that the driver is stuck. Each kind has a source of its own, so two kinds are
 /// independent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "sign", rename_all = "snake_case")]
 pub enum WedgeSign {
     /// The driver does not answer.
     DriverSilent {
-        /// For so long.
+        /// Time without a response.
         seconds: u64,
     },
-    /// A process that has the driver open waits in the kernel, as `/proc` or the kernel's own
-    /// watch over hung tasks tells.
+    /// A process that has the driver open waits in the kernel, by `/proc` or the kernel's hung task
+    /// detector.
     Waiting {
-        /// Its number.
+        /// Pid of the process.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         comm: Arc<str>,
-        /// For so long.
+        /// Time in that state.
         seconds: u64,
     },
-    /// The driver itself has said so in the kernel log: the `kind` of an event.
+    /// The driver has reported it in the kernel log.
     Said {
-        /// Which.
+        /// The `kind` of the event.
         event: &'static str,
-        /// So long ago.
+        /// Age of the event.
         seconds: u64,
     },
 }
 
-/// What a verdict follows from.
+/// The evidence of an assessment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum VerdictEvidence {
-    /// That is not known.
+    /// A fact is unknown.
     NotKnown {
-        /// What.
+        /// The fact.
         what: &'static str,
     },
-    /// So much above what is usual is in no counter of the kernel.
+    /// Memory above the baseline that no counter of the kernel names.
     Held {
-        /// So much.
+        /// Memory above the baseline.
         bytes: u64,
-        /// What is usual.
+        /// The baseline.
         baseline: Baseline,
     },
-    /// An engine lives.
+    /// An engine runs.
     Engine {
-        /// Its name.
+        /// Name of the engine.
         name: Arc<str>,
-        /// Where in its life it is.
+        /// Phase of the engine.
         phase: EnginePhase,
     },
-    /// A process holds what keeps memory alive.
+    /// A process may keep memory allocated.
     Holder(Holder),
-    /// And so many more do.
+    /// More such processes.
     MoreHolders {
-        /// So many.
+        /// Number of further processes.
         count: u64,
     },
-    /// An engine has left a process behind.
+    /// An orphan of an engine.
     Orphan(Orphan),
-    /// Memory is being given back.
+    /// Memory is being returned.
     Falling {
-        /// Which.
+        /// The lingering memory.
         what: Lingering,
-        /// How fast.
+        /// Pace.
         bytes_per_second: f64,
-        /// How long until it is all back, at that pace.
+        /// Time until all is returned, at that pace.
         seconds: Option<f64>,
     },
-    /// So much shared memory is held.
+    /// Shared memory.
     Shmem {
-        /// So much.
+        /// Size of shared memory.
         bytes: u64,
     },
-    /// The driver counts memory for a process that is not there, or does not have it open.
+    /// The driver counts memory for a process that does not exist, or has not opened it.
     Ghost {
-        /// Its number.
+        /// Pid of the missing process.
         pid: u32,
     },
-    /// Nobody who can be seen holds it.
+    /// No visible process holds it.
     NoHolders,
-    /// The driver answers.
+    /// The driver responds.
     DriverAnswers,
-    /// A GPU's own memory is taken, and the driver names nobody who has it. Nothing follows from
-    /// that for the machine's.
+    /// Used memory of a GPU's own that the driver attributes to no process. It shows nothing about
+    /// the machine's memory.
     OnGpu {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: u32,
-        /// How much.
+        /// Unattributed memory.
         bytes: u64,
     },
-    /// On such a machine memory may stay counted after its process until it is short.
+    /// On this kind of machine memory may stay counted after its process ends, until it is short.
     CountedAfterExit,
-    /// What may bring it back was not tried since.
+    /// Reclaim was not tried since.
     NotTried,
-    /// That was tried, so long ago.
+    /// Reclaim was tried.
     Tried {
-        /// Since then.
+        /// Time since then.
         seconds: u64,
     },
-    /// It has not changed.
+    /// Memory has not changed.
     Still {
-        /// For so long.
+        /// Time without a change.
         seconds: u64,
-        /// After so long it counts as leaked.
+        /// Time after which it counts as leaked.
         leaked_after_seconds: u64,
     },
-    /// The driver is stuck, as this shows.
+    /// A sign that the driver is stuck.
     Wedge(WedgeSign),
 }
 
-/// One verdict, with what it follows from.
+/// An assessment with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryJudgement {
-    /// Which.
+    /// The assessment.
     pub verdict: MemoryVerdict,
-    /// Since when it stands.
+    /// Start of this assessment.
     pub since: Timestamp,
-    /// How much more than usual is in no counter of the kernel, where that is known.
+    /// Memory above the baseline that no counter of the kernel names, where it is known.
     pub held_bytes: Option<u64>,
-    /// When what is given back will be, at the present pace.
+    /// Time until all is returned, at the present pace.
     pub estimated_seconds: Option<f64>,
-    /// What it follows from.
+    /// The evidence.
     #[serde(serialize_with = "with_text")]
     pub evidence: Vec<VerdictEvidence>,
 }
 
 impl MemoryJudgement {
-    /// Nothing was looked at yet.
+    /// The assessment before the first sample.
     pub fn unknown(at: Timestamp) -> Self {
         Self {
             verdict: MemoryVerdict::Unknown,
@@ -266,7 +266,7 @@ impl fmt::Display for VerdictEvidence {
             Self::Ghost { pid } => {
                 write!(f, "the driver counts memory for pid {pid}, which does not have it open")
             }
-            Self::NoHolders => f.write_str("nobody has the driver open"),
+            Self::NoHolders => f.write_str("no process has the driver open"),
             Self::DriverAnswers => f.write_str("the driver answers"),
             Self::OnGpu { gpu, bytes } => write!(
                 f,

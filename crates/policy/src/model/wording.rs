@@ -1,4 +1,4 @@
-//! Wording that all share.
+//! Texts for people that all modules share.
 
 use std::str::FromStr as _;
 
@@ -10,7 +10,7 @@ pub fn counted(number: u64, one: &str) -> String {
     format!("{number} {one}{many}")
 }
 
-/// What somebody did, and why where they said so.
+/// An act and its reason, where there is one.
 pub fn because(what: &str, comment: &str) -> String {
     match comment {
         "" => what.to_owned(),
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn one_is_not_many() {
-        let told = [0, 1, 2].map(|number| counted(number, "event"));
-        assert_eq!(told, ["0 events", "1 event", "2 events"]);
+        let texts = [0, 1, 2].map(|number| counted(number, "event"));
+        assert_eq!(texts, ["0 events", "1 event", "2 events"]);
     }
 }

@@ -376,11 +376,11 @@ fn comparison(node: &Node, binary: &Binary, left: &Term, right: &Term) -> Option
         BinaryOp::NotEqual => (left, Relation::NotEqual, right),
         _ => return None,
     };
-    Some(Atom { left, relation, right, text: told(node).into() })
+    Some(Atom { left, relation, right, text: found(node).into() })
 }
 
 /// An expression for messages.
-fn told(node: &Node) -> String {
+fn found(node: &Node) -> String {
     let text = node.to_string();
     match text.char_indices().nth(LONGEST_TEXT) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -69,7 +69,7 @@ impl Possible {
     }
 
     /// For people.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn read(&self) -> String {
         match self {
             Self::Any => "anything".to_owned(),
             Self::Present => "always there".to_owned(),
@@ -251,7 +251,7 @@ pub(super) fn mismatch(left: &Shape, right: &Shape, matching: &Matching) -> Opti
     if sides[0] == Possible::absent() {
         return Some(format!("the label {label} is only on the right"));
     }
-    let (left, right) = (sides[0].told(), sides[1].told());
+    let (left, right) = (sides[0].read(), sides[1].read());
     Some(format!("the label {label} is {left} on the left and {right} on the right"))
 }
 

@@ -100,8 +100,8 @@ fn what_can_never_hold_is_told_with_its_reason() {
         ("free * 2 > total and total > free * 3", "never both hold"),
         ("(free < 1 or free > 9) and free > 2 and free < 8", "never both hold"),
     ] {
-        let told = never(text).unwrap_or_else(|| panic!("{text}: nothing is told"));
-        assert!(told.contains(reason), "{text}: {told}");
+        let read = never(text).unwrap_or_else(|| panic!("{text}: nothing is told"));
+        assert!(read.contains(reason), "{text}: {read}");
     }
 }
 

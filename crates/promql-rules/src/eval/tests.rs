@@ -219,8 +219,8 @@ fn what_is_decided_is_so_whatever_the_failed_readings_were() {
             // An error is no answer.
             let Ok(truth) = judge(&expr.root, &whole, NOW) else { continue };
             let Evaluated::Known(value) = &truth.evaluated else { panic!("{text}") };
-            if let Evaluated::Known(told) = &judged.evaluated {
-                assert_eq!(comparable(told), comparable(value), "{text} of {pasts:?} {others:?}");
+            if let Evaluated::Known(found) = &judged.evaluated {
+                assert_eq!(comparable(found), comparable(value), "{text} of {pasts:?} {others:?}");
             }
             if judged.yields.is_some() {
                 assert_eq!(judged.yields, truth.yields, "{text} of {pasts:?} {others:?}");
@@ -261,7 +261,7 @@ enum Told {
     Nothing,
 }
 
-fn told(text: &str) -> Told {
+fn found(text: &str) -> Told {
     let judged = judge(&parse(text).unwrap().root, &three(), NOW).unwrap();
     match (&judged.evaluated, judged.yields) {
         (Evaluated::Known(_), Some(true)) => Yes,
@@ -306,7 +306,7 @@ fn conditions_have_three_values() {
         ("n and on(k) (m{k=\"2\"} or on(k) n{k=\"2\"})", Yes),
         ("n{k=\"1\"} / on(k) m", Yes),
     ] {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(found(text), expected, "{text}");
     }
 }
 
@@ -345,7 +345,7 @@ fn numbers_that_nobody_knows_decide_nothing() {
         ("histogram_quantile(0.5, u)", Nothing),
         ("label_replace(m, \"k\", \"3\", \"k\", \"2\") and on(k) n{k=\"1\"}", Yes),
     ] {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(found(text), expected, "{text}");
     }
 }
 

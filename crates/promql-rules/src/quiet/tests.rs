@@ -184,20 +184,20 @@ fn what_is_missing_is_told_as_soon_as_it_is_missing() {
     let [a, b] = ["a", "b"].map(|name| store.intern(&key(name, "")));
     let expr = parse("a > 1 and on() b > 1").unwrap();
     let mut watch = Watch::default();
-    let mut told = |readings: [Reading<f64>; 2], at_ms| {
+    let mut found = |readings: [Reading<f64>; 2], at_ms| {
         store.append(a, at_ms, readings[0]);
         store.append(b, at_ms, readings[1]);
         let at = EvalTime { timeline_ms: at_ms, utc_ms: at_ms };
         matches!(watch.evaluate(&expr, &store, at), Ok(Evaluated::Unknown(_)))
     };
-    assert!(!told([Reading::Value(0.0), Reading::Value(0.0)], 1000));
-    assert!(!told([Reading::Value(0.0), Reading::Value(1.0)], 2000));
-    assert!(!told([Reading::Value(0.0), Reading::Failed], 3000), "the other side decides");
-    assert!(told([Reading::Value(2.0), Reading::Failed], 4000));
-    assert!(!told([Reading::Value(0.0), Reading::Failed], 5000));
-    assert!(!told([Reading::Value(2.0), Reading::Value(1.0)], 6000));
-    assert!(told([Reading::Failed, Reading::Value(2.0)], 7000));
-    assert!(!told([Reading::Failed, Reading::Value(0.0)], 8000));
+    assert!(!found([Reading::Value(0.0), Reading::Value(0.0)], 1000));
+    assert!(!found([Reading::Value(0.0), Reading::Value(1.0)], 2000));
+    assert!(!found([Reading::Value(0.0), Reading::Failed], 3000), "the other side decides");
+    assert!(found([Reading::Value(2.0), Reading::Failed], 4000));
+    assert!(!found([Reading::Value(0.0), Reading::Failed], 5000));
+    assert!(!found([Reading::Value(2.0), Reading::Value(1.0)], 6000));
+    assert!(found([Reading::Failed, Reading::Value(2.0)], 7000));
+    assert!(!found([Reading::Failed, Reading::Value(0.0)], 8000));
 }
 
 #[test]

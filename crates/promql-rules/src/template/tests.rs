@@ -162,7 +162,7 @@ proptest::proptest! {
 
 #[test]
 fn every_mistake_is_told_with_what_was_meant() {
-    let told = |text: &str| {
+    let found = |text: &str| {
         let errors = Template::parse_all(text).expect_err(text);
         errors
             .into_iter()
@@ -170,7 +170,7 @@ fn every_mistake_is_told_with_what_was_meant() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        told("{{ $valu | humanze }} of {{ $labls.node }} in {{ .Label.zone }}"),
+        found("{{ $valu | humanze }} of {{ $labls.node }} in {{ .Label.zone }}"),
         [
             "$valu: unknown variable \"$valu\": did you mean \"$value\"?",
             "humanze: function \"humanze\" not defined: did you mean \"humanize\"?",
@@ -178,7 +178,7 @@ fn every_mistake_is_told_with_what_was_meant() {
             ".Label.zone: unknown variable \".Label.zone\": did you mean \".Labels\"?",
         ]
     );
-    assert_eq!(told("{{ if gt $value 5 }}much{{ end }}").len(), 2);
-    assert_eq!(told("{{ $x }} {{ $value | ").len(), 2);
-    assert!(told("{{ $somethingelse }}")[0].contains("there are $value and $labels.name"));
+    assert_eq!(found("{{ if gt $value 5 }}much{{ end }}").len(), 2);
+    assert_eq!(found("{{ $x }} {{ $value | ").len(), 2);
+    assert!(found("{{ $somethingelse }}")[0].contains("there are $value and $labels.name"));
 }

@@ -1,4 +1,4 @@
-//! GPUs, as the NVIDIA driver tells of them.
+//! Series of GPUs, as the NVIDIA driver reports them.
 
 use super::super::{GpuRecovery, Source};
 use super::{Metric, MetricKind};

@@ -1,4 +1,4 @@
-//! What the kernel's allocator, its zones, nodes and settings tell.
+//! Series of the kernel's allocator, zones, nodes and settings.
 
 use super::super::Source;
 use super::{ClosedLabel, Metric};

@@ -1,4 +1,4 @@
-//! Memory as `/proc/meminfo` tells it, and what is derived from it.
+//! Series of `/proc/meminfo`, and derived ones.
 
 use super::super::Source;
 use super::Metric;

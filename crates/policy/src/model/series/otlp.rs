@@ -1,4 +1,4 @@
-//! What this program tells about the telemetry that it sends.
+//! Series about the exported telemetry.
 
 use super::super::{ExportResult, Signal, Source};
 use super::Metric;

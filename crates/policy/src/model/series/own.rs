@@ -1,4 +1,4 @@
-//! What this program tells about itself.
+//! Series about this program.
 
 use super::super::{
     Action, HoldReason, KernelEvent, Mode, OutcomeResult, ProgramEvent, RefusalReason,
@@ -6,7 +6,7 @@ use super::super::{
 };
 use super::{Metric, MetricKind};
 
-/// Whoever acts has no reason to hold.
+/// A decision to act has no reason.
 const REASONS: [&str; HoldReason::ALL.len() + 1] = {
     let mut names = [""; HoldReason::ALL.len() + 1];
     let mut next = 0;

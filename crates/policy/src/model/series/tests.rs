@@ -7,7 +7,7 @@ fn names_are_unique_and_say_what_they_are() {
     let mut names = BTreeSet::new();
     for metric in METRICS {
         let name = metric.name;
-        assert!(names.insert(name), "{name} stands twice in the table");
+        assert!(names.insert(name), "{name} is twice in the table");
         if metric.is_of_others {
             continue;
         }
@@ -36,8 +36,8 @@ fn histograms_are_whole_and_stand_together() {
         let base = bucket.name.strip_suffix("_bucket").unwrap();
         assert_eq!((sum.name, count.name), (&*format!("{base}_sum"), &*format!("{base}_count")));
         assert_eq!((bucket.labels, sum.labels, count.labels), (&["le"][..], &[][..], &[][..]));
-        let place = METRICS.iter().position(|metric| metric.name == bucket.name).unwrap();
-        assert_eq!(METRICS[place + 2].name, count.name);
+        let index = METRICS.iter().position(|metric| metric.name == bucket.name).unwrap();
+        assert_eq!(METRICS[index + 2].name, count.name);
     }
 }
 

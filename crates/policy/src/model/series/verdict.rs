@@ -1,4 +1,4 @@
-//! What the matter is with memory that nobody seems to use.
+//! Series of the assessment of memory.
 
 use super::super::{MemoryVerdict, Owner, Source};
 use super::Metric;

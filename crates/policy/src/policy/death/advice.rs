@@ -80,7 +80,7 @@ fn killer(report: &DeathReport) -> Vec<String> {
             signal_name(*signal)
         )],
         Killer::Itself { .. } | Killer::Unknown { .. } => {
-            if report.is_failure && report.exit.told_signal().is_none_or(|signal| signal != 9) {
+            if report.is_failure && report.exit.signal().is_none_or(|signal| signal != 9) {
                 vec!["its own log says why: read its last lines".to_owned()]
             } else {
                 Vec::new()

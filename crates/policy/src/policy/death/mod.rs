@@ -194,7 +194,7 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
     match death.exit {
         ExitStatus::Unknown => Killer::Unknown { why: "nobody was told how it ended".to_owned() },
         ExitStatus::Code { code: 0 } => Killer::Itself { reason },
-        _ => match death.exit.told_signal() {
+        _ => match death.exit.signal() {
             Some(signal) if hits::is_own_fault(signal) => by_itself(signal_name(signal)),
             // SGLang kills itself when one of its processes has died, and says so.
             Some(_) if reason.is_some() => Killer::Itself { reason },

@@ -114,7 +114,7 @@ fn vllm_that_ends_with_0_after_its_worker_was_oom_killed_is_a_failure_by_the_ker
         report.sentence(),
         "vllm-8000 (pid 100) ended after 6m42s, serving, with exit code 0; killed by the kernel's \
          OOM killer, as the machine had none left when VLLM::Worker_TP asked for memory; its \
-         worker VLLM::EngineCor (pid 101) was killed; the exit code does not tell"
+         worker VLLM::EngineCor (pid 101) was killed; the exit code does not show it"
     );
 }
 

@@ -195,7 +195,7 @@ fn memory_in_one_piece_is_asked_for_where_it_is_wanted() {
     let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
     let pieces = Room { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
     let answer = judge(&question, &pieces);
-    assert_eq!(told(&answer), ["2.0 GiB of 6.0 GiB lie in free blocks of 2 MiB and more"]);
+    assert_eq!(told(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
     let blind = Room { contiguous_2mib: Reading::Failed, ..pieces.clone() };
     assert!(!judge(&question, &blind).is_open);
     question.contiguous_bytes = Some(2 * GIB);
@@ -453,7 +453,7 @@ fn of_several_nodes_all_must_be_open_and_the_slowest_says_when() {
     // Of whom nobody knows anything no end is foretold.
     let doubt = of(&open, vec![closed(Some(7), false), unknown()]);
     assert_eq!((doubt.is_open, doubt.wait), (false, None));
-    assert_eq!(told(&doubt)[2], "spark-2 does not tell: it is silent");
+    assert_eq!(told(&doubt)[2], "spark-2 is unknown: it is silent");
     assert!(of(&open, vec![closed(None, true)]).is_hopeless);
     let own = of(&own_closed, vec![PeerGate::Open]);
     assert_eq!((own.is_open, told(&own)), (false, told(&own_closed)));

@@ -282,7 +282,7 @@ fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
             None => {
                 assert_eq!(release.end, ReleaseEnd::Unknown);
                 assert_eq!(release.held.unaccounted, None);
-                let why = "cannot be told, since it was there before anybody looked";
+                let why = "is unknown, since it was there before the first sample";
                 assert!(release.to_string().contains(why), "{release}");
             }
             Some(_) => {
