@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::template::Template;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::model::Action;
-use umawarden::policy::rule::{Query, Rule, RuleSet};
+use umawarden::policy::rule::{Query, RemedyStep, Rule, RuleSet};
 use umawarden::scenario::{TestFile, agree, parse_tests, play};
 
 use super::{promtool, rules_test, text};
@@ -60,6 +60,7 @@ type Flaw<'f> = (&'f str, &'f dyn Fn(&mut Rule));
 fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
     let query =
         |text: &str| Query { text: Arc::from(text), expr: promql_rules::parse(text).expect(text) };
+    let other = Template::parse("other").unwrap();
     let (never, always) = (query("vector(1) < 0"), query("vector(1) > 0"));
     let flaws: [Flaw<'_>; 3] = [
         ("never fires", &|rule| rule.expr = never.clone()),
@@ -70,8 +71,8 @@ fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
         ("does something else", &|rule| {
             for step in rule.remedy.iter_mut().flat_map(|remedy| &mut remedy.steps) {
                 *step = match step {
-                    Action::CompactMemory => Action::Notify { message: "other".to_owned() },
-                    _ => Action::CompactMemory,
+                    RemedyStep::CompactMemory => RemedyStep::Notify { message: other.clone() },
+                    _ => RemedyStep::CompactMemory,
                 };
             }
         }),

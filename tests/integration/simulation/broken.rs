@@ -168,7 +168,7 @@ impl Story {
         self.change("Setting", AlertState::Inactive, AlertState::Firing);
         let rules = self.loaded.rules.groups.iter().flat_map(|group| &group.rules);
         let own = rules.filter(|own| own.id == rule("Setting")).find_map(|own| own.remedy.as_ref());
-        let action = own.unwrap().steps[0].clone();
+        let action = own.unwrap().steps[0].action(None);
         let decision = self.act("Setting", 0);
         (decision.target, decision.action) = (action.target(), action);
     }

@@ -54,7 +54,7 @@ impl CachePermission {
     }
 }
 
-/// One thing to do, with everything that it needs.
+/// One thing to do, as decided, with everything that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -69,10 +69,9 @@ pub enum Action {
     CompactMemory,
     /// Take memory back from a control group.
     Reclaim {
-        /// Its path below the root of its hierarchy; in a rule file perhaps a template, or nothing
-        /// where an engine is named.
+        /// Its path below the root of its hierarchy; empty where the engine's is not known.
         cgroup: String,
-        /// Whose control group it is; in a rule file perhaps a template.
+        /// The engine whose control group it is, where the rule names one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<String>,
         /// How much.
@@ -81,7 +80,7 @@ pub enum Action {
     /// Put what a loading engine has read of its model files out of memory, behind its readers,
     /// until it no longer loads.
     EvictCheckpoint {
-        /// Its name; in a rule file perhaps a template.
+        /// Its name.
         engine: String,
         /// How much of what was read last stays.
         behind_bytes: u64,
@@ -94,7 +93,7 @@ pub enum Action {
     },
     /// Have an engine give back memory that it only keeps.
     EmptyCache {
-        /// Its name; in a rule file perhaps a template.
+        /// Its name.
         engine: String,
         /// What that may cost.
         #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -113,7 +112,7 @@ pub enum Action {
         kib: u32,
         /// Names of disks: `nvme0n1`.
         devices: Vec<String>,
-        /// Paths, whose disks are meant; in a rule file perhaps templates.
+        /// Paths, whose disks are meant.
         of: Vec<String>,
         /// It is undone after that time at the latest.
         for_at_most: Duration,
@@ -134,12 +133,11 @@ pub enum Action {
     StopEngine {
         /// Time between the two signals; none, and only SIGKILL is sent.
         grace_ms: u64,
-        /// Not when as much memory is free by the time that it comes to it. It belongs to a
-        /// decision, not to a rule.
+        /// Not when as much memory is free by the time that it comes to it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unless_free_bytes: Option<u64>,
         /// The decision that has scheduled the reboot which it makes way for: then it is part of
-        /// that reboot, and no act of its rule. It belongs to a decision, not to a rule.
+        /// that reboot, and no act of its rule.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_reboot: Option<DecisionId>,
     },
@@ -153,8 +151,8 @@ pub enum Action {
         /// The end that was seen, by its mark: after another one it is left alone.
         ended: Arc<str>,
     },
-    /// Something on the way to a reboot. In a rule file only that it is to be scheduled; the rest
-    /// the policy decides by itself.
+    /// Something on the way to a reboot. A remedy schedules one; the policy decides the rest by
+    /// itself.
     Reboot(Box<RebootAct>),
 }
 
@@ -199,7 +197,7 @@ impl Action {
         )
     }
 
-    /// The `action` label and the key in rule files.
+    /// The `action` label; of a remedy's step, the key in rule files too.
     pub fn name(&self) -> &'static str {
         match self {
             Self::DropCaches { .. } => "drop_caches",

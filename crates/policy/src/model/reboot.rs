@@ -205,10 +205,10 @@ impl RebootAct {
     ];
 }
 
-/// A planned reboot. In a rule file only `why` is known.
+/// A planned reboot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootPlan {
-    /// The reason, for people. May be a template in a rule file.
+    /// The reason, for people.
     pub why: String,
     /// The person who ordered it; `None`: a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]

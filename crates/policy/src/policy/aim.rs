@@ -6,13 +6,43 @@ use super::Surroundings;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::remedy::Case;
-use super::rule::{Query, Rule};
+use super::rule::{Query, RemedyStep, Rule};
 use crate::model::{Action, HoldReason, Moment, Target};
 
-/// What an action works on, or why that cannot be told. Whose model files are put out is known of
-/// an engine only while it loads: no other one may be touched. Caches are emptied only of one that
-/// is up and can be asked.
-pub(super) fn aimed(
+/// A step's action for an alert, and what it works on.
+#[derive(Clone, Debug)]
+pub(super) struct Aimed {
+    pub(super) action: Action,
+    pub(super) target: Target,
+    /// Why there is no such target now.
+    pub(super) missing: Option<HoldReason>,
+}
+
+impl Aimed {
+    /// The action of a step for an alert, and its target as of now.
+    pub(super) fn of(
+        step: &RemedyStep,
+        alert: Option<(&Labels, f64)>,
+        (engines, brake): (&Engines, &Brake),
+        at: Moment,
+    ) -> Self {
+        let mut action = step.action(alert);
+        let (target, missing) = match target(&action, engines, brake, at) {
+            Ok(target) => (target, None),
+            Err(reason) => (action.target(), Some(reason)),
+        };
+        if let (Action::Reclaim { cgroup, engine: Some(_), .. }, Target::Cgroup { path }) =
+            (&mut action, &target)
+        {
+            path.as_ref().clone_into(cgroup);
+        }
+        Self { action, target, missing }
+    }
+}
+
+/// What an action works on, or why that is unknown. Model files are evicted of an engine that
+/// loads, and caches are emptied of one that is up and can be queried; no other engine is touched.
+fn target(
     action: &Action,
     engines: &Engines,
     brake: &Brake,

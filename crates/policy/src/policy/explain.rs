@@ -6,15 +6,15 @@ use std::time::Duration;
 use promql_rules::{EvalTime, Traced, TracedValue, Value};
 
 use super::Policy;
-use super::aim::aimed;
+use super::aim::Aimed;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::guard::{Guard, Intent};
 use super::reboot::{Reboots, View};
 use super::remedy::{Case, Stand};
-use super::rule::Query;
+use super::rule::{Query, RemedyStep};
 use super::status::{RuleState, RuleStatus};
-use crate::model::{Action, DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
+use crate::model::{DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
 
 /// What is known of one rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct RemedyExplanation {
     /// Whether the aim is met; `None` where that cannot be told.
     pub aim_met: Option<bool>,
     /// What is tried in turn.
-    pub steps: Vec<Action>,
+    pub steps: Vec<RemedyStep>,
     /// Which of them is next, or under way.
     pub step: usize,
     /// The decision whose action is under way, or whose effect is still to be measured.
@@ -152,7 +152,7 @@ impl Known<'_> {
                 rail(self.stand.holds == Some(reason), detail)
             }
             _ if reason.is_of_reboot() => {
-                let action = self.case.told(self.case.remedy.steps.get(self.stand.step)?);
+                let action = self.case.remedy.steps.get(self.stand.step)?.action(self.case.alert);
                 let RebootAct::Schedule(plan) = action.reboot()? else { return None };
                 let view = View { guard, ..self.view };
                 let held = self.reboots.hold_new(plan, &view)?;
@@ -163,7 +163,7 @@ impl Known<'_> {
             }
             _ => {
                 let step = self.stand.step;
-                let action = self.case.told(self.case.remedy.steps.get(step)?);
+                let written = self.case.remedy.steps.get(step)?;
                 if reason == HoldReason::UnclearTarget && self.case.remedy.stops_engines() {
                     let took = who_took(self.brake.account());
                     return Some(match self.brake.choose(at.uptime) {
@@ -173,10 +173,9 @@ impl Known<'_> {
                         Err(why) => rail(true, format!("{}; {took}", why.meaning())),
                     });
                 }
-                let aimed = aimed(&action, self.engines, self.brake, at);
-                let target = aimed.unwrap_or_else(|_| action.target());
+                let aimed = Aimed::of(written, self.case.alert, (self.engines, self.brake), at);
                 let intent = Intent {
-                    wish: self.case.wish(step, &action, &target),
+                    wish: self.case.wish(step, &aimed),
                     remedy: self.case.remedy,
                     labels: self.case.alert.map(|(labels, _)| labels),
                 };

@@ -57,7 +57,7 @@ use pace::Memory;
 use reboot::Reboots;
 use received::Received;
 use restarts::Restarts;
-use rule::{RuleScope, RuleSet};
+use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 use surroundings::Surroundings;
@@ -470,7 +470,7 @@ impl Policy {
         engine: &EngineTarget,
         now: Moment,
     ) -> Option<&'static str> {
-        let follows = |step: &Action| matches!(step, Action::EvictCheckpoint { .. });
+        let follows = |step: &RemedyStep| matches!(step, RemedyStep::EvictCheckpoint { .. });
         match self.groups.iter().find_map(|group| group.rule(rule, self.mode)) {
             Some((rule, mode)) if rule.remedy.iter().any(|own| own.steps.iter().any(follows)) => {
                 if mode == Mode::Observe {

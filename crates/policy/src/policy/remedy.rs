@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::Labels;
-use promql_rules::template::Template;
 
 use super::Surroundings;
-use super::aim::{aim_met, aimed, holds};
+use super::aim::{Aimed, aim_met, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
-use super::rule::{Remedy, Rule};
+use super::rule::{Remedy, RemedyStep, Rule, fill};
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineTarget, Evidence, HoldReason, Mode, Moment,
     Outcome, OutcomeResult, ProcessId, RebootAct, Target, Verdict,
@@ -43,39 +42,14 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The action with its texts filled in.
-    pub(super) fn told(&self, action: &Action) -> Action {
-        let Some((labels, value)) = self.alert else { return action.clone() };
-        let fill = |text: &String| {
-            let rendered = Template::parse(text).map(|text| text.render(labels, value));
-            rendered.unwrap_or_else(|_| text.clone())
-        };
-        let mut action = action.clone();
-        match &mut action {
-            Action::Notify { message: text }
-            | Action::Reclaim { engine: Some(text), .. }
-            | Action::Reclaim { cgroup: text, .. }
-            | Action::EvictCheckpoint { engine: text, .. }
-            | Action::EmptyCache { engine: text, .. } => *text = fill(text),
-            Action::ThrottleReadahead { of, .. } => of.iter_mut().for_each(|text| {
-                *text = fill(text);
-            }),
-            Action::Reboot(act) => {
-                if let RebootAct::Schedule(plan) = &mut **act {
-                    plan.why = fill(&plan.why);
-                }
-            }
-            _ => {}
-        }
-        action
+    /// What it does at a step, and to what, if it has such a step.
+    fn aimed(&self, step: usize, around: &Surroundings<'_>) -> Option<Aimed> {
+        let step = self.remedy.steps.get(step)?;
+        Some(Aimed::of(step, self.alert, (around.engines, around.brake), around.at))
     }
 
-    pub(super) fn wish<'w>(
-        &'w self,
-        step: usize,
-        action: &'w Action,
-        target: &'w Target,
-    ) -> Wish<'w> {
+    pub(super) fn wish<'w>(&'w self, step: usize, aimed: &'w Aimed) -> Wish<'w> {
+        let Aimed { action, target, .. } = aimed;
         Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
     }
 }
@@ -260,9 +234,10 @@ impl Course {
     /// be followed by now.
     pub(super) fn has_answered(&self, case: &Case<'_>, engines: &Engines) -> bool {
         let Phase::Ready { step, .. } = self.phase else { return false };
-        let action = case.remedy.steps.get(step).map(|action| case.told(action));
-        let Some(Action::EvictCheckpoint { engine, .. }) = action else { return false };
-        engines.loading(&engine).is_none_or(|target| {
+        let Some(RemedyStep::EvictCheckpoint { engine, .. }) = case.remedy.steps.get(step) else {
+            return false;
+        };
+        engines.loading(&fill(engine, case.alert)).is_none_or(|target| {
             let is_it = |(name, server): &(Arc<str>, ProcessId)| {
                 *name == target.name && target.processes.first() == Some(server)
             };
@@ -274,16 +249,11 @@ impl Course {
     /// it may be to others.
     pub(super) fn spares(&self, case: &Case<'_>, guard: &Guard, now_ms: i64) -> bool {
         let Phase::Ready { step, .. } = self.phase else { return false };
-        let action = case.remedy.steps.get(step).map(|action| case.told(action));
-        let engine = match &action {
-            Some(
-                Action::EvictCheckpoint { engine, .. }
-                | Action::EmptyCache { engine, .. }
-                | Action::Reclaim { engine: Some(engine), .. },
-            ) => engine,
-            _ => return false,
-        };
-        guard.spares((&case.rule.id, case.mode), case.remedy, engine, now_ms)
+        let engine = case.remedy.steps.get(step).and_then(RemedyStep::engine);
+        engine.is_some_and(|engine| {
+            let engine = fill(engine, case.alert);
+            guard.spares((&case.rule.id, case.mode), case.remedy, &engine, now_ms)
+        })
     }
 
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
@@ -320,7 +290,7 @@ impl Course {
         let Phase::Judging { act, ended } = &mut self.phase else { return };
         let (decision, step, ended) = (act.decision, act.step, *ended);
         // A reboot that is scheduled is judged after the boot.
-        if matches!(case.remedy.steps.get(step), Some(Action::Reboot(_))) {
+        if case.remedy.steps.get(step).is_some_and(RemedyStep::reboots) {
             return self.end_round(case, around);
         }
         if case.remedy.aim.is_none() && around.guard.is_in_force(decision) {
@@ -352,7 +322,7 @@ impl Course {
             return;
         }
         self.end_round(case, around);
-        let was_measurable = !case.remedy.steps.get(step).is_some_and(Action::is_notice);
+        let was_measurable = !case.remedy.steps.get(step).is_some_and(RemedyStep::is_notice);
         if aim_met == Some(false) && was_measurable {
             self.hold(case, step, HoldReason::StepsExhausted, around);
         }
@@ -409,12 +379,8 @@ impl Course {
         let now = around.at.uptime;
         let goes_on = self.last_hold.replace((reason, step)) == Some((reason, step));
         let is_told = if reason == HoldReason::Approval {
-            let action = case.remedy.steps.get(step).map(|action| case.told(action));
-            action.is_none_or(|action| {
-                let aimed = aimed(&action, around.engines, around.brake, around.at);
-                let target = aimed.unwrap_or_else(|_| action.target());
-                !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
-            })
+            let aimed = case.aimed(step, around);
+            aimed.is_none_or(|aimed| !around.guard.must_ask(&case.wish(step, &aimed), around.at))
         } else {
             let told = self.holds_told.get(&(reason, step));
             let lately = told.is_some_and(|told| now.saturating_sub(*told) < HOLD_TOLD_AGAIN_AFTER);
@@ -455,11 +421,8 @@ fn still_passed(
 ) -> (usize, usize) {
     let first = step.saturating_sub(passed);
     let is_in_force = |passed: &usize| {
-        case.remedy.steps.get(*passed).is_some_and(|action| {
-            let action = case.told(action);
-            let target = action.target();
-            around.guard.has_set(&case.wish(*passed, &action, &target))
-        })
+        let aimed = case.aimed(*passed, around);
+        aimed.is_some_and(|aimed| around.guard.has_set(&case.wish(*passed, &aimed)))
     };
     let step = (first..step).find(|passed| !is_in_force(passed)).unwrap_or(step);
     (step, step - first)
@@ -472,18 +435,9 @@ fn rule_on(
     condition: Condition,
     around: &Surroundings<'_>,
 ) -> Ruling {
-    // A notice is filled in only when it is told: nothing depends on its text.
-    let written = case.remedy.steps.get(step);
-    let Some(action) = written.map(|action| match action {
-        Action::Notify { .. } => action.clone(),
-        _ => case.told(action),
-    }) else {
-        return HoldReason::StepsExhausted.into();
-    };
-    let aimed = aimed(&action, around.engines, around.brake, around.at);
-    let target = aimed.clone().unwrap_or_else(|_| action.target());
+    let Some(aimed) = case.aimed(step, around) else { return HoldReason::StepsExhausted.into() };
     let intent = Intent {
-        wish: case.wish(step, &action, &target),
+        wish: case.wish(step, &aimed),
         remedy: case.remedy,
         labels: case.alert.map(|(labels, _)| labels),
     };
@@ -493,19 +447,21 @@ fn rule_on(
     if condition == Condition::Unknown {
         return HoldReason::Unknown.into();
     }
-    if let Err(reason) = aimed {
+    if let Some(reason) = aimed.missing {
         return reason.into();
     }
     if let Some(reason) = around.guard.hold_act(&intent, around.at) {
         return reason.into();
     }
-    if let Some(held) = reboot_hold(&action, around) {
+    if let Some(held) = reboot_hold(&aimed.action, around) {
         return held.into();
     }
     match aim_met(case, None, around) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
-        Some(false) if is_unconfirmed(case, &action, around) => HoldReason::Unconfirmed.into(),
+        Some(false) if is_unconfirmed(case, &aimed.action, around) => {
+            HoldReason::Unconfirmed.into()
+        }
         Some(false) => match around.guard.approval(&intent, around.at) {
             Ok(approved) => Ruling { verdict: Verdict::Act, approved },
             Err(reason) => reason.into(),
@@ -554,14 +510,7 @@ fn decision(
     ruling: Ruling,
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
-    let mut action = case.told(case.remedy.steps.get(step)?);
-    let target =
-        aimed(&action, around.engines, around.brake, around.at).unwrap_or_else(|_| action.target());
-    if let (Action::Reclaim { cgroup, engine: Some(_), .. }, Target::Cgroup { path }) =
-        (&mut action, &target)
-    {
-        path.as_ref().clone_into(cgroup);
-    }
+    let Aimed { action, target, .. } = case.aimed(step, around)?;
     let mut because = evidence::evidence(case.rule, around.at, around.store_of(case.rule));
     // Observe mode goes no further than the first step, and is to tell all the same whom the last
     // one would stop.

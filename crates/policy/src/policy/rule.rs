@@ -9,7 +9,12 @@ use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
 use super::guard::{GuardRails, RemedyRails};
-use crate::model::{Action, Mode, RuleId};
+use crate::model::{Mode, RuleId};
+
+mod step;
+
+pub(super) use step::fill;
+pub use step::{ReclaimFrom, RemedyStep};
 
 /// All loaded rules.
 #[derive(Clone, Debug, Default)]
@@ -97,12 +102,12 @@ impl PartialEq for Query {
 impl Eq for Query {}
 
 /// Steps that are tried in order until the aim is met.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Remedy {
     /// Met when it yields anything. Without one, the aim is that `expr` yields nothing.
     pub aim: Option<Query>,
     /// At least one.
-    pub steps: Vec<Action>,
+    pub steps: Vec<RemedyStep>,
     /// Rest after a round of steps.
     pub cooldown: Duration,
     /// Bound on the number of acts.
@@ -114,28 +119,28 @@ pub struct Remedy {
 impl Remedy {
     /// Whether one of its steps reboots the machine.
     pub fn reboots(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Action::Reboot(_)))
+        self.steps.iter().any(RemedyStep::reboots)
     }
 
     /// Whether all that it does works on one engine: then its breaker counts by engine.
     pub fn breaks_by_engine(&self) -> bool {
-        self.all_acts(|act| act.takes_from_engine() || matches!(act, Action::StopEngine { .. }))
+        self.all_acts(|act| act.engine().is_some() || act.stops_engine())
     }
 
     /// Whether all that it does only takes from one engine what that can spare: then its cooldown
     /// and its bound count by engine, too.
     pub fn spends_by_engine(&self) -> bool {
-        self.all_acts(Action::takes_from_engine)
+        self.all_acts(|act| act.engine().is_some())
     }
 
-    fn all_acts(&self, is_such: impl Fn(&Action) -> bool) -> bool {
+    fn all_acts(&self, is_such: impl Fn(&RemedyStep) -> bool) -> bool {
         let mut acts = self.steps.iter().filter(|step| !step.is_notice()).peekable();
         acts.peek().is_some() && acts.all(is_such)
     }
 
     /// Whether one of its steps stops an engine.
     pub fn stops_engines(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Action::StopEngine { .. }))
+        self.steps.iter().any(RemedyStep::stops_engine)
     }
 }
 

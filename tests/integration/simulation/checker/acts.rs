@@ -283,8 +283,9 @@ pub(super) fn works_on_engine(action: &Action) -> bool {
 
 /// Whether everything that a remedy does is such an act.
 pub(super) fn counts_by(remedy: &Remedy, is_such: fn(&Action) -> bool) -> bool {
-    let acts: Vec<&Action> = remedy.steps.iter().filter(|step| !step.is_notice()).collect();
-    !acts.is_empty() && acts.into_iter().all(is_such)
+    let steps = remedy.steps.iter().map(|step| step.action(None));
+    let acts: Vec<Action> = steps.filter(|action| !action.is_notice()).collect();
+    !acts.is_empty() && acts.iter().all(is_such)
 }
 
 pub(super) fn aims(watched: &Watched) -> bool {
@@ -292,15 +293,16 @@ pub(super) fn aims(watched: &Watched) -> bool {
 }
 
 fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
-    match (remedy.steps.get(decision.step), &decision.action) {
+    let step = remedy.steps.get(decision.step).map(|step| step.action(None));
+    match (step, &decision.action) {
         (Some(Action::Notify { .. }), Action::Notify { .. }) => true,
         // The engine may be a template, and what the executor looks at comes with the decision.
         (Some(Action::EvictCheckpoint { .. }), Action::EvictCheckpoint { .. })
         | (Some(Action::StopEngine { .. }), Action::StopEngine { .. }) => true,
         (Some(Action::EmptyCache { allow, .. }), Action::EmptyCache { allow: allowed, .. }) => {
-            allow == allowed
+            allow == *allowed
         }
-        (Some(step), action) => step == action,
+        (Some(step), action) => step == *action,
         (None, _) => false,
     }
 }

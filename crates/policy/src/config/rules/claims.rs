@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::rails::{Kind, NameUse};
 use crate::config::decode::{Findings, Table};
-use crate::model::Action;
 use crate::policy::rule::{Rule, RuleGroup};
 
 /// What syslog(2) shows of the kernel log.
@@ -26,7 +25,7 @@ pub(super) fn refuse_acting(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<NameUse>> {
     let Some(remedy) = &rule.remedy else { return Some(Vec::new()) };
-    let acts = remedy.steps.iter().any(|step| !matches!(step, Action::Notify { .. }));
+    let acts = remedy.steps.iter().any(|step| !step.is_notice());
     if !acts {
         return Some(Vec::new());
     }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::evict::{DEFAULT_ENGINE, engine};
+use super::evict::{engine, engine_of_alert};
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
 use crate::engines::ENGINES;
-use crate::model::{Action, CachePermission};
+use crate::model::CachePermission;
+use crate::policy::rule::RemedyStep;
 
 const EXAMPLE: &str = "write empty_cache: {engine: deepseek, allow: [drop_prefix_cache]}";
 
@@ -19,19 +20,19 @@ const NEVER: (&[&str], &str) = (
 );
 
 /// Reads `empty_cache`.
-pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
-        let (engine, allow) = (DEFAULT_ENGINE.to_owned(), BTreeSet::new());
-        return Some(Action::EmptyCache { engine, allow });
+        let (engine, allow) = (engine_of_alert()?, BTreeSet::new());
+        return Some(RemedyStep::EmptyCache { engine, allow });
     }
     if node.text().is_some() {
         decode::wrong_kind(node, "empty_cache", decode::MAPPING, findings).hint(EXAMPLE);
         return None;
     }
     let table = Table::read(node, "empty_cache", &["engine", "allow"], findings)?;
-    let engine = table.read_or("engine", DEFAULT_ENGINE.to_owned(), engine, findings);
+    let engine = table.read_or("engine", engine_of_alert()?, engine, findings);
     let allow = table.read_or("allow", BTreeSet::new(), permissions, findings);
-    Some(Action::EmptyCache { engine: engine?, allow: allow? })
+    Some(RemedyStep::EmptyCache { engine: engine?, allow: allow? })
 }
 
 fn permissions(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<CachePermission>> {
@@ -58,7 +59,7 @@ fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermissio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::rules::remedy::tests::step_of;
+    use crate::config::rules::remedy::tests::{step_of, template};
 
     #[test]
     fn what_emptying_may_cost_is_written_by_name() {
@@ -77,7 +78,7 @@ mod tests {
             ),
         ] {
             let allow = allow.iter().copied().collect();
-            let expected = Action::EmptyCache { engine: engine.to_owned(), allow };
+            let expected = RemedyStep::EmptyCache { engine: template(engine), allow };
             assert_eq!(step_of(step), Ok(expected));
         }
         for (step, told) in [

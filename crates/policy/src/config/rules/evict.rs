@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use promql_rules::template::Template;
+
 use super::alert::template;
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::size_bytes;
 use crate::config::yaml::Node;
-use crate::model::Action;
+use crate::policy::rule::RemedyStep;
 
 /// The engine that the alert is about.
-pub(super) const DEFAULT_ENGINE: &str = "{{ $labels.engine }}";
+const DEFAULT_ENGINE: &str = "{{ $labels.engine }}";
 
 /// What was read last may be read again at once: several threads share a shard, and readahead of
 /// many devices is a few MiB each.
@@ -26,10 +28,10 @@ const SHORTEST_FOR: Duration = Duration::from_secs(1);
 const LONGEST_FOR: Duration = Duration::from_secs(86_400);
 
 /// Reads `evict_checkpoint`.
-pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
-        return Some(Action::EvictCheckpoint {
-            engine: DEFAULT_ENGINE.to_owned(),
+        return Some(RemedyStep::EvictCheckpoint {
+            engine: engine_of_alert()?,
             behind_bytes: DEFAULT_BEHIND_BYTES,
             floor_bytes: 0,
             for_at_most: DEFAULT_FOR,
@@ -42,7 +44,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     }
     let table =
         Table::read(node, "evict_checkpoint", &["engine", "behind", "floor", "for"], findings)?;
-    let engine = table.read_or("engine", DEFAULT_ENGINE.to_owned(), engine, findings);
+    let engine = table.read_or("engine", engine_of_alert()?, engine, findings);
     let behind = |text: &str| match size_bytes(text)? {
         bytes if bytes < LEAST_BEHIND_BYTES => Err(format!("{text} is less than 64MiB")),
         bytes => Ok(bytes),
@@ -50,7 +52,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     let behind_bytes = table.value_or("behind", DEFAULT_BEHIND_BYTES, behind, findings);
     let floor_bytes = table.value_or("floor", 0, size_bytes, findings);
     let for_at_most = table.duration_or("for", DEFAULT_FOR, SHORTEST_FOR..=LONGEST_FOR, findings);
-    Some(Action::EvictCheckpoint {
+    Some(RemedyStep::EvictCheckpoint {
         engine: engine?,
         behind_bytes: behind_bytes?,
         floor_bytes: floor_bytes?,
@@ -59,7 +61,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
 }
 
 /// A name, or a template that gives one from the alert's labels.
-pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
     template(node, "engine", findings)?;
     let text = node.text()?.trim();
     if text.is_empty() {
@@ -68,13 +70,18 @@ pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String>
             .hint("write the engine's name, or leave engine out for the one of the alert");
         return None;
     }
-    Some(text.to_owned())
+    Template::parse(text).ok()
+}
+
+/// The name of the engine that the alert is about.
+pub(super) fn engine_of_alert() -> Option<Template> {
+    Template::parse(DEFAULT_ENGINE).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::rules::remedy::tests::step_of;
+    use crate::config::rules::remedy::tests::{step_of, template};
 
     #[test]
     fn what_is_put_out_behind_which_engine_is_read() {
@@ -86,9 +93,9 @@ mod tests {
             ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, 0, seconds(600)),
             ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, 3 << 30, seconds(600)),
         ] {
-            let engine = engine.to_owned();
+            let engine = template(engine);
             let expected =
-                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
+                RemedyStep::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
             assert_eq!(step_of(step), Ok(expected));
         }
         for (step, told) in [

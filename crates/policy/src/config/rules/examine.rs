@@ -12,8 +12,8 @@ use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
-use crate::model::{Action, Mode};
-use crate::policy::rule::{Query, Remedy, Rule, RuleSet};
+use crate::model::Mode;
+use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, Rule, RuleSet};
 
 /// What a rule may read.
 type Known<'k> = Scoped<'k, LoadedCatalogue<'k>>;
@@ -191,15 +191,13 @@ fn texts(placed: &Placed<'_>, known: &Known<'_>, findings: &mut Findings<'_>) {
         }
     }
     let steps = value(&placed.node, "remedy").map_or(&[][..], |node| entries(node, "steps"));
-    for node in steps {
-        let message = value(node, "notify").and_then(|node| value(node, "message"));
-        if let Some(Ok(template)) = message.and_then(|node| node.text()).map(Template::parse) {
-            check("message", message, &template);
-        }
-        let cgroup = value(node, "reclaim").and_then(|node| value(node, "cgroup"));
-        if let Some(Ok(template)) = cgroup.and_then(|node| node.text()).map(Template::parse) {
-            check("cgroup", cgroup, &template);
-        }
+    for (node, step) in steps.iter().zip(rule.remedy.iter().flat_map(|remedy| &remedy.steps)) {
+        let (key, template) = match step {
+            RemedyStep::Notify { message } => ("message", message),
+            RemedyStep::Reclaim { from: ReclaimFrom::Cgroup(path), .. } => ("cgroup", path),
+            _ => continue,
+        };
+        check(key, value(node, step.name()).and_then(|node| value(node, key)), template);
     }
 }
 
@@ -255,40 +253,40 @@ impl<'r> Acting<'r> {
     }
 
     /// What both do to the node.
-    fn shared(&self, other: &Self) -> Option<&'r Action> {
-        let theirs = |own: &&Action| {
+    fn shared(&self, other: &Self) -> Option<&'r RemedyStep> {
+        let theirs = |own: &&RemedyStep| {
             touches(own) && other.remedy.steps.iter().any(|step| is_the_same_work(step, own))
         };
         self.remedy.steps.iter().find(theirs)
     }
 
     /// A setting that both change for a while, and to what each does.
-    fn contested(&self, other: &Self) -> Option<(String, &'r Action, &'r Action)> {
-        let own = self.remedy.steps.iter().filter(|step| step.for_at_most().is_some());
-        own.flat_map(|own| other.remedy.steps.iter().map(move |theirs| (own, theirs))).find_map(
-            |(own, theirs)| {
-                let setting = own.target().shared_setting(&theirs.target())?.to_owned();
-                Some((setting, own, theirs))
-            },
-        )
+    fn contested(&self, other: &Self) -> Option<(String, &'r RemedyStep, &'r RemedyStep)> {
+        let own = self.remedy.steps.iter();
+        own.flat_map(|own| other.remedy.steps.iter().map(move |theirs| (own, theirs)))
+            .find_map(|(own, theirs)| Some((shared_setting(own, theirs)?, own, theirs)))
     }
 
     /// The same in every detail.
-    fn repeated(&self, other: &Self) -> Option<&'r Action> {
+    fn repeated(&self, other: &Self) -> Option<&'r RemedyStep> {
         let mut own = self.remedy.steps.iter().filter(|step| touches(step));
         own.find(|step| other.remedy.steps.contains(step))
     }
 }
 
 /// Two changes of different settings have nothing to do with each other.
-fn is_the_same_work(step: &Action, other: &Action) -> bool {
-    let is_temporary = step.for_at_most().is_some();
-    step.name() == other.name()
-        && (!is_temporary || step.target().shared_setting(&other.target()).is_some())
+fn is_the_same_work(step: &RemedyStep, other: &RemedyStep) -> bool {
+    let is_temporary = step.settings().is_some();
+    step.name() == other.name() && (!is_temporary || shared_setting(step, other).is_some())
 }
 
-fn touches(action: &Action) -> bool {
-    !matches!(action, Action::Notify { .. })
+/// A setting that both change for a while.
+fn shared_setting(step: &RemedyStep, other: &RemedyStep) -> Option<String> {
+    step.settings()?.shared_setting(&other.settings()?).map(str::to_owned)
+}
+
+fn touches(step: &RemedyStep) -> bool {
+    !step.is_notice()
 }
 
 /// Finds rules that undo or repeat each other's work; false where there were too many to look at.

@@ -1,7 +1,8 @@
 //! Rule files: Prometheus' own shape, plus `mode` and `remedy`.
 //!
-//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs` (in `temporary.rs`
-//! if it is undone later), and its name in `STEPS` there.
+//! To add a step: a variant of [`RemedyStep`](crate::policy::rule::RemedyStep) and of
+//! [`Action`](crate::model::Action), a reader in `remedy.rs` (in `temporary.rs` if it is undone
+//! later), and its name in `STEPS` there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use promql_rules::did_you_mean;
+use promql_rules::template::Template;
 
 use super::alert::{query, template};
 use super::evict::engine;
@@ -11,8 +12,8 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::size_bytes;
 use crate::config::yaml::{Content, Node};
-use crate::model::{Action, CacheKind, RebootAct, RebootPlan, Target};
-use crate::policy::rule::{AtMost, Query, Remedy, RuleScope};
+use crate::model::{CacheKind, Target};
+use crate::policy::rule::{AtMost, Query, ReclaimFrom, Remedy, RemedyStep, RuleScope};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
 /// and a driver that gives memory back does so in 2 to 5 s.
@@ -113,7 +114,7 @@ fn aim(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Que
     None
 }
 
-fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> {
+fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<RemedyStep>> {
     let node = table.get("steps");
     let entries = match node {
         Some(node) if !matches!(node.content, Content::List(_)) => {
@@ -137,17 +138,17 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
     }
     let steps = decode::each(entries, findings, step)?;
     temporary::set_twice(&steps, entries, findings);
-    let reboot = steps.iter().position(|step| matches!(step, Action::Reboot(_)));
+    let reboot = steps.iter().position(RemedyStep::reboots);
     if let Some(after) = reboot.and_then(|reboot| entries.get(reboot + 1)) {
         findings
             .add(after.span.clone(), "a step comes after reboot")
             .hint("reboot is the last resort: let nothing come after it");
         return None;
     }
-    let stop = steps.iter().position(|step| matches!(step, Action::StopEngine { .. }));
+    let stop = steps.iter().position(RemedyStep::stops_engine);
     let after = stop.and_then(|stop| {
         let mut after = steps.iter().enumerate().skip(stop + 1);
-        after.find(|(_, step)| !step.is_notice() && !matches!(step, Action::Reboot(_)))
+        after.find(|(_, step)| !step.is_notice() && !step.reboots())
     });
     if let Some((place, step)) = after {
         findings
@@ -159,7 +160,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
 }
 
 /// One step: a mapping with its name as the only key.
-fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn step(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if let Some(name) = node.text() {
         unknown_or_bare(node, name, findings);
         return None;
@@ -213,9 +214,9 @@ pub(super) fn is_empty(node: &Node) -> bool {
     }
 }
 
-fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
-        return Some(Action::DropCaches { what: CacheKind::PageCache, sync: false });
+        return Some(RemedyStep::DropCaches { what: CacheKind::PageCache, sync: false });
     }
     if node.text().is_some() {
         cache_kind(node, findings);
@@ -229,7 +230,7 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         |node, findings| decode::boolean(node, "sync", findings),
         findings,
     );
-    Some(Action::DropCaches { what: what?, sync: sync? })
+    Some(RemedyStep::DropCaches { what: what?, sync: sync? })
 }
 
 /// The kernel's numbers are not taken: 4 silences its own log of drops for good, and nobody reads
@@ -248,17 +249,17 @@ fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
     None
 }
 
-fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if !is_empty(node) {
         findings
             .add(node.span.clone(), "compact_memory takes no settings")
             .hint("write compact_memory: {}");
         return None;
     }
-    Some(Action::CompactMemory)
+    Some(RemedyStep::CompactMemory)
 }
 
-fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write reclaim: {cgroup: /system.slice/backup.service, bytes: 2GiB}, or \
                            engine: '{{ $labels.engine }}' instead of cgroup";
     let missing = |what: &str, place, findings: &mut Findings<'_>| {
@@ -269,9 +270,9 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         return None;
     }
     let table = Table::read(node, "reclaim", &["cgroup", "engine", "bytes"], findings)?;
-    let whose = match (table.get("cgroup"), table.get("engine")) {
-        (Some(node), None) => cgroup(node, findings).map(|cgroup| (cgroup, None)),
-        (None, Some(node)) => engine(node, findings).map(|engine| (String::new(), Some(engine))),
+    let from = match (table.get("cgroup"), table.get("engine")) {
+        (Some(node), None) => cgroup(node, findings).map(ReclaimFrom::Cgroup),
+        (None, Some(node)) => engine(node, findings).map(ReclaimFrom::Engine),
         (None, None) => {
             missing("cgroup or engine", table.span(), findings);
             None
@@ -295,27 +296,26 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
             None
         }
     };
-    let (cgroup, engine) = whose?;
-    Some(Action::Reclaim { cgroup, engine, bytes: bytes? })
+    Some(RemedyStep::Reclaim { from: from?, bytes: bytes? })
 }
 
 /// A path, or a template that gives one from the alert's labels.
-fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
-    template(node, "cgroup", findings)?;
+fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
+    let template = template(node, "cgroup", findings)?;
     let text = node.text()?;
     if text.contains("{{") {
-        return Some(text.to_owned());
+        return Some(template);
     }
     let hint = match text.strip_prefix("/sys/fs/cgroup") {
         Some(below) => format!("write what stands below the hierarchy's root: {below}"),
-        None if Target::is_cgroup_path(text) => return Some(text.to_owned()),
+        None if Target::is_cgroup_path(text) => return Some(template),
         None => "it begins with / and leads nowhere else: /system.slice/backup.service".to_owned(),
     };
     findings.add(node.span.clone(), format!("cgroup: \"{text}\" is no control group")).hint(hint);
     None
 }
 
-fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     let missing = |place, findings: &mut Findings<'_>| {
         findings.add(place, "notify needs a message").hint("write notify: {message: \"…\"}");
         None
@@ -325,11 +325,10 @@ fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
     }
     let table = Table::read(node, "notify", &["message"], findings)?;
     let Some(message) = table.get("message") else { return missing(table.span(), findings) };
-    template(message, "message", findings)?;
-    Some(Action::Notify { message: message.text()?.to_owned() })
+    Some(RemedyStep::Notify { message: template(message, "message", findings)? })
 }
 
-fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     let grace = if is_empty(node) {
         DEFAULT_GRACE
     } else if node.text().is_some() {
@@ -347,25 +346,25 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         table.duration_or("grace", DEFAULT_GRACE, Duration::ZERO..=LONGEST_GRACE, findings)?
     };
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    Some(Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None })
+    Some(RemedyStep::StopEngine { grace_ms })
 }
 
 /// How and when is the configuration's business: the rule only says why.
-fn reboot(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
-    let mut plan = RebootPlan::default();
+fn reboot(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if node.text().is_some() {
         decode::wrong_kind(node, "reboot", decode::MAPPING, findings)
             .hint("write reboot: {why: \"memory has leaked\"}");
         return None;
     }
-    if !is_empty(node) {
-        let table = Table::read_advised(node, "reboot", &["why"], &REBOOT_ADVICE, findings)?;
-        if let Some(why) = table.get("why") {
-            template(why, "why", findings)?;
-            plan.why = why.text()?.to_owned();
-        }
+    if is_empty(node) {
+        return Some(RemedyStep::Reboot { why: None });
     }
-    Some(Action::Reboot(Box::new(RebootAct::Schedule(plan))))
+    let table = Table::read_advised(node, "reboot", &["why"], &REBOOT_ADVICE, findings)?;
+    let why = match table.get("why") {
+        Some(why) => Some(template(why, "why", findings)?),
+        None => None,
+    };
+    Some(RemedyStep::Reboot { why })
 }
 
 #[cfg(test)]

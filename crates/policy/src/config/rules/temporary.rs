@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use promql_rules::did_you_mean;
+use promql_rules::template::Template;
 
 use super::alert::template;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
-use crate::model::{Action, Sysctl};
+use crate::model::Sysctl;
+use crate::policy::rule::RemedyStep;
 
 /// A checkpoint that has not been loaded by then is not loading.
 const DEFAULT_FOR: Duration = Duration::from_secs(1_800);
@@ -24,7 +26,7 @@ const MOST_READ_AHEAD_KIB: u32 = 128;
 const MOST_PLACES: usize = 64;
 
 /// Reads `set_sysctl`.
-pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write set_sysctl: {vm.min_free_kbytes: 2097152, for: 20m}";
     if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
         findings.add(node.span.clone(), "set_sysctl needs at least one setting").hint(EXAMPLE);
@@ -51,7 +53,7 @@ pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<Act
         findings.add(node.span.clone(), "set_sysctl sets nothing").hint(EXAMPLE);
         return None;
     }
-    Some(Action::SetSysctl { values, for_at_most: for_at_most? })
+    Some(RemedyStep::SetSysctl { values, for_at_most: for_at_most? })
 }
 
 fn sysctl(
@@ -84,7 +86,7 @@ fn time_limit(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
 }
 
 /// Reads `throttle_readahead`.
-pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write throttle_readahead: {kib: 8, of: [/models], for: 20m}";
     if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
         findings
@@ -111,7 +113,7 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
             .hint("devices: [nvme0n1] names disks, of: [/models] the disks below these paths");
         return None;
     }
-    Some(Action::ThrottleReadahead { kib: kib?, devices, of, for_at_most: for_at_most? })
+    Some(RemedyStep::ThrottleReadahead { kib: kib?, devices, of, for_at_most: for_at_most? })
 }
 
 fn kib(text: &str) -> Result<u32, String> {
@@ -120,12 +122,12 @@ fn kib(text: &str) -> Result<u32, String> {
 }
 
 /// A list, or one entry by itself.
-fn places(
+fn places<T>(
     table: &Table<'_>,
     key: &str,
     findings: &mut Findings<'_>,
-    read: impl Fn(&Node, &mut Findings<'_>) -> Option<String>,
-) -> Option<Vec<String>> {
+    read: impl Fn(&Node, &mut Findings<'_>) -> Option<T>,
+) -> Option<Vec<T>> {
     let Some(node) = table.get(key) else { return Some(Vec::new()) };
     if node.text().is_some() {
         return read(node, findings).map(|place| vec![place]);
@@ -154,30 +156,28 @@ fn device(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
 }
 
 /// A path, or a template that gives one from the alert's labels.
-fn path(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+fn path(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
     template(node, "of", findings)?;
     let read = |text: &str| {
+        let wrong = || format!("\"{text}\" is no path from the root: write /models");
         let is_path = text.starts_with('/') || text.contains("{{");
-        is_path
-            .then(|| text.to_owned())
-            .ok_or_else(|| format!("\"{text}\" is no path from the root: write /models"))
+        Template::parse(text).ok().filter(|_| is_path).ok_or_else(wrong)
     };
     decode::value(node, "of", read, findings)
 }
 
 /// Finds settings that two steps of one remedy change: the second would always find them held.
 pub(super) fn set_twice(
-    steps: &[Action],
+    steps: &[RemedyStep],
     entries: &[std::sync::Arc<Node>],
     findings: &mut Findings<'_>,
 ) {
     for (number, (later, node)) in steps.iter().zip(entries).enumerate() {
-        let target = later.target();
+        let Some(settings) = later.settings() else { continue };
         let mut earlier = steps.iter().take(number);
-        let Some(setting) = earlier.find_map(|step| {
-            let shared = step.target().shared_setting(&target).map(str::to_owned);
-            shared.filter(|_| step.for_at_most().is_some())
-        }) else {
+        let Some(setting) =
+            earlier.find_map(|step| step.settings()?.shared_setting(&settings).map(str::to_owned))
+        else {
             continue;
         };
         findings

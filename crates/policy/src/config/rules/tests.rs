@@ -1,10 +1,11 @@
 use proptest::prelude::*;
 
+use super::remedy::tests::template;
 use super::*;
 use crate::config::mistake::Mistake;
 use crate::config::shipped::shipped_rules;
-use crate::model::{Action, CacheKind, Mode, Sysctl};
-use crate::policy::rule::{AtMost, Remedy, Rule};
+use crate::model::{CacheKind, Mode, Sysctl};
+use crate::policy::rule::{AtMost, ReclaimFrom, Remedy, RemedyStep, Rule};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -41,7 +42,7 @@ fn remedy(more: &str) -> Remedy {
     rule(&format!("remedy:\n  steps: [compact_memory: {{}}]\n{more}")).remedy.expect("a remedy")
 }
 
-fn step(text: &str) -> Action {
+fn step(text: &str) -> RemedyStep {
     let text = format!("remedy:\n  steps:\n  - {text}");
     rule(&text).remedy.expect("a remedy").steps.remove(0)
 }
@@ -87,8 +88,8 @@ fn a_whole_rule_is_read() {
     assert_eq!(rule.mode, None);
     let remedy = rule.remedy.as_ref().expect("a remedy");
     assert!(remedy.aim.as_ref().is_some_and(|aim| aim.text.contains("6 * 1024^3")));
-    let drop_caches = Action::DropCaches { what: CacheKind::PageCache, sync: false };
-    assert_eq!(remedy.steps, [drop_caches, Action::CompactMemory]);
+    let drop_caches = RemedyStep::DropCaches { what: CacheKind::PageCache, sync: false };
+    assert_eq!(remedy.steps, [drop_caches, RemedyStep::CompactMemory]);
     assert_eq!(remedy.cooldown, Duration::from_secs(5));
     assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
@@ -192,14 +193,14 @@ fn names_are_unique() {
 #[test]
 fn the_steps_are_read() {
     use CacheKind::{All, PageCache};
-    let drop = |what, sync| Action::DropCaches { what, sync };
+    let drop = |what, sync| RemedyStep::DropCaches { what, sync };
     assert_eq!(step("drop_caches: {what: pagecache}"), drop(PageCache, false));
     assert_eq!(step("drop_caches: {what: all, sync: true}"), drop(All, true));
     assert_eq!(step("drop_caches: {sync: yes}"), drop(PageCache, true));
     assert_eq!(step("drop_caches:"), drop(PageCache, false));
-    assert_eq!(step("compact_memory: {}"), Action::CompactMemory);
-    assert_eq!(step("compact_memory:"), Action::CompactMemory);
-    assert_eq!(step("notify: {message: \"hey\"}"), Action::Notify { message: "hey".to_owned() });
+    assert_eq!(step("compact_memory: {}"), RemedyStep::CompactMemory);
+    assert_eq!(step("compact_memory:"), RemedyStep::CompactMemory);
+    assert_eq!(step("notify: {message: \"hey\"}"), RemedyStep::Notify { message: template("hey") });
 }
 
 #[test]
@@ -511,12 +512,13 @@ fn what_is_reclaimed_and_from_where_is_read() {
     for cgroup in ["/", "/a.slice/b.service", "{{ $labels.cgroup }}"] {
         let rules = rule(&format!("reclaim: {{cgroup: '{cgroup}', bytes: 2GiB}}")).unwrap();
         let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
-        let wanted = Action::Reclaim { cgroup: cgroup.to_owned(), engine: None, bytes: 2 << 30 };
+        let from = ReclaimFrom::Cgroup(template(cgroup));
+        let wanted = RemedyStep::Reclaim { from, bytes: 2 << 30 };
         assert_eq!(*steps, [wanted]);
     }
     let rules = rule("reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}").unwrap();
-    let engine = Some("{{ $labels.engine }}".to_owned());
-    let wanted = Action::Reclaim { cgroup: String::new(), engine, bytes: 2 << 30 };
+    let from = ReclaimFrom::Engine(template("{{ $labels.engine }}"));
+    let wanted = RemedyStep::Reclaim { from, bytes: 2 << 30 };
     assert_eq!(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps, [wanted]);
     for (step, told) in [
         ("reclaim: {}", "reclaim needs cgroup (or engine) and bytes"),
@@ -542,11 +544,11 @@ fn what_is_set_for_a_while_is_read() {
     let text = "set_sysctl: {vm.swappiness: 10, vm.min_free_kbytes: 2097152, for: 20m}";
     let values = [(Sysctl::Swappiness, 10), (Sysctl::MinFreeKbytes, 2_097_152)].into();
     let for_at_most = Duration::from_secs(1_200);
-    assert_eq!(step(text), Action::SetSysctl { values, for_at_most });
-    let throttled = |devices: &[&str], of: &[&str]| Action::ThrottleReadahead {
+    assert_eq!(step(text), RemedyStep::SetSysctl { values, for_at_most });
+    let throttled = |devices: &[&str], of: &[&str]| RemedyStep::ThrottleReadahead {
         kib: 8,
         devices: devices.iter().map(|name| (*name).to_owned()).collect(),
-        of: of.iter().map(|path| (*path).to_owned()).collect(),
+        of: of.iter().map(|path| template(path)).collect(),
         for_at_most: Duration::from_secs(1_800),
     };
     for (text, wanted) in [

@@ -1,11 +1,17 @@
 use std::time::Duration;
 
+use promql_rules::template::Template;
+
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::Action;
+use crate::policy::rule::RemedyStep;
+
+pub(in crate::config::rules) fn template(text: &str) -> Template {
+    Template::parse(text).unwrap()
+}
 
 /// The only step of a rule about an engine, or its mistakes.
-pub(in crate::config::rules) fn step_of(step: &str) -> Result<Action, String> {
+pub(in crate::config::rules) fn step_of(step: &str) -> Result<RemedyStep, String> {
     let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
     let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
     let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
@@ -34,8 +40,7 @@ fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
             steps(&format!("{{drop_caches: {{}}}}, {{{written}}}, {{notify: {{message: a}}}}"));
         let rules = rules.unwrap();
         let remedy = rules.groups[0].rules[0].remedy.as_ref().unwrap();
-        let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
-        assert_eq!(remedy.steps[1], action, "{written}");
+        assert_eq!(remedy.steps[1], RemedyStep::StopEngine { grace_ms }, "{written}");
     }
     for (written, expected) in [
         ("{stop_engine: {grace: 21s}}", "20s"),
