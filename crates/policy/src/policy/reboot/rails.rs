@@ -61,6 +61,9 @@ impl Reboots {
         if self.boot_id.is_none() {
             return Some(Held::plain(HoldReason::BootUnknown));
         }
+        if let Some(held) = self.loss_holds(view.at) {
+            return Some(held);
+        }
         if !forced(RebootForce::Budget)
             && let Some(held) = self.budget_holds(is_ordered, view)
         {
@@ -86,9 +89,6 @@ impl Reboots {
     }
 
     fn budget_holds(&self, is_ordered: bool, view: &View<'_>) -> Option<Held> {
-        if let Some(held) = self.loss_holds(view.at) {
-            return Some(held);
-        }
         if !is_ordered && self.did_not_help() >= GIVEN_UP_AFTER {
             return Some(Held::plain(HoldReason::GivenUp));
         }

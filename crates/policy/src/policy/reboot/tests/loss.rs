@@ -38,6 +38,8 @@ fn after_a_loss_none_is_scheduled_before_the_longest_budget_has_passed() {
     assert_eq!((node.acts(), &*node.holds), (Vec::new(), &[HoldReason::JournalUnreadable][..]));
     let refused = node.reboot(&[]).unwrap_err();
     assert!(refused.contains("6d23h") && refused.contains("--clear"), "{refused}");
+    let forced = node.reboot(&[RebootForce::Budget]).unwrap_err();
+    assert!(forced.contains("the journal was lost"), "no --force goes past it: {forced}");
     node.passes(WEEK - Duration::from_secs(600));
     node.wait(500);
     assert!(node.acts().is_empty());
