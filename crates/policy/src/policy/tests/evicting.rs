@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{
     EngineHealth, EngineKind, EngineProcess, EngineReadings, EngineSeen, HealthAnswer, HoldReason,
-    ProcessId, Target,
+    OperatorCommand, OperatorOrder, ProcessId, Target,
 };
 
 const RULE: &str = "
@@ -226,4 +226,22 @@ fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_name
                     engine deepseek";
         assert_eq!(wanted.to_string(), said);
     }
+}
+
+#[test]
+fn a_reclaim_from_an_engine_is_asked_for_once_and_done_once_approved() {
+    let step = "reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}";
+    let rule = RULE.replace("NAME", "deepseek").replace("cooldown: 0s", "require_approval: true");
+    let rule = rule.replace("evict_checkpoint: {behind: 512MiB, for: 5m}", step);
+    let mut world = World::new(&rule, Mode::Enforce);
+    let seen = EngineSeen { cgroup: Some("/system.slice/vllm.service".into()), ..engine(1 << 30) };
+    look(&mut world, seen);
+    let steps = world.run(INTERVAL * 5);
+    assert_eq!(holds(&steps), [HoldReason::Approval]);
+    let decision = decisions(&steps)[0].id;
+    let order = OperatorOrder::Approve { decision, until: world.at.utc + Duration::from_secs(60) };
+    let (at, author, comment) = (world.at, "ada".to_owned(), String::new());
+    world.seen.push(Observation::Operator(OperatorCommand { at, author, comment, order }));
+    let act = world.tick().decisions.remove(0);
+    assert_eq!((act.verdict, act.approved), (Verdict::Act, Some(decision)));
 }
