@@ -76,8 +76,8 @@ fn remedy(remedy: &Remedy) -> String {
     let aim = remedy.aim.as_ref().map_or("the condition ends", |aim| &aim.text);
     let mut text = format!("- remedy: {}\n", steps.join(", then "));
     writeln!(text, "- until: `{}`", cell(aim.trim())).unwrap();
-    write!(text, "- at most: once in {}", written(remedy.cooldown)).unwrap();
-    if let Some(at_most) = remedy.at_most {
+    write!(text, "- at most: once in {}", written(remedy.rails.cooldown)).unwrap();
+    if let Some(at_most) = remedy.rails.at_most {
         write!(text, ", {} times in {}", at_most.times, written(at_most.per)).unwrap();
     }
     text.push('\n');

@@ -9,7 +9,7 @@ use super::Policy;
 use super::aim::Aimed;
 use super::brake::Brake;
 use super::engines::Engines;
-use super::guard::{Guard, Intent};
+use super::guard::{Guard, Guarded};
 use super::reboot::{Reboots, View};
 use super::remedy::{Case, Stand};
 use super::rule::{Query, RemedyStep};
@@ -174,12 +174,12 @@ impl Known<'_> {
                     });
                 }
                 let aimed = Aimed::of(written, self.case.alert, (self.engines, self.brake), at);
-                let intent = Intent {
-                    wish: self.case.wish(step, &aimed),
-                    remedy: self.case.remedy,
+                let guarded = Guarded {
+                    proposal: self.case.proposal(step, &aimed),
+                    rails: &self.case.remedy.rails,
                     labels: self.case.alert.map(|(labels, _)| labels),
                 };
-                guard.rail(reason, &intent, at)?
+                guard.rail(reason, &guarded, at)?
             }
         })
     }

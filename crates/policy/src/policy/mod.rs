@@ -3,6 +3,7 @@
 //! [`Policy::step`] is the whole interface: the daemon, a dry run, a replay and the tests differ
 //! only in who makes the observations and in what happens to the decisions.
 
+mod act;
 mod aim;
 mod alert;
 mod brake;
@@ -43,6 +44,7 @@ use crate::model::{
     Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
     metric,
 };
+use act::{DecisionNumbers, Proposal};
 use brake::{Brake, Declared};
 use cluster::Cluster;
 use counters::Counters;
@@ -146,7 +148,7 @@ pub struct Policy {
     cluster: Cluster,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
-    next_decision: u64,
+    numbers: DecisionNumbers,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[SeriesKey]>,
@@ -206,7 +208,7 @@ impl Policy {
             received,
             cluster: Cluster::default(),
             shortest_range: Duration::MAX,
-            next_decision: next_decision.0,
+            numbers: DecisionNumbers::from(next_decision),
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
@@ -501,7 +503,7 @@ impl Policy {
             reboots: &mut self.reboots,
             kills: &self.kills,
             guard: &mut self.guard,
-            next_decision: &mut self.next_decision,
+            numbers: &mut self.numbers,
             counters: &mut self.counters,
             step,
         };
@@ -554,19 +556,10 @@ impl Policy {
             groups.iter().find_map(|group| group.fires(rule, mode, in_force, cluster))
         };
         for due in self.guard.due_undos(at, fires) {
-            let decision = Decision {
-                id: DecisionId(self.next_decision),
-                at,
-                rule: due.rule,
-                mode: due.mode,
-                verdict: Verdict::Act,
-                step: due.step,
-                action: Action::Undo { decision: due.decision, why: due.why },
-                target: due.target,
-                approved: None,
-                because: Vec::new(),
-            };
-            self.next_decision += 1;
+            let action = Action::Undo { decision: due.decision, why: due.why };
+            let (rule, mode, target) = (&due.rule, due.mode, &due.target);
+            let proposal = Proposal { rule, mode, step: due.step, action: &action, target };
+            let decision = proposal.decide(Verdict::Act, &mut self.numbers, at);
             self.guard.undoing(&decision);
             step.decisions.push(decision);
         }

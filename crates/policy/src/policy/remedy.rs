@@ -1,25 +1,22 @@
 //! A remedy's course: which step is next, what holds it back, and whether it has helped.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::Labels;
 
 use super::Surroundings;
+use super::act::{Act, Holds, Proposal};
 use super::aim::{Aimed, aim_met, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
-use super::guard::{Guard, Intent, Wish, outcome_is_lost};
+use super::guard::{Guard, Guarded};
 use super::rule::{Remedy, RemedyStep, Rule, fill};
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineTarget, Evidence, HoldReason, Mode, Moment,
-    Outcome, OutcomeResult, ProcessId, RebootAct, Target, Verdict,
+    Outcome, ProcessId, RebootAct, Target, Verdict,
 };
-
-/// A rule that flaps says once in this time why it holds back.
-const HOLD_TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// An action whose effect cannot be measured for this long ends the round.
 const JUDGING_ENDS_AFTER: Duration = Duration::from_secs(30);
@@ -48,9 +45,9 @@ impl Case<'_> {
         Some(Aimed::of(step, self.alert, (around.engines, around.brake), around.at))
     }
 
-    pub(super) fn wish<'w>(&'w self, step: usize, aimed: &'w Aimed) -> Wish<'w> {
+    pub(super) fn proposal<'p>(&'p self, step: usize, aimed: &'p Aimed) -> Proposal<'p> {
         let Aimed { action, target, .. } = aimed;
-        Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
+        Proposal { rule: &self.rule.id, mode: self.mode, step, action, target }
     }
 }
 
@@ -69,10 +66,8 @@ pub(super) enum Condition {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Course {
     phase: Phase,
-    /// Why it holds back in the present episode of its rule.
-    last_hold: Option<(HoldReason, usize)>,
-    /// When each reason, at each step, was last told.
-    holds_told: BTreeMap<(HoldReason, usize), Duration>,
+    /// Why it holds back, and at which step.
+    holds: Holds<(HoldReason, usize)>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
     /// Lives of engines whose loads would be followed by now: observe mode follows none, and their
@@ -84,16 +79,14 @@ pub(super) struct Course {
 enum Phase {
     /// The next step may be decided. So many right before it were passed, since what they set is.
     Ready { step: usize, passed: usize },
-    /// An action is under way.
-    Acting { act: Act, since: Duration },
-    /// The action has ended; the signals have not been measured since.
-    Judging { act: Act, ended: Duration },
+    /// An action is under way, or has ended and the signals have not been measured since.
+    Acting(StepAct),
 }
 
-/// What is done, or was.
+/// The act of a step.
 #[derive(Clone, Debug)]
-struct Act {
-    decision: DecisionId,
+struct StepAct {
+    act: Act,
     step: usize,
     before: Vec<Evidence>,
     /// The alert that it answers, where it is for one engine and not for the machine.
@@ -147,38 +140,31 @@ impl Course {
         outcome: &Outcome,
         guard: &mut Guard,
     ) {
-        let Phase::Acting { act, .. } = &self.phase else { return };
-        if act.decision != outcome.decision {
+        let Phase::Acting(StepAct { act, .. }) = &mut self.phase else { return };
+        if !act.is_of(outcome) || act.ended().is_some() {
             return;
         }
-        self.phase = match outcome.result {
+        if outcome.result.is_begun() {
+            act.end(outcome);
+        } else {
             // Nothing was touched, so there is no effect to measure and no reason for a next step.
-            OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
-                guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
-                Phase::default()
-            }
-            OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
-                Phase::Judging { act: act.clone(), ended: outcome.ended.uptime }
-            }
-        };
+            guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
+            self.phase = Phase::default();
+        }
     }
 
     /// Whether nothing of it is left to do or to forget while its rule is quiet.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Ready { step: 0, .. })
-            && self.last_hold.is_none()
-            && self.holds_told.is_empty()
+        matches!(self.phase, Phase::Ready { step: 0, .. }) && self.holds.is_empty()
     }
 
     /// Where it stands.
     pub(super) fn stand(&self) -> Stand {
         let (step, under_way) = match &self.phase {
             Phase::Ready { step, .. } => (*step, None),
-            Phase::Acting { act, .. } | Phase::Judging { act, .. } => {
-                (act.step, Some(act.decision))
-            }
+            Phase::Acting(StepAct { act, step, .. }) => (*step, Some(act.decision)),
         };
-        let holds = self.last_hold.map(|(reason, _)| reason);
+        let holds = self.holds.current().map(|(reason, _)| reason);
         Stand { step, under_way, holds }
     }
 
@@ -203,7 +189,7 @@ impl Course {
             loads.is_some_and(|target| target.processes.first() == Some(server))
         });
         if condition == Condition::Quiet {
-            self.last_hold = None;
+            self.holds.release();
             self.end_begun_round(case, around);
             return;
         }
@@ -252,22 +238,21 @@ impl Course {
         let engine = case.remedy.steps.get(step).and_then(RemedyStep::engine);
         engine.is_some_and(|engine| {
             let engine = fill(engine, case.alert);
-            guard.spares((&case.rule.id, case.mode), case.remedy, &engine, now_ms)
+            guard.spares((&case.rule.id, case.mode), &case.remedy.rails, &engine, now_ms)
         })
     }
 
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
     /// tells anew why it holds.
     pub(super) fn wind_up(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        self.last_hold = None;
-        self.holds_told.clear();
+        self.holds.forget();
         self.settle(case, around);
         self.end_begun_round(case, around);
     }
 
     fn settle(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
         let now = around.at.uptime;
-        if matches!(self.phase, Phase::Acting { since, .. } if outcome_is_lost(since, now)) {
+        if matches!(&self.phase, Phase::Acting(StepAct { act, .. }) if act.is_lost(now)) {
             around.guard.lost(&case.rule.id, case.mode);
             self.end_round(case, around);
         }
@@ -287,8 +272,9 @@ impl Course {
 
     /// Measures what the ended action has changed, once there are readings from after it.
     fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        let Phase::Judging { act, ended } = &mut self.phase else { return };
-        let (decision, step, ended) = (act.decision, act.step, *ended);
+        let Phase::Acting(StepAct { act, step, before, answers }) = &mut self.phase else { return };
+        let Some(ended) = act.ended() else { return };
+        let (decision, step) = (act.decision, *step);
         // A reboot that is scheduled is judged after the boot.
         if case.remedy.steps.get(step).is_some_and(RemedyStep::reboots) {
             return self.end_round(case, around);
@@ -301,11 +287,11 @@ impl Course {
         if !measured && !out_of_time {
             return;
         }
-        let aim_met = aim_met(case, act.answers.as_ref(), around);
+        let aim_met = aim_met(case, answers.as_ref(), around);
         if aim_met.is_none() && !out_of_time {
             return;
         }
-        let before = std::mem::take(&mut act.before);
+        let before = std::mem::take(before);
         around.step.assessments.push(Assessment {
             decision,
             at: around.at,
@@ -349,19 +335,17 @@ impl Course {
             Verdict::Hold(reason) => self.hold(case, step, reason, around),
             Verdict::Act => {
                 let Some(decision) = decision(case, step, ruling, around) else { return };
-                self.last_hold = None;
-                self.holds_told.clear();
+                self.holds.forget();
                 let (is_rehearsed, target) = (case.mode == Mode::Observe, followed(&decision));
                 let life =
                     target.and_then(|of| Some((Arc::clone(&of.name), *of.processes.first()?)));
                 self.would_follow.extend(life.filter(|_| is_rehearsed));
-                let act = Act {
-                    decision: decision.id,
+                self.phase = Phase::Acting(StepAct {
+                    act: Act::pending(decision.id, around.at.uptime),
                     step,
                     before: decision.because.clone(),
                     answers: case.alert.filter(|_| target.is_some()).map(|(of, _)| Arc::clone(of)),
-                };
-                self.phase = Phase::Acting { act, since: around.at.uptime };
+                });
                 self.record(case, decision, around);
             }
         }
@@ -376,27 +360,22 @@ impl Course {
         reason: HoldReason,
         around: &mut Surroundings<'_>,
     ) {
-        let now = around.at.uptime;
-        let goes_on = self.last_hold.replace((reason, step)) == Some((reason, step));
-        let is_told = if reason == HoldReason::Approval {
+        let mut is_news = self.holds.hold((reason, step), around.at.uptime);
+        if reason == HoldReason::Approval {
             let aimed = case.aimed(step, around);
-            aimed.is_none_or(|aimed| !around.guard.must_ask(&case.wish(step, &aimed), around.at))
-        } else {
-            let told = self.holds_told.get(&(reason, step));
-            let lately = told.is_some_and(|told| now.saturating_sub(*told) < HOLD_TOLD_AGAIN_AFTER);
-            goes_on || lately
-        };
-        if is_told {
+            let asks = |aimed| around.guard.must_ask(&case.proposal(step, &aimed), around.at);
+            is_news = aimed.is_some_and(asks);
+        }
+        if !is_news {
             return;
         }
-        self.holds_told.insert((reason, step), now);
         if let Some(decision) = decision(case, step, reason.into(), around) {
             self.record(case, decision, around);
         }
     }
 
     fn record(&mut self, case: &Case<'_>, decision: Decision, around: &mut Surroundings<'_>) {
-        around.guard.decided(&decision, case.remedy);
+        around.guard.decided(&decision, &case.remedy.rails);
         around.reboots.scheduled(&decision);
         let reason = decision.verdict.reason();
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -422,7 +401,7 @@ fn still_passed(
     let first = step.saturating_sub(passed);
     let is_in_force = |passed: &usize| {
         let aimed = case.aimed(*passed, around);
-        aimed.is_some_and(|aimed| around.guard.has_set(&case.wish(*passed, &aimed)))
+        aimed.is_some_and(|aimed| around.guard.has_set(&case.proposal(*passed, &aimed)))
     };
     let step = (first..step).find(|passed| !is_in_force(passed)).unwrap_or(step);
     (step, step - first)
@@ -436,12 +415,12 @@ fn rule_on(
     around: &Surroundings<'_>,
 ) -> Ruling {
     let Some(aimed) = case.aimed(step, around) else { return HoldReason::StepsExhausted.into() };
-    let intent = Intent {
-        wish: case.wish(step, &aimed),
-        remedy: case.remedy,
+    let guarded = Guarded {
+        proposal: case.proposal(step, &aimed),
+        rails: &case.remedy.rails,
         labels: case.alert.map(|(labels, _)| labels),
     };
-    if let Some(reason) = around.guard.hold(&intent, around.at) {
+    if let Some(reason) = around.guard.hold(&guarded, around.at) {
         return reason.into();
     }
     if condition == Condition::Unknown {
@@ -450,7 +429,7 @@ fn rule_on(
     if let Some(reason) = aimed.missing {
         return reason.into();
     }
-    if let Some(reason) = around.guard.hold_act(&intent, around.at) {
+    if let Some(reason) = around.guard.hold_act(&guarded, around.at) {
         return reason.into();
     }
     if let Some(held) = reboot_hold(&aimed.action, around) {
@@ -462,7 +441,7 @@ fn rule_on(
         Some(false) if is_unconfirmed(case, &aimed.action, around) => {
             HoldReason::Unconfirmed.into()
         }
-        Some(false) => match around.guard.approval(&intent, around.at) {
+        Some(false) => match around.guard.approval(&guarded, around.at) {
             Ok(approved) => Ruling { verdict: Verdict::Act, approved },
             Err(reason) => reason.into(),
         },
@@ -517,20 +496,11 @@ fn decision(
     if case.remedy.stops_engines() {
         because.extend(around.brake.evidence(around.at.uptime));
     }
-    let id = DecisionId(*around.next_decision);
-    *around.next_decision += 1;
-    Some(Decision {
-        id,
-        at: around.at,
-        rule: case.rule.id.clone(),
-        mode: case.mode,
-        verdict: ruling.verdict,
-        step,
-        target,
-        action: complete(action, ruling.verdict, around),
-        approved: ruling.approved,
-        because,
-    })
+    let action = complete(action, ruling.verdict, around);
+    let (rule, mode) = (&case.rule.id, case.mode);
+    let proposal = Proposal { rule, mode, step, action: &action, target: &target };
+    let decision = proposal.decide(ruling.verdict, around.numbers, around.at);
+    Some(Decision { approved: ruling.approved, because, ..decision })
 }
 
 /// The engine whose load an act follows.

@@ -8,7 +8,7 @@ use promql_rules::Expr;
 use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
-use super::guard::{GuardRails, RemedyRails};
+use super::guard::{GuardRails, Rails};
 use crate::model::{Mode, RuleId};
 
 mod step;
@@ -108,34 +108,14 @@ pub struct Remedy {
     pub aim: Option<Query>,
     /// At least one.
     pub steps: Vec<RemedyStep>,
-    /// Rest after a round of steps.
-    pub cooldown: Duration,
-    /// Bound on the number of acts.
-    pub at_most: Option<AtMost>,
-    /// What else holds it back.
-    pub rails: RemedyRails,
+    /// What holds it back.
+    pub rails: Rails,
 }
 
 impl Remedy {
     /// Whether one of its steps reboots the machine.
     pub fn reboots(&self) -> bool {
         self.steps.iter().any(RemedyStep::reboots)
-    }
-
-    /// Whether all that it does works on one engine: then its breaker counts by engine.
-    pub fn breaks_by_engine(&self) -> bool {
-        self.all_acts(|act| act.engine().is_some() || act.stops_engine())
-    }
-
-    /// Whether all that it does only takes from one engine what that can spare: then its cooldown
-    /// and its bound count by engine, too.
-    pub fn spends_by_engine(&self) -> bool {
-        self.all_acts(|act| act.engine().is_some())
-    }
-
-    fn all_acts(&self, is_such: impl Fn(&RemedyStep) -> bool) -> bool {
-        let mut acts = self.steps.iter().filter(|step| !step.is_notice()).peekable();
-        acts.peek().is_some() && acts.all(is_such)
     }
 
     /// Whether one of its steps stops an engine.

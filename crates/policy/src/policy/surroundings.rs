@@ -5,6 +5,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::Step;
+use super::act::DecisionNumbers;
 use super::brake::Brake;
 use super::cluster::Cluster;
 use super::counters::Counters;
@@ -31,7 +32,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) reboots: &'a mut Reboots,
     pub(super) kills: &'a Kills,
     pub(super) guard: &'a mut Guard,
-    pub(super) next_decision: &'a mut u64,
+    pub(super) numbers: &'a mut DecisionNumbers,
     pub(super) counters: &'a mut Counters,
     pub(super) step: &'a mut Step,
 }

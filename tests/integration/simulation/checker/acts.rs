@@ -118,7 +118,7 @@ impl Checker {
         decision: &Decision,
         remedy: &Remedy,
     ) -> Result<(), Violation> {
-        if let Some(at_most) = remedy.at_most {
+        if let Some(at_most) = remedy.rails.at_most {
             let lately = self
                 .counted_with(decision, remedy, takes_from_engine)
                 .filter(|act| act.ago(clock) + COUNTED < at_most.per);

@@ -235,7 +235,7 @@ fn watched(rules: &RuleSet, node: &Option<Arc<str>>) -> impl Iterator<Item = Wat
 }
 
 fn cooldown(rule: &Rule) -> Duration {
-    rule.remedy.as_ref().map_or(Duration::ZERO, |remedy| remedy.cooldown)
+    rule.remedy.as_ref().map_or(Duration::ZERO, |remedy| remedy.rails.cooldown)
 }
 
 impl Checker {

@@ -1,19 +1,42 @@
-//! A remedy's own guard rails, beside its cooldown and its `at_most`.
+//! A remedy's own guard rails.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::decode::{self, Findings, Table};
-use crate::config::guard_rails::{breaker, named, names};
+use crate::config::guard_rails::{at_most, breaker, named, names};
 use crate::config::yaml::{Content, Node};
-use crate::policy::guard::{DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, RemedyRails};
+use crate::policy::guard::{ByEngine, DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, Rails};
+use crate::policy::rule::AtMost;
+
+/// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
+/// and a driver that gives memory back does so in 2 to 5 s.
+const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
+
+/// Three or four evictions carried a whole load of a model where it was measured; what needs more
+/// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
+const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
+
+const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 
 /// Less than this is no time for a person.
 const SHORTEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(10);
 
-/// Reads them from the remedy's mapping.
-pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RemedyRails> {
+/// Reads them from the remedy's mapping. Whoever knows the steps says what counts by engine.
+pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rails> {
+    let cooldown = table.duration_or(
+        "cooldown",
+        DEFAULT_COOLDOWN,
+        Duration::ZERO..=LONGEST_COOLDOWN,
+        findings,
+    );
+    let at_most = table.read_or(
+        "at_most",
+        DEFAULT_AT_MOST,
+        |node, findings| at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
+        findings,
+    );
     let approval = table.read_or("require_approval", None, approval, findings);
     let breaker = table.read_optional("breaker", breaker, findings);
     let only_in = names(table, "only_in", findings);
@@ -24,7 +47,10 @@ pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rem
         findings.add(key.span.clone(), "only_in names no window").hint("remove it");
         return None;
     }
-    Some(RemedyRails {
+    Some(Rails {
+        cooldown: cooldown?,
+        at_most: Some(at_most?),
+        by_engine: ByEngine::Nothing,
         approval: approval?,
         breaker: breaker?,
         only_in: only_in?,

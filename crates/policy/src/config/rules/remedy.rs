@@ -9,19 +9,11 @@ use super::alert::{query, template};
 use super::evict::engine;
 use super::{empty, evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
-use crate::config::guard_rails::at_most;
 use crate::config::measure::size_bytes;
 use crate::config::yaml::{Content, Node};
 use crate::model::{CacheKind, Target};
-use crate::policy::rule::{AtMost, Query, ReclaimFrom, Remedy, RemedyStep, RuleScope};
-
-/// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
-/// and a driver that gives memory back does so in 2 to 5 s.
-const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
-
-/// Three or four evictions carried a whole load of a model where it was measured; what needs more
-/// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
-const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
+use crate::policy::guard::{ByEngine, Rails};
+use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, RuleScope};
 
 const WHICH_ENGINE: &str =
     "it stops the engine whose growth eats the memory; protect others under guard_rails.protect";
@@ -31,7 +23,6 @@ const REBOOT_ADVICE: [decode::Advice; 1] = [(
     "it belongs to reboot in the configuration",
 )];
 
-const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
 
 /// Less than this is not worth an action.
@@ -80,26 +71,10 @@ pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -
     let table = Table::read(node, "a remedy", &KEYS, findings)?;
     let aim = table.read_optional("aim", |node, findings| aim(node, scope, findings), findings);
     let steps = steps(&table, findings);
-    let cooldown = table.duration_or(
-        "cooldown",
-        DEFAULT_COOLDOWN,
-        Duration::ZERO..=LONGEST_COOLDOWN,
-        findings,
-    );
-    let at_most = table.read_or(
-        "at_most",
-        DEFAULT_AT_MOST,
-        |node, findings| at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
-        findings,
-    );
     let rails = rails::read(&table, findings);
-    Some(Remedy {
-        aim: aim?,
-        steps: steps?,
-        cooldown: cooldown?,
-        at_most: Some(at_most?),
-        rails: rails?,
-    })
+    let (aim, steps) = (aim?, steps?);
+    let rails = Rails { by_engine: ByEngine::of(&steps), ..rails? };
+    Some(Remedy { aim, steps, rails })
 }
 
 /// An aim is met when it yields anything: one that compares nothing would end every remedy at once.

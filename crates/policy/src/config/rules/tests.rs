@@ -90,8 +90,8 @@ fn a_whole_rule_is_read() {
     assert!(remedy.aim.as_ref().is_some_and(|aim| aim.text.contains("6 * 1024^3")));
     let drop_caches = RemedyStep::DropCaches { what: CacheKind::PageCache, sync: false };
     assert_eq!(remedy.steps, [drop_caches, RemedyStep::CompactMemory]);
-    assert_eq!(remedy.cooldown, Duration::from_secs(5));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
+    assert_eq!(remedy.rails.cooldown, Duration::from_secs(5));
+    assert_eq!(remedy.rails.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn a_rule_of_prometheus_needs_nothing_more() {
 fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
     let remedy = remedy("");
     assert!(remedy.aim.is_none());
-    assert_eq!(remedy.cooldown, Duration::from_secs(30));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
+    assert_eq!(remedy.rails.cooldown, Duration::from_secs(30));
+    assert_eq!(remedy.rails.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
@@ -509,17 +509,15 @@ fn what_is_reclaimed_and_from_where_is_read() {
         let text = GUARDED.replace("OWN", "").replace("compact_memory: {}", step);
         parse_rules(&[SourceText::new("rules.yaml", text)], INTERVAL)
     };
+    let wanted = |from| [RemedyStep::Reclaim { from, bytes: 2 << 30 }];
     for cgroup in ["/", "/a.slice/b.service", "{{ $labels.cgroup }}"] {
         let rules = rule(&format!("reclaim: {{cgroup: '{cgroup}', bytes: 2GiB}}")).unwrap();
         let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
-        let from = ReclaimFrom::Cgroup(template(cgroup));
-        let wanted = RemedyStep::Reclaim { from, bytes: 2 << 30 };
-        assert_eq!(*steps, [wanted]);
+        assert_eq!(*steps, wanted(ReclaimFrom::Cgroup(template(cgroup))));
     }
     let rules = rule("reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}").unwrap();
-    let from = ReclaimFrom::Engine(template("{{ $labels.engine }}"));
-    let wanted = RemedyStep::Reclaim { from, bytes: 2 << 30 };
-    assert_eq!(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps, [wanted]);
+    let wanted = wanted(ReclaimFrom::Engine(template("{{ $labels.engine }}")));
+    assert_eq!(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps, wanted);
     for (step, told) in [
         ("reclaim: {}", "reclaim needs cgroup (or engine) and bytes"),
         ("reclaim: {cgroup: /a}", "reclaim needs bytes"),

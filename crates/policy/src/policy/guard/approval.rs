@@ -4,34 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::exclusion::outcome_is_lost;
-use crate::model::{
-    Action, Asked, DecisionId, Mode, Moment, Outcome, OutcomeResult, RuleId, Target,
-};
+use crate::model::{Asked, DecisionId, Moment, Outcome, OutcomeResult, RuleId};
+use crate::policy::act::{Act, Proposal};
 use crate::policy::status::ApprovalStatus;
 
 /// More open questions of one rule are not asked.
 const MOST_ASKED_A_RULE: usize = 16;
-
-/// What would be done.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::policy) struct Wish<'a> {
-    pub(in crate::policy) rule: &'a RuleId,
-    pub(in crate::policy) mode: Mode,
-    pub(in crate::policy) step: usize,
-    pub(in crate::policy) action: &'a Action,
-    pub(in crate::policy) target: &'a Target,
-}
-
-impl Wish<'_> {
-    fn is(&self, asked: &Asked) -> bool {
-        asked.rule == *self.rule
-            && asked.mode == self.mode
-            && asked.step == self.step
-            && asked.action == *self.action
-            && asked.target == *self.target
-    }
-}
 
 /// What has been asked for, and what has been approved and not yet used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,8 +21,7 @@ pub(super) struct Approvals {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Used {
-    act: DecisionId,
-    since: Duration,
+    act: Act,
     request: Request,
 }
 
@@ -76,23 +53,24 @@ impl Lapse {
 /// Whether both ask for the same.
 fn is_same(one: &Asked, other: &Asked) -> bool {
     let Asked { rule, mode, step, action, target, .. } = other;
-    Wish { rule, mode: *mode, step: *step, action, target }.is(one)
+    Proposal { rule, mode: *mode, step: *step, action, target }.is(one)
 }
 
 impl Approvals {
     /// The decision whose approval covers that now.
-    pub(super) fn given(&self, wish: &Wish<'_>, at: Moment) -> Option<DecisionId> {
+    pub(super) fn given(&self, proposal: &Proposal<'_>, at: Moment) -> Option<DecisionId> {
         let mut given = self.open.iter().filter(|request| request.given_by.is_some());
-        let found = given.find(|request| wish.is(&request.asked) && !request.lapses.is_past(at));
+        let found =
+            given.find(|request| proposal.is(&request.asked) && !request.lapses.is_past(at));
         found.map(|request| request.asked.decision)
     }
 
     /// Whether a new question must be put to people.
-    pub(super) fn must_ask(&self, wish: &Wish<'_>, at: Moment) -> bool {
+    pub(super) fn must_ask(&self, proposal: &Proposal<'_>, at: Moment) -> bool {
         let open = self.open.iter().filter(|request| !request.lapses.is_past(at));
-        let of_rule = open.filter(|request| request.asked.rule == *wish.rule);
+        let of_rule = open.filter(|request| request.asked.rule == *proposal.rule);
         of_rule.clone().count() < MOST_ASKED_A_RULE
-            && !of_rule.clone().any(|request| wish.is(&request.asked))
+            && !of_rule.clone().any(|request| proposal.is(&request.asked))
     }
 
     /// Remembers a question.
@@ -137,15 +115,15 @@ impl Approvals {
     }
 
     /// The approval of that decision is used up by this act, unless that is not done.
-    pub(super) fn use_up(&mut self, decision: DecisionId, act: DecisionId, since: Duration) {
+    pub(super) fn use_up(&mut self, decision: DecisionId, act: Act) {
         let is_it = |request: &mut Request| request.asked.decision == decision;
         let used = self.open.extract_if(.., is_it);
-        self.used.extend(used.map(|request| Used { act, since, request }));
+        self.used.extend(used.map(|request| Used { act, request }));
     }
 
     /// An act has ended. Returns whether an approval is there again.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) -> bool {
-        let is_its = |used: &mut Used| used.act == outcome.decision;
+        let is_its = |used: &mut Used| used.act.is_of(outcome);
         let used: Vec<Used> = self.used.extract_if(.., is_its).collect();
         if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
             return false;
@@ -158,7 +136,7 @@ impl Approvals {
     /// Forgets what has lapsed.
     pub(super) fn expire(&mut self, at: Moment) {
         self.open.retain(|request| !request.lapses.is_past(at));
-        self.used.retain(|used| !outcome_is_lost(used.since, at.uptime));
+        self.used.retain(|used| !used.act.is_lost(at.uptime));
     }
 
     /// How many of a rule's questions wait for an answer.

@@ -2,10 +2,47 @@
 //! back what is done for the others.
 
 use super::ledger::Tally;
-use super::{Guard, Intent, milliseconds};
+use super::{Guard, Guarded, Rails, milliseconds};
 use crate::model::{Action, Mode, RuleId, Target};
-use crate::policy::rule::Remedy;
+use crate::policy::rule::RemedyStep;
 use crate::policy::status::BreakerStatus;
+
+/// What of a remedy is counted for each engine apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ByEngine {
+    /// Nothing: some step works on more than one engine, or there is no step that acts.
+    #[default]
+    Nothing,
+    /// Misses of the aim: each step works on one engine.
+    Misses,
+    /// Misses, acts and rests: each step takes from one engine what that engine can spare.
+    Everything,
+}
+
+impl ByEngine {
+    /// What is counted apart for a remedy of these steps.
+    pub fn of(steps: &[RemedyStep]) -> Self {
+        let acts = || steps.iter().filter(|step| !step.is_notice());
+        let takes = |step: &RemedyStep| step.engine().is_some();
+        if acts().next().is_none() {
+            Self::Nothing
+        } else if acts().all(takes) {
+            Self::Everything
+        } else if acts().all(|step| takes(step) || step.stops_engine()) {
+            Self::Misses
+        } else {
+            Self::Nothing
+        }
+    }
+
+    pub(super) fn counts_misses(self) -> bool {
+        self != Self::Nothing
+    }
+
+    pub(super) fn counts_acts(self) -> bool {
+        self == Self::Everything
+    }
+}
 
 /// The engine that an act works on.
 pub(super) fn engine<'a>(action: &'a Action, target: &'a Target) -> Option<&'a str> {
@@ -20,21 +57,21 @@ pub(super) fn engine<'a>(action: &'a Action, target: &'a Target) -> Option<&'a s
 impl Guard {
     /// What bounds a remedy in time and number: of that engine alone where all of its steps only
     /// take from one engine what that can spare.
-    pub(super) fn spent_by(&self, intent: &Intent<'_>) -> Option<&Tally> {
-        self.tally(intent, intent.remedy.spends_by_engine())
+    pub(super) fn spent_by(&self, guarded: &Guarded<'_>) -> Option<&Tally> {
+        self.tally(guarded, guarded.rails.by_engine.counts_acts())
     }
 
     /// What its breaker goes by: the misses of that engine alone where all of its steps work on one
     /// engine.
-    pub(super) fn missed_by(&self, intent: &Intent<'_>) -> Option<&Tally> {
-        self.tally(intent, intent.remedy.breaks_by_engine())
+    pub(super) fn missed_by(&self, guarded: &Guarded<'_>) -> Option<&Tally> {
+        self.tally(guarded, guarded.rails.by_engine.counts_misses())
     }
 
-    fn tally(&self, intent: &Intent<'_>, is_by_engine: bool) -> Option<&Tally> {
-        let wish = &intent.wish;
-        let account = self.ledger.account(wish.rule, wish.mode)?;
-        if is_by_engine && !wish.action.is_notice() {
-            return account.engine(engine(wish.action, wish.target)?);
+    fn tally(&self, guarded: &Guarded<'_>, is_by_engine: bool) -> Option<&Tally> {
+        let proposal = &guarded.proposal;
+        let account = self.ledger.account(proposal.rule, proposal.mode)?;
+        if is_by_engine && !proposal.action.is_notice() {
+            return account.engine(engine(proposal.action, proposal.target)?);
         }
         Some(&account.all)
     }
@@ -43,21 +80,21 @@ impl Guard {
     pub(in crate::policy) fn spares(
         &self,
         (rule, mode): (&RuleId, Mode),
-        remedy: &Remedy,
+        rails: &Rails,
         engine: &str,
         now_ms: i64,
     ) -> bool {
         let account = self.ledger.account(rule, mode);
         let Some(tally) = account.and_then(|account| account.engine(engine)) else { return false };
-        let limit = self.breaker(remedy);
-        let is_broken = remedy.breaks_by_engine()
+        let limit = self.breaker(rails);
+        let is_broken = rails.by_engine.counts_misses()
             && limit.is_some_and(|limit| tally.misses.is_open(limit, now_ms));
         let rests = || {
             let since = tally.rests_since_ms;
-            since.is_some_and(|since| now_ms.saturating_sub(since) < milliseconds(remedy.cooldown))
+            since.is_some_and(|since| now_ms.saturating_sub(since) < milliseconds(rails.cooldown))
         };
-        let is_spent = || remedy.at_most.is_some_and(|limit| tally.acts.has_spent(limit, now_ms));
-        is_broken || remedy.spends_by_engine() && (rests() || is_spent())
+        let is_spent = || rails.at_most.is_some_and(|limit| tally.acts.has_spent(limit, now_ms));
+        is_broken || rails.by_engine.counts_acts() && (rests() || is_spent())
     }
 
     /// Whether its breaker is open; of one that counts by engine, for any engine.
@@ -65,15 +102,15 @@ impl Guard {
         &self,
         rule: &RuleId,
         mode: Mode,
-        remedy: &Remedy,
+        rails: &Rails,
         now_ms: i64,
     ) -> bool {
-        let limit = self.breaker(remedy);
+        let limit = self.breaker(rails);
         let Some((limit, account)) = limit.zip(self.ledger.account(rule, mode)) else {
             return false;
         };
         let is_open = |tally: &Tally| tally.misses.is_open(limit, now_ms);
-        match remedy.breaks_by_engine() {
+        match rails.by_engine.counts_misses() {
             true => account.engines().any(|(_, tally)| is_open(tally)),
             false => is_open(&account.all),
         }
@@ -85,9 +122,9 @@ impl Guard {
         for rule in self.ledger.rules() {
             for mode in [Mode::Observe, Mode::Enforce] {
                 let Some(account) = self.ledger.account(rule, mode) else { continue };
-                let own = self.remedies.get(rule).and_then(|rails| rails.breaker);
-                let limit = own.or(self.rails.breaker);
-                let is_by_engine = self.by_engine.contains(rule);
+                let own = self.own.get(rule);
+                let limit = own.and_then(|rails| rails.breaker).or(self.rails.breaker);
+                let is_by_engine = own.is_some_and(|rails| rails.by_engine.counts_misses());
                 let all = (!is_by_engine).then_some((None, &account.all));
                 let each = account.engines().filter(|_| is_by_engine);
                 for (engine, tally) in each.map(|(name, tally)| (Some(name), tally)).chain(all) {

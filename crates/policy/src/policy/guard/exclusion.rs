@@ -5,16 +5,8 @@
 
 use std::time::Duration;
 
-use crate::model::{Action, Decision, DecisionId, Lane, Mode};
-
-/// After this an action whose outcome has not come is taken for lost. Executors bound their actions
-/// far below it; it only keeps a lost message from holding a remedy for ever.
-const OUTCOME_LOST_AFTER: Duration = Duration::from_secs(900);
-
-/// Whether the outcome of an action decided at `since` will not come any more.
-pub(in crate::policy) fn outcome_is_lost(since: Duration, now: Duration) -> bool {
-    now.saturating_sub(since) >= OUTCOME_LOST_AFTER
-}
+use crate::model::{Action, Decision, DecisionId, Lane, Mode, Outcome};
+use crate::policy::act::Act;
 
 /// The actions under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,28 +14,26 @@ pub(super) struct UnderWay(Vec<Flight>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Flight {
-    id: DecisionId,
+    act: Act,
     mode: Mode,
     lane: Lane,
-    since: Duration,
 }
 
 impl UnderWay {
     pub(super) fn begin(&mut self, decision: &Decision) {
         self.0.push(Flight {
-            id: decision.id,
+            act: Act::pending(decision.id, decision.at.uptime),
             mode: decision.mode,
             lane: decision.action.lane(),
-            since: decision.at.uptime,
         });
     }
 
-    pub(super) fn end(&mut self, decision: DecisionId) {
-        self.0.retain(|flight| flight.id != decision);
+    pub(super) fn end(&mut self, outcome: &Outcome) {
+        self.0.retain(|flight| !flight.act.is_of(outcome));
     }
 
     pub(super) fn give_up(&mut self, now: Duration) {
-        self.0.retain(|flight| !outcome_is_lost(flight.since, now));
+        self.0.retain(|flight| !flight.act.is_lost(now));
     }
 
     /// What an action of that mode must wait for, and since when that is under way. Every target is
@@ -52,6 +42,6 @@ impl UnderWay {
     pub(super) fn excluder(&self, mode: Mode, action: &Action) -> Option<(DecisionId, Duration)> {
         let lane = action.lane();
         let excludes = |flight: &&Flight| flight.mode == mode && lane.waits_for(flight.lane);
-        self.0.iter().find(excludes).map(|flight| (flight.id, flight.since))
+        self.0.iter().find(excludes).map(|flight| (flight.act.decision, flight.act.since))
     }
 }

@@ -2,7 +2,7 @@
 //! and time, and all are asked in one place, [`Guard::hold`].
 //!
 //! To add one: a file here, a [`HoldReason`] with its name, a line in [`Guard::hold`], what it can
-//! be told in [`GuardRails`] or [`RemedyRails`] with a reader in `config::guard_rails`, and a test
+//! be told in [`GuardRails`] or [`Rails`] with a reader in `config::guard_rails`, and a test
 //! beside the others. What it counts lives in [`ledger`], so that it outlives reloads and restarts.
 
 mod approval;
@@ -21,7 +21,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,17 +30,17 @@ use serde::{Deserialize, Serialize};
 
 pub use breaker::BreakerLimit;
 pub use budget::MOST_TIMES;
+pub use by_engine::ByEngine;
 pub use maintenance::{DAY_MINUTES, MaintenanceWindow, WrittenWindow, time_zone};
 pub use protection::{Glob, Protected};
 pub use restore::{PastMoment, on_this_boots_clock};
 pub use silence::MOST_SILENCES;
 
-pub(super) use approval::Wish;
-pub(super) use exclusion::outcome_is_lost;
 pub(super) use ledger::ByMode;
 
 use super::Answer;
-use super::rule::{AtMost, Remedy, Rule, RuleSet};
+use super::act::{Act, Proposal};
+use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Asked, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
@@ -54,7 +54,7 @@ use ledger::Ledger;
 use settings::{DueUndo, HeldSettings};
 use silence::Silences;
 
-/// The guard rails of the configuration; those of a single remedy are [`RemedyRails`].
+/// The guard rails of the configuration; those of a single rule are [`Rails`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardRails {
     /// Bound on all actions together; notices are none.
@@ -80,9 +80,15 @@ pub struct GuardRails {
     pub reboot: RebootSettings,
 }
 
-/// The guard rails of one remedy, beside its cooldown and its `at_most`.
+/// The guard rails of one rule's acts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RemedyRails {
+pub struct Rails {
+    /// Rest after a round of steps.
+    pub cooldown: Duration,
+    /// Bound on the number of acts.
+    pub at_most: Option<AtMost>,
+    /// What is counted for each engine apart.
+    pub by_engine: ByEngine,
     /// How long a person has to approve of an act; `None`: nobody is asked.
     pub approval: Option<Duration>,
     /// Instead of the general one.
@@ -101,11 +107,11 @@ pub const DEFAULT_APPROVAL_EXPIRES: Duration = Duration::from_secs(3_600);
 /// The longest that a question to people stays open.
 pub const LONGEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(7 * 86_400);
 
-/// An act that a remedy would make now.
+/// A proposal, with what the guard rails judge it by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Intent<'a> {
-    pub(super) wish: Wish<'a>,
-    pub(super) remedy: &'a Remedy,
+pub(super) struct Guarded<'a> {
+    pub(super) proposal: Proposal<'a>,
+    pub(super) rails: &'a Rails,
     /// Of the alert that fires.
     pub(super) labels: Option<&'a Labels>,
 }
@@ -114,10 +120,8 @@ pub(super) struct Intent<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guard {
     rails: GuardRails,
-    /// Of every remedy that is loaded.
-    remedies: BTreeMap<RuleId, RemedyRails>,
-    /// Those of them whose breaker counts by engine.
-    by_engine: BTreeSet<RuleId>,
+    /// Of every rule that is loaded and acts.
+    own: BTreeMap<RuleId, Rails>,
     pause: Option<Pause>,
     awaits_past: bool,
     lost_before_ms: Option<i64>,
@@ -139,17 +143,13 @@ impl Guard {
     pub(super) fn replace_rules(&mut self, rules: &RuleSet) {
         self.rails = rules.guard_rails.clone();
         let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let with_remedy = all.filter_map(|rule| rule.remedy.as_ref().map(|own| (rule, own)));
-        self.remedies =
+        let with_remedy = all.filter_map(|rule| Some((rule, rule.remedy.as_ref()?)));
+        self.own =
             with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect();
-        let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let is_by_engine =
-            |rule: &&Rule| rule.remedy.as_ref().is_some_and(Remedy::breaks_by_engine);
-        self.by_engine = all.filter(is_by_engine).map(|rule| rule.id.clone()).collect();
-        let own = self.remedies.values().flat_map(|rails| &rails.inhibited_by);
+        let own = self.own.values().flat_map(|rails| &rails.inhibited_by);
         let blocking = &self.rails.reboot.blocked_by;
         self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by).chain(blocking));
-        self.ledger.retain_loaded(|known| self.remedies.contains_key(known));
+        self.ledger.retain_loaded(|known| self.own.contains_key(known));
         self.open = (None, Vec::new());
         self.status = None;
     }
@@ -197,7 +197,7 @@ impl Guard {
     }
 
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
-        self.under_way.end(outcome.decision);
+        self.under_way.end(outcome);
         self.settings.observe_outcome(outcome);
         if self.approvals.observe_outcome(outcome) {
             self.status = None;
@@ -220,15 +220,15 @@ impl Guard {
     }
 
     /// Whether the rule has set that already, or did for its time.
-    pub(super) fn has_set(&self, wish: &Wish<'_>) -> bool {
-        self.settings.has_set(wish)
+    pub(super) fn has_set(&self, proposal: &Proposal<'_>) -> bool {
+        self.settings.has_set(proposal)
     }
 
     /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it
     /// back.
     pub(super) fn undoing(&mut self, undo: &Decision) {
         let Action::Undo { decision, why } = undo.action else { return };
-        self.settings.undoing(decision, undo.id, why, undo.at.uptime);
+        self.settings.undoing(decision, Act::pending(undo.id, undo.at.uptime), why);
         self.under_way.begin(undo);
     }
 
@@ -263,59 +263,74 @@ impl Guard {
 
     /// Why that must not be done now, the aim and a person's approval left aside; the first reason
     /// in the order from what a person ordered to what is only a matter of time.
-    pub(super) fn hold(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
-        let Intent { wish, remedy, .. } = *intent;
+    pub(super) fn hold(&self, guarded: &Guarded<'_>, at: Moment) -> Option<HoldReason> {
+        let Guarded { proposal, rails, .. } = *guarded;
         let now_ms = at.timeline_ms();
-        let spent = self.spent_by(intent);
+        let spent = self.spent_by(guarded);
         let rests = |spent: &ledger::Tally| {
-            wish.step == 0
+            proposal.step == 0
                 && spent.rests_since_ms.is_some_and(|since| {
-                    now_ms.saturating_sub(since) < milliseconds(remedy.cooldown)
+                    now_ms.saturating_sub(since) < milliseconds(rails.cooldown)
                 })
         };
-        let holds = [
-            (self.pause.is_some(), HoldReason::Paused),
-            (self.is_past_unknown(remedy, now_ms), HoldReason::JournalUnreadable),
-            (self.silences.silence(wish.rule, at.utc), HoldReason::Silenced),
-            (self.is_inhibited(intent), HoldReason::Inhibited),
-            (self.is_out_of_hours(remedy), HoldReason::Maintenance),
-            (self.breaker_is_open(intent, now_ms), HoldReason::BreakerOpen),
+        let is_past_unknown = self.is_past_unknown(rails, now_ms);
+        let general = self.general_holds(proposal.rule, rails, is_past_unknown, at).into_iter();
+        let counted = [
+            (self.breaker_is_open(guarded, now_ms), HoldReason::BreakerOpen),
             (spent.is_some_and(rests), HoldReason::Cooldown),
         ];
-        holds.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+        general.chain(counted).find(|(holds, _)| *holds).map(|(_, reason)| reason)
+    }
+
+    /// What holds any act of a rule, whatever it does: what people ordered and wrote, other alerts,
+    /// and a past that is unknown.
+    fn general_holds(
+        &self,
+        rule: &RuleId,
+        rails: &Rails,
+        is_past_unknown: bool,
+        at: Moment,
+    ) -> [(bool, HoldReason); 5] {
+        [
+            (self.pause.is_some(), HoldReason::Paused),
+            (is_past_unknown, HoldReason::JournalUnreadable),
+            (self.silences.silence(rule, at.utc), HoldReason::Silenced),
+            (self.is_inhibited(rule, rails), HoldReason::Inhibited),
+            (self.is_out_of_hours(rails), HoldReason::Maintenance),
+        ]
     }
 
     /// Why that must not be done now although its rule certainly fires.
-    pub(super) fn hold_act(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
-        let Intent { ref wish, remedy, labels } = *intent;
+    pub(super) fn hold_act(&self, guarded: &Guarded<'_>, at: Moment) -> Option<HoldReason> {
+        let Guarded { ref proposal, rails, labels } = *guarded;
         let now_ms = at.timeline_ms();
-        let is_notice = wish.action.is_notice();
+        let is_notice = proposal.action.is_notice();
         let none: Labels = Arc::new([]);
-        if !wish.target.is_possible() {
+        if !proposal.target.is_possible() {
             return Some(HoldReason::NoTarget);
         }
-        if matches!(wish.action, Action::ThrottleReadahead { of, .. }
+        if matches!(proposal.action, Action::ThrottleReadahead { of, .. }
             if of.iter().any(|path| !path.starts_with('/')))
         {
             return Some(HoldReason::NoTarget);
         }
-        if let Some(reason) = self.settings.hold(wish) {
+        if let Some(reason) = self.settings.hold(proposal) {
             return Some(reason);
         }
-        let protects = || self.rails.protect.protects(wish.target, labels.unwrap_or(&none));
+        let protects = || self.rails.protect.protects(proposal.target, labels.unwrap_or(&none));
         if !is_notice && protects() {
             return Some(HoldReason::Protected);
         }
-        if !is_notice && self.under_way.excluder(wish.mode, wish.action).is_some() {
+        if !is_notice && self.under_way.excluder(proposal.mode, proposal.action).is_some() {
             return Some(HoldReason::Busy);
         }
-        let spent = self.spent_by(intent);
+        let spent = self.spent_by(guarded);
         let spends = |limit| spent.is_some_and(|own| own.acts.has_spent(limit, now_ms));
-        if remedy.at_most.is_some_and(spends) {
+        if rails.at_most.is_some_and(spends) {
             return Some(HoldReason::Budget);
         }
-        let all = self.spent.of(wish.mode);
-        let is_counted = !is_notice && !wish.action.takes_from_engine();
+        let all = self.spent.of(proposal.mode);
+        let is_counted = !is_notice && !proposal.action.takes_from_engine();
         if is_counted && self.rails.budget.is_some_and(|limit| all.has_spent(limit, now_ms)) {
             return Some(HoldReason::GlobalBudget);
         }
@@ -325,24 +340,24 @@ impl Guard {
     /// The approval that covers that, where one is needed: `Ok(None)` where none is.
     pub(super) fn approval(
         &self,
-        intent: &Intent<'_>,
+        guarded: &Guarded<'_>,
         at: Moment,
     ) -> Result<Option<DecisionId>, HoldReason> {
-        if intent.remedy.rails.approval.is_none() || intent.wish.action.is_notice() {
+        if guarded.rails.approval.is_none() || guarded.proposal.action.is_notice() {
             return Ok(None);
         }
-        self.approvals.given(&intent.wish, at).map(Some).ok_or(HoldReason::Approval)
+        self.approvals.given(&guarded.proposal, at).map(Some).ok_or(HoldReason::Approval)
     }
 
     /// Whether people must be asked to approve of that, since they have not been.
-    pub(super) fn must_ask(&self, wish: &Wish<'_>, at: Moment) -> bool {
-        self.approvals.must_ask(wish, at)
+    pub(super) fn must_ask(&self, proposal: &Proposal<'_>, at: Moment) -> bool {
+        self.approvals.must_ask(proposal, at)
     }
 
     /// A decision has been made.
-    pub(super) fn decided(&mut self, decision: &Decision, remedy: &Remedy) {
+    pub(super) fn decided(&mut self, decision: &Decision, rails: &Rails) {
         let at = decision.at;
-        match (decision.verdict, remedy.rails.approval) {
+        match (decision.verdict, rails.approval) {
             (Verdict::Act, _) => {
                 let is_notice = decision.action.is_notice();
                 let account = self.ledger.account_mut(&decision.rule, decision.mode);
@@ -356,7 +371,7 @@ impl Guard {
                     self.settings.decided(decision);
                 }
                 if let Some(approved) = decision.approved {
-                    self.approvals.use_up(approved, decision.id, at.uptime);
+                    self.approvals.use_up(approved, Act::pending(decision.id, at.uptime));
                 }
                 self.status = None;
             }
@@ -399,9 +414,9 @@ impl Guard {
     }
 
     /// What is started again has this breaker, as if it were a remedy's.
-    pub(super) fn know_restart(&mut self, rule: &RuleId, rails: &RemedyRails) {
-        if self.remedies.get(rule) != Some(rails) {
-            self.remedies.insert(rule.clone(), rails.clone());
+    pub(super) fn know_restart(&mut self, rule: &RuleId, rails: &Rails) {
+        if self.own.get(rule) != Some(rails) {
+            self.own.insert(rule.clone(), rails.clone());
             self.status = None;
         }
     }
@@ -436,20 +451,9 @@ impl Guard {
         is_forced: &dyn Fn(HoldReason) -> bool,
         at: Moment,
     ) -> Option<HoldReason> {
-        let rails = self.remedies.get(rule).cloned().unwrap_or_default();
-        let remedy =
-            Remedy { aim: None, steps: Vec::new(), cooldown: Duration::ZERO, at_most: None, rails };
-        let own = &remedy.rails.inhibited_by;
-        let is_inhibitor = self.rails.inhibited_by.contains(&rule.alert);
-        let is_inhibited = self.inhibitors.inhibit(own)
-            || !is_inhibitor && self.inhibitors.inhibit(&self.rails.inhibited_by);
-        let holds = [
-            (self.pause.is_some(), HoldReason::Paused),
-            (self.awaits_past, HoldReason::JournalUnreadable),
-            (self.silences.silence(rule, at.utc), HoldReason::Silenced),
-            (is_inhibited, HoldReason::Inhibited),
-            (self.is_out_of_hours(&remedy), HoldReason::Maintenance),
-        ];
+        let none = Rails::default();
+        let rails = self.own.get(rule).unwrap_or(&none);
+        let holds = self.general_holds(rule, rails, self.awaits_past, at);
         let held = holds.into_iter().find(|(holds, reason)| *holds && !is_forced(*reason));
         held.map(|(_, reason)| reason)
     }
@@ -491,24 +495,22 @@ impl Guard {
         self.under_way.begin(decision);
     }
 
-    fn is_past_unknown(&self, remedy: &Remedy, now_ms: i64) -> bool {
-        let own = remedy.at_most.map_or(Duration::ZERO, |limit| limit.per);
+    fn is_past_unknown(&self, rails: &Rails, now_ms: i64) -> bool {
+        let own = rails.at_most.map_or(Duration::ZERO, |limit| limit.per);
         let all = self.rails.budget.map_or(Duration::ZERO, |limit| limit.per);
-        let reaches_back = milliseconds(own.max(all).max(remedy.cooldown));
+        let reaches_back = milliseconds(own.max(all).max(rails.cooldown));
         let lost = |before: i64| now_ms.saturating_sub(before) < reaches_back;
         self.awaits_past || self.lost_before_ms.is_some_and(lost)
     }
 
-    fn is_inhibited(&self, intent: &Intent<'_>) -> bool {
-        let own = &intent.remedy.rails.inhibited_by;
-        // What tells of the trouble may do something about it.
-        let is_inhibitor = self.rails.inhibited_by.contains(&intent.wish.rule.alert);
-        self.inhibitors.inhibit(own)
+    fn is_inhibited(&self, rule: &RuleId, rails: &Rails) -> bool {
+        // The alert that reports the trouble may do something about it.
+        let is_inhibitor = self.rails.inhibited_by.contains(&rule.alert);
+        self.inhibitors.inhibit(&rails.inhibited_by)
             || !is_inhibitor && self.inhibitors.inhibit(&self.rails.inhibited_by)
     }
 
-    fn is_out_of_hours(&self, remedy: &Remedy) -> bool {
-        let rails = &remedy.rails;
+    fn is_out_of_hours(&self, rails: &Rails) -> bool {
         let forbids = |name: &Arc<str>| self.is_open(name).unwrap_or(true);
         let allows = |name: &Arc<str>| self.is_open(name).unwrap_or(false);
         self.rails.never_in.iter().chain(&rails.never_in).any(forbids)
@@ -521,20 +523,21 @@ impl Guard {
         self.open.1.get(place).copied()
     }
 
-    fn breaker(&self, remedy: &Remedy) -> Option<BreakerLimit> {
-        remedy.rails.breaker.or(self.rails.breaker)
+    fn breaker(&self, rails: &Rails) -> Option<BreakerLimit> {
+        rails.breaker.or(self.rails.breaker)
     }
 
-    fn breaker_is_open(&self, intent: &Intent<'_>, now_ms: i64) -> bool {
-        let Some(limit) = self.breaker(intent.remedy) else { return false };
-        self.missed_by(intent).is_some_and(|own| own.misses.is_open(limit, now_ms))
+    fn breaker_is_open(&self, guarded: &Guarded<'_>, now_ms: i64) -> bool {
+        let Some(limit) = self.breaker(guarded.rails) else { return false };
+        self.missed_by(guarded).is_some_and(|own| own.misses.is_open(limit, now_ms))
     }
 
     /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
     /// approval.
     pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
-        let open = |remedy: &Remedy| self.any_breaker_is_open(&rule.id, mode, remedy, now_ms);
-        [rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0]
+        let rails = rule.remedy.as_ref().map(|remedy| &remedy.rails);
+        let is_open = |rails| self.any_breaker_is_open(&rule.id, mode, rails, now_ms);
+        [rails.is_some_and(is_open), self.approvals.pending(&rule.id) > 0]
     }
 
     pub(super) fn is_paused(&self) -> bool {

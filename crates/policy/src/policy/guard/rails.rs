@@ -2,7 +2,7 @@
 
 use promql_rules::Labels;
 
-use super::{Guard, Intent, milliseconds};
+use super::{Guard, Guarded, milliseconds};
 use crate::model::{HoldReason, Moment, Target, because, duration_text};
 use crate::policy::explain::Rail;
 use crate::policy::rule::AtMost;
@@ -13,51 +13,51 @@ impl Guard {
     pub(in crate::policy) fn rail(
         &self,
         reason: HoldReason,
-        intent: &Intent<'_>,
+        guarded: &Guarded<'_>,
         at: Moment,
     ) -> Option<Rail> {
         let now_ms = at.timeline_ms();
-        let (wish, remedy) = (&intent.wish, intent.remedy);
-        let is_notice = wish.action.is_notice();
+        let (proposal, rails) = (&guarded.proposal, guarded.rails);
+        let is_notice = proposal.action.is_notice();
         let (holds, detail) = match reason {
-            HoldReason::Cooldown => return Some(self.cooldown(intent, now_ms)),
+            HoldReason::Cooldown => return Some(self.cooldown(guarded, now_ms)),
             HoldReason::Budget => {
-                let acts = self.spent_by(intent).map(|spent| &spent.acts);
-                return Some(budget(reason, acts, remedy.at_most, now_ms));
+                let acts = self.spent_by(guarded).map(|spent| &spent.acts);
+                return Some(budget(reason, acts, rails.at_most, now_ms));
             }
             HoldReason::GlobalBudget if is_notice => (false, "notices do not count".to_owned()),
-            HoldReason::GlobalBudget if wish.action.takes_from_engine() => {
+            HoldReason::GlobalBudget if proposal.action.takes_from_engine() => {
                 (false, "what an engine can spare does not count".to_owned())
             }
             HoldReason::GlobalBudget => {
-                let acts = self.spent.of(wish.mode);
+                let acts = self.spent.of(proposal.mode);
                 return Some(budget(reason, Some(acts), self.rails.budget, now_ms));
             }
             HoldReason::Paused => self.paused(),
             HoldReason::JournalUnreadable => {
-                let holds = self.is_past_unknown(remedy, now_ms);
+                let holds = self.is_past_unknown(rails, now_ms);
                 let word = if holds { "not known" } else { "known" };
                 (holds, format!("what earlier runs did is {word}"))
             }
-            HoldReason::Silenced => self.silenced(intent, at),
-            HoldReason::Inhibited => self.inhibited(intent),
+            HoldReason::Silenced => self.silenced(guarded, at),
+            HoldReason::Inhibited => self.inhibited(guarded),
             HoldReason::Maintenance => {
-                let holds = self.is_out_of_hours(remedy);
+                let holds = self.is_out_of_hours(rails);
                 let word = if holds { "forbids" } else { "forbids nothing" };
                 (holds, format!("the calendar {word} now"))
             }
-            HoldReason::BreakerOpen => self.broken(intent, now_ms),
+            HoldReason::BreakerOpen => self.broken(guarded, now_ms),
             HoldReason::Protected => {
                 let none = Labels::from([]);
-                let labels = intent.labels.unwrap_or(&none);
-                let holds = !is_notice && self.rails.protect.protects(wish.target, labels);
+                let labels = guarded.labels.unwrap_or(&none);
+                let holds = !is_notice && self.rails.protect.protects(proposal.target, labels);
                 let word = if holds { "protected" } else { "not protected" };
-                (holds, format!("{} is {word}", wish.target))
+                (holds, format!("{} is {word}", proposal.target))
             }
-            HoldReason::NoTarget => (!wish.target.is_possible(), told(wish.target)),
-            HoldReason::Busy => self.busy(intent, at),
-            HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, intent),
-            HoldReason::Approval => match self.approval(intent, at) {
+            HoldReason::NoTarget => (!proposal.target.is_possible(), told(proposal.target)),
+            HoldReason::Busy => self.busy(guarded, at),
+            HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
+            HoldReason::Approval => match self.approval(guarded, at) {
                 Ok(None) => (false, "nobody has to approve".to_owned()),
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
                 Err(_) => (true, "a person must approve, and has not".to_owned()),
@@ -94,10 +94,10 @@ impl Guard {
         }
     }
 
-    fn busy(&self, intent: &Intent<'_>, at: Moment) -> (bool, String) {
-        let wish = &intent.wish;
-        match self.under_way.excluder(wish.mode, wish.action) {
-            Some((decision, since)) if !wish.action.is_notice() => {
+    fn busy(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
+        let proposal = &guarded.proposal;
+        match self.under_way.excluder(proposal.mode, proposal.action) {
+            Some((decision, since)) if !proposal.action.is_notice() => {
                 let since = duration_text(at.uptime.saturating_sub(since));
                 (true, format!("the action of #{decision} is under way for {since}"))
             }
@@ -105,12 +105,12 @@ impl Guard {
         }
     }
 
-    fn cooldown(&self, intent: &Intent<'_>, now_ms: i64) -> Rail {
-        let cooldown = intent.remedy.cooldown;
-        let since_ms = self.spent_by(intent).and_then(|spent| spent.rests_since_ms);
+    fn cooldown(&self, guarded: &Guarded<'_>, now_ms: i64) -> Rail {
+        let cooldown = guarded.rails.cooldown;
+        let since_ms = self.spent_by(guarded).and_then(|spent| spent.rests_since_ms);
         let left_ms = since_ms
             .map_or(0, |since| milliseconds(cooldown).saturating_sub(now_ms.saturating_sub(since)));
-        let left = (left_ms > 0 && intent.wish.step == 0).then(|| duration(left_ms));
+        let left = (left_ms > 0 && guarded.proposal.step == 0).then(|| duration(left_ms));
         let whole = duration_text(cooldown);
         let detail = match left {
             Some(left) => format!("rests for {} more, of {whole}", duration_text(left)),
@@ -119,8 +119,8 @@ impl Guard {
         Rail { reason: HoldReason::Cooldown, holds: left.is_some(), left, used: None, detail }
     }
 
-    fn silenced(&self, intent: &Intent<'_>, at: Moment) -> (bool, String) {
-        let selects = |rules: &crate::model::RuleSelector| rules.selects(intent.wish.rule);
+    fn silenced(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
+        let selects = |rules: &crate::model::RuleSelector| rules.selects(guarded.proposal.rule);
         let mut silences = self.silences.all().iter();
         match silences.find(|silence| silence.until > at.utc && selects(&silence.rules)) {
             Some(silence) => {
@@ -132,22 +132,22 @@ impl Guard {
         }
     }
 
-    fn inhibited(&self, intent: &Intent<'_>) -> (bool, String) {
-        let own = intent.remedy.rails.inhibited_by.iter();
+    fn inhibited(&self, guarded: &Guarded<'_>) -> (bool, String) {
+        let own = guarded.rails.inhibited_by.iter();
         let names: Vec<&str> = own.chain(&self.rails.inhibited_by).map(|name| &**name).collect();
         let names = names.join(", ");
-        match self.is_inhibited(intent) {
+        match self.is_inhibited(guarded.proposal.rule, guarded.rails) {
             true => (true, format!("one of {names} fires, or cannot be judged")),
             false if names.is_empty() => (false, "no alert inhibits it".to_owned()),
             false => (false, format!("none of {names} fires")),
         }
     }
 
-    fn setting(&self, reason: HoldReason, intent: &Intent<'_>) -> Option<Rail> {
-        let wish = &intent.wish;
-        wish.action.for_at_most()?;
-        let holds = self.settings.hold(wish) == Some(reason);
-        let detail = match (reason, self.settings.holder(wish)) {
+    fn setting(&self, reason: HoldReason, guarded: &Guarded<'_>) -> Option<Rail> {
+        let proposal = &guarded.proposal;
+        proposal.action.for_at_most()?;
+        let holds = self.settings.hold(proposal) == Some(reason);
+        let detail = match (reason, self.settings.holder(proposal)) {
             (HoldReason::SettingHeld, Some(held)) if holds => held,
             (HoldReason::SettingHeld, _) => "no other remedy holds what it would set".to_owned(),
             _ if holds => "what it would set is in force, or was for its time".to_owned(),
@@ -156,13 +156,13 @@ impl Guard {
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
-    fn broken(&self, intent: &Intent<'_>, now_ms: i64) -> (bool, String) {
-        let Some(limit) = self.breaker(intent.remedy).filter(|limit| limit.misses > 0) else {
+    fn broken(&self, guarded: &Guarded<'_>, now_ms: i64) -> (bool, String) {
+        let Some(limit) = self.breaker(guarded.rails).filter(|limit| limit.misses > 0) else {
             return (false, "it has no breaker".to_owned());
         };
-        let misses = self.missed_by(intent).map_or(0, |missed| missed.misses.in_a_row());
+        let misses = self.missed_by(guarded).map_or(0, |missed| missed.misses.in_a_row());
         let mut detail = format!("the aim was missed {misses} times in a row, of {}", limit.misses);
-        let is_open = self.breaker_is_open(intent, now_ms);
+        let is_open = self.breaker_is_open(guarded, now_ms);
         if let (true, false, Some(after)) = (misses >= limit.misses, is_open, limit.reset_after) {
             let after = duration_text(after);
             detail.push_str(&format!("; {after} (reset_after) have passed, it may try once more"));

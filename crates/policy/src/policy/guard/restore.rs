@@ -54,7 +54,7 @@ impl Guard {
             if past.acts.iter().any(|act| act.approved == Some(asked.decision)) {
                 continue;
             }
-            let expires = self.remedies.get(&asked.rule).and_then(|rails| rails.approval);
+            let expires = self.own.get(&asked.rule).and_then(|rails| rails.approval);
             self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
         }
         for command in standing(&past.commands) {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Wish;
 use crate::model::{
     Decision, DecisionId, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target, UndoReason,
 };
+use crate::policy::act::{Act, Proposal};
 
 /// How long after an undo that failed it is tried again, at first; it doubles.
 const UNDONE_AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ enum Phase {
     /// Set, or about to be.
     Set,
     /// It is being undone.
-    Undoing { undo: DecisionId, why: UndoReason, failures: u32, since: Duration },
+    Undoing { undo: Act, why: UndoReason, failures: u32 },
     /// That has failed.
     Waiting { why: UndoReason, failures: u32, until: Duration },
     /// Undone since its time was over; its alert goes on.
@@ -55,30 +55,31 @@ pub(in crate::policy) struct DueUndo {
 
 impl HeldSettings {
     /// Why that must not be set now.
-    pub(super) fn hold(&self, wish: &Wish<'_>) -> Option<HoldReason> {
-        wish.action.for_at_most()?;
-        let same_mode = self.0.iter().filter(|held| held.mode == wish.mode);
+    pub(super) fn hold(&self, proposal: &Proposal<'_>) -> Option<HoldReason> {
+        proposal.action.for_at_most()?;
+        let same_mode = self.0.iter().filter(|held| held.mode == proposal.mode);
         let mut sharing =
-            same_mode.filter(|held| held.target.shared_setting(wish.target).is_some());
-        if sharing.any(|held| held.is_in_force() && held.rule != *wish.rule) {
+            same_mode.filter(|held| held.target.shared_setting(proposal.target).is_some());
+        if sharing.any(|held| held.is_in_force() && held.rule != *proposal.rule) {
             return Some(HoldReason::SettingHeld);
         }
-        self.has_set(wish).then_some(HoldReason::InForce)
+        self.has_set(proposal).then_some(HoldReason::InForce)
     }
 
     /// Whether the same rule has set something of that already, or did for its time; whoever holds
     /// it by now.
-    pub(super) fn has_set(&self, wish: &Wish<'_>) -> bool {
+    pub(super) fn has_set(&self, proposal: &Proposal<'_>) -> bool {
         let mut its =
-            self.0.iter().filter(|held| held.mode == wish.mode && held.rule == *wish.rule);
-        its.any(|held| held.target.shared_setting(wish.target).is_some())
+            self.0.iter().filter(|held| held.mode == proposal.mode && held.rule == *proposal.rule);
+        its.any(|held| held.target.shared_setting(proposal.target).is_some())
     }
 
     /// Who holds what that would set, in words.
-    pub(super) fn holder(&self, wish: &Wish<'_>) -> Option<String> {
-        let mut held = self.0.iter().filter(|held| held.mode == wish.mode && held.is_in_force());
+    pub(super) fn holder(&self, proposal: &Proposal<'_>) -> Option<String> {
+        let mut held =
+            self.0.iter().filter(|held| held.mode == proposal.mode && held.is_in_force());
         held.find_map(|held| {
-            let setting = held.target.shared_setting(wish.target)?;
+            let setting = held.target.shared_setting(proposal.target)?;
             Some(format!("{setting} is held by #{} of {}", held.decision, held.rule))
         })
     }
@@ -102,19 +103,14 @@ impl HeldSettings {
         });
     }
 
-    pub(super) fn undoing(
-        &mut self,
-        act: DecisionId,
-        undo: DecisionId,
-        why: UndoReason,
-        now: Duration,
-    ) {
-        if let Some(held) = self.0.iter_mut().find(|held| held.decision == act) {
+    /// What that decision has set is being undone.
+    pub(super) fn undoing(&mut self, set: DecisionId, undo: Act, why: UndoReason) {
+        if let Some(held) = self.0.iter_mut().find(|held| held.decision == set) {
             let failures = match held.phase {
                 Phase::Waiting { failures, .. } => failures,
                 _ => 0,
             };
-            held.phase = Phase::Undoing { undo, why, failures, since: now };
+            held.phase = Phase::Undoing { undo, why, failures };
         }
     }
 
@@ -126,7 +122,7 @@ impl HeldSettings {
         }
         let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);
         self.0.retain_mut(|held| match held.phase {
-            Phase::Undoing { undo, why, .. } if undo == outcome.decision => {
+            Phase::Undoing { undo, why, .. } if undo.is_of(outcome) => {
                 if !is_undone {
                     held.undo_failed(outcome.ended.uptime);
                     return true;
@@ -161,8 +157,8 @@ impl HeldSettings {
                     ended.or(timed_out)
                 }
                 Phase::Waiting { why, until, .. } => (now >= until).then_some(why),
-                Phase::Undoing { since, .. } => {
-                    if super::outcome_is_lost(since, now) {
+                Phase::Undoing { undo, .. } => {
+                    if undo.is_lost(now) {
                         held.undo_failed(now);
                     }
                     None

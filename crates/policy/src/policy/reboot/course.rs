@@ -1,21 +1,17 @@
 //! The course of one reboot: announced, due, and step by step to its end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::Drain;
 use super::{Held, Reboots, Scene, View, needs_reboot};
 use crate::model::{
-    Action, Decision, DecisionId, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult,
-    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay,
-    ScheduledReboot, Target, Verdict,
+    Action, Decision, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult, PastReboot,
+    RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, ScheduledReboot,
+    Target, Verdict,
 };
-use crate::policy::guard::outcome_is_lost;
+use crate::policy::act::{Act, Holds};
 use crate::policy::remedy::Condition;
-
-/// A reason to wait is told once in this time, whatever comes between.
-const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// After a restart of the program the cause must show again within this time.
 pub(super) const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
@@ -36,8 +32,8 @@ pub(super) struct Course {
     pub(super) stage: Stage,
     /// What it waits for now.
     pub(super) held: Option<Held>,
-    /// When each reason was told last.
-    holds_told: BTreeMap<HoldReason, Duration>,
+    /// The reason of that, and what was reported.
+    holds: Holds<HoldReason>,
     /// Whether its cause was seen by this process; else until when it must be.
     unconfirmed_until: Option<Duration>,
     /// Those who are logged in were warned, and have until then.
@@ -56,17 +52,17 @@ pub(super) struct Course {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It is being written down and told.
-    Announcing { act: DecisionId, since: Duration },
+    Announcing(Act),
     /// It stands.
     Scheduled,
     /// It is due.
     Waiting,
     /// The cluster's slot was asked for.
-    TakingSlot { act: DecisionId, since: Duration },
+    TakingSlot(Act),
     /// An engine is being stopped.
-    Draining { act: DecisionId, since: Duration },
+    Draining(Act),
     /// It is being done.
-    Performing { act: DecisionId, since: Duration, is_sysrq: bool },
+    Performing { act: Act, is_sysrq: bool },
     /// Whoever does it has agreed, or hangs, since then.
     HandedOver { since: Duration, is_sysrq: bool },
 }
@@ -80,26 +76,27 @@ enum Cause {
 }
 
 impl Course {
-    pub(super) fn new(scheduled: ScheduledReboot, since: Duration) -> Self {
-        let act = scheduled.decision;
+    /// One that `act` has scheduled.
+    pub(super) fn new(scheduled: ScheduledReboot, act: Act) -> Self {
         Self {
             scheduled,
-            stage: Stage::Announcing { act, since },
+            stage: Stage::Announcing(act),
             held: None,
-            holds_told: BTreeMap::new(),
+            holds: Holds::default(),
             unconfirmed_until: None,
             warned_until: None,
             way: None,
             drain: Drain::default(),
             not_before: Duration::ZERO,
-            moved: since,
+            moved: act.since,
         }
     }
 
     /// One that an earlier run of the program has scheduled in this boot.
     pub(super) fn restored(scheduled: ScheduledReboot, now: Duration) -> Self {
         let unconfirmed_until = Some(now.saturating_add(SHOWS_AGAIN_WITHIN));
-        Self { stage: Stage::Scheduled, unconfirmed_until, ..Self::new(scheduled, now) }
+        let act = Act::pending(scheduled.decision, now);
+        Self { stage: Stage::Scheduled, unconfirmed_until, ..Self::new(scheduled, act) }
     }
 
     /// One that an earlier run has begun in this boot, and that has not happened yet.
@@ -117,11 +114,11 @@ impl Course {
     /// and whoever wants to may start them again.
     pub(super) fn is_leaving(&self, has_slot: bool) -> bool {
         match self.stage {
-            Stage::Announcing { .. } | Stage::Scheduled | Stage::Waiting => {
+            Stage::Announcing(_) | Stage::Scheduled | Stage::Waiting => {
                 self.drain.has_begun() && has_slot
             }
-            Stage::TakingSlot { .. }
-            | Stage::Draining { .. }
+            Stage::TakingSlot(_)
+            | Stage::Draining(_)
             | Stage::Performing { .. }
             | Stage::HandedOver { .. } => true,
         }
@@ -141,12 +138,12 @@ impl Course {
     /// Where it stands, for people.
     pub(super) fn told_stage(&self) -> RebootStage {
         match self.stage {
-            Stage::Announcing { .. } => RebootStage::Announcing,
+            Stage::Announcing(_) => RebootStage::Announcing,
             Stage::Scheduled => RebootStage::Scheduled,
             Stage::Waiting if self.is_warning() => RebootStage::Warning,
             Stage::Waiting => RebootStage::Waiting,
-            Stage::Draining { .. } => RebootStage::Draining,
-            Stage::TakingSlot { .. } => RebootStage::TakingSlot,
+            Stage::Draining(_) => RebootStage::Draining,
+            Stage::TakingSlot(_) => RebootStage::TakingSlot,
             Stage::Performing { .. } => RebootStage::Performing,
             Stage::HandedOver { .. } => RebootStage::HandedOver,
         }
@@ -157,16 +154,17 @@ impl Course {
         self.warned_until.is_some() && waits_for == Some(HoldReason::LoggedIn)
     }
 
-    /// Whether that reason is news.
-    fn must_tell(&mut self, held: &Held, now: Duration) -> bool {
-        let is_same = self.held.as_ref().is_some_and(|known| known.reason == held.reason);
-        let told = self.holds_told.get(&held.reason);
-        let lately = told.is_some_and(|told| now.saturating_sub(*told) < TOLD_AGAIN_AFTER);
-        if is_same || lately {
-            return false;
-        }
-        self.holds_told.insert(held.reason, now);
-        true
+    /// It waits for something that an outcome has reported.
+    pub(super) fn hold(&mut self, held: Held) {
+        self.holds.set(held.reason);
+        self.held = Some(held);
+    }
+
+    /// An act of it begins: it waits for nothing else.
+    pub(super) fn begin(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.holds.release();
+        self.held = None;
     }
 
     fn cause(&mut self, condition: Option<Condition>, view: &View<'_>) -> Cause {
@@ -214,13 +212,13 @@ impl Course {
 impl Reboots {
     pub(super) fn observe_course(&mut self, outcome: &Outcome) {
         let Some(course) = &mut self.course else { return };
-        if course.stage.awaits() != Some(outcome.decision) {
+        if !course.stage.awaits(outcome) {
             return;
         }
         self.has_changed = true;
         let now = outcome.ended.uptime;
         match course.stage {
-            Stage::Announcing { .. } => match outcome.result {
+            Stage::Announcing(_) => match outcome.result {
                 // It is in the journal: it stands whoever could be told.
                 OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
                     course.stage = Stage::Scheduled;
@@ -231,12 +229,10 @@ impl Reboots {
                     self.course = None;
                 }
             },
-            Stage::Draining { .. } => course.drained(outcome),
+            Stage::Draining(_) => course.drained(outcome),
             Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
-            Stage::Scheduled
-            | Stage::Waiting
-            | Stage::TakingSlot { .. }
-            | Stage::HandedOver { .. } => {}
+            Stage::Scheduled | Stage::Waiting | Stage::TakingSlot(_) | Stage::HandedOver { .. } => {
+            }
         }
     }
 
@@ -253,7 +249,7 @@ impl Reboots {
             }
             OutcomeResult::NotDone(why) => {
                 let text = format!("it was refused: {why}");
-                course.held = Some(Held::new(HoldReason::Busy, text));
+                course.hold(Held::new(HoldReason::Busy, text));
                 course.not_before = now.saturating_add(AGAIN_AFTER);
                 course.stage = Stage::Waiting;
                 course.way = None;
@@ -287,21 +283,21 @@ impl Reboots {
         let Some(course) = &mut self.course else { return };
         let cause = course.cause(condition, &scene.view());
         match course.stage {
-            Stage::Announcing { since, .. } => {
+            Stage::Announcing(act) => {
                 // Whether it is in the journal is not known: another one is scheduled if need be.
-                if outcome_is_lost(since, now) {
+                if act.is_lost(now) {
                     self.course = None;
                     self.has_changed = true;
                 }
             }
-            Stage::Performing { since, is_sysrq, .. } => {
-                if outcome_is_lost(since, now) {
+            Stage::Performing { act, is_sysrq } => {
+                if act.is_lost(now) {
                     course.stage = Stage::HandedOver { since: now, is_sysrq };
                     self.has_changed = true;
                 }
             }
-            Stage::Draining { since, .. } | Stage::TakingSlot { since, .. } => {
-                if outcome_is_lost(since, now) {
+            Stage::Draining(act) | Stage::TakingSlot(act) => {
+                if act.is_lost(now) {
                     course.stage = Stage::Waiting;
                     self.has_changed = true;
                 }
@@ -388,7 +384,7 @@ impl Reboots {
 
     fn wait_for(&mut self, held: Held, scene: &mut Scene<'_>) {
         let Some(course) = &mut self.course else { return };
-        let is_news = course.must_tell(&held, scene.at.uptime);
+        let is_news = course.holds.hold(held.reason, scene.at.uptime);
         self.has_changed |= course.held.as_ref() != Some(&held);
         let reason = held.reason;
         course.held = Some(held);
@@ -445,7 +441,7 @@ impl Reboots {
     fn perform(&mut self, how: RebootMeans, scene: &mut Scene<'_>) {
         let Some(course) = &self.course else { return };
         let ScheduledReboot { rule, plan, .. } = course.scheduled.clone();
-        let (since, is_sysrq) = (scene.at.uptime, how == RebootMeans::Sysrq);
+        let is_sysrq = how == RebootMeans::Sysrq;
         let way = match &how {
             RebootMeans::Way(way) => Some(way.clone()),
             RebootMeans::Sysrq => None,
@@ -460,7 +456,7 @@ impl Reboots {
         // The second means ends the same boot, and is the same reboot.
         if let Some(way) = way {
             self.attempts.push(PastReboot {
-                decision: act,
+                decision: act.decision,
                 rule,
                 boot_id: Arc::clone(&plan.boot_id),
                 uptime_ms: scene.at.timeline_ms(),
@@ -477,8 +473,7 @@ impl Reboots {
             }
         }
         if let Some(course) = &mut self.course {
-            course.stage = Stage::Performing { act, since, is_sysrq };
-            course.held = None;
+            course.begin(Stage::Performing { act, is_sysrq });
         }
         self.has_changed = true;
     }
@@ -520,8 +515,8 @@ fn may_turn(verdict: MemoryVerdict) -> bool {
 }
 
 /// Others wait until it has ended.
-pub(super) fn begin(act: DecisionId, scene: &mut Scene<'_>) {
-    let is_it = |decision: &&Decision| decision.id == act;
+pub(super) fn begin(act: Act, scene: &mut Scene<'_>) {
+    let is_it = |decision: &&Decision| decision.id == act.decision;
     if let Some(decision) = scene.step.decisions.iter().find(is_it) {
         scene.guard.begin(decision);
     }

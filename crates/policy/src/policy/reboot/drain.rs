@@ -109,7 +109,7 @@ impl Course {
             };
             let name = self.drain.last.as_deref().unwrap_or_default();
             let text = format!("engine {name} could not be stopped: {why}");
-            self.held = Some(Held::new(HoldReason::EnginesRun, text));
+            self.hold(Held::new(HoldReason::EnginesRun, text));
             self.not_before = outcome.ended.uptime.saturating_add(AGAIN_AFTER);
         } else {
             self.moved_on(outcome.ended.uptime);
@@ -177,14 +177,12 @@ impl Reboots {
         if scene.guard.is_busy(&action) {
             return Err(Held::plain(HoldReason::Busy));
         }
-        let since = scene.at.uptime;
         let target = Target::Engine(Box::new(engine));
         let act = self.decide(&rule, action, Verdict::Act, target, scene);
         begin(act, scene);
         if let Some(course) = &mut self.course {
             course.drain.begin(name);
-            course.stage = Stage::Draining { act, since };
-            course.held = None;
+            course.begin(Stage::Draining(act));
         }
         self.has_changed = true;
         Ok(())

@@ -25,15 +25,15 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::Step;
+use super::act::{Act, DecisionNumbers, Proposal};
 use super::counters::Counters;
 use super::engines::Engines;
 use super::guard::Guard;
 use super::remedy::Condition;
 use crate::model::{
-    Action, Decision, DecisionId, Event, Evidence, LoggedInReadings, MemoryJudgement,
-    MemoryVerdict, Mode, Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct,
-    RebootBudgetLeft, RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target,
-    Verdict,
+    Action, Decision, Event, Evidence, LoggedInReadings, MemoryJudgement, MemoryVerdict, Mode,
+    Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct, RebootBudgetLeft,
+    RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target, Verdict,
 };
 use course::{Course, SHOWS_AGAIN_WITHIN, Stage};
 use loss::Loss;
@@ -69,7 +69,7 @@ pub(super) struct Scene<'a> {
     pub(super) store: &'a SeriesStore,
     pub(super) judgement: &'a MemoryJudgement,
     pub(super) guard: &'a mut Guard,
-    pub(super) next_decision: &'a mut u64,
+    pub(super) numbers: &'a mut DecisionNumbers,
     pub(super) counters: &'a mut Counters,
     pub(super) step: &'a mut Step,
 }
@@ -218,7 +218,8 @@ impl Reboots {
             rule: decision.rule.clone(),
             plan: plan.clone(),
         };
-        self.course = Some(Course::new(scheduled, decision.at.uptime));
+        let act = Act::pending(decision.id, decision.at.uptime);
+        self.course = Some(Course::new(scheduled, act));
         self.called_off = None;
         self.has_changed = true;
     }
@@ -307,8 +308,8 @@ impl Reboots {
         order::obey(self, command, scene)
     }
 
-    /// Decides that; returns the decision's number.
-    fn act(&self, rule: &RuleId, action: Action, scene: &mut Scene<'_>) -> DecisionId {
+    /// Decides that.
+    fn act(&self, rule: &RuleId, action: Action, scene: &mut Scene<'_>) -> Act {
         self.decide(rule, action, Verdict::Act, Target::Node, scene)
     }
 
@@ -319,23 +320,14 @@ impl Reboots {
         verdict: Verdict,
         target: Target,
         scene: &mut Scene<'_>,
-    ) -> DecisionId {
-        let id = DecisionId(*scene.next_decision);
-        *scene.next_decision += 1;
-        let decision = Decision {
-            id,
-            at: scene.at,
-            rule: rule.clone(),
-            mode: Mode::Enforce,
-            verdict,
-            step: 0,
-            action,
-            target,
-            approved: None,
-            because: because(&scene.view()),
-        };
+    ) -> Act {
+        let (action, target) = (&action, &target);
+        let proposal = Proposal { rule, mode: Mode::Enforce, step: 0, action, target };
+        let decision = proposal.decide(verdict, scene.numbers, scene.at);
+        let decision = Decision { because: because(&scene.view()), ..decision };
+        let act = Act::pending(decision.id, scene.at.uptime);
         scene.step.decisions.push(decision);
-        id
+        act
     }
 
     fn tell(scene: &mut Scene<'_>, event: Event) {
@@ -412,14 +404,14 @@ fn because(view: &View<'_>) -> Vec<Evidence> {
 }
 
 impl Stage {
-    /// The act whose outcome it waits for.
-    pub(super) fn awaits(&self) -> Option<DecisionId> {
+    /// Whether it waits for that outcome.
+    pub(super) fn awaits(&self, outcome: &Outcome) -> bool {
         match self {
-            Self::Announcing { act, .. }
-            | Self::Draining { act, .. }
-            | Self::TakingSlot { act, .. }
-            | Self::Performing { act, .. } => Some(*act),
-            Self::Scheduled | Self::Waiting | Self::HandedOver { .. } => None,
+            Self::Announcing(act)
+            | Self::Draining(act)
+            | Self::TakingSlot(act)
+            | Self::Performing { act, .. } => act.is_of(outcome),
+            Self::Scheduled | Self::Waiting | Self::HandedOver { .. } => false,
         }
     }
 }

@@ -39,7 +39,7 @@ impl Policy {
             store: &self.store,
             judgement: self.verdict.judged(),
             guard: &mut self.guard,
-            next_decision: &mut self.next_decision,
+            numbers: &mut self.numbers,
             counters: &mut self.counters,
             step,
         };

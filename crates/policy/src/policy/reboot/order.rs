@@ -86,9 +86,9 @@ fn schedule(
     }
     let plan = reboots.complete_after(plan, delay, &view);
     let action = Action::Reboot(Box::new(RebootAct::Schedule(plan.clone())));
-    let decision = reboots.act(&rule, action, scene);
-    let scheduled = ScheduledReboot { decision, rule, plan };
-    reboots.course = Some(Course::new(scheduled, scene.at.uptime));
+    let act = reboots.act(&rule, action, scene);
+    let scheduled = ScheduledReboot { decision: act.decision, rule, plan };
+    reboots.course = Some(Course::new(scheduled, act));
     reboots.called_off = None;
     reboots.is_called_off = false;
     Ok(())

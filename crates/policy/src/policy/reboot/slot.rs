@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::course::{Course, Stage};
 use super::{Held, Reboots, Scene, is_well, order};
 use crate::model::{
-    Action, DecisionId, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots,
-    RebootAct, RebootForce, RebootLock, RebootPlan, ScheduledReboot,
+    Action, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots, RebootAct,
+    RebootForce, RebootLock, RebootPlan, ScheduledReboot,
 };
-use crate::policy::guard::outcome_is_lost;
+use crate::policy::act::Act;
 
 /// How long it is waited before the cluster's lock is asked again, at first and at most.
 const LOCK_AGAIN_AFTER: Duration = Duration::from_secs(30);
@@ -42,13 +42,6 @@ impl Tries {
     }
 }
 
-/// An act whose outcome is awaited.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    act: DecisionId,
-    since: Duration,
-}
-
 /// What is known of it.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -59,8 +52,8 @@ pub(super) struct Slot {
     /// When it was granted last, if nothing else was heard since.
     granted: Option<Duration>,
     /// It was asked for; and whether nothing was held before.
-    taking: Option<(Asked, bool)>,
-    releasing: Option<Asked>,
+    taking: Option<(Act, bool)>,
+    releasing: Option<Act>,
     taken: Tries,
     released: Tries,
     /// The server may know of one that the journal has never learnt of, or has lost.
@@ -85,8 +78,8 @@ impl Slot {
 
     /// Nobody tells any more what came of what was asked.
     fn give_up_waiting(&mut self, now: Duration) {
-        self.taking = self.taking.filter(|(asked, _)| !outcome_is_lost(asked.since, now));
-        if self.releasing.is_some_and(|asked| outcome_is_lost(asked.since, now)) {
+        self.taking = self.taking.filter(|(act, _)| !act.is_lost(now));
+        if self.releasing.is_some_and(|act| act.is_lost(now)) {
             self.releasing = None;
             self.released.put_off(now);
         }
@@ -132,10 +125,9 @@ impl Reboots {
         let was_free = self.slot.held.as_ref() != Some(&lock);
         self.slot.is_of_boot |= was_free;
         self.slot.held = Some(lock);
-        self.slot.taking = Some((Asked { act, since: now }, was_free));
+        self.slot.taking = Some((act, was_free));
         if let Some(course) = &mut self.course {
-            course.stage = Stage::TakingSlot { act, since: now };
-            course.held = None;
+            course.begin(Stage::TakingSlot(act));
         }
         self.has_changed = true;
         Ok(true)
@@ -144,14 +136,13 @@ impl Reboots {
     /// Takes the report on what was asked of the lock, if it is that.
     pub(super) fn observe_slot(&mut self, outcome: &Outcome) -> bool {
         let now = outcome.ended.uptime;
-        if self.slot.releasing.is_some_and(|asked| asked.act == outcome.decision) {
+        if self.slot.releasing.is_some_and(|act| act.is_of(outcome)) {
             self.slot.releasing = None;
             match outcome.result {
                 OutcomeResult::Done => self.slot = Slot::default(),
                 _ => self.slot.released.put_off(now),
             }
-        } else if let Some((_, was_free)) =
-            self.slot.taking.take_if(|(asked, _)| asked.act == outcome.decision)
+        } else if let Some((_, was_free)) = self.slot.taking.take_if(|(act, _)| act.is_of(outcome))
         {
             self.slot_answered(outcome, was_free);
         } else {
@@ -176,7 +167,7 @@ impl Reboots {
             // Nobody was asked.
             (slot.held, slot.is_of_boot) = (None, false);
         }
-        let is_awaited = |course: &&mut Course| course.stage.awaits() == Some(outcome.decision);
+        let is_awaited = |course: &&mut Course| course.stage.awaits(outcome);
         let Some(course) = self.course.as_mut().filter(is_awaited) else { return };
         course.stage = Stage::Waiting;
         let Some(why) = why else {
@@ -185,7 +176,7 @@ impl Reboots {
         };
         let lost = if course.drain.has_begun() { ", and engines are stopped for it" } else { "" };
         let text = format!("the cluster's lock has given no slot{lost}: {why}");
-        course.held = Some(Held::new(HoldReason::NoSlot, text));
+        course.hold(Held::new(HoldReason::NoSlot, text));
         self.slot.taken.put_off(now);
         course.not_before = self.slot.taken.not_before;
     }
@@ -210,7 +201,7 @@ impl Reboots {
         let rule = course.map(|ScheduledReboot { rule, .. }| rule.clone()).or_else(last);
         let action = Action::Reboot(Box::new(RebootAct::ReleaseSlot(lock)));
         let act = self.act(&rule.unwrap_or_else(order::rule), action, scene);
-        self.slot.releasing = Some(Asked { act, since: now });
+        self.slot.releasing = Some(act);
         self.slot.granted = None;
         self.has_changed = true;
     }

@@ -2,7 +2,7 @@
 
 mod decide;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +17,11 @@ use crate::model::{
     RestartState, RestartStatus, RuleId, Supervisor,
 };
 use crate::policy::Surroundings;
+use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory, own_bytes};
-use crate::policy::guard::{BreakerLimit, RemedyRails, outcome_is_lost};
-use crate::policy::rule::{AtMost, Remedy};
-
-/// A reason to wait is told once in this time, whatever comes between.
-const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+use crate::policy::guard::{BreakerLimit, Rails};
+use crate::policy::rule::AtMost;
 
 /// A start that has ended shows within this time; the supervisor may be slow to tell.
 const SHOWS_WITHIN: Duration = Duration::from_secs(10);
@@ -40,27 +38,18 @@ const MOST_TO_TELL: usize = 8;
 /// A start of ours, until it is known whether it went well.
 #[derive(Clone, Debug)]
 struct Attempt {
-    decision: DecisionId,
+    act: Act,
     mode: Mode,
     /// The end that it came after.
     after: Arc<str>,
-    stage: Stage,
     /// Whether it is counted already.
     is_counted: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// It is being started, since then.
-    Acting(Duration),
-    /// That has ended then.
-    Begun(Duration),
 }
 
 #[derive(Debug)]
 pub(super) struct Course {
     rule: RuleId,
-    remedy: Remedy,
+    rails: Rails,
     seen: HeldSeen,
     /// The life or the end that was told last, whatever came between, and the end before that.
     told: Option<(bool, Arc<str>)>,
@@ -93,8 +82,7 @@ pub(super) struct Course {
     family: BTreeSet<ProcessId>,
     /// Its deaths, until all is known of them.
     deaths_to_tell: Vec<Death>,
-    last_hold: Option<HoldReason>,
-    holds_told: BTreeMap<HoldReason, Duration>,
+    holds: Holds<HoldReason>,
     /// Its supervisor tells that it has ended, and that it is ours.
     is_down: bool,
     /// Where it stands is an event already, with its reason.
@@ -116,7 +104,7 @@ impl Course {
     ) -> Self {
         let mut course = Self {
             rule: super::rule(&seen.target.name),
-            remedy: remedy(seen),
+            rails: rails(seen),
             cells: RestartCells::new(&seen.target, counters, store),
             seen: seen.clone(),
             told: mark(&seen.state),
@@ -137,8 +125,7 @@ impl Course {
             engine: None,
             family: BTreeSet::new(),
             deaths_to_tell: Vec::new(),
-            last_hold: None,
-            holds_told: BTreeMap::new(),
+            holds: Holds::default(),
             is_down: false,
             is_told: false,
             not_before: Duration::ZERO,
@@ -178,8 +165,7 @@ impl Course {
             }
             // Whatever the wall clock says: it was not so yet when somebody last asked.
             self.turned = began(&seen.state, at).max(self.looked);
-            self.holds_told.clear();
-            self.last_hold = None;
+            self.holds.forget();
             match &seen.state {
                 HeldState::Running { .. } => {
                     (self.ready_since, self.phase) = (None, EnginePhase::Starting);
@@ -195,7 +181,7 @@ impl Course {
             }
         }
         if self.seen.limits != seen.limits || self.seen.target != seen.target {
-            self.remedy = remedy(seen);
+            self.rails = rails(seen);
         }
         // Of another container with the same name nothing is known.
         if self.seen.target.id != seen.target.id {
@@ -229,8 +215,8 @@ impl Course {
         let goes_on = act.has_ended && act.aim_met.is_none();
         let Some(after) = act.started_after.clone().filter(|_| goes_on) else { return };
         let ended = Duration::from_millis(u64::try_from(act.uptime_ms).unwrap_or(0));
-        let (decision, mode, stage) = (act.id, act.mode, Stage::Begun(ended));
-        self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: true });
+        let (mode, act) = (act.mode, Act::ended_at(act.id, ended));
+        self.attempt = Some(Attempt { act, mode, after, is_counted: true });
     }
 
     fn die(&mut self, at: Moment, end: HeldEnd) {
@@ -278,12 +264,12 @@ impl Course {
     /// Takes the report on its start, if it is that.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) -> bool {
         let Some(attempt) = &mut self.attempt else { return false };
-        if attempt.decision != outcome.decision {
+        if !attempt.act.is_of(outcome) {
             return false;
         }
         match &outcome.result {
             OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
-                attempt.stage = Stage::Begun(outcome.ended.uptime);
+                attempt.act.end(outcome);
                 // What came of it shows: who did not answer may have started it all the same.
                 if let OutcomeResult::Failed(why) = &outcome.result {
                     self.reason = format!("starting it failed: {why}").into();
@@ -313,14 +299,11 @@ impl Course {
 
     /// Whether others wait for it.
     pub(super) fn is_starting(&self, at: Moment) -> bool {
-        match &self.attempt {
-            Some(Attempt { mode: Mode::Enforce, stage: Stage::Acting(_), .. }) => true,
+        let runs = matches!(self.seen.state, HeldState::Running { .. });
+        match self.attempt.as_ref().map(|attempt| (attempt.mode, attempt.act.ended())) {
+            Some((Mode::Enforce, None)) => true,
             // What has ended, and does not show yet.
-            Some(Attempt { stage: Stage::Begun(ended), .. })
-                if !matches!(self.seen.state, HeldState::Running { .. }) =>
-            {
-                at.uptime.saturating_sub(*ended) < SHOWS_WITHIN
-            }
+            Some((_, Some(ended))) if !runs => at.uptime.saturating_sub(ended) < SHOWS_WITHIN,
             _ => {
                 self.stands == RestartState::Starting
                     && at.uptime.saturating_sub(self.turned) < self.seen.limits.ready_within
@@ -336,7 +319,7 @@ impl Course {
         events: &mut Vec<Event>,
     ) -> bool {
         let mode = self.seen.mode.unwrap_or(around.mode);
-        around.guard.know_restart(&self.rule, &self.remedy.rails);
+        around.guard.know_restart(&self.rule, &self.rails);
         self.deaths = around.guard.misses(&self.rule, mode);
         self.is_down = false;
         if self.is_left_to_others() {
@@ -438,13 +421,11 @@ impl Course {
     fn settle(&mut self, around: &mut Surroundings<'_>) {
         let now = around.at.uptime;
         let Some(attempt) = &self.attempt else { return };
-        if let Stage::Acting(since) = attempt.stage
-            && outcome_is_lost(since, now)
-        {
+        if attempt.act.is_lost(now) {
             self.assess(false, Some(EnginePhase::Starting), around);
             return;
         }
-        let (Stage::Begun(ended), HeldState::Ended(end)) = (attempt.stage, &self.seen.state) else {
+        let (Some(ended), HeldState::Ended(end)) = (attempt.act.ended(), &self.seen.state) else {
             return;
         };
         let is_counted = attempt.is_counted;
@@ -466,7 +447,7 @@ impl Course {
     fn assess(&mut self, is_well: bool, died: Option<EnginePhase>, around: &mut Surroundings<'_>) {
         let Some(attempt) = self.attempt.take() else { return };
         let at = around.at;
-        around.step.assessments.push(assessment(attempt.decision, at, is_well, died));
+        around.step.assessments.push(assessment(attempt.act.decision, at, is_well, died));
         around.guard.start_assessed(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
         self.deaths = around.guard.misses(&self.rule, attempt.mode);
     }
@@ -527,16 +508,13 @@ impl Course {
     }
 }
 
-/// What guard rails see of it.
-fn remedy(seen: &HeldSeen) -> Remedy {
+/// The guard rails of its starts.
+fn rails(seen: &HeldSeen) -> Rails {
     let limits = &seen.limits;
-    let breaker = BreakerLimit { misses: limits.give_up_after, reset_after: None };
-    Remedy {
-        aim: None,
-        steps: Vec::new(),
-        cooldown: Duration::ZERO,
+    Rails {
         at_most: Some(AtMost { times: limits.times, per: limits.per }),
-        rails: RemedyRails { breaker: Some(breaker), ..RemedyRails::default() },
+        breaker: Some(BreakerLimit { misses: limits.give_up_after, reset_after: None }),
+        ..Rails::default()
     }
 }
 

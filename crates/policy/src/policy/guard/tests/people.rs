@@ -9,7 +9,8 @@ use crate::model::{
     Action, Asked, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
     OutcomeResult, RuleId, RuleSelector, Target,
 };
-use crate::policy::guard::approval::{Approvals, Wish};
+use crate::policy::act::{Act, Proposal};
+use crate::policy::guard::approval::Approvals;
 use crate::policy::guard::silence::Silences;
 
 fn at(second: i64) -> Moment {
@@ -58,8 +59,8 @@ fn a_silence_that_is_over_or_unknown_is_refused_in_words() {
 
 const DROP: Action = Action::CompactMemory;
 
-fn wish<'a>(rule: &'a RuleId, step: usize, action: &'a Action) -> Wish<'a> {
-    Wish { rule, mode: Mode::Enforce, step, action, target: &Target::Node }
+fn proposal<'a>(rule: &'a RuleId, step: usize, action: &'a Action) -> Proposal<'a> {
+    Proposal { rule, mode: Mode::Enforce, step, action, target: &Target::Node }
 }
 
 fn asked(decision: u64, rule: &RuleId) -> Asked {
@@ -88,16 +89,16 @@ fn approve(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Re
 fn an_approval_is_for_one_act_of_that_rule_and_step() {
     let low = rule("Low");
     let mut approvals = asking(&low);
-    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(1)), None, "nobody has said yes");
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(1)), None, "nobody has said yes");
     approve(&mut approvals, 7, 300, 10).unwrap();
     let given = Some(DecisionId(7));
-    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(11)), given);
-    assert_eq!(approvals.given(&wish(&low, 1, &DROP), at(11)), None, "another step");
-    assert_eq!(approvals.given(&wish(&rule("High"), 0, &DROP), at(11)), None, "another rule");
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(11)), given);
+    assert_eq!(approvals.given(&proposal(&low, 1, &DROP), at(11)), None, "another step");
+    assert_eq!(approvals.given(&proposal(&rule("High"), 0, &DROP), at(11)), None, "another rule");
     let other = Action::Notify { message: String::new() };
-    assert_eq!(approvals.given(&wish(&low, 0, &other), at(11)), None, "another action");
-    approvals.use_up(DecisionId(7), DecisionId(8), at(12).uptime);
-    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(12)), None, "it is used up");
+    assert_eq!(approvals.given(&proposal(&low, 0, &other), at(11)), None, "another action");
+    approvals.use_up(DecisionId(7), Act::pending(DecisionId(8), at(12).uptime));
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(12)), None, "it is used up");
     assert!(approve(&mut approvals, 7, 300, 13).unwrap_err().contains("decision 7"));
 }
 
@@ -115,11 +116,11 @@ fn an_approval_of_what_was_not_done_stands_until_its_time_and_no_other() {
     let used = || {
         let mut approvals = asking(&low);
         approve(&mut approvals, 7, 300, 10).unwrap();
-        approvals.use_up(DecisionId(7), DecisionId(8), at(11).uptime);
+        approvals.use_up(DecisionId(7), Act::pending(DecisionId(8), at(11).uptime));
         approvals
     };
     let not_done = || OutcomeResult::NotDone("it has changed".to_owned());
-    let given = |approvals: &Approvals, now| approvals.given(&wish(&low, 0, &DROP), at(now));
+    let given = |approvals: &Approvals, now| approvals.given(&proposal(&low, 0, &DROP), at(now));
     let mut approvals = used();
     assert!(!approvals.observe_outcome(&outcome(9, not_done())), "another act");
     assert_eq!(given(&approvals, 12), None);
@@ -149,7 +150,7 @@ fn an_approval_lapses_by_either_clock() {
     let low = rule("Low");
     let mut approvals = asking(&low);
     approve(&mut approvals, 7, 300, 10).unwrap();
-    let given = |now| approvals.given(&wish(&low, 0, &DROP), now);
+    let given = |now| approvals.given(&proposal(&low, 0, &DROP), now);
     assert!(given(at(299)).is_some());
     assert!(given(at(300)).is_none());
     let set_back = Moment { uptime: Duration::from_secs(300), utc: utc(20) };
@@ -163,16 +164,16 @@ fn an_approval_that_comes_too_late_does_nothing_and_says_so() {
     assert!(approve(&mut approvals, 7, 900, 600).unwrap_err().contains("lapsed"));
     let mut approvals = asking(&low);
     assert!(approve(&mut approvals, 7, 20, 20).unwrap_err().contains("lapsed"));
-    assert!(approvals.given(&wish(&low, 0, &DROP), at(21)).is_none());
+    assert!(approvals.given(&proposal(&low, 0, &DROP), at(21)).is_none());
 }
 
 #[test]
 fn a_question_is_open_once_and_put_again_when_it_has_lapsed() {
     let low = rule("Low");
     let approvals = asking(&low);
-    assert!(!approvals.must_ask(&wish(&low, 0, &DROP), at(599)));
-    assert!(approvals.must_ask(&wish(&low, 0, &DROP), at(600)));
-    assert!(approvals.must_ask(&wish(&low, 1, &DROP), at(1)));
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), at(599)));
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), at(600)));
+    assert!(approvals.must_ask(&proposal(&low, 1, &DROP), at(1)));
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
     let mut questions = 0;
     for number in 0..1000 {
         let action = Action::Notify { message: number.to_string() };
-        if approvals.must_ask(&wish(&low, 0, &action), at(1)) {
+        if approvals.must_ask(&proposal(&low, 0, &action), at(1)) {
             questions += 1;
             let asked = Asked { action, ..asked(number, &low) };
             approvals.ask(asked, Duration::from_secs(600), at(1));
@@ -202,8 +203,8 @@ fn what_earlier_runs_have_asked_before_the_clock_was_set_back_fills_no_room_for_
     }
     assert_eq!(approvals.pending(&low), 1, "the last one is answered");
     let other = Action::Notify { message: String::new() };
-    assert!(approvals.must_ask(&wish(&low, 0, &other), at(1)));
-    assert!(!approvals.must_ask(&wish(&low, 0, &DROP), at(599)));
-    assert!(approvals.must_ask(&wish(&low, 0, &DROP), at(600)), "ten minutes are enough");
+    assert!(approvals.must_ask(&proposal(&low, 0, &other), at(1)));
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), at(599)));
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), at(600)), "ten minutes are enough");
     approve(&mut approvals, 19, 4000, 10).unwrap();
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, Course, Stage, TOLD_AGAIN_AFTER, is_before_boot};
+use super::{Attempt, Course, is_before_boot};
 use crate::model::{
-    Action, Decision, DecisionId, Event, Evidence, HeldEnd, HeldState, HoldReason, Mode, Moment,
-    Requested, RestartState, Supervisor, Target, Verdict, counted, duration_text,
+    Action, Decision, Event, Evidence, HeldEnd, HeldState, HoldReason, Mode, Requested,
+    RestartState, Supervisor, Target, Verdict, counted, duration_text,
 };
 use crate::policy::Surroundings;
-use crate::policy::guard::{Intent, Wish};
+use crate::policy::act::{Act, Proposal};
+use crate::policy::guard::Guarded;
 use crate::policy::restarts::room;
 
 impl Course {
@@ -39,34 +40,24 @@ impl Course {
             let reason = "it would be started now (observe mode)".into();
             return self.stand(RestartState::Waiting, reason, around.at, events);
         }
-        let is_new = ruling.reason.is_none() || self.is_to_be_told(ruling.reason, around.at);
+        let now = around.at.uptime;
+        let is_new = ruling.reason.is_none_or(|reason| self.holds.hold(reason, now));
         if is_new {
-            let id = DecisionId(*around.next_decision);
-            *around.next_decision += 1;
             let verdict = ruling.reason.map_or(Verdict::Act, Verdict::Hold);
-            let decision = Decision {
-                id,
-                at: around.at,
-                rule: self.rule.clone(),
-                mode,
-                verdict,
-                step: 0,
-                action,
-                target,
-                approved: None,
-                because: ruling.because,
-            };
-            around.guard.decided(&decision, &self.remedy);
+            let (rule, action, target) = (&self.rule, &action, &target);
+            let proposal = Proposal { rule, mode, step: 0, action, target };
+            let decision = proposal.decide(verdict, around.numbers, around.at);
+            let decision = Decision { because: ruling.because, ..decision };
+            let act = Act::pending(decision.id, now);
+            around.guard.decided(&decision, &self.rails);
             around.step.decisions.push(decision);
             if verdict == Verdict::Act {
-                let stage = Stage::Acting(around.at.uptime);
-                let (after, decision) = (end.mark, id);
-                self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: false });
-                self.last_act = Some(id);
-                self.holds_told.clear();
+                let after = end.mark;
+                self.attempt = Some(Attempt { act, mode, after, is_counted: false });
+                self.last_act = Some(act.decision);
+                self.holds.forget();
             }
         }
-        self.last_hold = ruling.reason;
         if is_new {
             self.is_told = false;
         }
@@ -77,18 +68,6 @@ impl Course {
             _ => RestartState::Waiting,
         };
         self.stand(state, ruling.text.into(), around.at, events)
-    }
-
-    fn is_to_be_told(&mut self, reason: Option<HoldReason>, at: Moment) -> bool {
-        let Some(reason) = reason else { return true };
-        let goes_on = self.last_hold == Some(reason);
-        let told = self.holds_told.get(&reason);
-        let lately = told.is_some_and(|told| at.uptime.saturating_sub(*told) < TOLD_AGAIN_AFTER);
-        if goes_on || lately {
-            return false;
-        }
-        self.holds_told.insert(reason, at.uptime);
-        true
     }
 
     fn rule_on(
@@ -122,9 +101,9 @@ impl Course {
             let text = format!("it ended ({end}), and the machine is about to be rebooted");
             return Ruling::hold(HoldReason::RebootUnderWay, text);
         }
-        let wish = Wish { rule: &self.rule, mode, step: 0, action, target };
-        let intent = Intent { wish, remedy: &self.remedy, labels: None };
-        if let Some(reason) = around.guard.hold(&intent, at) {
+        let proposal = Proposal { rule: &self.rule, mode, step: 0, action, target };
+        let guarded = Guarded { proposal, rails: &self.rails, labels: None };
+        if let Some(reason) = around.guard.hold(&guarded, at) {
             let text = match reason {
                 HoldReason::BreakerOpen => format!(
                     "it died {} in a row ({end}): `umawarden breaker reset {}` lets it go on, and \
@@ -153,7 +132,7 @@ impl Course {
             let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
             return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };
         }
-        if let Some(reason) = around.guard.hold_act(&intent, at) {
+        if let Some(reason) = around.guard.hold_act(&guarded, at) {
             let text = format!("it died ({end}); {}", reason.meaning());
             return Ruling::hold(reason, text);
         }
