@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Exit;
 use super::control::Client;
@@ -20,11 +20,10 @@ use crate::daemon::user_name;
 use crate::model::{author, bytes_text};
 use crate::parse::container::{Inspected, inspected};
 use crate::sources::held::{Adopted, AdoptedContainer, AdoptedFile};
-use crate::supervisors::docker::{Docker, escaped, within};
+use crate::supervisors::docker::{Docker, DockerError, within};
 
 /// How long Docker may take to answer.
 const ANSWER_TAKES: Duration = Duration::from_secs(10);
-const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
@@ -298,20 +297,22 @@ fn caller() -> String {
     author(caller.as_deref(), user_name(uid).as_deref(), uid)
 }
 
-/// What Docker answers, if that is 200; `None`: there is no such container.
+/// What Docker answers, if that is a container; `None`: there is no such container.
 fn ask(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
-    let docker = Docker::new(socket);
-    let path = format!("/containers/{}/json", escaped(container));
-    let answer = within(ANSWER_TAKES, move || async move {
-        let told = docker.get(&path, MAX_BODY_BYTES, ANSWER_TAKES).await;
-        told.map_err(|error| error.to_string())
-    });
-    let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
-    match answer.status {
-        200 => Ok(Some(answer.body)),
-        404 => Ok(None),
-        _ => bail!("{}", printable(&answer.message())),
+    let (docker, name) = (Docker::new(socket), container.to_owned());
+    let told =
+        within(ANSWER_TAKES, move || async move { Ok(docker.inspect(&name, ANSWER_TAKES).await) });
+    match told.map_err(|error| of_socket(socket, &error))? {
+        Ok(found) => Ok(Some(found.text)),
+        Err(DockerError::NotAContainer(_)) => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error @ DockerError::Status { .. }) => bail!("{}", printable(&error.to_string())),
+        Err(error) => Err(of_socket(socket, &error.to_string())),
     }
+}
+
+fn of_socket(socket: &Path, error: &str) -> anyhow::Error {
+    anyhow::anyhow!("{}: {error}", socket.display())
 }
 
 fn look(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
@@ -327,21 +328,21 @@ fn exists(socket: &Path, container: &str) -> anyhow::Result<bool> {
 
 /// Changes Docker's restart policy, and looks whether it has changed.
 fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Result<()> {
-    let docker = Docker::new(socket);
-    let path = format!("/containers/{}/update", escaped(id));
-    let wanted: Value = json!({ "RestartPolicy": { "Name": policy, "MaximumRetryCount": most } });
-    let answer = within(ANSWER_TAKES, move || async move {
-        let told = docker.post(&path, Some(wanted.to_string()), MAX_BODY_BYTES, ANSWER_TAKES).await;
-        told.map_err(|error| error.to_string())
+    let (docker, container, wanted) = (Docker::new(socket), id.to_owned(), policy.to_owned());
+    let told = within(ANSWER_TAKES, move || async move {
+        Ok(docker.set_restart_policy(&container, &wanted, most, ANSWER_TAKES).await)
     });
-    let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
-    if answer.status == 404 {
-        let why = "this Docker cannot change a restart policy (Podman cannot): create the \
-                   container anew, with --restart no and --label umawarden.restart=when-ready";
-        bail!(Refused(why.to_owned()));
-    }
-    if answer.status != 200 {
-        bail!(Refused(printable(&answer.message()).into_owned()));
+    match told.map_err(|error| of_socket(socket, &error))? {
+        Ok(()) => {}
+        Err(error) if error.is_not_found() => {
+            let why = "this Docker cannot change a restart policy (Podman cannot): create the \
+                       container anew, with --restart no and --label umawarden.restart=when-ready";
+            bail!(Refused(why.to_owned()));
+        }
+        Err(error @ DockerError::Status { .. }) => {
+            bail!(Refused(printable(&error.to_string()).into_owned()));
+        }
+        Err(error) => return Err(of_socket(socket, &error.to_string())),
     }
     let now = look(socket, id)?.restart_policy;
     if *now != *policy {

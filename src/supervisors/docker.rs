@@ -1,63 +1,109 @@
-//! Docker, or what speaks its language, through its socket.
+//! Docker, or what speaks its API, through its socket.
 //!
-//! bollard reads answers of any length and loses a list over one odd entry; here a body is read up
-//! to a bound, and what it says is for `parse` to make out.
+//! bollard makes the requests and reads the responses. This module opens the socket for it, one
+//! connection a request, and bounds the time and the size of each response. Where bollard's types
+//! do not hold a response, its text is handed on instead: one unknown state would otherwise lose
+//! the whole list ([`Docker::list`]). `parse::container` interprets both.
 
+use std::collections::HashMap;
+use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body as _, Bytes, Incoming};
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::models::{ContainerUpdateBody, EventMessage, RestartPolicy};
+use bollard::query_parameters::{
+    EventsOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, BollardRequest};
+use futures_util::stream::{BoxStream, StreamExt as _};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Method, Request, Response, header};
+use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
+use hyper::{Response, Uri};
 use hyper_util::rt::TokioIo;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::NotEnded;
 use crate::model::bytes_text;
 
-/// Longer headers are not Docker's.
+/// The size limit of a response's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// Podman's answers carry this, and Docker's do not.
+/// Podman's responses have this header, and Docker's do not.
 const PODMAN_HEADER: &str = "libpod-api-version";
 
-/// A longer line of a stream is none of its.
-const MAX_LINE_BYTES: usize = 256 << 10;
+/// The size limit of one event.
+const MAX_EVENT_BYTES: usize = 256 << 10;
 
-/// There was no answer.
+/// The size limits of a list, of an inspection and of the response to an order.
+const MAX_LIST_BYTES: usize = 16 << 20;
+const MAX_INSPECT_BYTES: usize = 1 << 20;
+const MAX_ORDER_BYTES: usize = 1 << 20;
+
+/// The most characters of Docker's own words in an error.
+const MESSAGE_CHARS: usize = 300;
+
+/// Why a request has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
+pub enum DockerError {
     /// There is no such socket.
     Absent,
-    /// Nobody listens there.
+    /// Nobody listens at the socket.
     Refused,
-    /// It did not come in time.
+    /// There was no response in time.
     TimedOut(Duration),
+    /// The response has another status than success.
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// What Docker says of it, printable; may be empty.
+        message: String,
+    },
+    /// The name cannot be that of a container.
+    NotAContainer(String),
     /// Anything else.
     Failed(String),
 }
 
-impl fmt::Display for NoAnswer {
+impl DockerError {
+    /// Whether there is no such container.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Status { status: 404, .. })
+    }
+}
+
+impl fmt::Display for DockerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("there is no Docker: look at path.docker_socket"),
             Self::Refused => f.write_str("nobody listens at its socket: is Docker running?"),
             Self::TimedOut(patience) => {
-                write!(f, "Docker has not answered within {} s", patience.as_secs())
+                write!(f, "Docker has not answered within {} s", patience.as_secs_f32())
             }
+            Self::Status { status, message } if message.is_empty() => {
+                write!(f, "Docker answered {status}")
+            }
+            Self::Status { status, message } => write!(f, "Docker answered {status}: {message}"),
+            Self::NotAContainer(name) => write!(f, "{name:?} is no container's id"),
             Self::Failed(error) => f.write_str(error),
         }
     }
 }
 
-impl From<io::Error> for NoAnswer {
+impl From<io::Error> for DockerError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
@@ -67,57 +113,47 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-impl From<hyper::Error> for NoAnswer {
-    fn from(error: hyper::Error) -> Self {
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
+impl From<Error> for DockerError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::IOError { err } => err.into(),
+            Error::DockerResponseServerError { status_code, message } => {
+                let printable = message.chars().filter(|c| !c.is_control());
+                let message = printable.take(MESSAGE_CHARS).collect();
+                Self::Status { status: status_code, message }
+            }
+            error => {
+                let mut text = error.to_string();
+                let causes = std::iter::successors(error.source(), |&cause| cause.source());
+                causes.for_each(|cause| text.push_str(&format!(": {cause}")));
+                Self::Failed(text)
+            }
         }
-        Self::Failed(text)
     }
 }
 
-/// An answer, whole.
+/// One container as `GET /containers/ID/json` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body.
-    pub body: Vec<u8>,
-    /// Whether Podman says that it is Podman: it knows less of what has happened.
+pub struct Inspection {
+    /// The JSON.
+    pub text: Vec<u8>,
+    /// Whether the other side is Podman, which records less of what has happened.
     pub is_podman: bool,
 }
 
-impl Answer {
-    /// What Docker says of a request that it could not do.
-    pub fn message(&self) -> String {
-        let told: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
-        let told = told.as_ref().and_then(|told| told.get("message")?.as_str());
-        let told = told.unwrap_or_default().chars().filter(|c| !c.is_control()).take(300);
-        let told: String = told.collect();
-        match told.is_empty() {
-            true => format!("Docker answered {}", self.status),
-            false => format!("Docker answered {}: {told}", self.status),
-        }
-    }
+/// The outcome of a start that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// It was started.
+    Now,
+    /// It ran already.
+    Before,
 }
 
-/// The way to Docker.
+/// A client of Docker.
 #[derive(Clone, Debug)]
 pub struct Docker {
     socket: PathBuf,
-}
-
-/// What moves the bytes, ended with whoever waits for them.
-#[derive(Debug)]
-struct Moving(JoinHandle<()>);
-
-impl Drop for Moving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Docker {
@@ -126,156 +162,336 @@ impl Docker {
         Self { socket: socket.to_owned() }
     }
 
-    /// Asks. A body of more than `most` bytes is no answer.
+    /// Lists the running containers, or all of them, as the JSON of `GET /containers/json`.
     ///
     /// # Errors
-    /// There was no answer, or none in time.
-    pub async fn get(
-        &self,
-        path: &str,
-        most: usize,
-        patience: Duration,
-    ) -> Result<Answer, NoAnswer> {
-        self.ask(Method::GET, path, None, most, patience).await
+    /// There is no response in time, or one that is too long or no success.
+    pub async fn list(&self, is_all: bool, patience: Duration) -> Result<Vec<u8>, DockerError> {
+        let call = self.call(MAX_LIST_BYTES, None);
+        let options = ListContainersOptionsBuilder::new().all(is_all).build();
+        let listed = async { text(call.docker()?.list_containers(Some(options)).await) };
+        call.within(patience, listed).await
     }
 
-    /// Has something done.
+    /// Inspects a container.
     ///
     /// # Errors
-    /// There was no answer, or none in time; it may be done all the same.
-    pub async fn post(
-        &self,
-        path: &str,
-        body: Option<String>,
-        most: usize,
-        patience: Duration,
-    ) -> Result<Answer, NoAnswer> {
-        self.ask(Method::POST, path, body, most, patience).await
+    /// As of [`Self::list`].
+    pub async fn inspect(&self, id: &str, patience: Duration) -> Result<Inspection, DockerError> {
+        let (id, call) = (container(id)?, self.call(MAX_INSPECT_BYTES, None));
+        let inspected = async { text(call.docker()?.inspect_container(id, None).await) };
+        let text = call.within(patience, inspected).await?;
+        Ok(Inspection { text, is_podman: call.is_podman.load(Ordering::Relaxed) })
     }
 
-    async fn ask(
+    /// Starts a container.
+    ///
+    /// # Errors
+    /// As of [`Self::list`]; without a response it may be started all the same.
+    pub async fn start(&self, id: &str, patience: Duration) -> Result<Started, DockerError> {
+        let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
+        call.within(patience, async { call.docker()?.start_container(id, None).await }).await?;
+        // To bollard both are a success.
+        let is_running = call.status.load(Ordering::Relaxed) == 304;
+        Ok(if is_running { Started::Before } else { Started::Now })
+    }
+
+    /// Sends a signal to the first process of a container.
+    ///
+    /// # Errors
+    /// As of [`Self::list`]; without a response it may be sent all the same.
+    pub async fn kill(
         &self,
-        method: Method,
-        path: &str,
-        body: Option<String>,
+        id: &str,
+        signal: &str,
+        patience: Duration,
+    ) -> Result<(), DockerError> {
+        let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
+        let options = KillContainerOptionsBuilder::new().signal(signal).build();
+        call.within(patience, async { call.docker()?.kill_container(id, Some(options)).await })
+            .await
+    }
+
+    /// Changes the restart policy of a container: `no`, `always`, `unless-stopped`, or `on-failure`
+    /// with at most so many attempts.
+    ///
+    /// # Errors
+    /// As of [`Self::list`], or there is no such policy.
+    pub async fn set_restart_policy(
+        &self,
+        id: &str,
+        policy: &str,
+        most: i64,
+        patience: Duration,
+    ) -> Result<(), DockerError> {
+        let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
+        let name = policy.parse().map_err(DockerError::Failed)?;
+        let policy = RestartPolicy { name: Some(name), maximum_retry_count: Some(most) };
+        let wanted =
+            ContainerUpdateBody { restart_policy: Some(policy), ..ContainerUpdateBody::default() };
+        call.within(patience, async { call.docker()?.update_container(id, wanted).await }).await
+    }
+
+    /// Reads what a container wrote between two times, in seconds since 1970: the last lines, each
+    /// with its time. A piece has the number of its output: 1 and 2, or 0 for a terminal.
+    ///
+    /// # Errors
+    /// As of [`Self::list`].
+    pub async fn logs(
+        &self,
+        id: &str,
+        (since, until): (&str, Option<&str>),
+        lines: u32,
         most: usize,
         patience: Duration,
-    ) -> Result<Answer, NoAnswer> {
-        let asked = async {
-            let (response, _moving) = self.send(method, path, body).await?;
-            let status = response.status().as_u16();
-            let is_podman = response.headers().contains_key(PODMAN_HEADER);
-            let mut lines = Stream { body: response.into_body(), buffer: Vec::new() };
-            while lines.more().await? {
-                if lines.buffer.len() > most {
-                    let most = bytes_text(most as u64);
-                    return Err(NoAnswer::Failed(format!("it answered more than {most}")));
-                }
+    ) -> Result<Vec<(usize, Vec<u8>)>, DockerError> {
+        // bollard has whole seconds for these, and 32 bits.
+        let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
+        let call = self.call(most, Some(format!("since={since}{until}")));
+        let options = LogsOptionsBuilder::new().stdout(true).stderr(true).timestamps(true);
+        let options = options.tail(&lines.to_string()).build();
+        let id = container(id)?;
+        let read = async {
+            let mut pieces = Vec::new();
+            let mut stream = pin!(call.docker()?.logs(id, Some(options)));
+            while let Some(piece) = stream.next().await {
+                let output = match &piece {
+                    Ok(LogOutput::StdOut { .. }) => 1,
+                    Ok(LogOutput::StdErr { .. }) => 2,
+                    _ => 0,
+                };
+                pieces.push((output, piece?.into_bytes().to_vec()));
             }
-            Ok(Answer { status, body: lines.buffer, is_podman })
+            Ok(pieces)
         };
-        timeout(patience, asked).await.map_err(|_| NoAnswer::TimedOut(patience))?
+        call.within(patience, read).await
     }
 
-    /// Begins to read what does not end: a line for each thing that happens.
+    /// Reads the events that have happened since then, in seconds since 1970, each as its JSON. To
+    /// `until` Docker must be asked for an end, or it waits for more; Podman ends by itself.
     ///
     /// # Errors
-    /// It does not begin in time, or is refused.
-    pub async fn follow(&self, path: &str, patience: Duration) -> Result<Lines, NoAnswer> {
-        let asked = timeout(patience, self.send(Method::GET, path, None)).await;
-        let (response, moving) = asked.map_err(|_| NoAnswer::TimedOut(patience))??;
-        if response.status() != hyper::StatusCode::OK {
-            return Err(NoAnswer::Failed(format!("it answered {}", response.status())));
+    /// As of [`Self::list`].
+    pub async fn past_events(
+        &self,
+        filters: HashMap<String, Vec<String>>,
+        (since, until): (String, Option<String>),
+        most: usize,
+        patience: Duration,
+    ) -> Result<Vec<Vec<u8>>, DockerError> {
+        let call = self.call(most, until.is_none().then(|| "stream=false".to_owned()));
+        let options = EventsOptions { since: Some(since), until, filters: Some(filters) };
+        let read = async {
+            let mut events = Vec::new();
+            let mut stream = pin!(call.docker()?.events(Some(options)));
+            while let Some(event) = stream.next().await {
+                events.push(text(event)?);
+            }
+            Ok(events)
+        };
+        call.within(patience, read).await
+    }
+
+    /// Begins to track events as they happen.
+    ///
+    /// # Errors
+    /// The response does not begin in time, or is no success.
+    pub async fn follow(
+        &self,
+        filters: HashMap<String, Vec<String>>,
+        patience: Duration,
+    ) -> Result<Events, DockerError> {
+        let call = self.call(MAX_EVENT_BYTES, None);
+        let options = EventsOptions { filters: Some(filters), ..EventsOptions::default() };
+        let mut stream = call.docker()?.events(Some(options)).boxed();
+        let begun = async {
+            tokio::select! {
+                // An event here is not lost: each only says that something has happened.
+                event = stream.next() => event.transpose().map(drop),
+                () = call.has_begun.notified() => Ok(()),
+            }
+        };
+        call.within(patience, begun).await?;
+        Ok(Events { stream, call })
+    }
+
+    fn call(&self, most: usize, query: Option<String>) -> Arc<Call> {
+        Arc::new(Call {
+            socket: self.socket.clone(),
+            query,
+            most,
+            left: AtomicUsize::new(most + MAX_HEAD_BYTES),
+            is_too_long: AtomicBool::new(false),
+            is_podman: AtomicBool::new(false),
+            status: AtomicU16::new(0),
+            has_begun: Notify::new(),
+        })
+    }
+}
+
+/// Events as they happen.
+pub struct Events {
+    stream: BoxStream<'static, Result<EventMessage, Error>>,
+    call: Arc<Call>,
+}
+
+impl Events {
+    /// Waits for the next event; returns whether there is one, and not the end of the stream. It
+    /// may be given up and called again.
+    pub async fn next(&mut self) -> bool {
+        let event = self.stream.next().await;
+        self.call.left.store(MAX_EVENT_BYTES, Ordering::Relaxed);
+        matches!(event, Some(Ok(_)))
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+/// The JSON of what bollard has read, or that of the response where its types do not hold it.
+fn text<T: Serialize>(read: Result<T, Error>) -> Result<Vec<u8>, Error> {
+    match read {
+        Ok(read) => Ok(serde_json::to_vec(&read)?),
+        Err(Error::JsonDataError { contents, .. }) => Ok(contents.into_bytes()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The name or id, if it can be that of a container: it becomes a part of a path.
+fn container(name: &str) -> Result<&str, DockerError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    let is_name = is_name && name.bytes().all(is_plain);
+    is_name.then_some(name).ok_or_else(|| DockerError::NotAContainer(name.to_owned()))
+}
+
+/// One request, and what is known of its response beside what bollard hands out.
+#[derive(Debug)]
+struct Call {
+    socket: PathBuf,
+    /// Parameters that bollard does not have, or not as exactly.
+    query: Option<String>,
+    /// The size limit of the response's body, and how much may still be read.
+    most: usize,
+    left: AtomicUsize,
+    is_too_long: AtomicBool,
+    is_podman: AtomicBool,
+    status: AtomicU16,
+    has_begun: Notify,
+}
+
+impl Call {
+    fn docker(self: &Arc<Self>) -> Result<bollard::Docker, Error> {
+        let call = Arc::clone(self);
+        let send = move |request| Arc::clone(&call).send(request);
+        // The deadline is that of the whole call.
+        bollard::Docker::connect_with_custom_transport(
+            send,
+            Some("http://localhost"),
+            u64::MAX,
+            API_DEFAULT_VERSION,
+        )
+    }
+
+    async fn within<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, DockerError> {
+        match timeout(patience, work).await {
+            Err(_) => Err(DockerError::TimedOut(patience)),
+            Ok(Err(_)) if self.is_too_long.load(Ordering::Relaxed) => {
+                let most = bytes_text(self.most as u64);
+                Err(DockerError::Failed(format!("it answered more than {most}")))
+            }
+            Ok(done) => Ok(done?),
         }
-        let stream = Stream { body: response.into_body(), buffer: Vec::new() };
-        Ok(Lines { stream, _moving: moving })
     }
 
     async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<String>,
-    ) -> Result<(Response<Incoming>, Moving), NoAnswer> {
+        self: Arc<Self>,
+        mut request: BollardRequest,
+    ) -> Result<Response<Incoming>, Error> {
+        *request.uri_mut() = self.target(request.uri()).parse()?;
+        let headers = request.headers_mut();
+        let agent = concat!("umawarden/", env!("CARGO_PKG_VERSION"));
+        headers.insert(HOST, HeaderValue::from_static("localhost"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
         let stream = UnixStream::connect(&self.socket).await?;
+        let stream = Bounded { stream, call: Arc::clone(&self) };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD_BYTES);
         let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        let moving = Moving(tokio::spawn(async {
-            // Whoever waits for the answer hears of it.
-            let _broken = connection.await;
-        }));
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "localhost")
-            .header(header::USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
-            .header(header::CONNECTION, "close");
-        if body.is_some() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+        // It ends with the response, or with whoever waits for that.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await?;
+        self.status.store(response.status().as_u16(), Ordering::Relaxed);
+        self.is_podman.store(response.headers().contains_key(PODMAN_HEADER), Ordering::Relaxed);
+        if response.status().is_success() {
+            self.has_begun.notify_one();
         }
-        let request = request
-            .body(Full::<Bytes>::from(body.unwrap_or_default()))
-            .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-        Ok((sender.send_request(request).await?, moving))
+        Ok(response)
     }
-}
 
-#[derive(Debug)]
-struct Stream {
-    body: Incoming,
-    buffer: Vec<u8>,
-}
-
-impl Stream {
-    /// Takes in some more; whether there was any. What is under way is not lost when this is given
-    /// up.
-    async fn more(&mut self) -> Result<bool, NoAnswer> {
-        if self.body.is_end_stream() {
-            return Ok(false);
-        }
-        let Some(frame) = self.body.frame().await else { return Ok(false) };
-        if let Ok(chunk) = frame?.into_data() {
-            self.buffer.extend_from_slice(&chunk);
-        }
-        Ok(true)
-    }
-}
-
-/// A stream of lines.
-#[derive(Debug)]
-pub struct Lines {
-    stream: Stream,
-    _moving: Moving,
-}
-
-impl Lines {
-    /// The next one; `None`: it has ended. It may be given up and called again.
-    ///
-    /// # Errors
-    /// The stream is broken, or what comes is no line.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, NoAnswer> {
-        loop {
-            let buffer = &mut self.stream.buffer;
-            if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                let rest = buffer.split_off(end + 1);
-                let mut line = std::mem::replace(buffer, rest);
-                line.pop();
-                return Ok(Some(line));
-            }
-            if buffer.len() > MAX_LINE_BYTES {
-                return Err(NoAnswer::Failed("it told a line that does not end".to_owned()));
-            }
-            if !self.stream.more().await? {
-                return Ok(None);
-            }
+    /// Path and query, with the parameters of this call in place of bollard's.
+    fn target(&self, uri: &Uri) -> String {
+        let own = self.query.as_deref().unwrap_or_default();
+        let key = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
+        let is_own = |pair: &str| own.split('&').any(|own| key(own) == key(pair));
+        let others = uri.query().unwrap_or_default().split('&').filter(|pair| !is_own(pair));
+        let pairs: Vec<&str> = others.chain([own]).filter(|pair| !pair.is_empty()).collect();
+        match pairs.is_empty() {
+            true => uri.path().to_owned(),
+            false => format!("{}?{}", uri.path(), pairs.join("&")),
         }
     }
 }
 
-/// A text as part of a path or a query.
-pub fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+/// A connection that breaks once a response is longer than its limit.
+struct Bounded {
+    stream: UnixStream,
+    call: Arc<Call>,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = buffer.filled().len() - before;
+        let left = self.call.left.load(Ordering::Relaxed).checked_sub(read);
+        self.call.left.store(left.unwrap_or(0), Ordering::Relaxed);
+        if left.is_none() {
+            self.call.is_too_long.store(true, Ordering::Relaxed);
+            return Poll::Ready(Err(io::Error::other("the response is too long")));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 /// Does something with Docker on a thread of its own, and waits no longer than that for it.
@@ -289,7 +505,10 @@ where
     W: Future<Output = Result<T, String>>,
 {
     super::within("docker", patience, work).unwrap_or_else(|not_ended| match not_ended {
-        NotEnded::TimedOut => Err(NoAnswer::TimedOut(patience).to_string()),
+        NotEnded::TimedOut => Err(DockerError::TimedOut(patience).to_string()),
         NotEnded::Broken(why) => Err(why),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::NotStarted;
 use crate::model::{HeldState, HeldTarget, Supervisor};
 use crate::parse::container::{Inspected, inspected};
-use crate::supervisors::docker::{Docker, NoAnswer, within};
+use crate::supervisors::docker::{Docker, DockerError, Started, within};
 
 /// How long Docker may take to tell, and to start one: networks, mounts and a GPU take their time.
 const TELLING_TAKES: Duration = Duration::from_secs(5);
@@ -14,9 +14,6 @@ const STARTING_TAKES: Duration = Duration::from_secs(20);
 
 /// For a thread to begin.
 const SLACK: Duration = Duration::from_secs(1);
-
-/// Of an answer no more is read.
-const MAX_BODY_BYTES: usize = 1 << 20;
 
 pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(), NotStarted> {
     let is_id = held.id.len() == 64 && held.id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -27,36 +24,27 @@ pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(),
     let (id, ended) = (held.id.to_string(), ended.to_owned());
     let patience = TELLING_TAKES + STARTING_TAKES + SLACK;
     let done = within(patience, move || async move {
-        let path = format!("/containers/{id}/json");
-        let told = docker.get(&path, MAX_BODY_BYTES, TELLING_TAKES).await;
-        let told = told.map_err(|error| error.to_string())?;
-        if told.status == 404 {
-            return Ok(Err(NotStarted::Stale("it is no longer there".to_owned())));
-        }
-        if told.status != 200 {
-            return Err(told.message());
-        }
-        let found = inspected(&told.body)?;
+        let gone = || NotStarted::Stale("it is no longer there".to_owned());
+        let found = match docker.inspect(&id, TELLING_TAKES).await {
+            Ok(found) => inspected(&found.text)?,
+            Err(error) if error.is_not_found() => return Ok(Err(gone())),
+            Err(error) => return Err(error.to_string()),
+        };
         if *found.id != *id {
             return Err("Docker tells of another container than it was asked for".to_owned());
         }
         if let Err(stale) = verify(&found, &ended) {
             return Ok(Err(stale));
         }
-        let path = format!("/containers/{id}/start");
-        let answer = docker.post(&path, None, MAX_BODY_BYTES, STARTING_TAKES).await;
-        Ok(match answer {
-            Ok(answer) if answer.status == 204 => Ok(()),
-            Ok(answer) if answer.status == 304 => {
+        Ok(match docker.start(&id, STARTING_TAKES).await {
+            Ok(Started::Now) => Ok(()),
+            Ok(Started::Before) => {
                 Err(NotStarted::Stale("somebody else has started it".to_owned()))
             }
-            Ok(answer) if answer.status == 404 => {
-                Err(NotStarted::Stale("it is no longer there".to_owned()))
-            }
-            Ok(answer) => Err(NotStarted::Failed(answer.message())),
-            Err(error @ (NoAnswer::Absent | NoAnswer::Refused)) => {
-                Err(NotStarted::Failed(error.to_string()))
-            }
+            Err(error) if error.is_not_found() => Err(gone()),
+            Err(
+                error @ (DockerError::Absent | DockerError::Refused | DockerError::Status { .. }),
+            ) => Err(NotStarted::Failed(error.to_string())),
             // It has the request: what it made of that shows.
             Err(error) => {
                 Err(NotStarted::Failed(format!("{error}: it may be started all the same")))

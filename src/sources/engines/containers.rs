@@ -18,14 +18,7 @@ use super::pods::PodContainers;
 use crate::model::{Observation, ProcessId, Reading, Readings, Schema, SeriesKey, Source};
 use crate::parse::container::{Container, Containers, containers, inspected};
 use crate::parse::process::stat;
-use crate::supervisors::docker::{Docker, NoAnswer};
-
-/// Running containers only. A path without a version selects the API version of the daemon.
-const LIST: &str = "/containers/json";
-
-/// The size limit of a response.
-const MAX_BODY_BYTES: usize = 16 << 20;
-const MAX_INSPECT_BYTES: usize = 1 << 20;
+use crate::supervisors::docker::{Docker, DockerError};
 
 /// The most containers whose first process is queried in one pass.
 pub(super) const MAX_INSPECTED: usize = 64;
@@ -188,18 +181,19 @@ impl ContainerWatch {
                 self.take(containers, began);
                 (DockerState::Answers, Reading::Value(count as f64), None)
             }
-            Err(NoAnswer::Absent) => {
+            Err(DockerError::Absent) => {
                 let why = format!("there is no Docker at {socket}: look at path.docker_socket");
                 (DockerState::Absent, Reading::Unsupported, Some(why))
             }
             Err(error) => {
                 let why = match error {
-                    NoAnswer::Refused => format!("nobody listens at {socket}: is Docker running?"),
-                    NoAnswer::TimedOut(patience) => {
+                    DockerError::Refused => {
+                        format!("nobody listens at {socket}: is Docker running?")
+                    }
+                    DockerError::TimedOut(patience) => {
                         format!("{socket} has not answered within {} s", patience.as_secs())
                     }
-                    NoAnswer::Failed(error) => format!("{socket}: {error}"),
-                    NoAnswer::Absent => format!("{socket} is not there"),
+                    error => format!("{socket}: {error}"),
                 };
                 (DockerState::Silent, Reading::Failed, Some(why))
             }
@@ -240,15 +234,10 @@ impl ContainerWatch {
         self.listed.extend(containers.into_iter().map(|(id, listed)| (id, (listed, now))));
     }
 
-    fn list(&mut self) -> Result<Containers, NoAnswer> {
+    fn list(&mut self) -> Result<Containers, DockerError> {
         let docker = Docker::new(&self.socket);
-        let asked = docker.get(LIST, MAX_BODY_BYTES, self.pace.answer_takes);
-        // A timeout of the runtime itself exists only inside it.
-        let answer = self.runtime.block_on(asked)?;
-        if answer.status != 200 {
-            return Err(NoAnswer::Failed(answer.message()));
-        }
-        let mut listed = containers(&answer.body).map_err(NoAnswer::Failed)?;
+        let text = self.runtime.block_on(docker.list(false, self.pace.answer_takes))?;
+        let mut listed = containers(&text).map_err(DockerError::Failed)?;
         let claimed = self.shared.claimed();
         self.silent.retain(|id| claimed.contains(id));
         let lives = |init: ProcessId| process(&self.procfs, init.pid) == Some(init);
@@ -272,10 +261,12 @@ impl ContainerWatch {
     }
 
     /// The first process of a container.
-    async fn init(&self, docker: &Docker, id: &str) -> Result<Option<ProcessId>, NoAnswer> {
-        let path = format!("/containers/{id}/json");
-        let answer = docker.get(&path, MAX_INSPECT_BYTES, self.pace.answer_takes).await?;
-        let found = inspected(&answer.body).ok().filter(|found| *found.id == *id);
+    async fn init(&self, docker: &Docker, id: &str) -> Result<Option<ProcessId>, DockerError> {
+        let found = match docker.inspect(id, self.pace.answer_takes).await {
+            Ok(found) => inspected(&found.text).ok().filter(|found| *found.id == *id),
+            Err(DockerError::Status { .. }) => None,
+            Err(error) => return Err(error),
+        };
         let pid = found.and_then(|found| found.pid);
         Ok(pid.and_then(|pid| process(&self.procfs, pid)))
     }

@@ -6,15 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::supervisors::docker::{Answer, Docker, NoAnswer};
+use crate::supervisors::docker::{Docker, DockerError};
 
-/// Includes ended containers.
-const LIST: &str = "/containers/json?all=1";
-
-/// The most containers, and the size limit of a response.
+/// The most containers.
 const MOST_CONTAINERS: usize = 128;
-const MOST_LIST_BYTES: usize = 16 << 20;
-const MOST_BYTES: usize = 1 << 20;
 
 /// Time limits of one response, and of all.
 const ANSWER_TAKES: Duration = Duration::from_secs(3);
@@ -48,28 +43,30 @@ pub fn inspect_containers(socket: &Path) -> Result<Vec<Value>, NotInspected> {
 
 async fn inspect(socket: &Path) -> Result<Vec<Value>, NotInspected> {
     let docker = Docker::new(socket);
-    let list = ask(&docker, LIST, MOST_LIST_BYTES).await?;
-    let list = list.ok_or_else(|| NotInspected::Failed("it lists no containers".to_owned()))?;
+    let list = json(&docker.list(true, ANSWER_TAKES).await?)?;
     let ids = list.as_array().into_iter().flatten().filter_map(|one| one["Id"].as_str());
     let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut reported = Vec::new();
     for id in ids.filter(is_id).take(MOST_CONTAINERS) {
-        reported.extend(ask(&docker, &format!("/containers/{id}/json"), MOST_BYTES).await?);
+        match docker.inspect(id, ANSWER_TAKES).await {
+            Ok(found) => reported.push(json(&found.text)?),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(reported)
 }
 
-/// `None`: the container no longer exists.
-async fn ask(docker: &Docker, path: &str, most: usize) -> Result<Option<Value>, NotInspected> {
-    let answer = docker.get(path, most, ANSWER_TAKES).await.map_err(|error| match error {
-        NoAnswer::Absent => NotInspected::Absent,
-        error => NotInspected::Failed(error.to_string()),
-    })?;
-    match &answer {
-        Answer { status: 404, .. } => Ok(None),
-        Answer { status: 200, body, .. } => serde_json::from_slice(body)
-            .map(Some)
-            .map_err(|error| NotInspected::Failed(format!("it answered no JSON: {error}"))),
-        other => Err(NotInspected::Failed(other.message())),
+fn json(text: &[u8]) -> Result<Value, NotInspected> {
+    let no_json = |error| NotInspected::Failed(format!("it answered no JSON: {error}"));
+    serde_json::from_slice(text).map_err(no_json)
+}
+
+impl From<DockerError> for NotInspected {
+    fn from(error: DockerError) -> Self {
+        match error {
+            DockerError::Absent => Self::Absent,
+            error => Self::Failed(error.to_string()),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Asks Docker how the containers fare that are started again, and how others ended in which
 //! engines ran.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +18,12 @@ use crate::model::{
     RestartMatch, Supervisor,
 };
 use crate::parse::container::{Container, Inspected, containers, inspected};
-use crate::supervisors::docker::{Docker, Lines, NoAnswer, escaped};
+use crate::supervisors::docker::{Docker, DockerError, Events};
 
 /// How long it may take to answer.
 const ANSWER_TAKES: Duration = Duration::from_secs(5);
 /// How long it may take to tell of all.
 const LOOK_TAKES: Duration = Duration::from_secs(10);
-
-/// Of an answer no more is read.
-const MAX_LIST_BYTES: usize = 16 << 20;
-const MAX_INSPECT_BYTES: usize = 1 << 20;
 
 /// Between two looks at all, whatever Docker tells by itself.
 const EVERY: Duration = Duration::from_secs(5);
@@ -108,7 +105,7 @@ impl DockerWatch {
     async fn watch(&mut self) {
         loop {
             // Whatever happens from now on is told by the stream, or seen by the look.
-            let lines = if self.is_mute { None } else { self.begin_to_follow().await };
+            let events = if self.is_mute { None } else { self.begin_to_follow().await };
             if let Err(error) = self.look_and_tell().await {
                 self.is_mute = false;
                 if self.is_to_be_told(&error) {
@@ -119,9 +116,9 @@ impl DockerWatch {
                 }
                 continue;
             }
-            let is_over = match lines {
+            let is_over = match events {
                 // One that ends at once is begun no more often than that.
-                Some(lines) => self.follow(lines).await || self.rest(AGAIN).await,
+                Some(events) => self.follow(events).await || self.rest(AGAIN).await,
                 None => self.rest(if self.has_held { AGAIN } else { IDLE }).await,
             };
             if is_over {
@@ -131,12 +128,12 @@ impl DockerWatch {
     }
 
     /// Without Docker nothing is lacking, unless somebody counts on it.
-    fn is_to_be_told(&self, error: &NoAnswer) -> bool {
+    fn is_to_be_told(&self, error: &DockerError) -> bool {
         let counts_on_it =
             |entry: &DeclaredRestart| !matches!(entry.matches, RestartMatch::Unit(_));
         self.has_held
             || self.declared.borrow().iter().any(counts_on_it)
-            || !matches!(error, NoAnswer::Absent | NoAnswer::Refused)
+            || !matches!(error, DockerError::Absent | DockerError::Refused)
     }
 
     /// Waits; whether nobody can want to know any more.
@@ -148,10 +145,10 @@ impl DockerWatch {
     }
 
     /// Tells all that there is, as it was when that was begun to be asked.
-    async fn look_and_tell(&mut self) -> Result<(), NoAnswer> {
+    async fn look_and_tell(&mut self) -> Result<(), DockerError> {
         let read_at = (self.teller.clock)().uptime;
         let looked = timeout(LOOK_TAKES, self.look()).await;
-        match looked.unwrap_or(Err(NoAnswer::TimedOut(LOOK_TAKES))) {
+        match looked.unwrap_or(Err(DockerError::TimedOut(LOOK_TAKES))) {
             Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
                 let supervisor = Supervisor::Docker;
@@ -165,25 +162,20 @@ impl DockerWatch {
         }
     }
 
-    async fn begin_to_follow(&mut self) -> Option<Lines> {
-        let filters = serde_json::json!({ "type": ["container"], "event": EVENTS });
-        let path = format!("/events?filters={}", escaped(&filters.to_string()));
-        let lines = self.docker.follow(&path, ANSWER_TAKES).await;
+    async fn begin_to_follow(&mut self) -> Option<Events> {
+        let filters = filters([("type", &["container"]), ("event", &EVENTS)]);
+        let events = self.docker.follow(filters, ANSWER_TAKES).await;
         // Podman begins to answer when something has happened.
-        self.is_mute = matches!(lines, Err(NoAnswer::TimedOut(_)));
-        lines.ok()
+        self.is_mute = matches!(events, Err(DockerError::TimedOut(_)));
+        events.ok()
     }
 
     /// Looks again whenever something happens, and after a while; whether nobody can want to know
     /// any more. Returns when the stream ends, too: then Docker does.
-    async fn follow(&mut self, mut lines: Lines) -> bool {
+    async fn follow(&mut self, mut events: Events) -> bool {
         loop {
-            let happens = async {
-                let line = lines.next().await;
-                matches!(line, Ok(Some(_)))
-            };
             let goes_on = tokio::select! {
-                goes_on = happens => goes_on,
+                goes_on = events.next() => goes_on,
                 changed = self.declared.changed() => {
                     if changed.is_err() {
                         return true;
@@ -207,7 +199,7 @@ impl DockerWatch {
             tokio::pin!(gathers);
             loop {
                 tokio::select! {
-                    line = lines.next() => if !matches!(line, Ok(Some(_))) {
+                    goes_on = events.next() => if !goes_on {
                         self.ends.went_away();
                         return false;
                     },
@@ -222,17 +214,13 @@ impl DockerWatch {
     }
 
     /// All containers that are started again, and how those ended that are only followed.
-    async fn look(&mut self) -> Result<(Vec<HeldSeen>, Vec<HeldEnded>), NoAnswer> {
-        let listed =
-            self.docker.get("/containers/json?all=1", MAX_LIST_BYTES, ANSWER_TAKES).await?;
-        if listed.status != 200 {
-            return Err(NoAnswer::Failed(listed.message()));
-        }
-        let all = containers(&listed.body).map_err(NoAnswer::Failed)?;
+    async fn look(&mut self) -> Result<(Vec<HeldSeen>, Vec<HeldEnded>), DockerError> {
+        let listed = self.docker.list(true, ANSWER_TAKES).await?;
+        let all = containers(&listed).map_err(DockerError::Failed)?;
         let declared = Arc::clone(&self.declared.borrow_and_update());
         let adopted = match self.adopted.read() {
             Ok(adopted) => adopted.clone(),
-            Err(error) => return Err(NoAnswer::Failed(error.to_string())),
+            Err(error) => return Err(DockerError::Failed(error.to_string())),
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
         let followed = Arc::clone(&self.followed.borrow_and_update());
@@ -252,7 +240,9 @@ impl DockerWatch {
             // Names are what people know them by, and what their rules are called.
             if held.iter().any(|other| other.target.name == seen.target.name) {
                 let name = &seen.target.name;
-                return Err(NoAnswer::Failed(format!("it tells of two containers called {name}")));
+                return Err(DockerError::Failed(format!(
+                    "it tells of two containers called {name}"
+                )));
             }
             held.push(seen);
         }
@@ -285,14 +275,13 @@ impl DockerWatch {
     async fn inspect(
         &self,
         id: &Arc<str>,
-    ) -> Result<Option<(Result<Inspected, String>, bool)>, NoAnswer> {
-        let path = format!("/containers/{id}/json");
-        let (found, is_podman) = match self.docker.get(&path, MAX_INSPECT_BYTES, ANSWER_TAKES).await
-        {
-            Ok(told) if told.status == 200 => (inspected(&told.body), told.is_podman),
-            Ok(told) if told.status == 404 => return Ok(None),
-            Ok(told) => (Err(told.message()), false),
-            Err(NoAnswer::Failed(error)) => (Err(error), false),
+    ) -> Result<Option<(Result<Inspected, String>, bool)>, DockerError> {
+        let (found, is_podman) = match self.docker.inspect(id, ANSWER_TAKES).await {
+            Ok(found) => (inspected(&found.text), found.is_podman),
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error @ (DockerError::Failed(_) | DockerError::Status { .. })) => {
+                (Err(error.to_string()), false)
+            }
             Err(error) => return Err(error),
         };
         let found = found.and_then(|found| match found.id == *id {
@@ -310,7 +299,7 @@ impl DockerWatch {
         container: &Container,
         terms: Terms,
         is_followed: bool,
-    ) -> Result<Option<(HeldSeen, Option<HeldEnded>)>, NoAnswer> {
+    ) -> Result<Option<(HeldSeen, Option<HeldEnded>)>, DockerError> {
         let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
         let found = match found {
             Ok(found) => found,
@@ -338,4 +327,10 @@ impl DockerWatch {
         self.ends.learn(&found, is_podman, &mut seen.state).await;
         Ok(Some((seen, None)))
     }
+}
+
+/// Filters of events, each with its values.
+pub(super) fn filters<const N: usize>(all: [(&str, &[&str]); N]) -> HashMap<String, Vec<String>> {
+    let owned = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
+    all.into_iter().map(|(key, values)| (key.to_owned(), owned(values))).collect()
 }

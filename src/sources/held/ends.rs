@@ -8,12 +8,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Teller;
+use super::docker::filters;
 use crate::engines::last_words;
 use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
 use crate::parse::container::{
     ContainerEvent, Inspected, end_after, event, log_end, requested, time,
 };
-use crate::supervisors::docker::{Docker, NoAnswer, escaped};
+use crate::supervisors::docker::{Docker, DockerError};
 
 /// How long it may take to answer. The next one waits no more where one was in vain.
 const EVENTS_TAKE: Duration = Duration::from_secs(3);
@@ -248,22 +249,18 @@ impl Ends {
         let ended = end.utc?.as_second();
         let lived = i64::try_from(end.lived.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
         let since = ended.saturating_sub(lived).saturating_sub(2);
-        let filters = serde_json::json!({
-            "container": [id],
-            "event": ["start", "kill", "stop", "die", "died", "oom"],
-        });
-        let filters = escaped(&filters.to_string());
-        // Docker waits for a time that has not come, and knows fractions of seconds; Podman does
-        // not, and is told in another way not to wait.
+        let filters = filters([
+            ("container", &[id]),
+            ("event", &["start", "kill", "stop", "die", "died", "oom"]),
+        ]);
         let now = (self.teller.clock)().utc;
-        let until = match is_podman {
-            true => "stream=false".to_owned(),
-            false => format!("until={}.{:09}", now.as_second(), now.subsec_nanosecond()),
-        };
-        let path = format!("/events?since={since}&{until}&filters={filters}");
-        let told = self.ask(&path, MAX_EVENTS_BYTES, EVENTS_TAKE).await.ok()?;
-        let mut events: Vec<ContainerEvent> =
-            told.split(|byte| *byte == b'\n').filter_map(event).collect();
+        // Podman knows no fractions of seconds.
+        let until = (!is_podman).then(|| exact(now));
+        let span = (since.to_string(), until);
+        let docker = self.docker.clone();
+        let told = docker.past_events(filters, span, MAX_EVENTS_BYTES, EVENTS_TAKE);
+        let told = self.unless_it_hangs(EVENTS_TAKE, told).await.ok()?;
+        let mut events: Vec<ContainerEvent> = told.iter().filter_map(|text| event(text)).collect();
         events.retain(|event| *event.id == *id);
         events.sort_by_key(|event| event.time_ns);
         Some(events)
@@ -295,45 +292,44 @@ impl Ends {
         began: Option<Timestamp>,
         until: Option<Timestamp>,
     ) -> OwnLog {
-        let since = began.map_or(0, Timestamp::as_second);
-        let until = until
-            .map(|until| format!("&until={}.{:09}", until.as_second(), until.subsec_nanosecond()));
-        let until = until.unwrap_or_default();
+        let since = began.map_or(0, Timestamp::as_second).to_string();
+        let until = until.map(exact);
         let mut told = Err("nobody asked".to_owned());
         for lines in LOG_LINES {
-            let path = format!(
-                "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&tail={lines}&since={since}\
-                 {until}",
-                found.id
-            );
-            told = self.ask(&path, MAX_LOG_BYTES, LOG_TAKES).await;
+            let (docker, span) = (self.docker.clone(), (&*since, until.as_deref()));
+            let read = docker.logs(&found.id, span, lines, MAX_LOG_BYTES, LOG_TAKES);
+            told = self.unless_it_hangs(LOG_TAKES, read).await;
             if told.is_ok() || self.hangs {
                 break;
             }
         }
         match told {
-            Ok(bytes) => {
+            Ok(pieces) => {
                 let tells_why = |line: &str| last_words(line).is_some();
-                OwnLog::Lines(log_end(&bytes, found.has_terminal, began, tells_why))
+                OwnLog::Lines(log_end(&pieces, began, tells_why))
             }
             Err(why) => OwnLog::Unknown(why),
         }
     }
 
-    /// What it answers, if that is 200.
-    async fn ask(&mut self, path: &str, most: usize, takes: Duration) -> Result<Vec<u8>, String> {
+    /// Asks, unless it has not answered in time before in this look.
+    async fn unless_it_hangs<T>(
+        &mut self,
+        takes: Duration,
+        asked: impl Future<Output = Result<T, DockerError>>,
+    ) -> Result<T, String> {
         if self.hangs {
-            return Err(NoAnswer::TimedOut(takes).to_string());
+            return Err(DockerError::TimedOut(takes).to_string());
         }
-        match self.docker.get(path, most, takes).await {
-            Ok(told) if told.status == 200 => Ok(told.body),
-            Ok(told) => Err(told.message()),
-            Err(error) => {
-                self.hangs = matches!(error, NoAnswer::TimedOut(_));
-                Err(error.to_string())
-            }
-        }
+        let told = asked.await;
+        self.hangs = matches!(told, Err(DockerError::TimedOut(_)));
+        told.map_err(|error| error.to_string())
     }
+}
+
+/// Seconds since 1970, with their fraction.
+fn exact(at: Timestamp) -> String {
+    format!("{}.{:09}", at.as_second(), at.subsec_nanosecond())
 }
 
 #[cfg(test)]

@@ -218,7 +218,8 @@ fn serve(socket: &Path, turns: Vec<Docker>) -> Arc<AtomicUsize> {
             let turn = count.fetch_add(1, Ordering::SeqCst).min(turns.len() - 1);
             let mut request = [0; 1024];
             let length = stream.read(&mut request).unwrap();
-            assert!(request[..length].starts_with(b"GET /containers/json HTTP/1.1\r\n"));
+            let listed = b"GET /containers/json?all=false&size=false HTTP/1.1\r\n";
+            assert!(request[..length].starts_with(listed));
             // Whoever asked may have gone.
             let _gone = match &turns[turn] {
                 Docker::Answers(body) => {

@@ -257,7 +257,7 @@ impl Connection {
             _ => Question::Inspect,
         };
         // Who asks which engines there are does not know these faults.
-        let is_all = question != Question::List || path.contains("all=1");
+        let is_all = question != Question::List || path.contains("all=true");
         let fault = {
             let mut state = self.state.lock().unwrap();
             if is_all {

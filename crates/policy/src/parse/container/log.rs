@@ -13,9 +13,6 @@ const LAST_LINES: usize = 20;
 /// Lines before the last ones that are kept, if they show the reason of the end.
 const REASON_LINES: usize = 20;
 
-/// A frame begins with the output (stdin, stdout, stderr), three zeros and its length.
-const HEADER_BYTES: usize = 8;
-
 /// Text after one of these may be a secret: engines log all their arguments at their start.
 const SECRETS: [&str; 15] = [
     "api_key",
@@ -35,22 +32,18 @@ const SECRETS: [&str; 15] = [
     "set-cookie",
 ];
 
-/// The last lines of a log and earlier ones that show the reason of the end, the newest last.
-/// Docker writes the time in front of each line. Lines before `since` belong to an earlier run.
+/// The last lines of a log and earlier ones that show the reason of the end, the newest last. Each
+/// piece of the log has the number of its output, 0 to 2. Docker writes the time in front of each
+/// line. Lines before `since` belong to an earlier run.
 pub fn log_end(
-    log: &[u8],
-    is_terminal: bool,
+    log: &[(usize, Vec<u8>)],
     since: Option<Timestamp>,
     is_reason: impl Fn(&str) -> bool,
 ) -> Vec<String> {
     let mut lines = Lines { since, open: [const { Vec::new() }; 3], ended: Vec::new() };
-    let mut rest = log;
-    while !is_terminal && let Some((output, text, behind)) = frame(rest) {
-        lines.read(output, text);
-        rest = behind;
+    for (output, text) in log {
+        lines.read(*output, text);
     }
-    // What is no frame was written to a terminal all the same.
-    lines.read(0, rest);
     for output in 0..lines.open.len() {
         lines.end(output);
     }
@@ -60,16 +53,6 @@ pub fn log_end(
     let mut kept = lines.split_off(lines.len().saturating_sub(REASON_LINES));
     kept.extend(last);
     kept
-}
-
-/// The first frame, of what it is, and what follows it. The last one may be cut.
-fn frame(bytes: &[u8]) -> Option<(usize, &[u8], &[u8])> {
-    let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
-    let [output @ 0..=2, 0, 0, 0, length @ ..] = header else { return None };
-    let length = u32::from_be_bytes(length.try_into().ok()?);
-    let length = usize::try_from(length).ok()?.min(rest.len());
-    let (text, behind) = rest.split_at(length);
-    Some((usize::from(*output), text, behind))
 }
 
 /// What was read so far.
@@ -172,13 +155,13 @@ fn without_secrets(line: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     fn log_end(log: &[u8], is_terminal: bool, since: Option<Timestamp>) -> Vec<String> {
-        super::log_end(log, is_terminal, since, |line| line.contains("CUDA out of memory"))
+        super::log_end(&pieces(log, is_terminal), since, |line| line.contains("CUDA out of memory"))
     }
 
     fn framed(output: u8, text: &str) -> Vec<u8> {
@@ -294,5 +277,26 @@ mod tests {
             let log: Vec<u8> = lines.iter().flat_map(framed).collect();
             prop_assert_eq!(log_end(&log, false, None), lines);
         }
+    }
+
+    /// Takes a log apart into pieces, as the client of Docker does.
+    pub(in super::super) fn pieces(log: &[u8], is_terminal: bool) -> Vec<(usize, Vec<u8>)> {
+        let (mut pieces, mut rest) = (Vec::new(), log);
+        while !is_terminal && let Some((output, text, behind)) = frame(rest) {
+            pieces.push((output, text.to_owned()));
+            rest = behind;
+        }
+        pieces.push((0, rest.to_owned()));
+        pieces
+    }
+
+    /// The first frame, of what it is, and what follows it. The last one may be cut.
+    fn frame(bytes: &[u8]) -> Option<(usize, &[u8], &[u8])> {
+        let (header, rest) = bytes.split_at_checked(8)?;
+        let [output @ 0..=2, 0, 0, 0, length @ ..] = header else { return None };
+        let length = u32::from_be_bytes(length.try_into().ok()?);
+        let length = usize::try_from(length).ok()?.min(rest.len());
+        let (text, behind) = rest.split_at(length);
+        Some((usize::from(*output), text, behind))
     }
 }

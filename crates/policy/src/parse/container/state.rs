@@ -44,8 +44,6 @@ pub struct Inspected {
     pub is_removed_at_end: bool,
     /// The number of its first process while it runs.
     pub pid: Option<u32>,
-    /// Whether it writes to a terminal, so that its log does not separate its two outputs.
-    pub has_terminal: bool,
 }
 
 impl Inspected {
@@ -61,7 +59,6 @@ impl Inspected {
             restart_most: 0,
             is_removed_at_end: false,
             pid: None,
-            has_terminal: false,
         }
     }
 }
@@ -84,7 +81,6 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
     let most = policy.and_then(|policy| policy.get("MaximumRetryCount")?.as_i64());
     let config = document.get("Config");
     let labels = config.and_then(|config| config.get("Labels"));
-    let has_terminal = config.and_then(|config| config.get("Tty")?.as_bool());
     let is_removed = host.and_then(|host| host.get("AutoRemove")?.as_bool());
     let pid = state.get("Pid").and_then(Value::as_u64);
     Ok(Inspected {
@@ -97,7 +93,6 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
         restart_most: most.unwrap_or(0),
         is_removed_at_end: is_removed.unwrap_or(false),
         pid: pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
-        has_terminal: has_terminal.unwrap_or(false),
     })
 }
 

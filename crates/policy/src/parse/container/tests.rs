@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::log::tests::pieces;
 use super::*;
 use crate::model::{HeldState, Requested};
 
@@ -130,9 +131,9 @@ fn what_podman_answers_is_read() {
 #[test]
 fn what_podman_tells_of_logs_is_read() {
     let died = inspected(podman!("inspect-died-4.3.1.json")).unwrap();
-    assert!(!died.has_terminal);
     let tells_why = |line: &str| line.contains("CUDA out of memory");
-    let log = log_end(podman!("log-died-4.3.1.bin"), false, time(&died.started), tells_why);
+    let log =
+        log_end(&pieces(podman!("log-died-4.3.1.bin"), false), time(&died.started), tells_why);
     // It writes whole seconds: what other lives wrote in the same one is not told apart.
     assert_eq!(log.last().unwrap(), "RuntimeError: CUDA out of memory");
     assert!(
@@ -140,7 +141,7 @@ fn what_podman_tells_of_logs_is_read() {
         "{log:?}"
     );
     let killed = inspected(podman!("inspect-killed-4.3.1.json")).unwrap();
-    assert!(killed.has_terminal);
-    let log = log_end(podman!("log-killed-4.3.1.bin"), true, time(&killed.started), tells_why);
+    let log =
+        log_end(&pieces(podman!("log-killed-4.3.1.bin"), true), time(&killed.started), tells_why);
     assert_eq!(log, ["hello"]);
 }
