@@ -89,9 +89,9 @@ def node():
             ("{{engine}} read", "uma_engine_load_read_bytes"),
             ("{{engine}} mapped", "uma_engine_mapped_model_bytes"),
         ]),
-        graph("Model files put out", "Bytes that evict_checkpoint put out behind the reader, and what "
+        graph("Model files evicted", "Bytes that evict_checkpoint evicted behind the reader, and what "
               "of them came back.", "Bps", [
-                  ("put out", "rate(uma_evicted_bytes_total[$__rate_interval])"),
+                  ("evicted", "rate(uma_evicted_bytes_total[$__rate_interval])"),
                   ("came back", "rate(uma_evicted_refaulted_bytes_total[$__rate_interval])"),
               ]),
         graph("Memory as the driver lays it to engines", "On unified memory this is the node's own.",
@@ -260,8 +260,8 @@ def remedies():
              hidden, NODES, "short"),
     ]
     brought = [
-        graph("Model files put out", "By evict_checkpoint; what came back was put out in vain.",
-              "bytes", [("put out", "sum by (instance) (uma_evicted_bytes_total)"),
+        graph("Model files evicted", "By evict_checkpoint; what came back was evicted in vain.",
+              "bytes", [("evicted", "sum by (instance) (uma_evicted_bytes_total)"),
                         ("came back", "sum by (instance) (uma_evicted_refaulted_bytes_total)")],
               NODES),
         graph("Memory that engines gave back", "While empty_cache was at work.", "bytes", [

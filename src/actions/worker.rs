@@ -1,8 +1,8 @@
 //! Acts outside the watching loop, one action at a time, and reports.
 //!
 //! Two threads: the performer writes the intent and acts, and may hang in the kernel for as long as
-//! it likes; the supervisor never does anything that blocks, and tells the loop what became of each
-//! decision. While a hanging action has not returned, no other is begun.
+//! it likes; the supervisor never does anything that blocks, and reports the outcome of each
+//! decision to the loop. While a hanging action has not returned, no other is begun.
 //!
 //! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
 //! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and

@@ -519,7 +519,7 @@ fn temporary_settings(
         storage: settings.storage.path.clone(),
         boot_id,
         clock: clock::now,
-        tell: Box::new(move |text| {
+        report: Box::new(move |text| {
             tracing::warn!("{text}");
             journal.record(&Entry::Note(Note { at: clock::now(), text }));
         }),

@@ -51,7 +51,7 @@ impl Evicting {
         Arc::clone(&self.emptied)
     }
 
-    /// Has it found out what an act would put out, if it is one of observe mode.
+    /// Has it found out what an act would evict, if it is one of observe mode.
     pub(super) fn rehearse(&self, settings: &Settings, decision: &Decision) {
         let would_act = decision.mode == Mode::Observe && decision.verdict == Verdict::Act;
         if would_act && matches!(decision.action, Action::EvictCheckpoint { .. }) {
@@ -71,7 +71,7 @@ impl Evicting {
         if begun == self.heeded.begun && Arc::ptr_eq(&engines, &self.heeded.engines) {
             return;
         }
-        self.evictor.heed(|target| {
+        self.evictor.update(|target| {
             let known = engines.iter().find(|known| {
                 let is_it = known.engine.name == target.name
                     && target.processes.first() == Some(&known.engine.server);
@@ -94,13 +94,13 @@ impl Evicting {
     }
 
     /// What goes from behind the readers as soon as memory is short, in bytes.
-    pub(super) fn lying_bytes(&self) -> u64 {
-        self.evictor.lying_bytes()
+    pub(super) fn evictable_bytes(&self) -> u64 {
+        self.evictor.evictable_bytes()
     }
 
     /// What people shall know since this was last asked.
     pub(super) fn notes(&self) -> Vec<String> {
-        self.evictor.notes()
+        self.evictor.take_notes()
     }
 
     /// Its series, whatever engines there are.
@@ -136,7 +136,7 @@ impl Evicting {
     /// Their values.
     pub(super) fn values_of(&self, engines: &[EngineStatus]) -> impl Iterator<Item = Reading<f64>> {
         let follows = |known: &EngineStatus| {
-            f64::from(self.evictor.follows(&known.engine.name, known.engine.server))
+            f64::from(self.evictor.tracks(&known.engine.name, known.engine.server))
         };
         engines.iter().map(follows).map(Reading::Value)
     }

@@ -189,7 +189,7 @@ impl Daemon {
     /// Sleeps until there is something to do, and returns when that was.
     fn wait(&mut self) -> Duration {
         while self.sleep() {
-            self.sampling.glance(self.evicting.lying_bytes());
+            self.sampling.glance(self.evicting.evictable_bytes());
         }
         clock::monotonic()
     }
@@ -326,8 +326,8 @@ impl Daemon {
             self.own.count_reaction(clock::monotonic().saturating_sub(since));
         }
         if is_due {
-            let lying = self.evicting.lying_bytes();
-            let missed = self.sampling.taken(at, &self.policy, lying);
+            let evictable = self.evicting.evictable_bytes();
+            let missed = self.sampling.taken(at, &self.policy, evictable);
             self.own.count_missed_samples(missed);
         } else {
             self.sampling.reconsider(at, &self.policy);

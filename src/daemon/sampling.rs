@@ -110,11 +110,11 @@ impl Sampling {
     }
 
     /// Looks how much memory is free, and has it measured at once where that shows a collapse.
-    /// `lying` bytes are as good as free.
-    pub(super) fn glance(&mut self, lying: u64) {
+    /// `evictable` bytes are as good as free.
+    pub(super) fn glance(&mut self, evictable: u64) {
         let Some(auto) = &mut self.auto else { return };
         self.glanced = clock::monotonic();
-        let free = FreeMemory::now().free_bytes.saturating_add(lying);
+        let free = FreeMemory::now().free_bytes.saturating_add(evictable);
         if auto.pace.glanced(clock::uptime(), free as f64) {
             self.due = self.due.min(self.glanced);
         }
@@ -145,12 +145,13 @@ impl Sampling {
         self.interval
     }
 
-    /// A sample was taken at those times and the policy has seen it; `lying` bytes are as good as
+    /// A sample was taken at those times and the policy has seen it; `evictable` bytes are as good as
     /// free. Returns how many could not be taken since the one before.
-    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy, lying: u64) -> u64 {
+    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy, evictable: u64) -> u64 {
         if let Some(auto) = &mut self.auto {
-            let or_lying = |memory: Memory| Memory { free: memory.free + lying as f64, ..memory };
-            auto.pace.measured(taken.uptime, policy.memory().map(or_lying));
+            let with_evictable =
+                |memory: Memory| Memory { free: memory.free + evictable as f64, ..memory };
+            auto.pace.measured(taken.uptime, policy.memory().map(with_evictable));
         }
         self.choose(taken.uptime, policy);
         let (now, interval) = (taken.monotonic, self.interval);

@@ -56,7 +56,7 @@ pub fn memory_executor(procfs: &str, evictor: Evictor) -> MemoryExecutor {
             storage: "/nonexistent".into(),
             boot_id: None,
             clock: || Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
-            tell: Box::new(|text| panic!("{text}")),
+            report: Box::new(|text| panic!("{text}")),
             tally: Arc::default(),
         }),
         emptier: CacheEmptier {

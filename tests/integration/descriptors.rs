@@ -130,11 +130,11 @@ fn evicting_of_another_test() {
     assert_eq!(executor.execute(&act(decision.clone())).result, OutcomeResult::Done);
     std::thread::sleep(Duration::from_millis(500));
     let (said, after) = (evictor.effect(decision.id).unwrap(), open());
-    let (followed, notes) = (evictor.begun(), evictor.notes());
+    let (followed, notes) = (evictor.begun(), evictor.take_notes());
     engine.kill().unwrap();
     engine.wait().unwrap();
     assert_eq!((followed, notes.len()), (1, 0), "{notes:?}");
-    assert!(said.starts_with("0 B put out; goes on") && !said.contains("os error"), "{said}");
+    assert!(said.starts_with("0 B evicted; goes on") && !said.contains("os error"), "{said}");
     assert!(after - before <= 256 + 16, "{before} and then {after}");
     assert!(after - before > 200, "they are open: {before} and then {after}");
 }

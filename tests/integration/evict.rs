@@ -226,14 +226,14 @@ impl Bench {
 
     /// Ends what goes on, and says how it did.
     pub(super) fn ready(&self) -> String {
-        self.evictor.heed(|_| None);
+        self.evictor.update(|_| None);
         self.said_at_the_end()
     }
 
     fn said_at_the_end(&self) -> String {
         let mut said = None;
         until("the end of the load", || {
-            said = self.evictor.notes().pop();
+            said = self.evictor.take_notes().pop();
             said.is_some()
         });
         said.unwrap()
@@ -275,7 +275,7 @@ fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
     engine.maps(&model);
     engine.does("touch 0 192");
     let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("128.0 MiB put out; goes on behind the readers for 10m"), "{said}");
+    assert!(said.starts_with("128.0 MiB evicted; goes on behind the readers for 10m"), "{said}");
     assert!(said.contains("keeps the last 64.0 MiB; nothing to undo"), "{said}");
     assert_eq!((cached(&model, 0, 128), cached(&model, 128, 192)), (0, 64));
     engine.does("touch 192 256");
@@ -323,7 +323,7 @@ fn what_read_has_behind_it_leaves_and_so_does_what_was_closed() {
     bench.evict(vec![engine.id()]).unwrap();
     engine.does("read 96");
     until("the position's move", || cached(&second, 0, 64) == 0);
-    // Most of it: some machines themselves put out what nobody has used for a while (DAMON).
+    // Most of it: some machines themselves evict what nobody has used for a while (DAMON).
     let ahead = cached(&second, 128, 256);
     assert!(ahead >= 96, "{ahead} of 128 MiB that lie ahead");
     until("the earlier shard", || cached(&first, 0, 64) == 0);
@@ -378,7 +378,7 @@ fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
     let mut now = bench.target(vec![engine.id(), worker.id()]);
     now.model_files.push(Arc::from(later.display().to_string()));
     until("what the worker has read", || {
-        bench.evictor.heed(|_| Some(now.clone()));
+        bench.evictor.update(|_| Some(now.clone()));
         cached(&later, 0, 96) == 0
     });
     assert_eq!(cached(&later, 96, 160), 64);
@@ -414,14 +414,14 @@ fn an_engine_that_maps_no_model_file_yet_is_no_failure() {
     assert_eq!(bench.execute(&decision), OutcomeResult::Done);
     let said = bench.evictor.effect(decision.id).unwrap();
     assert!(said.contains("; no model file of it is known yet"), "{said}");
-    assert!(bench.evictor.follows("deepseek", id));
+    assert!(bench.evictor.tracks("deepseek", id));
     // Once it has them, it is followed all the while.
     let now = bench.target(vec![id]);
     let model = bench.file("model.safetensors", 160);
     engine.maps(&model);
     engine.does("touch 0 160");
     until("what it has read", || {
-        bench.evictor.heed(|_| Some(now.clone()));
+        bench.evictor.update(|_| Some(now.clone()));
         cached(&model, 0, 96) == 0
     });
     bench.ready();
@@ -443,7 +443,7 @@ fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
     assert!(cached(&model, 0, 32) > 16, "nobody of those that are loaded has read the new one");
     let left = cachestat(old.as_fd(), 0, 0).unwrap().cached * procfs::page_size() / MIB;
     assert!((33..=64).contains(&left), "{left}");
-    // What is left of it is put out without a word of what is gone.
+    // What is left of it is evicted without a word of what is gone.
     let grows = bench.file("model-2.safetensors", 160);
     engine.maps(&grows);
     engine.does("touch 0 96");
@@ -454,7 +454,7 @@ fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
 }
 
 #[test]
-fn observe_mode_says_what_it_would_put_out_and_does_not() {
+fn observe_mode_says_what_it_would_evict_and_does_not() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let mut engine = Reader::start();
@@ -467,11 +467,11 @@ fn observe_mode_says_what_it_would_put_out_and_does_not() {
     bench.evictor.rehearse(mounts, &decision);
     let notes = std::cell::RefCell::new(Vec::new());
     until("the words", || {
-        notes.borrow_mut().extend(bench.evictor.notes());
+        notes.borrow_mut().extend(bench.evictor.take_notes());
         !notes.borrow().is_empty()
     });
     let said = notes.borrow().join("\n");
-    let expected = "decision #2 (observe mode): evict_checkpoint would put out 96.0 MiB of 160.0 \
+    let expected = "decision #2 (observe mode): evict_checkpoint would evict 96.0 MiB of 160.0 \
                     MiB cached";
     assert!(said.starts_with(expected), "{said}");
     assert_eq!(cached(&model, 0, 160), 160);
@@ -500,7 +500,7 @@ fn a_lease_on_a_model_file_holds_up_nobody() {
     engine.maps(&model);
     engine.does("touch 0 160");
     let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("96.0 MiB put out"), "{said}");
+    assert!(said.starts_with("96.0 MiB evicted"), "{said}");
     bench.ready();
 }
 

@@ -55,13 +55,13 @@ impl Memory {
             ("unaccounted", before.unaccounted, self.unaccounted),
             ("its own", before.own, self.own),
         ];
-        let told = parts.iter().map(|(name, then, now)| match then.zip(*now) {
+        let changes = parts.iter().map(|(name, then, now)| match then.zip(*now) {
             Some((then, now)) => {
                 format!("{name} {} -> {} ({})", size(then), size(now), signed(now - then))
             }
             None => format!("{name} unknown"),
         });
-        told.collect::<Vec<_>>().join(", ")
+        changes.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -1,6 +1,6 @@
 //! Has an engine give back memory that it only keeps, and measures what has come of it.
 //!
-//! An answer of 200 says nothing: the outcome is what the kernel's counters and the engine's own
+//! A response of 200 proves nothing: the outcome is what the kernel's counters and the engine's own
 //! processes show before and after, next to what the engine says.
 
 mod log;
@@ -24,11 +24,11 @@ use memory::Memory;
 /// All calls together; with what follows they stay below the time that an action has.
 const CALLING_TAKES: Duration = Duration::from_secs(20);
 
-/// A healthy driver gives memory back within 2 to 5 s of the end of a process, and else at once: it
-/// is looked until nothing more has come for [`STILL_FOR`].
+/// A healthy driver returns memory within 2 to 5 s of the end of a process, and else at once: memory
+/// is sampled until no more has come for [`STILL_FOR`].
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 const STILL_FOR: Duration = Duration::from_secs(1);
-const LOOKED_EVERY: Duration = Duration::from_millis(100);
+const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 
 /// What emptied caches have given back since the start.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl EmptyingTally {
     }
 }
 
-/// Whoever empties.
+/// Has engines return memory.
 pub struct CacheEmptier {
     /// Where procfs is mounted.
     pub procfs: PathBuf,
@@ -51,7 +51,7 @@ pub struct CacheEmptier {
     pub uptime: fn() -> Duration,
     /// Waits so long.
     pub sleep: fn(Duration),
-    /// Where it is counted.
+    /// Counts the returned bytes.
     pub tally: Arc<EmptyingTally>,
 }
 
@@ -90,7 +90,8 @@ impl Pausing for InUndoLog<'_> {
 impl Drop for InUndoLog<'_> {
     fn drop(&mut self) {
         // Whatever has gone wrong in between, it goes on.
-        let _told_by_the_undo_log = self.end();
+        // The undo log reports an error.
+        let _ = self.end();
     }
 }
 
@@ -112,20 +113,20 @@ impl CacheEmptier {
         }
     }
 
-    /// What was decided on is still there, and it is what answers there.
+    /// Verifies that the engine still lives, and that its own process listens at its address.
     fn verify(&self, engine: &EngineTarget) -> Result<Place, String> {
         let name = &engine.name;
         let Some(server) = engine.processes.first() else {
-            return Err(format!("no process of {name} is known: nothing is asked"));
+            return Err(format!("no process of {name} is known: nothing is sent"));
         };
         if !owner::is_alive(&self.procfs, *server) {
             return Err(format!("{name} is another one by now, or gone: pid {server} has ended"));
         }
         let place = Place::of(&self.procfs, engine);
-        let place = place.ok_or_else(|| format!("where {name} can be asked is not known"))?;
+        let place = place.ok_or_else(|| format!("the address of {name} is not known"))?;
         if owner::listens(&self.procfs, engine, &place) == Some(false) {
             return Err(format!(
-                "what listens at {} is no process of {name}: it is told nothing, and no key",
+                "what listens at {} is no process of {name}: nothing is sent to it, and no key",
                 place.origin
             ));
         }
@@ -162,8 +163,8 @@ impl CacheEmptier {
                 let after = self.settled(engine, &before);
                 self.tally.bytes.fetch_add(after.gained(&before), Ordering::Relaxed);
                 let logged = log.and_then(EngineLog::freed);
-                let told = told(&said, logged.as_deref(), &before, &after);
-                Performed { result: OutcomeResult::Done, effect: Some(told + &without) }
+                let effect = effect(&said, logged.as_deref(), &before, &after);
+                Performed { result: OutcomeResult::Done, effect: Some(effect + &without) }
             }
         }
     }
@@ -174,19 +175,19 @@ impl CacheEmptier {
         let (mut waited, mut still) = (Duration::ZERO, Duration::ZERO);
         let mut most = now.gained(before);
         while waited < SETTLES_WITHIN && still < STILL_FOR {
-            (self.sleep)(LOOKED_EVERY);
-            waited += LOOKED_EVERY;
+            (self.sleep)(SAMPLED_EVERY);
+            waited += SAMPLED_EVERY;
             now = Memory::read(&self.procfs, engine);
             let gained = now.gained(before);
             let is_more = gained > most.saturating_add(memory::NOISE);
-            still = if is_more { Duration::ZERO } else { still + LOOKED_EVERY };
+            still = if is_more { Duration::ZERO } else { still + SAMPLED_EVERY };
             most = most.max(gained);
         }
         now
     }
 }
 
-fn told(said: &str, logged: Option<&str>, before: &Memory, after: &Memory) -> String {
+fn effect(said: &str, logged: Option<&str>, before: &Memory, after: &Memory) -> String {
     let logged = logged.map(|logged| format!(", its log says {logged}")).unwrap_or_default();
     let changes = after.since(before);
     let verdict = match after.gained(before) {

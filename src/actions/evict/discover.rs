@@ -1,37 +1,41 @@
-//! Which model files the engine maps and has open now.
+//! The model files that the engine maps and has open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::files::{Finding, Identity, ModelFile, Patterns, shard_set};
-use super::process::{Held, Mapped, Opened};
+use super::process::{Mapped, Opened, TrackedProcess};
 use super::uses::FileUse;
 
-/// What all processes of the engine have of its model files.
+/// Mappings and open files of all processes of the engine.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     mapped: Vec<(usize, Identity, Mapped)>,
     opened: Vec<(usize, Opened)>,
-    /// Why a process does not show what it has.
+    /// Why the mappings or open files of a process cannot be read.
     pub(super) hidden: Option<String>,
 }
 
 impl Holdings {
-    /// Looks at all processes; files that the patterns name and that are new are taken on.
-    pub(super) fn look(processes: &[Held], patterns: &Patterns, files: &mut Finding) -> Self {
+    /// Scans all processes; new files that match the patterns are taken on.
+    pub(super) fn scan(
+        processes: &[TrackedProcess],
+        patterns: &Patterns,
+        files: &mut Finding,
+    ) -> Self {
         let mut found = Self::default();
         for (number, held) in processes.iter().enumerate().filter(|(_, held)| held.lives()) {
             let inodes: BTreeSet<u64> =
                 files.files.iter().map(|file| file.identity.inode).collect();
             let is_wanted =
                 |inode: u64, path: &Path| inodes.contains(&inode) || patterns.name(path);
-            let looked = held.mapped(is_wanted).and_then(|mapped| {
+            let scanned = held.mapped(is_wanted).and_then(|mapped| {
                 found.take_mapped((number, held), mapped, patterns, files);
                 found.take_opened((number, held), held.open_files()?, patterns, files);
                 Ok(())
             });
-            if let Err(error) = looked.map_err(|error| format!("process {}: {error}", held.id)) {
+            if let Err(error) = scanned.map_err(|error| format!("process {}: {error}", held.id)) {
                 found.hidden.get_or_insert(error);
             }
         }
@@ -40,7 +44,7 @@ impl Holdings {
 
     fn take_mapped(
         &mut self,
-        (number, held): (usize, &Held),
+        (number, held): (usize, &TrackedProcess),
         mapped: Vec<Mapped>,
         patterns: &Patterns,
         files: &mut Finding,
@@ -71,7 +75,7 @@ impl Holdings {
 
     fn take_opened(
         &mut self,
-        (number, held): (usize, &Held),
+        (number, held): (usize, &TrackedProcess),
         opened: Vec<Opened>,
         patterns: &Patterns,
         files: &mut Finding,
@@ -88,7 +92,7 @@ impl Holdings {
                 let file = named.and_then(|named| {
                     ModelFile::open(&named, path.to_owned(), None, &files.open_files)
                 });
-                // The number may stand for another file by now.
+                // The number may be of another file by now.
                 let is_same = |file: &ModelFile| file.identity == open.identity;
                 match file {
                     Ok(file) if !is_same(&file) => continue,
@@ -99,8 +103,8 @@ impl Holdings {
         }
     }
 
-    /// Tells each file who has it now.
-    pub(super) fn tell(self, files: &Finding, uses: &mut [FileUse]) {
+    /// Records at each file which processes map it or have it open.
+    pub(super) fn record(self, files: &Finding, uses: &mut [FileUse]) {
         for used in &mut *uses {
             used.mapped.clear();
             used.opened.clear();
@@ -128,7 +132,7 @@ impl Holdings {
         for (file, used) in files.files.iter().zip(uses) {
             used.was_used |= used.is_held();
             let first = shard_set(&file.path).and_then(|set| first_used.get(&set));
-            used.lies_before |= first.is_some_and(|first| file.path < **first);
+            used.is_before_first |= first.is_some_and(|first| file.path < **first);
         }
     }
 }

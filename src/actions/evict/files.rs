@@ -23,7 +23,7 @@ use crate::files::open_regular;
 use crate::sys::descriptors::is_out_of_descriptors;
 use crate::sys::page_cache::{self, CachedPages};
 
-/// More model files of one engine are not followed.
+/// Limit of model files of one engine.
 pub(super) const MOST_FILES: usize = 4_096;
 
 /// A pattern's `*` names no folder.
@@ -36,7 +36,7 @@ const MATCHING: MatchOptions = MatchOptions {
 /// tmpfs, ramfs and hugetlbfs: `linux/magic.h`.
 const IN_MEMORY_ALONE: [FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
-/// Which file it is, whatever its names are.
+/// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
     device: u64,
@@ -80,7 +80,7 @@ impl ModelFile {
         Ok(Self { identity: Identity::from(&stat), path, length, slot })
     }
 
-    /// How long it is, as far as that is known without opening it again.
+    /// Its length in bytes, as known without opening it again.
     pub(super) fn length(&self) -> u64 {
         if let Some(stat) = self.slot.opened().and_then(|file| fstat(&*file).ok()) {
             self.length.set(length_of(&stat));
@@ -88,7 +88,7 @@ impl ModelFile {
         self.length.get()
     }
 
-    /// Has something done to it while it is open. Where it must be opened again, it may be gone
+    /// Calls `work` with the open file. Where it must be opened again, it may be gone
     /// (`NotFound`) or leased (`WouldBlock`): see [`is_of_this_file_alone`].
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         let file = self.slot.file(|root| {
@@ -101,7 +101,7 @@ impl ModelFile {
         act(file.as_fd())
     }
 
-    /// How much of it is cached, in bytes.
+    /// Its cached bytes.
     pub(super) fn cached_bytes(&self) -> io::Result<u64> {
         let pages = self.with(|file| page_cache::cachestat(file, 0, 0))?;
         Ok(pages.cached.saturating_mul(procfs::page_size()))
@@ -126,7 +126,7 @@ impl ModelFile {
         self.with(|file| Ok(fadvise(file, offset(chunk), length, Advice::DontNeed)?))
     }
 
-    /// The same for what lies before a place.
+    /// The same for all bytes before an offset.
     pub(super) fn drop_unmapped_before(&self, end: u64) -> io::Result<()> {
         match std::num::NonZeroU64::new(end) {
             Some(length) => self.with(|file| Ok(fadvise(file, 0, Some(length), Advice::DontNeed)?)),
@@ -140,15 +140,15 @@ impl ModelFile {
     }
 }
 
-/// Whether an error says only that this file cannot be opened again now: it tells nothing of what
-/// the kernel can do.
+/// Whether an error says only that this file cannot be opened again now, and nothing about what the
+/// kernel supports.
 pub(super) fn is_of_this_file_alone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
         || is_out_of_descriptors(error)
 }
 
-/// Opens for reading what is named, if that is a regular file on a disk. It never waits for whoever
-/// holds a lease on it (fcntl(2), F_SETLEASE): that is `WouldBlock`.
+/// Opens a file for reading, if it is a regular file on a disk. It never waits for the holder of a
+/// lease on it (fcntl(2), F_SETLEASE): that is `WouldBlock`.
 fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let stat = fstat(named)?;
@@ -178,10 +178,10 @@ pub(super) fn offset(chunk: usize) -> u64 {
     CHUNK_BYTES.saturating_mul(u64::try_from(chunk).unwrap_or(u64::MAX))
 }
 
-/// Which files the engine's model files are.
+/// The patterns of the engine's model files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patterns {
-    /// As written; a path may hold a glob's own characters and stand for itself.
+    /// As written; a path may contain the characters of a glob and mean itself.
     exact: BTreeSet<PathBuf>,
     globs: Vec<Pattern>,
 }
@@ -244,11 +244,11 @@ fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut Finding) {
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     pub(super) files: Vec<ModelFile>,
-    /// The first one that nobody may open for as long as another process holds a lease on it.
+    /// The first one on which another process holds a lease.
     pub(super) leased: Option<String>,
     /// Those of all loads that are open.
     pub(super) open_files: OpenFiles,
-    /// Whoever looks for them lives.
+    /// Shows that the search goes on.
     pub(super) pulse: Pulse,
     /// Why some that are there cannot be opened: the first reason.
     pub(super) refused: Option<String>,
@@ -259,7 +259,7 @@ impl Finding {
         self.files.len() >= MOST_FILES
     }
 
-    /// Whether a file is among them, and at which place.
+    /// The index of a file, if it is among them.
     pub(super) fn place_of(&self, identity: Identity) -> Option<usize> {
         self.files.iter().position(|file| file.identity == identity)
     }
@@ -288,7 +288,7 @@ impl Finding {
     }
 }
 
-/// The set of numbered shards that a file is one of, as its name tells: the folder, what is before
+/// The set of numbered shards that a file is one of, by its name: the folder, what is before
 /// the number, and what is behind it. `model-00002-of-00012.safetensors`, `consolidated.01.pth`.
 pub(super) fn shard_set(path: &Path) -> Option<(&Path, &str, &str)> {
     let name = path.file_name()?.to_str()?;

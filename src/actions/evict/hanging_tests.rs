@@ -9,8 +9,8 @@ fn uptime() -> Duration {
     Duration::from_secs(NOW.load(Ordering::Relaxed))
 }
 
-fn order(engine: &str, pid: u32) -> EvictOrder {
-    EvictOrder {
+fn request(engine: &str, pid: u32) -> EvictRequest {
+    EvictRequest {
         target: EngineTarget {
             name: Arc::from(engine),
             processes: vec![ProcessId { pid, start_ticks: 1 }],
@@ -18,7 +18,7 @@ fn order(engine: &str, pid: u32) -> EvictOrder {
         },
         behind_bytes: 0,
         floor_bytes: 0,
-        lasts: Duration::from_secs(600),
+        for_at_most: Duration::from_secs(600),
         rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
     }
 }
@@ -33,37 +33,37 @@ fn ends(evictor: &Evictor) {
 fn a_load_that_hangs_is_told_and_left_behind_and_the_others_go_on() {
     let evictor = Evictor::new(uptime);
     let (release, hanging) = channel::<()>();
-    let hangs = move |_: &Weak<Shared>, _: &EvictOrder, _: &Arc<Control>| {
+    let hangs = move |_: &Weak<Shared>, _: &EvictRequest, _: &Arc<Control>| {
         let _is_over = hanging.recv();
     };
     let (beat, beating) = channel::<()>();
-    let lives = move |_: &Weak<Shared>, _: &EvictOrder, control: &Arc<Control>| {
+    let lives = move |_: &Weak<Shared>, _: &EvictRequest, control: &Arc<Control>| {
         while beating.recv().is_ok() {
             control.pulse.beat();
         }
     };
-    let stuck = evictor.start(order("stuck", 10), false, hangs).unwrap();
-    let other = evictor.start(order("other", 11), false, lives).unwrap();
+    let stuck = evictor.start(request("stuck", 10), false, hangs).unwrap();
+    let other = evictor.start(request("other", 11), false, lives).unwrap();
     let of = |pid| ProcessId { pid, start_ticks: 1 };
-    assert!(evictor.follows("stuck", of(10)) && evictor.follows("other", of(11)));
-    assert!(evictor.notes().is_empty());
+    assert!(evictor.tracks("stuck", of(10)) && evictor.tracks("other", of(11)));
+    assert!(evictor.take_notes().is_empty());
     NOW.store(6, Ordering::Relaxed);
     beat.send(()).unwrap();
     while other.pulse.age() > Duration::ZERO {
         thread::yield_now();
     }
-    let told = evictor.notes();
+    let told = evictor.take_notes();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].starts_with("evict_checkpoint of engine stuck was given up"), "{told:?}");
-    assert!(evictor.notes().is_empty(), "once");
-    assert!(!evictor.follows("stuck", of(10)) && evictor.follows("other", of(11)));
+    assert!(evictor.take_notes().is_empty(), "once");
+    assert!(!evictor.tracks("stuck", of(10)) && evictor.tracks("other", of(11)));
     assert!(stuck.hangs() && !other.hangs());
     // It is not tried again while it hangs, so that one engine takes one place.
-    let again = evictor.start(order("stuck", 10), false, |_, _, _| {}).unwrap_err();
+    let again = evictor.start(request("stuck", 10), false, |_, _, _| {}).unwrap_err();
     assert!(again.to_string().contains("still hangs"), "{again}");
-    assert!(evictor.start(order("third", 12), true, |_, _, _| {}).is_ok());
+    assert!(evictor.start(request("third", 12), true, |_, _, _| {}).is_ok());
     drop((release, beat));
     ends(&evictor);
-    assert!(evictor.start(order("stuck", 10), false, |_, _, _| {}).is_ok());
+    assert!(evictor.start(request("stuck", 10), false, |_, _, _| {}).is_ok());
     ends(&evictor);
 }

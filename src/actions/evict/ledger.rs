@@ -1,40 +1,40 @@
-//! What has been read of the model files, in which order, and what of it may go.
+//! What has been read of the model files, in which order, and which chunks may be evicted.
 //!
-//! A file is looked at in chunks. Each chunk remembers how far all reading had come when the last
-//! of it was read; once the readers have gone on by the distance that is kept, it may go. That
-//! holds for any order of reading, and for any number of readers and files. What is cached and not
-//! read yet lies ahead, and stays.
+//! A file is sampled in chunks. Each chunk records the total progress of all readers at the time
+//! when its last part was read. It may go once the readers have read as much more as the distance
+//! that is kept. This holds for any order of reading, and any number of readers and files. A chunk
+//! that is cached and not read yet is ahead of the readers, and stays.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Bytes of a chunk.
+/// The size of a chunk.
 pub(super) const CHUNK_BYTES: u64 = 16 << 20;
 
-/// A chunk that did not change for so many looks is looked at in turn only.
+/// After so many equal samples, a chunk is sampled in turn only.
 const HOT_LOOKS: u8 = 16;
 
-/// Chunks that are looked at first, at most.
+/// Limit of chunks that are sampled in each round.
 const MOST_HOT: usize = 512;
 
-/// Of what was put out, one part in this many may come back before the distance is doubled.
+/// The distance is doubled once this part of the evicted bytes has come back.
 const ONE_MAY_COME_BACK_IN: u64 = 4;
 
-/// Less than this coming back says nothing.
+/// Fewer refaulted bytes are ignored.
 const LEAST_TELLING_BYTES: u64 = 64 << 20;
 
 /// One chunk of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    /// Which file, by its number in the ledger.
+pub(super) struct ChunkId {
+    /// The number of the file in the ledger.
     pub(super) file: usize,
-    /// Which chunk of it.
+    /// The number of the chunk in the file.
     pub(super) chunk: usize,
 }
 
-/// What one look at a chunk has found.
+/// One sample of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct ChunkSample {
     /// Bytes in memory.
     pub(super) cached: u64,
     /// Bytes in memory that have been read.
@@ -45,9 +45,9 @@ pub(super) struct Look {
 struct Chunk {
     cached: u64,
     read: u64,
-    /// How much had been read of everything when this last grew.
+    /// The total progress when this last grew.
     read_at: u64,
-    /// Put out, and not come back since.
+    /// Evicted, and not refaulted since.
     out: u64,
 }
 
@@ -57,13 +57,12 @@ impl Chunk {
     }
 }
 
-/// A chunk that may go; what was read longest ago sorts first.
+/// A chunk that may be evicted; the one read longest ago sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DueChunk {
-    /// How much had been read of everything when this was last read.
+    /// The total progress when it was last read.
     read_at: u64,
-    /// Which one.
-    pub(super) place: Place,
+    pub(super) place: ChunkId,
 }
 
 #[derive(Debug, Default)]
@@ -76,22 +75,22 @@ struct Book {
 
 #[derive(Debug)]
 struct HotChunk {
-    place: Place,
+    place: ChunkId,
     looks_left: u8,
 }
 
-/// The books of one load.
+/// The ledger of one load.
 #[derive(Debug)]
 pub(super) struct Ledger {
     files: Vec<Book>,
-    /// How much has been read of everything.
+    /// Bytes read of all files.
     progress: u64,
-    /// How much of what was read last stays.
+    /// Of what was read last, this many bytes stay.
     keep: u64,
     hot: VecDeque<HotChunk>,
-    /// Where the looks in turn go on.
-    turn: Place,
-    /// The file at whose frontier the looks go on.
+    /// Where the samples in turn go on.
+    turn: ChunkId,
+    /// The file at whose frontier the samples go on.
     frontier_turn: usize,
     evicted: u64,
     refaulted: u64,
@@ -101,14 +100,14 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Books that keep the last `keep` bytes read.
+    /// A ledger that keeps the last `keep` bytes read.
     pub(super) fn new(keep: u64) -> Self {
         Self {
             files: Vec::new(),
             progress: 0,
             keep,
             hot: VecDeque::new(),
-            turn: Place { file: 0, chunk: 0 },
+            turn: ChunkId { file: 0, chunk: 0 },
             frontier_turn: 0,
             evicted: 0,
             refaulted: 0,
@@ -117,13 +116,13 @@ impl Ledger {
         }
     }
 
-    /// Takes on a file; the files have their numbers in this order.
+    /// Adds a file; files are numbered in this order.
     pub(super) fn add_file(&mut self, length: u64) {
         self.files.push(Book::default());
         self.resize(self.files.len() - 1, length);
     }
 
-    /// A file has another length now.
+    /// Sets the length of a file.
     pub(super) fn resize(&mut self, file: usize, length: u64) {
         let chunks = usize::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
         if let Some(known) = self.files.get_mut(file) {
@@ -132,56 +131,56 @@ impl Ledger {
         }
     }
 
-    /// The chunks of a file but for those that have been put out: of them the kernel tells dearly.
-    pub(super) fn chunks_not_out(&self, file: usize) -> Vec<Place> {
+    /// The chunks of a file without the evicted ones: sampling those is expensive.
+    pub(super) fn chunks_not_out(&self, file: usize) -> Vec<ChunkId> {
         let chunks = self.files.get(file).map_or(&[][..], |book| &book.chunks);
         let stays = chunks.iter().enumerate().filter(|(_, chunk)| !chunk.is_out());
-        stays.map(|(chunk, _)| Place { file, chunk }).collect()
+        stays.map(|(chunk, _)| ChunkId { file, chunk }).collect()
     }
 
     /// The chunks that hold these bytes of a file.
-    pub(super) fn places(&self, file: usize, bytes: &Range<u64>) -> Vec<Place> {
+    pub(super) fn places(&self, file: usize, bytes: &Range<u64>) -> Vec<ChunkId> {
         let count = self.files.get(file).map_or(0, |book| book.chunks.len());
         let number = |chunk: u64| usize::try_from(chunk).unwrap_or(usize::MAX).min(count);
         let from = number(bytes.start / CHUNK_BYTES);
         let to = number(bytes.end.div_ceil(CHUNK_BYTES));
-        (from..to).map(|chunk| Place { file, chunk }).collect()
+        (from..to).map(|chunk| ChunkId { file, chunk }).collect()
     }
 
     /// The chunk behind one in the same file.
-    pub(super) fn next(&self, place: Place) -> Option<Place> {
-        let next = Place { chunk: place.chunk + 1, ..place };
+    pub(super) fn next(&self, place: ChunkId) -> Option<ChunkId> {
+        let next = ChunkId { chunk: place.chunk + 1, ..place };
         self.chunk(next).map(|_| next)
     }
 
-    fn chunk(&self, place: Place) -> Option<&Chunk> {
+    fn chunk(&self, place: ChunkId) -> Option<&Chunk> {
         self.files.get(place.file)?.chunks.get(place.chunk)
     }
 
-    fn chunk_mut(&mut self, place: Place) -> Option<&mut Chunk> {
+    fn chunk_mut(&mut self, place: ChunkId) -> Option<&mut Chunk> {
         self.files.get_mut(place.file)?.chunks.get_mut(place.chunk)
     }
 
-    /// How much of a chunk was in memory when it was last looked at.
-    pub(super) fn cached_of(&self, place: Place) -> u64 {
+    /// Bytes of a chunk in memory at its last sample.
+    pub(super) fn cached_of(&self, place: ChunkId) -> u64 {
         self.chunk(place).map_or(0, |chunk| chunk.cached)
     }
 
     /// The bytes of a chunk if all of them have been read and are in memory.
-    pub(super) fn whole(&self, place: Place) -> Option<u64> {
+    pub(super) fn whole(&self, place: ChunkId) -> Option<u64> {
         self.chunk(place).map(|chunk| chunk.read).filter(|_| self.is_whole(place))
     }
 
     /// Whether all of a chunk has been read and is in memory: there is no more to come.
-    fn is_whole(&self, place: Place) -> bool {
+    fn is_whole(&self, place: ChunkId) -> bool {
         let length = self.files.get(place.file).map_or(0, |book| book.length);
         let from = CHUNK_BYTES.saturating_mul(place.chunk as u64);
         let bytes = length.saturating_sub(from).min(CHUNK_BYTES);
         self.chunk(place).is_some_and(|chunk| chunk.read >= bytes)
     }
 
-    /// Writes down what a look has found. Returns whether more of the chunk has been read.
-    pub(super) fn observe(&mut self, place: Place, look: Look) -> bool {
+    /// Records a sample. Returns whether more of the chunk has been read.
+    pub(super) fn observe(&mut self, place: ChunkId, look: ChunkSample) -> bool {
         let progress = self.progress;
         let Some(chunk) = self.chunk_mut(place) else { return false };
         let back = look.cached.saturating_sub(chunk.cached).min(chunk.out);
@@ -199,8 +198,8 @@ impl Ledger {
         more > 0
     }
 
-    /// Where a reader has just been, it is looked for again: there, or behind what it is done with.
-    fn follow(&mut self, place: Place) {
+    /// The next sample goes where a reader has just been, or behind what it has read.
+    fn follow(&mut self, place: ChunkId) {
         if let Some(book) = self.files.get_mut(place.file) {
             book.frontier = book.frontier.max(place.chunk + 1);
         }
@@ -213,9 +212,9 @@ impl Ledger {
         }
     }
 
-    /// Writes down what putting a chunk out has left of it. What stays is tried again only when the
+    /// Records what an eviction has left of a chunk. What stays is tried again only when the
     /// readers have gone on by the whole distance once more.
-    pub(super) fn put_out(&mut self, place: Place, before: u64, after: Look) {
+    pub(super) fn record_eviction(&mut self, place: ChunkId, before: u64, after: ChunkSample) {
         let progress = self.progress;
         let Some(chunk) = self.chunk_mut(place) else { return };
         let gone = before.saturating_sub(after.cached);
@@ -247,7 +246,7 @@ impl Ledger {
         let books = self.files.iter().enumerate();
         let chunks = books.flat_map(|(file, book)| {
             let chunks = book.chunks.iter().enumerate();
-            chunks.map(move |(number, chunk)| (chunk, Place { file, chunk: number }))
+            chunks.map(move |(number, chunk)| (chunk, ChunkId { file, chunk: number }))
         });
         let is_due = move |chunk: &Chunk| chunk.read > 0 && self.progress - chunk.read_at >= keep;
         chunks
@@ -255,19 +254,18 @@ impl Ledger {
             .map(|(chunk, place)| DueChunk { read_at: chunk.read_at, place })
     }
 
-    /// Whether what has been read of the file goes on behind the chunk after this one.
-    pub(super) fn is_behind(&self, place: Place) -> bool {
+    /// Whether reading has gone on behind the chunk after this one.
+    pub(super) fn is_behind(&self, place: ChunkId) -> bool {
         self.files.get(place.file).is_some_and(|book| place.chunk + 1 < book.frontier)
     }
 
-    /// How much of all files was in memory when it was last looked at.
+    /// Bytes of all files in memory at their last samples.
     pub(super) fn cached(&self) -> u64 {
         self.files.iter().flat_map(|book| &book.chunks).map(|chunk| chunk.cached).sum()
     }
 
-    /// The chunks that change these days, to be looked at each time. Who does not change any more
-    /// leaves.
-    pub(super) fn hot(&mut self) -> Vec<Place> {
+    /// The chunks that change, to be sampled in each round. A chunk that no longer changes leaves.
+    pub(super) fn hot(&mut self) -> Vec<ChunkId> {
         self.hot.retain_mut(|hot| {
             hot.looks_left = hot.looks_left.saturating_sub(1);
             hot.looks_left > 0
@@ -275,7 +273,7 @@ impl Ledger {
         self.hot.iter().map(|hot| hot.place).collect()
     }
 
-    fn warm(&mut self, place: Place) {
+    fn warm(&mut self, place: ChunkId) {
         match self.hot.iter_mut().find(|hot| hot.place == place) {
             Some(hot) => hot.looks_left = HOT_LOOKS,
             None => self.hot.push_back(HotChunk { place, looks_left: HOT_LOOKS }),
@@ -285,30 +283,30 @@ impl Ledger {
         }
     }
 
-    /// The chunks at which files are read next if they are read on, of so many files in turn.
-    pub(super) fn frontiers(&mut self, files: usize) -> Vec<Place> {
+    /// The chunks at which reading goes on, of so many files in turn.
+    pub(super) fn frontiers(&mut self, files: usize) -> Vec<ChunkId> {
         let known = self.files.len();
         let from = std::mem::take(&mut self.frontier_turn);
         let wanted = files.min(known);
         self.frontier_turn = (from + wanted) % known.max(1);
         let places = (from..from + wanted).map(|file| file % known).filter_map(|file| {
-            let place = Place { file, chunk: self.files.get(file)?.frontier };
+            let place = ChunkId { file, chunk: self.files.get(file)?.frontier };
             self.chunk(place).filter(|chunk| !chunk.is_out()).map(|_| place)
         });
         places.collect()
     }
 
-    /// The next chunks in turn, as many as `budget` allows: of one that was read whole there is the
-    /// least to learn, and in pages of 4 KiB it costs the most; one that has been put out may have
-    /// come back; one that never was in memory costs nothing worth telling.
-    pub(super) fn in_turn(&mut self, budget: u32) -> Vec<Place> {
+    /// The next chunks in turn, as many as `budget` allows. A chunk that was read as a whole shows
+    /// least, and in pages of 4 KiB it costs most; an evicted one may have come back; one that never
+    /// was in memory costs almost nothing.
+    pub(super) fn in_turn(&mut self, budget: u32) -> Vec<ChunkId> {
         let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
         let (mut places, mut spent) = (Vec::new(), 0);
         while spent < budget && places.len() < total {
             let Some(chunk) = self.chunk(self.turn) else {
                 let next = self.turn.file + 1;
                 let file = if next < self.files.len() { next } else { 0 };
-                self.turn = Place { file, chunk: 0 };
+                self.turn = ChunkId { file, chunk: 0 };
                 continue;
             };
             spent += match (chunk.out, chunk.cached) {
@@ -328,7 +326,7 @@ impl Ledger {
         self.progress
     }
 
-    /// How much of all files nobody was ever seen to have read, in whole chunks.
+    /// Bytes of all files without any observed read, in whole chunks.
     pub(super) fn unread(&self) -> u64 {
         let of = |book: &Book| {
             let unread = book.chunks.iter().filter(|chunk| chunk.read_at == 0 && chunk.out == 0);
@@ -337,7 +335,7 @@ impl Ledger {
         self.files.iter().map(of).sum()
     }
 
-    /// Bytes put out, and how many of them have come back.
+    /// Bytes evicted, and refaulted.
     pub(super) fn tally(&self) -> (u64, u64) {
         (self.evicted, self.refaulted)
     }

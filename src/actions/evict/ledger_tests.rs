@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FULL: Look = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES };
-const AHEAD: Look = Look { cached: CHUNK_BYTES, read: 0 };
+const FULL: ChunkSample = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };
+const AHEAD: ChunkSample = ChunkSample { cached: CHUNK_BYTES, read: 0 };
 
-fn place(chunk: usize) -> Place {
-    Place { file: 0, chunk }
+fn place(chunk: usize) -> ChunkId {
+    ChunkId { file: 0, chunk }
 }
 
 fn ledger(chunks: u64, keep_chunks: u64) -> Ledger {
@@ -16,7 +16,7 @@ fn ledger(chunks: u64, keep_chunks: u64) -> Ledger {
 }
 
 /// What may go, read longest ago first.
-fn due(ledger: &Ledger, most: u64) -> Vec<Place> {
+fn due(ledger: &Ledger, most: u64) -> Vec<ChunkId> {
     let mut due: Vec<DueChunk> = ledger.due(most).collect();
     due.sort_unstable();
     due.into_iter().map(|due| due.place).collect()
@@ -29,7 +29,7 @@ fn what_was_read_last_stays_in_whatever_order_it_was_read() {
         assert!(ledger.observe(place(chunk), FULL));
     }
     assert_eq!(due(&ledger, u64::MAX), [place(5), place(0)]);
-    ledger.put_out(place(5), CHUNK_BYTES, Look::default());
+    ledger.record_eviction(place(5), CHUNK_BYTES, ChunkSample::default());
     assert_eq!(ledger.tally().0, CHUNK_BYTES);
     assert_eq!(due(&ledger, u64::MAX), [place(0)]);
 }
@@ -39,7 +39,7 @@ fn what_lies_ahead_stays_however_much_it_is() {
     let mut ledger = ledger(64, 1);
     (2..64).for_each(|chunk| assert!(!ledger.observe(place(chunk), AHEAD)));
     ledger.observe(place(0), FULL);
-    ledger.observe(place(1), Look { cached: CHUNK_BYTES, read: 4096 });
+    ledger.observe(place(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert!(due(&ledger, u64::MAX).is_empty());
     ledger.observe(place(1), FULL);
     assert_eq!(due(&ledger, u64::MAX), [place(0)]);
@@ -51,20 +51,20 @@ fn what_was_read_once_is_not_to_be_read_whatever_became_of_it() {
     ledger.add_file(CHUNK_BYTES / 2);
     assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
     ledger.observe(place(3), AHEAD);
-    ledger.observe(Place { file: 1, chunk: 0 }, AHEAD);
+    ledger.observe(ChunkId { file: 1, chunk: 0 }, AHEAD);
     assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
     ledger.observe(place(0), FULL);
-    ledger.observe(place(1), Look { cached: CHUNK_BYTES, read: 4096 });
+    ledger.observe(place(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
-    ledger.put_out(place(0), CHUNK_BYTES, Look::default());
-    ledger.observe(place(1), Look::default());
+    ledger.record_eviction(place(0), CHUNK_BYTES, ChunkSample::default());
+    ledger.observe(place(1), ChunkSample::default());
     assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
 }
 
 #[test]
 fn a_chunk_that_is_being_read_stays_while_it_grows() {
     let mut ledger = ledger(3, 1);
-    let half = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };
+    let half = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };
     ledger.observe(place(0), half);
     ledger.observe(place(1), half);
     ledger.observe(place(0), FULL);
@@ -79,8 +79,8 @@ fn what_could_not_go_is_not_tried_at_once_again() {
     let mut ledger = ledger(4, 1);
     ledger.observe(place(0), FULL);
     ledger.observe(place(1), FULL);
-    let half = Look { cached: CHUNK_BYTES / 2, read: CHUNK_BYTES / 2 };
-    ledger.put_out(place(0), CHUNK_BYTES, half);
+    let half = ChunkSample { cached: CHUNK_BYTES / 2, read: CHUNK_BYTES / 2 };
+    ledger.record_eviction(place(0), CHUNK_BYTES, half);
     assert_eq!(ledger.tally().0, CHUNK_BYTES / 2);
     assert!(!ledger.observe(place(0), half));
     assert!(due(&ledger, u64::MAX).is_empty());
@@ -95,7 +95,7 @@ fn what_comes_back_is_counted_once_and_widens_the_distance() {
         ledger.observe(place(chunk), FULL);
     }
     for due in due(&ledger, u64::MAX) {
-        ledger.put_out(due, CHUNK_BYTES, Look::default());
+        ledger.record_eviction(due, CHUNK_BYTES, ChunkSample::default());
     }
     assert_eq!(ledger.tally(), (8 * CHUNK_BYTES, 0));
     for _ in 0..3 {
@@ -115,7 +115,7 @@ fn a_sequential_reader_does_not_widen_the_distance() {
     for chunk in 0..256 {
         ledger.observe(place(chunk), FULL);
         for due in due(&ledger, u64::MAX) {
-            ledger.put_out(due, CHUNK_BYTES, Look::default());
+            ledger.record_eviction(due, CHUNK_BYTES, ChunkSample::default());
         }
     }
     assert_eq!(ledger.tally(), (254 * CHUNK_BYTES, 0));
@@ -128,7 +128,7 @@ fn in_turn_every_chunk_is_looked_at() {
     for chunks in [3, 0, 5] {
         ledger.add_file(chunks * CHUNK_BYTES);
     }
-    let mut seen: Vec<Place> = (0..4).flat_map(|_| ledger.in_turn(2)).collect();
+    let mut seen: Vec<ChunkId> = (0..4).flat_map(|_| ledger.in_turn(2)).collect();
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 8);
@@ -139,7 +139,7 @@ fn in_turn_every_chunk_is_looked_at() {
 #[test]
 fn what_no_longer_changes_is_no_longer_looked_at_each_time() {
     let mut ledger = ledger(2, 1);
-    ledger.observe(place(0), Look { cached: CHUNK_BYTES, read: 4096 });
+    ledger.observe(place(0), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.hot(), [place(0)]);
     for _ in 0..HOT_LOOKS {
         ledger.hot();
@@ -156,12 +156,12 @@ fn a_reader_is_looked_for_behind_what_it_is_done_with() {
     assert_eq!(ledger.frontiers(9), [place(2)]);
     ledger.observe(place(2), FULL);
     assert_eq!(ledger.hot(), [place(3)]);
-    ledger.observe(place(3), Look { cached: 8192, read: 4096 });
+    ledger.observe(place(3), ChunkSample { cached: 8192, read: 4096 });
     assert_eq!(ledger.hot(), [place(3)], "a part of its last chunk");
-    ledger.observe(place(3), Look { cached: 8192, read: 8192 });
+    ledger.observe(place(3), ChunkSample { cached: 8192, read: 8192 });
     assert!(ledger.hot().is_empty(), "all of the file has been read");
     assert!(ledger.frontiers(9).is_empty());
-    ledger.put_out(place(1), CHUNK_BYTES, Look::default());
+    ledger.record_eviction(place(1), CHUNK_BYTES, ChunkSample::default());
     assert_eq!(ledger.chunks_not_out(0), [place(0), place(2), place(3)]);
 }
 
@@ -170,7 +170,7 @@ fn frontiers_are_looked_at_in_turn() {
     let mut ledger = Ledger::new(0);
     assert!(ledger.frontiers(3).is_empty());
     (0..5).for_each(|_| ledger.add_file(CHUNK_BYTES));
-    let first = |file| Place { file, chunk: 0 };
+    let first = |file| ChunkId { file, chunk: 0 };
     assert_eq!(ledger.frontiers(3), [first(0), first(1), first(2)]);
     assert_eq!(ledger.frontiers(3), [first(3), first(4), first(0)]);
     assert_eq!(ledger.frontiers(9).len(), 5, "none twice");
@@ -188,12 +188,12 @@ proptest! {
             ledger.add_file(chunks * CHUNK_BYTES);
         }
         for (file, chunk, cached, read, puts_out) in looks {
-            let place = Place { file, chunk };
-            ledger.observe(place, Look { cached, read });
+            let place = ChunkId { file, chunk };
+            ledger.observe(place, ChunkSample { cached, read });
             if puts_out && let Some(due) = due(&ledger, u64::MAX).first() {
                 let before = ledger.chunk(*due).unwrap().cached;
-                let after = Look { cached: before.min(cached), read };
-                ledger.put_out(*due, before, after);
+                let after = ChunkSample { cached: before.min(cached), read };
+                ledger.record_eviction(*due, before, after);
             }
             let (evicted, refaulted) = ledger.tally();
             prop_assert!(refaulted <= evicted);
@@ -212,7 +212,7 @@ proptest! {
 fn where_memory_is_short_less_stays() {
     let mut ledger = Ledger::new(4 * CHUNK_BYTES);
     ledger.add_file(8 * CHUNK_BYTES);
-    let whole = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES };
+    let whole = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };
     for chunk in 0..3 {
         ledger.observe(place(chunk), whole);
     }

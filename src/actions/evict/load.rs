@@ -1,4 +1,4 @@
-//! One engine's load: what it reads is followed, and what lies behind is put out.
+//! The load of one engine: tracks what it reads, and evicts behind its readers.
 
 use std::io;
 
@@ -6,153 +6,155 @@ use rustix::io::Errno;
 
 use super::discover::Holdings;
 use super::files::{Finding, Patterns, is_of_this_file_alone, offset};
-use super::ledger::{DueChunk, Ledger, Look, Place};
-use super::process::{Held, HoldError};
-use super::room::{is_bounded, may_stay, must_go, to_come};
+use super::headroom::{allocatable, is_bounded, may_stay, must_go};
+use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
+use super::process::{TrackError, TrackedProcess};
 use super::uses::{FileUse, Reading};
-use super::{EvictOrder, Mounts, Pulse};
+use super::{EvictRequest, Mounts, Pulse};
 use crate::model::EngineTarget;
 use crate::sys::free_memory::FreeMemory;
 use crate::sys::page_cache::CachedPages;
 
-/// Rounds from one look at what is mapped and open to the next, at most.
+/// Rounds between two scans of what is mapped and open, at most.
 const DISCOVER_EVERY: u64 = 16;
 
-/// The same once files come into memory that nobody was seen to map or have open.
+/// The same once files come into memory that no tracked process maps or has open.
 const DISCOVER_SOONEST: u64 = 2;
 
-/// Files at whose frontier a round looks. One page is little to look at where nothing is cached.
+/// Files of which a round samples the frontier: cheap where nothing is cached.
 const FRONTIERS: usize = 32;
 
-/// Rounds from one look at some of all chunks to the next.
+/// Rounds between two samples of some of all chunks.
 const IN_TURN_EVERY: u64 = 4;
 
-/// Rounds from one blind dropping to the next.
+/// Rounds between two drops without knowing what is cached.
 const DROP_BLINDLY_EVERY: u64 = 20;
 
-/// Rounds in which nothing is read before that counts as the end of reading: about 0.2 s.
+/// After so many rounds without progress, reading has ended: about 0.2 s.
 const QUIET_ROUNDS: u64 = 10;
 
-/// What such a look may cost the kernel; see [`Ledger::in_turn`].
+/// The cost of such samples, see [`Ledger::in_turn`].
 const IN_TURN_BUDGET: u32 = 256;
 
-/// Why a load cannot be followed.
+/// Why a load cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     /// None of its processes can be worked on.
     #[error("{0}")]
-    NoProcess(HoldError),
+    NoProcess(TrackError),
     /// The target names no process.
     #[error("the engine has no process that is known")]
-    NobodyKnown,
+    NoneKnown,
 }
 
 impl LoadError {
-    /// Whether nothing is wrong: there is nobody to follow.
-    pub(super) fn is_nobody_there(&self) -> bool {
-        matches!(self, Self::NobodyKnown | Self::NoProcess(HoldError::Ended(_)))
+    /// Whether nothing failed: there is no process to track.
+    pub(super) fn has_no_process(&self) -> bool {
+        matches!(self, Self::NoneKnown | Self::NoProcess(TrackError::Ended(_)))
     }
 }
 
-/// What stands in the way of doing all of it.
+/// What limits the eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Why it cannot be seen what is cached.
+    /// Why the page cache of the files cannot be read.
     pub(super) sight: Option<String>,
-    /// Why mapped pages cannot be put out.
+    /// Why mapped pages cannot be evicted.
     pub(super) page_out: Option<String>,
 }
 
-/// What a round has brought.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
-    /// How much of the model files was found to be read since the one before.
+    /// Bytes of the model files read since the round before.
     pub(super) read_bytes: u64,
     /// Whether all processes have ended.
     pub(super) is_over: bool,
 }
 
-/// What of the model files is in memory.
+/// The model files in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stand {
-    /// What goes now.
+pub(super) struct LoadState {
+    /// Evicted now.
     pub(super) due_bytes: u64,
-    /// What is mapped, and goes when memory is short.
-    pub(super) lying_bytes: u64,
+    /// Mapped: evicted when memory is short.
+    pub(super) evictable_bytes: u64,
+    /// In the page cache.
     pub(super) cached_bytes: u64,
+    /// Of what was read last, this much stays.
     pub(super) keeps_bytes: u64,
 }
 
-/// What is seen of a chunk in the page cache.
+/// A chunk in the page cache.
 enum Sight {
     Pages(CachedPages),
-    /// Its file cannot be opened again now: it may be cached all the same, and stays due.
+    /// Its file cannot be opened now: the chunk may be cached all the same, and stays due.
     NotNow,
-    /// The kernel does not show it.
+    /// The kernel does not report it.
     None,
 }
 
-/// What has been read long enough ago to go.
+/// Chunks read long enough ago to be evicted.
 struct Due {
-    /// What nobody maps goes at once.
+    /// Mapped by no process: evicted at once.
     free: Vec<DueChunk>,
     mapped: Vec<DueChunk>,
-    /// How many bytes of what is mapped must go.
+    /// Mapped bytes that must go.
     must_go: u64,
 }
 
-/// The load.
+/// A tracked load.
 #[derive(Debug)]
 pub(super) struct Load {
     mounts: Mounts,
-    processes: Vec<Held>,
+    processes: Vec<TrackedProcess>,
     patterns: Patterns,
     files: Finding,
     uses: Vec<FileUse>,
     ledger: Ledger,
     limits: Limits,
-    /// How much memory shall stay free.
+    /// Free memory to keep.
     floor_bytes: u64,
     rounds: u64,
-    /// The last round in which something was read.
+    /// The last round with progress.
     read_in: u64,
-    /// The round of the last look at what is mapped and open.
+    /// The round of the last scan of what is mapped and open.
     discovered_in: u64,
-    /// Something comes into memory that nobody was seen to hold.
+    /// Something comes into memory that no tracked process was seen to hold.
     is_news: bool,
-    /// Of what the kernel has reclaimed itself it leaves marks, each of which costs every later
-    /// look as much as a page does, and more: where there are any, and nothing else.
-    marked: Vec<Place>,
+    /// Chunks with nothing but shadow entries, which the kernel leaves where it has reclaimed
+    /// pages: each costs a later sample at least as much as a page.
+    marked: Vec<ChunkId>,
 }
 
 impl Load {
-    /// Takes hold of the engine's processes and of its model files, and looks at all of them. There
-    /// may be no file yet: one that first fetches its model is followed until it loads it.
+    /// Opens handles of the engine's processes and model files, and samples all of them. There may
+    /// be no file yet: an engine that first downloads its model is tracked until it loads it.
     pub(super) fn begin(
         mounts: Mounts,
-        order: &EvictOrder,
+        request: &EvictRequest,
         pulse: Pulse,
     ) -> Result<Self, LoadError> {
-        let target = &order.target;
+        let target = &request.target;
         let mut processes = Vec::new();
         let mut refused = None;
         for id in &target.processes {
-            match Held::hold(&mounts.procfs, *id) {
+            match TrackedProcess::open(&mounts.procfs, *id) {
                 Ok(held) => processes.push(held),
                 Err(error) => refused = Some(error),
             }
         }
         if processes.is_empty() {
-            return Err(refused.map_or(LoadError::NobodyKnown, LoadError::NoProcess));
+            return Err(refused.map_or(LoadError::NoneKnown, LoadError::NoProcess));
         }
         let mut load = Self {
-            floor_bytes: floor(&mounts, order.floor_bytes, target),
+            floor_bytes: floor(&mounts, request.floor_bytes, target),
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),
             files: Finding { pulse, ..Finding::default() },
             uses: Vec::new(),
-            ledger: Ledger::new(order.behind_bytes),
+            ledger: Ledger::new(request.behind_bytes),
             limits: Limits::default(),
             rounds: 0,
             read_in: 0,
@@ -162,21 +164,21 @@ impl Load {
         };
         load.find_files();
         load.discover();
-        load.follow_positions(true);
+        load.track_positions(true);
         for file in 0..load.files.files.len() {
-            load.look_at_file(file);
+            load.sample_file(file);
         }
         Ok(load)
     }
 
-    /// The engine has come to other processes or files. What it no longer has is no longer used.
+    /// Takes on new processes and files of the engine.
     pub(super) fn renew(&mut self, target: &EngineTarget) {
         let is_held = |id| self.processes.iter().any(|held| held.id == id);
-        let new: Vec<Held> = target
+        let new: Vec<TrackedProcess> = target
             .processes
             .iter()
             .filter(|id| !is_held(**id))
-            .filter_map(|id| Held::hold(&self.mounts.procfs, *id).ok())
+            .filter_map(|id| TrackedProcess::open(&self.mounts.procfs, *id).ok())
             .collect();
         let patterns = Patterns::new(&target.model_files);
         if new.is_empty() && patterns == self.patterns {
@@ -203,34 +205,34 @@ impl Load {
     fn find_files(&mut self) {
         self.open_files();
         // What is mapped or open and has no name any more.
-        drop(Holdings::look(&self.processes, &self.patterns, &mut self.files));
+        drop(Holdings::scan(&self.processes, &self.patterns, &mut self.files));
         self.files.files.sort_by(|one, other| one.path.cmp(&other.path));
     }
 
-    /// Why nothing can be done to any of its files by name, where that is so.
+    /// The reason, if none of its files can be opened by name.
     pub(super) fn refused(&self) -> Option<&str> {
         self.files.refused.as_deref().filter(|_| self.files.files.is_empty())
     }
 
-    /// A file that nobody may open for as long as another process holds a lease on it.
+    /// A file on which another process holds a lease.
     pub(super) fn leased(&self) -> Option<&str> {
         self.files.leased.as_deref()
     }
 
-    /// Whether none of its files is known, or not yet.
+    /// Whether no model file is known (yet).
     pub(super) fn knows_no_file(&self) -> bool {
         self.files.files.is_empty()
     }
 
-    /// One round. Between any two chunks `stops` is asked, and `told` what has been put out, what
-    /// of it has come back, and what still lies behind the readers.
+    /// One round. Between two chunks it calls `stops`, and `report` with the bytes evicted and
+    /// refaulted so far, and with those that are still evictable.
     pub(super) fn round(
         &mut self,
         stops: &dyn Fn() -> bool,
-        told: &mut dyn FnMut((u64, u64), u64),
+        report: &mut dyn FnMut((u64, u64), u64),
     ) -> Round {
         self.rounds += 1;
-        if !self.processes.iter().any(Held::lives) {
+        if !self.processes.iter().any(TrackedProcess::lives) {
             return Round { read_bytes: 0, is_over: true };
         }
         let before = self.ledger.progress();
@@ -238,13 +240,13 @@ impl Load {
         if age >= DISCOVER_EVERY || (self.is_news && age >= DISCOVER_SOONEST) {
             self.discover();
         }
-        self.follow_positions(false);
-        self.look_around();
+        self.track_positions(false);
+        self.sample_around();
         let read_bytes = self.ledger.progress() - before;
         if read_bytes > 0 {
             self.read_in = self.rounds;
         }
-        self.put_out_due(stops, told);
+        self.evict_due(stops, report);
         self.clear_marks(stops);
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
             self.drop_blindly();
@@ -252,8 +254,8 @@ impl Load {
         Round { read_bytes, is_over: false }
     }
 
-    /// Where the readers of files that nobody maps are, and what they have gone over.
-    fn follow_positions(&mut self, is_first: bool) {
+    /// Reads the file positions of the readers of unmapped files, and samples what they have passed.
+    fn track_positions(&mut self, is_first: bool) {
         let mut gone_over = Vec::new();
         for (file, used) in self.uses.iter_mut().enumerate() {
             if !used.mapped.is_empty() {
@@ -268,77 +270,77 @@ impl Load {
         }
         for (file, bytes) in gone_over.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
             for place in self.ledger.places(file, &bytes) {
-                self.look(place);
+                self.sample(place);
             }
         }
     }
 
-    /// Looks at all of a file that is not known to be out of memory.
-    fn look_at_file(&mut self, file: usize) {
+    /// Samples all chunks of a file that are not known to be evicted.
+    fn sample_file(&mut self, file: usize) {
         for place in self.ledger.chunks_not_out(file) {
-            self.look(place);
+            self.sample(place);
         }
     }
 
-    /// Looks at what changes, at where reading may go on, at what follows either, and at some of
-    /// the rest.
-    fn look_around(&mut self) {
+    /// Samples the chunks that change, those where reading may go on, what follows either, and some
+    /// of the rest.
+    fn sample_around(&mut self) {
         for place in self.ledger.hot() {
-            self.look_on(place);
+            self.sample_on(place);
         }
         for place in self.ledger.frontiers(FRONTIERS) {
             let known = self.ledger.cached_of(place);
-            self.look_on(place);
+            self.sample_on(place);
             let is_held = self.uses.get(place.file).is_some_and(FileUse::is_held);
             self.is_news |= !is_held && self.ledger.cached_of(place) > known;
         }
         if self.rounds.is_multiple_of(IN_TURN_EVERY) {
             for place in self.ledger.in_turn(IN_TURN_BUDGET) {
-                self.look(place);
+                self.sample(place);
             }
         }
     }
 
-    /// Looks at a chunk, and at those that follow for as long as more of them has been read.
-    fn look_on(&mut self, place: Place) {
+    /// Samples a chunk, and the next ones for as long as they show progress.
+    fn sample_on(&mut self, place: ChunkId) {
         let mut at = Some(place);
         while let Some(place) = at {
-            let grown = self.look(place);
+            let grown = self.sample(place);
             at = self.ledger.next(place).filter(|_| grown);
         }
     }
 
-    /// Returns whether more of it has been read.
-    fn look(&mut self, place: Place) -> bool {
+    /// Returns whether the chunk shows progress.
+    fn sample(&mut self, place: ChunkId) -> bool {
         self.files.pulse.beat();
         match self.measure(place) {
-            Some(look) => self.ledger.observe(place, look),
+            Some(sample) => self.ledger.observe(place, sample),
             None => false,
         }
     }
 
-    /// What of a chunk is cached, and has been read. `None` where that cannot be told.
-    fn measure(&mut self, place: Place) -> Option<Look> {
+    /// What of a chunk is cached, and has been read. `None`: cannot be known now.
+    fn measure(&mut self, place: ChunkId) -> Option<ChunkSample> {
         let cached = match self.cached(place) {
             Sight::Pages(pages) => pages.cached,
             Sight::NotNow => return None,
             Sight::None => {
                 let present = self.present(place);
-                return Some(Look { cached: present, read: present });
+                return Some(ChunkSample { cached: present, read: present });
             }
         };
         let read = match self.uses.get(place.file)?.reading() {
             Reading::InPageTables if cached > 0 => match self.ledger.whole(place) {
-                // Page tables cost most to look at, and there is no more to find.
+                // Page tables cost most to read, and there is no more to find.
                 Some(bytes) if bytes == cached => cached,
                 _ => self.present(place),
             },
             _ => self.uses.get_mut(place.file)?.read_of(place.chunk, cached),
         };
-        Some(Look { cached, read })
+        Some(ChunkSample { cached, read })
     }
 
-    fn cached(&mut self, place: Place) -> Sight {
+    fn cached(&mut self, place: ChunkId) -> Sight {
         if self.limits.sight.is_some() {
             return Sight::None;
         }
@@ -359,7 +361,7 @@ impl Load {
     }
 
     /// The most of a chunk that one process has in its page tables.
-    fn present(&self, place: Place) -> u64 {
+    fn present(&self, place: ChunkId) -> u64 {
         let Some(used) = self.uses.get(place.file) else { return 0 };
         let present = used.addresses(place.chunk).filter_map(|(process, _, addresses)| {
             let runs = self.processes.get(process)?.present(addresses).ok()?;
@@ -372,13 +374,13 @@ impl Load {
         by_process.into_iter().max().unwrap_or(0)
     }
 
-    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64), u64)) {
+    fn evict_due(&mut self, stops: &dyn Fn() -> bool, report: &mut dyn FnMut((u64, u64), u64)) {
         let Due { mut free, mut mapped, mut must_go } = self.due();
-        let mut lies = self.bytes_of(&free);
+        let mut evictable = self.bytes_of(&free);
         if self.limits.page_out.is_none() {
-            lies += self.bytes_of(&mapped);
+            evictable += self.bytes_of(&mapped);
         }
-        told(self.tally(), lies);
+        report(self.tally(), evictable);
         free.sort_unstable();
         if must_go > 0 {
             mapped.sort_unstable();
@@ -395,14 +397,14 @@ impl Load {
             }
             self.files.pulse.beat();
             let before = self.ledger.cached_of(due.place);
-            self.put_out(due.place);
+            self.evict(due.place);
             let gone = before.saturating_sub(self.ledger.cached_of(due.place));
-            lies = lies.saturating_sub(gone);
-            told(self.tally(), lies);
+            evictable = evictable.saturating_sub(gone);
+            report(self.tally(), evictable);
         }
     }
 
-    /// Takes the kernel's marks off what lies behind the readers. What comes in just then goes too.
+    /// Removes the kernel's shadow entries behind the readers, and what comes in just then.
     fn clear_marks(&mut self, stops: &dyn Fn() -> bool) {
         for place in std::mem::take(&mut self.marked) {
             if stops() {
@@ -415,7 +417,7 @@ impl Load {
     }
 
     /// Whether all readers are past a chunk, as far as is known.
-    fn is_behind(&self, place: Place) -> bool {
+    fn is_behind(&self, place: ChunkId) -> bool {
         match self.uses.get(place.file).map(FileUse::reading) {
             Some(Reading::UpTo(position)) => offset(place.chunk + 1) <= position,
             Some(Reading::InPageTables | Reading::Since) => self.ledger.is_behind(place),
@@ -424,18 +426,18 @@ impl Load {
         }
     }
 
-    /// What may go, and how much of what of it is mapped must.
+    /// The chunks that may go, and how much of the mapped ones must.
     fn due(&self) -> Due {
         let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
             self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
-        let room = self.floor_bytes.saturating_add(to_come(memory, self.to_read()));
-        let must_go = must_go(memory, self.bytes_of(&mapped), room);
+        let headroom = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
+        let must_go = must_go(memory, self.bytes_of(&mapped), headroom);
         Due { free, mapped, must_go }
     }
 
-    /// How much is still to be read. Who reads no more has read all that it wants: not every file
-    /// that is named must be read.
+    /// Bytes that are still to be read. An engine without progress has read all that it wants: not
+    /// every file that matches must be read.
     fn to_read(&self) -> u64 {
         let is_quiet = self.rounds - self.read_in >= QUIET_ROUNDS;
         if is_quiet { 0 } else { self.ledger.unread() }
@@ -445,13 +447,13 @@ impl Load {
         due.iter().map(|due| self.ledger.cached_of(due.place)).sum()
     }
 
-    fn is_mapped(&self, place: Place) -> bool {
+    fn is_mapped(&self, place: ChunkId) -> bool {
         self.uses.get(place.file).is_some_and(|used| used.addresses(place.chunk).next().is_some())
     }
 
-    /// Puts out what of a chunk is clean. Where some of it is dirty, all of it stays for now: even
-    /// to ask would have it written back.
-    fn put_out(&mut self, place: Place) {
+    /// Evicts a clean chunk. A chunk with dirty pages stays for now: the call alone would start
+    /// writeback.
+    fn evict(&mut self, place: ChunkId) {
         let pages = match self.cached(place) {
             Sight::Pages(pages) => Some(pages),
             Sight::NotNow => return,
@@ -459,19 +461,19 @@ impl Load {
         };
         let before = pages.map_or_else(|| self.present(place), |pages| pages.cached);
         if !pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
-            self.put_out_mapped(place);
-            // Without sight it may hold dirty pages, which the kernel would begin to write back.
+            self.evict_mapped(place);
+            // Unseen it may have dirty pages, which the kernel would begin to write back.
             let is_seen = pages.is_some();
             if let Some(file) = self.files.files.get(place.file).filter(|_| is_seen) {
                 let _what_stays_is_measured = file.drop_unmapped(place.chunk);
             }
         }
         if let Some(after) = self.measure(place) {
-            self.ledger.put_out(place, before, after);
+            self.ledger.record_eviction(place, before, after);
         }
     }
 
-    fn put_out_mapped(&mut self, place: Place) {
+    fn evict_mapped(&mut self, place: ChunkId) {
         let (Some(used), Some(file)) =
             (self.uses.get(place.file), self.files.files.get(place.file))
         else {
@@ -496,8 +498,8 @@ impl Load {
         }
     }
 
-    /// What can be dropped without knowing what is cached: what lies behind a reader that can be
-    /// followed, and all of a file whose readers cannot.
+    /// Drops without knowing what is cached: what is behind a reader with a known position, and all
+    /// of a file whose readers have none.
     fn drop_blindly(&self) {
         for (file, used) in self.files.files.iter().zip(&self.uses) {
             let _what_stays_is_not_known = match used.reading() {
@@ -510,12 +512,12 @@ impl Load {
         }
     }
 
-    /// Which files are mapped and open now, and by whom; new ones are taken on. Of files that have
-    /// come or gone everything is looked at.
+    /// Finds which files are mapped and open now, and by which process; takes on new ones. Samples
+    /// all of a file that was opened or closed.
     fn discover(&mut self) {
         (self.discovered_in, self.is_news) = (self.rounds, false);
         let held_before: Vec<bool> = self.uses.iter().map(FileUse::is_held).collect();
-        let holdings = Holdings::look(&self.processes, &self.patterns, &mut self.files);
+        let holdings = Holdings::scan(&self.processes, &self.patterns, &mut self.files);
         if let Some(why) = &holdings.hidden {
             self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
         }
@@ -527,36 +529,34 @@ impl Load {
             }
             self.ledger.resize(place, length);
         }
-        holdings.tell(&self.files, &mut self.uses);
+        holdings.record(&self.files, &mut self.uses);
         for file in 0..self.uses.len() {
             let was_held = held_before.get(file).copied().unwrap_or(false);
             if self.uses[file].is_held() != was_held {
-                self.look_at_file(file);
+                self.sample_file(file);
             }
         }
     }
 
-    /// Bytes put out, and how many of them have come back.
+    /// Bytes evicted, and refaulted.
     pub(super) fn tally(&self) -> (u64, u64) {
         self.ledger.tally()
     }
 
-    /// How much could go now, how much of the model files is cached, and how much of what was read
-    /// last stays.
-    pub(super) fn stand(&self) -> Stand {
+    pub(super) fn state(&self) -> LoadState {
         let keeps_bytes = self.ledger.keep();
         let Due { free, mapped, must_go } = self.due();
         let (free, mapped) = (self.bytes_of(&free), self.bytes_of(&mapped));
-        let lying_bytes = mapped.saturating_sub(must_go);
-        Stand {
-            due_bytes: free + mapped - lying_bytes,
-            lying_bytes,
+        let evictable_bytes = mapped.saturating_sub(must_go);
+        LoadState {
+            due_bytes: free + mapped - evictable_bytes,
+            evictable_bytes,
             cached_bytes: self.ledger.cached(),
             keeps_bytes,
         }
     }
 
-    /// How much is free above what shall stay free.
+    /// Free memory above the floor, in bytes.
     pub(super) fn spare_bytes(&self) -> u64 {
         FreeMemory::now().free_bytes.saturating_sub(self.floor_bytes)
     }
@@ -566,8 +566,8 @@ impl Load {
     }
 }
 
-/// How much memory shall stay free. What is free on the node is no room for an engine whose control
-/// group is full.
+/// Free memory to keep. Where a control group bounds the engine, the node's free memory does not
+/// help it.
 fn floor(mounts: &Mounts, wanted: u64, target: &EngineTarget) -> u64 {
     let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(&mounts.sysfs, group));
     if is_bounded { u64::MAX } else { wanted }
@@ -577,7 +577,7 @@ fn blind(error: &io::Error) -> String {
     let why = match Errno::from_io_error(error) {
         Some(Errno::NOSYS) => "the kernel is older than 6.5",
         Some(Errno::PERM | Errno::ACCESS) => "the files are somebody else's: run as root",
-        _ => "look at the file system",
+        _ => "check the file system",
     };
     format!("what is cached cannot be seen (cachestat: {error}: {why})")
 }

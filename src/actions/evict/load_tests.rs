@@ -16,15 +16,15 @@ fn this() -> ProcessId {
     ProcessId { pid: std::process::id(), start_ticks: stat.starttime }
 }
 
-fn order(path: &Path) -> EvictOrder {
+fn request(path: &Path) -> EvictRequest {
     let target = EngineTarget {
         processes: vec![this()],
         model_files: vec![Arc::from(path.display().to_string())],
         ..EngineTarget::default()
     };
-    let lasts = Duration::from_secs(60);
+    let for_at_most = Duration::from_secs(60);
     let rule = RuleId { group: Arc::from("load"), alert: Arc::from("Test") };
-    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, lasts, rule }
+    EvictRequest { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, for_at_most, rule }
 }
 
 fn mounts() -> Mounts {
@@ -60,8 +60,8 @@ fn may_see(path: &Path) -> bool {
 fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, Load)> {
     let path = file(folder, chunks);
     let reader = File::open(&path).unwrap();
-    let load =
-        may_see(&path).then(|| Load::begin(mounts(), &order(&path), Pulse::default()).unwrap())?;
+    let load = may_see(&path)
+        .then(|| Load::begin(mounts(), &request(&path), Pulse::default()).unwrap())?;
     Some((path, reader, load))
 }
 
@@ -150,7 +150,7 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
     }
     assert_eq!((cached(&path), marked(&path)), (0, 4 * CHUNK_BYTES));
     let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &order(&path), Pulse::default()).unwrap();
+    let mut load = Load::begin(mounts(), &request(&path), Pulse::default()).unwrap();
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "to look, as in observe mode, changes nothing");
     round(&mut load);
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "all of it lies ahead");
@@ -158,7 +158,7 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
     load.round(&|| true, &mut |_, _| {});
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "it is to stop");
     reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 8192)).unwrap();
-    load.look_at_file(0);
+    load.sample_file(0);
     round(&mut load);
     assert_eq!(marked(&path), 2 * CHUNK_BYTES);
 }
@@ -166,24 +166,25 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
 #[test]
 fn only_what_is_free_above_the_floor_is_to_spare() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let order = order(&file(folder.path(), 1));
-    let spare =
-        |order: &EvictOrder| Load::begin(mounts(), order, Pulse::default()).unwrap().spare_bytes();
-    assert!(spare(&order) > 0);
-    assert_eq!(spare(&EvictOrder { floor_bytes: u64::MAX, ..order }), 0);
+    let request = request(&file(folder.path(), 1));
+    let spare = |request: &EvictRequest| {
+        Load::begin(mounts(), request, Pulse::default()).unwrap().spare_bytes()
+    };
+    assert!(spare(&request) > 0);
+    assert_eq!(spare(&EvictRequest { floor_bytes: u64::MAX, ..request }), 0);
 }
 
 #[test]
 fn a_target_without_files_is_followed_and_one_without_processes_is_not() {
-    let begin = |order: &EvictOrder| Load::begin(mounts(), order, Pulse::default());
+    let begin = |request: &EvictRequest| Load::begin(mounts(), request, Pulse::default());
     let nothing = Path::new("/nothing/here/*.safetensors");
     for none_yet in [nothing, Path::new("model.safetensors")] {
-        let mut load = begin(&order(none_yet)).unwrap();
+        let mut load = begin(&request(none_yet)).unwrap();
         assert!(load.knows_no_file() && load.refused().is_none());
         assert_eq!(round(&mut load), Round::default());
     }
-    let empty = EvictOrder { target: EngineTarget::default(), ..order(nothing) };
+    let empty = EvictRequest { target: EngineTarget::default(), ..request(nothing) };
     assert_eq!(begin(&empty).unwrap_err().to_string(), "the engine has no process that is known");
-    let load = begin(&order(Path::new("/dev/null"))).unwrap();
+    let load = begin(&request(Path::new("/dev/null"))).unwrap();
     assert_eq!(load.refused(), Some("null: it is no regular file"));
 }

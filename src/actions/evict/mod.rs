@@ -1,23 +1,23 @@
-//! Puts the model files of a loading engine out of memory, behind its readers.
+//! Evicts the page cache of a loading engine's model files, behind the readers.
 //!
-//! Files are looked at in chunks (`ledger`): what is cached, by cachestat(2), and what of it has
-//! been read (`uses`), by the readers' page tables and positions. What was read long enough ago
-//! goes: mapped pages by `process_madvise(MADV_PAGEOUT)`, all others by
-//! `posix_fadvise(POSIX_FADV_DONTNEED)`. What lies ahead of the readers, what is dirty, and what
-//! another process maps stays; no other file is touched. Nothing is changed that would have to be
-//! undone: what is used again comes back from its file.
+//! Files are examined in chunks (`ledger`): what is cached, by cachestat(2), and what of it has
+//! been read (`uses`), by the readers' page tables and file positions. What was read long enough
+//! ago is evicted: mapped pages by `process_madvise(MADV_PAGEOUT)`, all others by
+//! `posix_fadvise(POSIX_FADV_DONTNEED)`. Pages ahead of the readers, dirty pages and pages that
+//! another process maps stay; no other file is touched. Nothing has to be undone: a page that is
+//! used again comes back from its file.
 //!
-//! It goes on beside all other actions, until the engine no longer loads. Each load has a thread of
-//! its own: the files are other people's, and a file system that does not answer keeps its thread.
-//! Such a load is given up and reported; all others go on.
+//! An eviction goes on in parallel with all other actions, until the engine no longer loads. Each
+//! load has a thread of its own, since a file system of somebody else may not answer. Such a load
+//! is given up and reported; all others go on.
 
 mod discover;
 mod files;
+mod headroom;
 mod ledger;
 mod load;
 mod open_files;
 mod process;
-mod room;
 mod session;
 mod unload;
 mod uses;
@@ -36,26 +36,26 @@ use crate::model::{
 };
 pub use unload::{Unloaded, unload};
 
-/// How long whoever asked waits for the first pass over all files; it goes on behind that.
+/// How long an act waits for the first pass over all files; the pass goes on afterwards.
 const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);
 
-/// Words that nobody has asked for are kept, but not more of them.
-const MOST_UNASKED: usize = 64;
+/// Limit of notes, and of effects, that wait to be taken.
+const MOST_UNTAKEN: usize = 64;
 
-/// More engines do not load at a time. Loads that hang count.
+/// Limit of loads at a time, including those that hang.
 const MOST_LOADS: usize = 16;
 
-/// A load of which nothing was heard for so long is given up. A step is one open, one look at a
-/// chunk of 16 MiB or at a process; a slow disk takes well below a second for one.
+/// A load whose thread makes no step for this time is given up. A step opens a file, or examines a
+/// chunk of 16 MiB or a process; a slow disk takes well below a second for one.
 const HANGS_AFTER: Duration = Duration::from_secs(5);
 
-/// The same for one whose first pass somebody waits for.
+/// The same while an act waits for the first pass.
 const HANGS_AT_FIRST: Duration = Duration::from_millis(800);
 
-/// Why it was given up.
+/// The reason of a load that was given up.
 const HANGS: &str = "its files or processes do not answer";
 
-/// Why a file is left alone.
+/// The reason why a leased file is left alone.
 const LEASED: &str = "another process holds a lease on it (fcntl F_SETLEASE), so it is left alone";
 
 /// Where the kernel's file systems are mounted.
@@ -67,25 +67,23 @@ pub struct Mounts {
     pub sysfs: PathBuf,
 }
 
-/// What shall be put out.
+/// An `evict_checkpoint` as decided.
 #[derive(Clone, Debug)]
-struct EvictOrder {
-    /// Whose model files.
+struct EvictRequest {
     target: EngineTarget,
-    /// How much of what was read last stays.
+    /// Of what was read last, this much stays cached.
     behind_bytes: u64,
-    /// How much memory shall stay free.
+    /// Free memory to keep.
     floor_bytes: u64,
-    /// After this it ends, whatever the engine does.
-    lasts: Duration,
-    /// Whose act it is.
+    /// The eviction ends after this time, whatever the engine does.
+    for_at_most: Duration,
     rule: RuleId,
 }
 
-/// Why nothing was put out.
+/// Why nothing was evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotEvicted {
-    /// There is nothing to put out, or not yet; nothing was touched.
+    /// There is nothing to evict, or not yet; nothing was touched.
     Untouched(String),
     /// It could not be done.
     Failed(String),
@@ -105,7 +103,7 @@ impl From<String> for NotEvicted {
     }
 }
 
-impl EvictOrder {
+impl EvictRequest {
     fn of(decision: &Decision) -> Result<Self, String> {
         match (&decision.action, &decision.target) {
             (
@@ -115,7 +113,7 @@ impl EvictOrder {
                 target: (**target).clone(),
                 behind_bytes: *behind_bytes,
                 floor_bytes: *floor_bytes,
-                lasts: *for_at_most,
+                for_at_most: *for_at_most,
                 rule: decision.rule.clone(),
             }),
             _ => Err("the decision names no engine".to_owned()),
@@ -123,16 +121,16 @@ impl EvictOrder {
     }
 }
 
-/// What has been put out since the start.
+/// What has been evicted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictTally {
     /// Bytes that have left memory.
     pub evicted_bytes: u64,
-    /// Bytes of those that have come back while they were watched.
+    /// Evicted bytes that came back while their load was tracked.
     pub refaulted_bytes: u64,
 }
 
-/// Whoever puts out; all clones are the same one.
+/// Tracks loads and evicts behind their readers. Clones share their state.
 #[derive(Clone)]
 pub struct Evictor {
     shared: Arc<Shared>,
@@ -143,20 +141,20 @@ struct Shared {
     uptime: fn() -> Duration,
     evicted_bytes: AtomicU64,
     refaulted_bytes: AtomicU64,
-    /// Loads that have ever been followed.
+    /// Loads tracked since the start.
     begun: AtomicU64,
     /// One for each thread, also for one that hangs.
     controls: Mutex<Vec<Arc<Control>>>,
-    /// What people shall know, for the journal.
+    /// Notes for the journal, until they are taken.
     notes: Mutex<VecDeque<String>>,
-    /// What acts have done, until somebody asks.
+    /// Effects of acts, until they are taken.
     effects: Mutex<VecDeque<(DecisionId, String)>>,
 }
 
-/// That a thread goes on.
+/// Shows that a thread makes steps.
 #[derive(Clone, Debug)]
 struct Pulse {
-    /// When it was last known to go on, in milliseconds of uptime.
+    /// The start of its last step, in milliseconds of uptime.
     at_ms: Arc<AtomicU64>,
     uptime: fn() -> Duration,
 }
@@ -174,54 +172,54 @@ impl Pulse {
         pulse
     }
 
-    /// To be called before each step that may hang.
+    /// Call it before each step that may hang.
     fn beat(&self) {
         let now = u64::try_from((self.uptime)().as_millis()).unwrap_or(u64::MAX);
         self.at_ms.store(now, Ordering::Relaxed);
     }
 
-    /// How long ago that was.
+    /// The time since the start of the last step.
     fn age(&self) -> Duration {
         let at = Duration::from_millis(self.at_ms.load(Ordering::Relaxed));
         (self.uptime)().saturating_sub(at)
     }
 }
 
-/// How one load's thread and its clients talk.
+/// What the thread of one load and its clients share.
 #[derive(Debug)]
 struct Control {
     rule: RuleId,
     target: EngineTarget,
-    /// It only looks, and changes nothing.
+    /// It examines the files and changes nothing.
     is_rehearsal: bool,
-    /// What the engine is by now, until the thread has taken it.
+    /// The current state of the engine, until the thread has taken it.
     now: Mutex<Option<EngineTarget>>,
-    /// Why it shall end.
+    /// The reason to end.
     stop: OnceLock<&'static str>,
     evicted_bytes: AtomicU64,
-    /// What lies behind its readers, and goes now or when memory is short.
-    lying_bytes: AtomicU64,
+    /// Cached behind the readers: evicted now, or when memory is short.
+    evictable_bytes: AtomicU64,
     pulse: Pulse,
-    /// It was given up.
+    /// The load was given up.
     hangs: AtomicBool,
 }
 
 impl Control {
-    fn new(order: &EvictOrder, is_rehearsal: bool, uptime: fn() -> Duration) -> Self {
+    fn new(request: &EvictRequest, is_rehearsal: bool, uptime: fn() -> Duration) -> Self {
         Self {
-            rule: order.rule.clone(),
-            target: order.target.clone(),
+            rule: request.rule.clone(),
+            target: request.target.clone(),
             is_rehearsal,
             now: Mutex::default(),
             stop: OnceLock::new(),
             evicted_bytes: AtomicU64::new(0),
-            lying_bytes: AtomicU64::new(0),
+            evictable_bytes: AtomicU64::new(0),
             pulse: Pulse::new(uptime),
             hangs: AtomicBool::new(false),
         }
     }
 
-    /// The engine's first process: another one is another life of it.
+    /// Compares name and first process: another first process is another life of the engine.
     fn is_of(&self, target: &EngineTarget) -> bool {
         self.target.name == target.name && self.server() == target.processes.first()
     }
@@ -230,8 +228,8 @@ impl Control {
         self.target.processes.first()
     }
 
-    /// Whether it follows a load, and is not about to end.
-    fn follows(&self) -> bool {
+    /// Whether it tracks a load, and is not about to end.
+    fn tracks(&self) -> bool {
         !self.is_rehearsal && self.stop.get().is_none()
     }
 
@@ -239,7 +237,7 @@ impl Control {
         self.hangs.load(Ordering::Relaxed)
     }
 
-    /// Gives it up if nothing was heard of it for so long. Returns whether that is news.
+    /// Gives the load up if its thread made no step for this time; returns whether it did so now.
     fn give_up_after(&self, patience: Duration) -> bool {
         if self.pulse.age() < patience || self.hangs.swap(true, Ordering::Relaxed) {
             return false;
@@ -256,7 +254,7 @@ impl fmt::Debug for Evictor {
 }
 
 impl Evictor {
-    /// One that follows nothing yet; `uptime` is its clock.
+    /// Tracks no load yet; `uptime` is its clock.
     pub fn new(uptime: fn() -> Duration) -> Self {
         let shared = Shared {
             uptime,
@@ -270,35 +268,34 @@ impl Evictor {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Does what was decided; [`Self::effect`] has the words for it. Waits for a second at most.
+    /// Starts an eviction; [`Self::effect`] has the effect of its first pass. Waits for a second at
+    /// most.
     ///
     /// # Errors
-    ///
-    /// Why nothing can be done at all.
+    /// The reason why nothing can be evicted at all.
     pub(super) fn perform(&self, mounts: Mounts, decision: &Decision) -> Result<(), NotEvicted> {
-        let order = EvictOrder::of(decision)?;
-        let effect = self.begin(mounts, order)?;
+        let effect = self.begin(mounts, EvictRequest::of(decision)?)?;
         keep(&self.shared.effects, (decision.id, effect));
         Ok(())
     }
 
-    /// What an act has done, in words; once.
+    /// Takes the effect of an act.
     pub fn effect(&self, decision: DecisionId) -> Option<String> {
         let mut effects = lock(&self.shared.effects);
-        let place = effects.iter().position(|(of, _)| *of == decision)?;
-        effects.remove(place).map(|(_, effect)| effect)
+        let position = effects.iter().position(|(of, _)| *of == decision)?;
+        effects.remove(position).map(|(_, effect)| effect)
     }
 
-    /// Begins to follow a load, and says what the first pass has done; where that load is followed
-    /// already, how far it is.
-    fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, NotEvicted> {
-        if let Some(known) = self.following(&order.target) {
+    /// Begins to track a load; returns the effect of the first pass, or the progress where that
+    /// load is tracked already.
+    fn begin(&self, mounts: Mounts, request: EvictRequest) -> Result<String, NotEvicted> {
+        if let Some(known) = self.tracking(&request.target) {
             let so_far = bytes_text(known.evicted_bytes.load(Ordering::Relaxed));
-            return Ok(format!("its load is followed already; {so_far} put out so far"));
+            return Ok(format!("its load is tracked already; {so_far} evicted so far"));
         }
         let (reply, answer) = channel();
-        let control = self.start(order, false, move |shared, order, control| {
-            session::follow(shared, mounts, order, control, &reply);
+        let control = self.start(request, false, move |shared, request, control| {
+            session::track(shared, mounts, request, control, &reply);
         })?;
         match answer.recv_timeout(FIRST_PASS_TAKES) {
             Ok(answer) => answer,
@@ -307,7 +304,7 @@ impl Evictor {
             }
             Err(RecvTimeoutError::Timeout) => {
                 let so_far = bytes_text(control.evicted_bytes.load(Ordering::Relaxed));
-                Ok(format!("{so_far} put out so far; the first pass is still going on"))
+                Ok(format!("{so_far} evicted so far; the first pass is still going on"))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 Err(NotEvicted::Failed("the evicting thread has ended".to_owned()))
@@ -315,46 +312,47 @@ impl Evictor {
         }
     }
 
-    fn following(&self, target: &EngineTarget) -> Option<Arc<Control>> {
+    fn tracking(&self, target: &EngineTarget) -> Option<Arc<Control>> {
         let controls = lock(&self.shared.controls);
-        controls.iter().find(|control| control.is_of(target) && control.follows()).cloned()
+        controls.iter().find(|control| control.is_of(target) && control.tracks()).cloned()
     }
 
-    /// Has it found out what a decision would put out, and puts out nothing; [`Self::notes`] will
-    /// have it. Never waits.
+    /// Examines what a decision would evict, and evicts nothing. The result is a note
+    /// ([`Self::take_notes`]). Never waits.
     pub fn rehearse(&self, mounts: Mounts, decision: &Decision) {
         let id = decision.id;
-        let rehearsed = EvictOrder::of(decision).map_err(NotEvicted::Failed).and_then(|order| {
-            self.start(order, true, move |shared, order, control| {
-                session::rehearse(shared, mounts, order, control, id);
-            })
-        });
+        let rehearsed =
+            EvictRequest::of(decision).map_err(NotEvicted::Failed).and_then(|request| {
+                self.start(request, true, move |shared, request, control| {
+                    session::rehearse(shared, mounts, request, control, id);
+                })
+            });
         if let Err(error) = rehearsed {
             keep(&self.shared.notes, session::rehearsed(id, Err(error.to_string())));
         }
     }
 
-    /// Does some work for one load on a thread of its own.
+    /// Runs `work` for one load on a thread of its own.
     fn start(
         &self,
-        order: EvictOrder,
+        request: EvictRequest,
         is_rehearsal: bool,
-        work: impl FnOnce(&Weak<Shared>, &EvictOrder, &Arc<Control>) + Send + 'static,
+        work: impl FnOnce(&Weak<Shared>, &EvictRequest, &Arc<Control>) + Send + 'static,
     ) -> Result<Arc<Control>, NotEvicted> {
-        let control = Arc::new(Control::new(&order, is_rehearsal, self.shared.uptime));
+        let control = Arc::new(Control::new(&request, is_rehearsal, self.shared.uptime));
         let mut controls = lock(&self.shared.controls);
-        if controls.iter().any(|one| one.is_of(&order.target) && one.hangs()) {
-            return Err(NotEvicted::Failed(format!("an earlier look still hangs, since {HANGS}")));
+        if controls.iter().any(|one| one.is_of(&request.target) && one.hangs()) {
+            return Err(NotEvicted::Failed(format!("an earlier pass still hangs, since {HANGS}")));
         }
         if controls.len() >= MOST_LOADS {
             let hanging = controls.iter().filter(|one| one.hangs()).count();
-            let why = format!("{MOST_LOADS} loads are followed already, of which {hanging} hang");
+            let why = format!("{MOST_LOADS} loads are tracked already, of which {hanging} hang");
             return Err(NotEvicted::Untouched(why));
         }
         controls.push(Arc::clone(&control));
         drop(controls);
-        let place = Place { shared: Arc::downgrade(&self.shared), control: Arc::clone(&control) };
-        let run = move || work(&place.shared, &order, &place.control);
+        let entry = Entry { shared: Arc::downgrade(&self.shared), control: Arc::clone(&control) };
+        let run = move || work(&entry.shared, &request, &entry.control);
         let started = thread::Builder::new().name("evict".to_owned()).spawn(run);
         match started {
             Ok(_) => Ok(control),
@@ -364,10 +362,9 @@ impl Evictor {
         }
     }
 
-    /// Tells what each engine that is followed is by now: the processes and files that it has come
-    /// to are followed too. What has no answer no longer loads, and is no longer followed, from the
-    /// next chunk on. Never waits.
-    pub fn heed(&self, now: impl Fn(&EngineTarget) -> Option<EngineTarget>) {
+    /// Updates the processes and files of each tracked engine. An engine for which `now` returns
+    /// `None` no longer loads; its eviction ends at the next chunk. Never waits.
+    pub fn update(&self, now: impl Fn(&EngineTarget) -> Option<EngineTarget>) {
         for control in &*lock(&self.shared.controls) {
             match now(&control.target) {
                 Some(target) => *lock(&control.now) = Some(target),
@@ -378,8 +375,8 @@ impl Evictor {
         }
     }
 
-    /// Ends to follow the loads of those engines for which `why` tells a reason, by the rule and
-    /// the engine of their acts. Never waits.
+    /// Ends the evictions for which `why` returns a reason, by the rule and the engine of their
+    /// acts. Never waits.
     pub fn end_where(&self, why: impl Fn(&RuleId, &EngineTarget) -> Option<&'static str>) {
         for control in &*lock(&self.shared.controls) {
             if let Some(why) = why(&control.rule, &control.target) {
@@ -388,37 +385,35 @@ impl Evictor {
         }
     }
 
-    /// How many loads have ever been followed: more than before are to be told what their engine is
-    /// by now, see [`Self::heed`]. Never waits.
+    /// Loads tracked since the start. Where there are more than before, call [`Self::update`]. Never
+    /// waits.
     pub fn begun(&self) -> u64 {
         self.shared.begun.load(Ordering::Acquire)
     }
 
-    /// Ends everything, between any two chunks. Never waits.
+    /// Ends all evictions at the next chunk. Never waits.
     pub fn stop(&self, why: &'static str) {
         for control in &*lock(&self.shared.controls) {
             let _first_reason_counts = control.stop.set(why);
         }
     }
 
-    /// Whether the load of that life of an engine is followed. Never waits.
-    pub fn follows(&self, engine: &str, server: ProcessId) -> bool {
+    /// Whether the load of that life of an engine is tracked. Never waits.
+    pub fn tracks(&self, engine: &str, server: ProcessId) -> bool {
         lock(&self.shared.controls).iter().any(|control| {
-            *control.target.name == *engine
-                && control.server() == Some(&server)
-                && control.follows()
+            *control.target.name == *engine && control.server() == Some(&server) && control.tracks()
         })
     }
 
-    /// What lies behind the readers of all loads that are followed, and goes now or when memory is
-    /// short, in bytes: as good as free. Never waits.
-    pub fn lying_bytes(&self) -> u64 {
+    /// Bytes cached behind the readers of all tracked loads, which are evicted now or when memory is
+    /// short: as good as free. Never waits.
+    pub fn evictable_bytes(&self) -> u64 {
         let controls = lock(&self.shared.controls);
         let going_on = controls.iter().filter(|control| !control.hangs());
-        going_on.map(|control| control.lying_bytes.load(Ordering::Relaxed)).sum()
+        going_on.map(|control| control.evictable_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// What has been put out so far. Never waits.
+    /// Bytes evicted since the start. Never waits.
     pub fn tally(&self) -> EvictTally {
         EvictTally {
             evicted_bytes: self.shared.evicted_bytes.load(Ordering::Relaxed),
@@ -426,9 +421,9 @@ impl Evictor {
         }
     }
 
-    /// How loads that were followed have ended, and what would have been put out, since this was
-    /// last asked; loads that hang are given up. To be asked every second or so. Never waits.
-    pub fn notes(&self) -> Vec<String> {
+    /// Takes the notes: how evictions have ended, and what rehearsals have found. Gives up loads
+    /// that hang. Call it every second or so. Never waits.
+    pub fn take_notes(&self) -> Vec<String> {
         let controls = lock(&self.shared.controls);
         let given_up = controls.iter().filter(|control| control.give_up_after(HANGS_AFTER));
         let mut notes: Vec<String> = given_up
@@ -445,13 +440,13 @@ impl Evictor {
     }
 }
 
-/// A thread's place among those that there are, until it ends.
-struct Place {
+/// The entry of a thread among the controls, until it ends.
+struct Entry {
     shared: Weak<Shared>,
     control: Arc<Control>,
 }
 
-impl Drop for Place {
+impl Drop for Entry {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             lock(&shared.controls).retain(|one| !Arc::ptr_eq(one, &self.control));
@@ -463,17 +458,16 @@ impl Drop for Place {
 #[path = "hanging_tests.rs"]
 mod tests;
 
-/// Keeps what somebody may ask for; of what nobody asked for the newest.
+/// Appends an entry; where nobody takes them, only the newest are kept.
 fn keep<T>(list: &Mutex<VecDeque<T>>, entry: T) {
     let mut list = lock(list);
-    if list.len() >= MOST_UNASKED {
+    if list.len() >= MOST_UNTAKEN {
         list.pop_front();
     }
     list.push_back(entry);
 }
 
-/// Nobody panics while holding one of these, and nobody waits: they are held for a few
-/// instructions.
+/// No thread panics while it holds one of these locks; they are held for a few instructions.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

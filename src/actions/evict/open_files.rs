@@ -95,7 +95,7 @@ impl OpenFiles {
         drop(closing);
     }
 
-    /// Nobody panics while holding it.
+    /// No thread panics while it holds this lock.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,7 +116,7 @@ enum Way {
     Pinned(Arc<OwnedFd>),
 }
 
-/// One file's place among those that are open.
+/// The entry of one file among the open ones.
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u64,

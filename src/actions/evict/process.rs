@@ -1,4 +1,4 @@
-//! One process of the engine, held so that no other can be taken for it.
+//! One process of the engine, by handles that never come to mean another one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,22 +25,22 @@ use crate::parse::proc::maps::mappings;
 use crate::parse::proc::pagemap::{ENTRY_BYTES, present_of_file};
 use crate::sys::{page_cache, page_tables};
 
-/// More open files of one process are not looked at.
+/// Limit of open files of one process.
 const MOST_OPEN_FILES: usize = 65_536;
 
-/// More of `/proc/PID/maps` is not read: the kernel allows 65,530 mappings unless told otherwise.
+/// More of `/proc/PID/maps` is not read: the kernel allows 65,530 mappings by default.
 const MOST_MAPS_BYTES: u64 = 64 << 20;
 
-/// More files that tell of positions are not kept open.
+/// Limit of `fdinfo` files that are kept open.
 const MOST_POSITIONS: usize = 64;
 
-/// The position stands on the first line.
+/// The position is on the first line.
 const POSITION_BYTES: usize = 64;
 
 /// Why a process cannot be worked on.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HoldError {
-    /// Its number is free, or somebody else's by now.
+pub(super) enum TrackError {
+    /// Its number is free, or another process has it by now.
     #[error("process {0} has ended")]
     Ended(ProcessId),
     /// What a pidfd leads to is not what procfs shows.
@@ -52,11 +52,11 @@ pub(super) enum HoldError {
     /// The kernel refuses.
     #[error("{step} of process {process} failed: {error}: {}", remedy(error))]
     Failed {
-        /// Which step.
+        /// The step, for the text.
         step: &'static str,
-        /// Whose.
+        /// Its number.
         process: ProcessId,
-        /// How.
+        /// Its error.
         error: io::Error,
     },
 }
@@ -64,16 +64,16 @@ pub(super) enum HoldError {
 /// A process, by a pidfd and its folder in procfs: both are dead once it is, whoever has its number
 /// then.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct TrackedProcess {
     pub(super) id: ProcessId,
     folder: OwnedFd,
     pidfd: OwnedFd,
-    /// Stays open until it is looked again at what is mapped, since it is asked again and again:
-    /// that of a program that was replaced by another (execve) tells of nothing.
+    /// Stays open from one scan of the mappings to the next, since it is read again and again. After
+    /// an execve(2) it is empty.
     pagemap: RefCell<Option<File>>,
-    /// What tells the positions in open files, kept in the same way, by their numbers.
+    /// The `fdinfo` files with the positions, kept in the same way, by number.
     positions: RefCell<BTreeMap<u32, File>>,
-    /// The kernel does not look through page tables itself: it is older than 6.7.
+    /// The kernel has no PAGEMAP_SCAN: it is older than 6.7.
     only_reads: Cell<bool>,
 }
 
@@ -101,17 +101,18 @@ pub(super) struct Opened {
     pub(super) path: PathBuf,
 }
 
-impl Held {
-    /// Takes hold of a process, and makes sure that it is the one meant.
-    pub(super) fn hold(procfs: &Path, id: ProcessId) -> Result<Self, HoldError> {
+impl TrackedProcess {
+    /// Opens the files of a process, and verifies its identity.
+    pub(super) fn open(procfs: &Path, id: ProcessId) -> Result<Self, TrackError> {
         let failed = |step, error: Errno| match error {
-            Errno::SRCH | Errno::NOENT => HoldError::Ended(id),
-            error => HoldError::Failed { step, process: id, error: error.into() },
+            Errno::SRCH | Errno::NOENT => TrackError::Ended(id),
+            error => TrackError::Failed { step, process: id, error: error.into() },
         };
-        let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw).ok_or(HoldError::Ended(id))?;
+        let pid =
+            i32::try_from(id.pid).ok().and_then(Pid::from_raw).ok_or(TrackError::Ended(id))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
             // A process that procfs shows and pidfd_open does not is one of another namespace.
-            Errno::SRCH if procfs.join(id.to_string()).exists() => HoldError::OtherNamespace(id),
+            Errno::SRCH if procfs.join(id.to_string()).exists() => TrackError::OtherNamespace(id),
             error => failed("pidfd_open", error),
         })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -123,19 +124,19 @@ impl Held {
         Ok(held)
     }
 
-    fn verify(&self, procfs: &Path) -> Result<(), HoldError> {
+    fn verify(&self, procfs: &Path) -> Result<(), TrackError> {
         let id = self.id;
-        let stat = self.file("stat").map_err(|_| HoldError::Ended(id))?;
-        let stat = Stat::from_read(stat).map_err(|_| HoldError::Ended(id))?;
+        let stat = self.file("stat").map_err(|_| TrackError::Ended(id))?;
+        let stat = Stat::from_read(stat).map_err(|_| TrackError::Ended(id))?;
         if stat.starttime != id.start_ticks || !self.lives() {
-            return Err(HoldError::Ended(id));
+            return Err(TrackError::Ended(id));
         }
         // The number that the pidfd's process has where this procfs was mounted.
         let shown = procfs.join("self/fdinfo").join(self.pidfd.as_raw_fd().to_string());
         let shown = std::fs::read(shown).ok();
         match shown.and_then(|text| colon_number(&text, b"Pid")) {
             Some(pid) if pid == u64::from(id.pid) => Ok(()),
-            _ => Err(HoldError::OtherNamespace(id)),
+            _ => Err(TrackError::OtherNamespace(id)),
         }
     }
 
@@ -156,12 +157,12 @@ impl Held {
         Ok(openat(&self.folder, "root", flags, Mode::empty())?)
     }
 
-    /// A file that it maps or has open, to be looked at only.
+    /// A file that it maps or has open, as a path only (O_PATH).
     pub(super) fn path_of(&self, link: &str) -> io::Result<OwnedFd> {
         Ok(openat(&self.folder, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Who a file is that it maps or has open.
+    /// The identity of a file that it maps or has open.
     pub(super) fn identity_of(&self, link: &str) -> io::Result<Identity> {
         Ok(Identity::from(&statat(&self.folder, link, AtFlags::empty())?))
     }
@@ -187,7 +188,7 @@ impl Held {
     pub(super) fn still_maps(&self, mapped: &Mapped, identity: Identity) -> bool {
         match self.identity_of(&mapped.link()) {
             Ok(found) => found == identity,
-            // Without the right to follow that link: by what procfs tells to everybody.
+            // Without the right to follow that link: by what procfs shows to everybody.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self
                 .mapped(|inode, path| inode == mapped.inode && path == mapped.path)
                 .is_ok_and(|found| found.contains(mapped)),
@@ -322,14 +323,15 @@ mod tests {
 
     #[test]
     fn a_number_that_another_process_has_by_now_is_refused() {
-        let held = Held::hold(Path::new("/proc"), this()).unwrap();
+        let held = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
         assert!(held.lives());
         let other = ProcessId { start_ticks: this().start_ticks + 1, ..this() };
-        let error = Held::hold(Path::new("/proc"), other).unwrap_err();
-        assert!(matches!(error, HoldError::Ended(_)), "{error}");
+        let error = TrackedProcess::open(Path::new("/proc"), other).unwrap_err();
+        assert!(matches!(error, TrackError::Ended(_)), "{error}");
         for pid in [0, u32::MAX, 0x7fff_fff0] {
-            let error = Held::hold(Path::new("/proc"), ProcessId { pid, ..this() }).unwrap_err();
-            assert!(matches!(error, HoldError::Ended(_)), "{error}");
+            let error =
+                TrackedProcess::open(Path::new("/proc"), ProcessId { pid, ..this() }).unwrap_err();
+            assert!(matches!(error, TrackError::Ended(_)), "{error}");
         }
     }
 
@@ -339,7 +341,7 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
         let id = ProcessId { pid: child.id(), start_ticks: stat.starttime };
-        let held = Held::hold(Path::new("/proc"), id).unwrap();
+        let held = TrackedProcess::open(Path::new("/proc"), id).unwrap();
         assert!(held.lives());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -364,7 +366,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.as_file_mut().set_len(100).unwrap();
         file.as_file_mut().seek(SeekFrom::Start(42)).unwrap();
-        let held = Held::hold(Path::new("/proc"), this()).unwrap();
+        let held = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
         let number = u32::try_from(file.as_file().as_raw_fd()).unwrap();
         let found = held.open_files().unwrap();
         let found = found.iter().find(|open| open.number == number).unwrap();

@@ -1,4 +1,4 @@
-//! The thread that follows a load.
+//! The thread that tracks one load.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -8,83 +8,82 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::load::{Limits, Load, Round, Stand};
-use super::{Control, EvictOrder, LEASED, Mounts, NotEvicted, Shared, keep, lock};
+use super::load::{Limits, Load, LoadState, Round};
+use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, bytes_text, duration_text};
 
-/// Between two rounds of one that reads fast.
+/// The time between two rounds while the engine reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// Between two rounds of one that reads slowly, or does not: a flood of 4 GiB/s that begins right
-/// after a look has brought 80 MiB by the next.
+/// The time between two rounds while it reads slowly, or not at all: a flood of 4 GiB/s that begins
+/// right after a round has brought 80 MiB by the next.
 const LATEST: Duration = Duration::from_millis(20);
 
-/// The same of one that goes on reading, while much is free: it is known how fast it reads, and
-/// each look costs.
+/// The same while it goes on reading and much is free: its speed is known, and each round costs.
 const STEADY: Duration = Duration::from_millis(100);
 
-/// One that has begun to read is looked at each [`SOONEST`] for so long: how fast it reads is not
-/// known yet, and what a flood has brought must be found before the next look.
+/// After a read has begun, rounds are [`SOONEST`] apart for this time: its speed is not known yet,
+/// and what a flood has brought must be found before the next round.
 const BEGINS_FOR: Duration = Duration::from_millis(50);
 
-/// One of which nothing was seen to be read for so long has ended to read, or rests: one that reads
-/// large pieces goes on by leaps, and between two of them nothing is seen.
+/// Without progress for this time, the engine no longer reads, or rests: one that reads large
+/// pieces shows nothing between two of them.
 const RESTS_AFTER: Duration = Duration::from_millis(100);
 
-/// So much is free above the floor then: four times what is read meanwhile at 5 GiB/s finds room.
+/// Free memory above the floor that counts as much: four times what is read in [`STEADY`] at 5 GiB/s.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
-/// What is to be read between two rounds, about: one part in this many of what is free above the
-/// floor, within bounds. The more goes at once, the less it costs.
+/// About this part of the free memory above the floor is read between two rounds, within bounds:
+/// evicting much at once costs less.
 const READ_BETWEEN_PART: u64 = 32;
 const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
 const MOST_READ_BETWEEN_BYTES: u64 = 512 << 20;
 
-/// A load that is followed.
+/// A tracked load.
 struct Session {
     load: Load,
-    /// What the engine was last known to be.
+    /// The last known state of the engine.
     target: EngineTarget,
     control: Arc<Control>,
     ends_at: Duration,
-    /// When the last round began.
-    looked_at: Duration,
-    /// From there to the next.
+    /// The start of the last round.
+    round_at: Duration,
+    /// From there to the next round.
     pace: Duration,
-    /// When it began to read, unless it rests, and when it was last seen to have read.
+    /// When the engine began to read, unless it rests, and its last progress.
     reads: Option<(Duration, Duration)>,
-    /// What the shared tally holds of this load.
-    told: (u64, u64),
+    /// What of this load is in the shared tally: evicted and refaulted bytes.
+    counted: (u64, u64),
 }
 
-/// Follows a load until it ends, and replies what the first pass has done. It ends as well once
-/// nobody can ask for anything any more.
-pub(super) fn follow(
+/// Tracks a load until it ends, and replies with the effect of the first pass. It ends as well once
+/// the evictor is dropped.
+pub(super) fn track(
     weak: &Weak<Shared>,
     mounts: Mounts,
-    order: &EvictOrder,
+    request: &EvictRequest,
     control: &Arc<Control>,
     reply: &Sender<Result<String, NotEvicted>>,
 ) {
     let Some(shared) = weak.upgrade() else { return };
-    let begun = Session::begin(&shared, mounts, order, control);
+    let begun = Session::begin(&shared, mounts, request, control);
     let (session, answer) = match begun {
         Ok((session, words)) => (session, Ok(words)),
         Err(why) => {
-            // It follows nothing: whoever asks again, once this is answered, begins anew.
+            // It tracks nothing: the next act on this load begins anew.
             let _ = control.stop.set("it could not begin");
             (None, Err(why))
         }
     };
     drop(shared);
-    // Whoever asked may not have waited.
-    let _gone = reply.send(answer);
+    // The act may not have waited.
+    let _ = reply.send(answer);
     let Some(mut session) = session else { return };
     loop {
         thread::sleep(session.pace);
         let Some(shared) = weak.upgrade() else { return };
-        // A panic is a bug of ours, and it must be told that the load is no longer followed.
+        // A panic is a bug of ours; a note must say that the load is no longer tracked.
         let ended = catch_unwind(AssertUnwindSafe(|| session.round(&shared)))
             .unwrap_or(Some("of a panic, which is a bug"));
         if let Some(why) = ended {
@@ -94,17 +93,17 @@ pub(super) fn follow(
 }
 
 impl Session {
-    /// The load after its first pass, and what that has done. `None` if it has ended by then.
+    /// The load after its first pass, and the effect of that. `None` if it has ended by then.
     fn begin(
         shared: &Shared,
         mounts: Mounts,
-        order: &EvictOrder,
+        request: &EvictRequest,
         control: &Arc<Control>,
     ) -> Result<(Option<Self>, String), NotEvicted> {
         let procfs = mounts.procfs.clone();
-        let load = Load::begin(mounts, order, control.pulse.clone()).map_err(|error| {
+        let load = Load::begin(mounts, request, control.pulse.clone()).map_err(|error| {
             let why = error.to_string();
-            if error.is_nobody_there() {
+            if error.has_no_process() {
                 NotEvicted::Untouched(why)
             } else {
                 NotEvicted::Failed(why)
@@ -114,14 +113,14 @@ impl Session {
         // twice.
         let refused = load.refused().filter(|_| control.stop.get().is_none());
         let instead = refused.map(|why| drop_all(&procfs, why)).transpose()?;
-        let ends_at = (shared.uptime)().saturating_add(order.lasts);
-        let looked_at = (shared.uptime)();
-        let (pace, reads, told) = (SOONEST, None, (0, 0));
-        let (target, control) = (order.target.clone(), Arc::clone(control));
-        let mut session = Self { load, target, control, ends_at, looked_at, pace, reads, told };
+        let ends_at = (shared.uptime)().saturating_add(request.for_at_most);
+        let round_at = (shared.uptime)();
+        let (pace, reads, counted) = (SOONEST, None, (0, 0));
+        let (target, control) = (request.target.clone(), Arc::clone(control));
+        let mut session = Self { load, target, control, ends_at, round_at, pace, reads, counted };
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
-        let words = instead.into_iter().chain([session.words(order.lasts)]);
+        let words = instead.into_iter().chain([session.effect(request.for_at_most)]);
         let words = words.collect::<Vec<_>>().join("; ");
         match ended {
             Some(why) => {
@@ -132,7 +131,7 @@ impl Session {
         }
     }
 
-    /// One round; says why it was the last one.
+    /// One round; returns the reason if it was the last one.
     fn round(&mut self, shared: &Shared) -> Option<&'static str> {
         let control = Arc::clone(&self.control);
         control.pulse.beat();
@@ -141,21 +140,21 @@ impl Session {
             self.load.renew(&target);
             self.target = target;
         }
-        let mut told = self.told;
+        let mut counted = self.counted;
         let now = (shared.uptime)();
-        let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
+        let since = now.saturating_sub(std::mem::replace(&mut self.round_at, now));
         let Round { read_bytes, is_over } = if stops() {
             Round::default()
         } else {
-            self.load.round(&stops, &mut |(evicted, refaulted), lies| {
-                shared.evicted_bytes.fetch_add(evicted - told.0, Ordering::Relaxed);
-                shared.refaulted_bytes.fetch_add(refaulted - told.1, Ordering::Relaxed);
+            self.load.round(&stops, &mut |(evicted, refaulted), evictable| {
+                shared.evicted_bytes.fetch_add(evicted - counted.0, Ordering::Relaxed);
+                shared.refaulted_bytes.fetch_add(refaulted - counted.1, Ordering::Relaxed);
                 control.evicted_bytes.store(evicted, Ordering::Relaxed);
-                control.lying_bytes.store(lies, Ordering::Relaxed);
-                told = (evicted, refaulted);
+                control.evictable_bytes.store(evictable, Ordering::Relaxed);
+                counted = (evicted, refaulted);
             })
         };
-        self.told = told;
+        self.counted = counted;
         self.reads = reads(self.reads, now, read_bytes);
         let reads_for = self.reads.map(|(begun, _)| now.saturating_sub(begun));
         self.pace = pace(reads_for, since, read_bytes, self.load.spare_bytes());
@@ -170,7 +169,7 @@ impl Session {
         let _first_reason_counts = self.control.stop.set(why);
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
-            "evict_checkpoint of engine {} ended, since {why}: {} put out, {} of it came back{}",
+            "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}",
             self.control.target.name,
             bytes_text(evicted),
             bytes_text(refaulted),
@@ -179,24 +178,24 @@ impl Session {
         keep(&shared.notes, words);
     }
 
-    /// What it has done so far, and goes on with.
-    fn words(&self, lasts: Duration) -> String {
+    /// The effect so far, and what goes on.
+    fn effect(&self, for_at_most: Duration) -> String {
         let (evicted, _) = self.load.tally();
-        let stand = self.load.stand();
+        let state = self.load.state();
         format!(
-            "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
+            "{} evicted; goes on behind the readers for {} at most, keeps the last {}; nothing to \
              undo{}{}{}",
             bytes_text(evicted),
-            duration_text(lasts),
-            bytes_text(stand.keeps_bytes),
+            duration_text(for_at_most),
+            bytes_text(state.keeps_bytes),
             unknown(&self.load),
-            lying(stand),
+            evictable(state),
             limits(&self.load),
         )
     }
 }
 
-/// When it began to read and was last seen to have read, where so much more is read now.
+/// When the engine began to read, and its last progress, after a round that found `read_bytes` more.
 fn reads(
     before: Option<(Duration, Duration)>,
     now: Duration,
@@ -210,8 +209,9 @@ fn reads(
     }
 }
 
-/// How long to wait, where it has read for so long (`None`: it rests), and so much in the time
-/// since the look before, while so much is free above the floor.
+/// The time until the next round. `reads_for`: how long the engine has read (`None`: it rests);
+/// `read_bytes`: what it read in the time `since` the last round; `spare_bytes`: free memory above
+/// the floor.
 fn pace(
     reads_for: Option<Duration>,
     since: Duration,
@@ -229,7 +229,7 @@ fn pace(
     Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), latest.as_secs_f64()))
 }
 
-/// What stands in the way, if anything does.
+/// What limits the eviction, for texts.
 fn limits(load: &Load) -> String {
     let Limits { sight, page_out } = load.limits();
     let leased = load.leased().map(|name| format!("{name}: {LEASED}"));
@@ -237,49 +237,51 @@ fn limits(load: &Load) -> String {
     all.map(|limit| format!("; {limit}")).collect()
 }
 
-/// That there is nothing to put out yet.
+/// Says that no model file is known yet.
 fn unknown(load: &Load) -> &'static str {
     if load.knows_no_file() { "; no model file of it is known yet" } else { "" }
 }
 
-/// What is mapped and does not have to go yet.
-fn lying(stand: Stand) -> String {
-    match stand.lying_bytes {
+/// Mapped pages that do not have to go yet.
+fn evictable(state: LoadState) -> String {
+    match state.evictable_bytes {
         0 => String::new(),
-        lying => format!("; {} that is mapped lies until memory is short", bytes_text(lying)),
+        evictable => {
+            format!("; {} that is mapped stays until memory is short", bytes_text(evictable))
+        }
     }
 }
 
-/// Finds out what a decision would put out, and notes it.
+/// Examines what a decision would evict, and notes it.
 pub(super) fn rehearse(
     weak: &Weak<Shared>,
     mounts: Mounts,
-    order: &EvictOrder,
+    request: &EvictRequest,
     control: &Control,
     decision: DecisionId,
 ) {
-    let words = rehearsal(mounts, order, control);
+    let words = rehearsal(mounts, request, control);
     if let Some(shared) = weak.upgrade() {
         keep(&shared.notes, rehearsed(decision, words));
     }
 }
 
-fn rehearsal(mounts: Mounts, order: &EvictOrder, control: &Control) -> Result<String, String> {
-    let load = Load::begin(mounts, order, control.pulse.clone());
+fn rehearsal(mounts: Mounts, request: &EvictRequest, control: &Control) -> Result<String, String> {
+    let load = Load::begin(mounts, request, control.pulse.clone());
     let load = load.map_err(|error| error.to_string())?;
-    let stand = load.stand();
+    let state = load.state();
     Ok(format!(
-        "would put out {} of {} cached, and go on behind the readers for {} at most{}{}{}",
-        bytes_text(stand.due_bytes),
-        bytes_text(stand.cached_bytes),
-        duration_text(order.lasts),
+        "would evict {} of {} cached, and go on behind the readers for {} at most{}{}{}",
+        bytes_text(state.due_bytes),
+        bytes_text(state.cached_bytes),
+        duration_text(request.for_at_most),
         unknown(&load),
-        lying(stand),
+        evictable(state),
         limits(&load),
     ))
 }
 
-/// What a decision in observe mode would have done.
+/// The note about a decision in observe mode.
 pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> String {
     match words {
         Ok(words) => format!("decision #{decision} (observe mode): evict_checkpoint {words}"),
@@ -289,7 +291,7 @@ pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> 
     }
 }
 
-/// What is left where the files cannot be touched by name: everybody's clean cache, once.
+/// The fallback where the model files cannot be opened: drops all clean page cache, once.
 fn drop_all(procfs: &Path, refused: &str) -> Result<String, String> {
     let why = format!("its model files cannot be opened: {refused}");
     match drop_caches::perform(&mut drop_caches::file(procfs), CacheKind::PageCache, false) {
@@ -305,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_fast_is_looked_at_often() {
+    fn who_reads_fast_is_round_at_often() {
         let millis = Duration::from_millis;
         let (long, mib) = (Some(millis(500)), |mib: u64| mib << 20);
         let little = |since, read_mib| pace(long, since, mib(read_mib), 0);
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_by_leaps_does_not_begin_anew_with_each() {
+    fn reads_in_leaps_are_one_read() {
         let millis = Duration::from_millis;
         let begun = reads(None, millis(10), 1);
         assert_eq!(begun, Some((millis(10), millis(10))));
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_read_is_looked_at_as_often_as_can_be() {
+    fn who_begins_to_read_is_round_at_as_often_as_can_be() {
         let millis = Duration::from_millis;
         for (read_for, wanted) in [(0, SOONEST), (49, SOONEST), (50, STEADY)] {
             assert_eq!(pace(Some(millis(read_for)), millis(10), 1 << 20, 64 << 30), wanted);

@@ -1,4 +1,4 @@
-//! Taking the model files of engines that are gone out of the page cache, whole.
+//! Evicts the model files of engines that are gone, as a whole.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use rustix::fs::{Mode, OFlags, open};
 use super::LEASED;
 use super::files::{Finding, ModelFile, Patterns};
 
-/// What has gone.
+/// The result of an unload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unloaded {
-    /// Files of which something went.
+    /// Files of which at least one page was evicted.
     pub files: usize,
-    /// How much.
+    /// Evicted bytes.
     pub bytes: u64,
-    /// Why some could not be opened or asked: the first reason.
+    /// The first reason why a file could not be opened or sampled.
     pub refused: Option<String>,
 }
 
-/// Takes files out of the page cache, as absolute paths and globs of this mount namespace name
-/// them, until it is enough. What is dirty or mapped stays.
+/// Evicts files, by absolute paths and globs of this mount namespace, until `is_enough`. Dirty and
+/// mapped pages stay.
 ///
 /// # Errors
 /// Nothing can be opened at all.

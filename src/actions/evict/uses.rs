@@ -6,26 +6,26 @@ use super::files::offset;
 use super::ledger::CHUNK_BYTES;
 use super::process::{Mapped, Opened};
 
-/// A position that did not move for so many rounds, a second at least, says nothing of a reader
-/// that names its places itself, as pread(2) does.
+/// After so many rounds (a second at least) without a move, a file position is not used: pread(2)
+/// leaves it alone.
 pub(super) const STILL_ROUNDS: u32 = 100;
 
 /// The present use of one file.
 #[derive(Debug, Default)]
 pub(super) struct FileUse {
-    /// Who maps it: the process, by its number, and where.
+    /// The mappings, by the number of their process.
     pub(super) mapped: Vec<(usize, Mapped)>,
-    /// Who has it open.
+    /// The open files, by the number of their process.
     pub(super) opened: Vec<(usize, Opened)>,
     /// The farthest of those readers.
     position: u64,
     /// Rounds since that moved; `None` before it ever did.
     still_for: Option<u32>,
-    /// It was mapped or open at some time while it was watched.
+    /// It was mapped or open at some time since tracking began.
     pub(super) was_used: bool,
-    /// Files that sort behind it have been used: it was read before anybody watched.
-    pub(super) lies_before: bool,
-    /// What of each chunk was cached when it was first looked at.
+    /// Files that sort behind it have been used: it was read before tracking began.
+    pub(super) is_before_first: bool,
+    /// Bytes of each chunk that were cached at its first sample.
     at_first: Vec<u64>,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct FileUse {
 pub(super) enum Reading {
     /// What the readers have in their page tables.
     InPageTables,
-    /// What lies before a position.
+    /// Everything before a position.
     UpTo(u64),
-    /// What came into memory since somebody watched.
+    /// What came into memory since tracking began.
     Since,
     /// Everything.
     All,
-    /// Nothing: it lies ahead.
+    /// Nothing: it is ahead of the readers.
     Nothing,
 }
 
@@ -53,13 +53,13 @@ impl FileUse {
                 Some(rounds) if rounds < STILL_ROUNDS => Reading::UpTo(self.position),
                 Some(_) | None => Reading::Since,
             },
-            (true, true) if self.was_used || self.lies_before => Reading::All,
+            (true, true) if self.was_used || self.is_before_first => Reading::All,
             (true, true) => Reading::Nothing,
         }
     }
 
-    /// Takes in where its farthest reader is now. Returns what is known by that to be read: at its
-    /// first move everything that lies behind it.
+    /// Records the position of its farthest reader. Returns the bytes that are known to be read by
+    /// it: at its first move everything before it.
     pub(super) fn moved_to(&mut self, position: u64, is_first: bool) -> Range<u64> {
         let from = self.still_for.map_or(0, |_| self.position);
         let moved = from..position.max(self.position);
@@ -73,7 +73,7 @@ impl FileUse {
         if has_moved { moved } else { 0..0 }
     }
 
-    /// Whether anybody maps it or has it open.
+    /// Whether a process maps it or has it open.
     pub(super) fn is_held(&self) -> bool {
         !self.mapped.is_empty() || !self.opened.is_empty()
     }
@@ -144,7 +144,7 @@ mod tests {
     fn a_reader_that_moves_has_read_what_lies_behind_it() {
         let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
         assert_eq!(used.moved_to(CHUNK_BYTES, true), 0..0);
-        assert_eq!(used.reading(), Reading::Since, "it may stand there for ever");
+        assert_eq!(used.reading(), Reading::Since, "it may state there for ever");
         assert_eq!(used.read_of(0, CHUNK_BYTES), 0, "it was there before anybody looked");
         assert_eq!(used.moved_to(CHUNK_BYTES + 100, false), 0..CHUNK_BYTES + 100);
         assert_eq!(used.reading(), Reading::UpTo(CHUNK_BYTES + 100));
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(used.read_of(0, 7), 0);
         used.was_used = true;
         assert_eq!(used.read_of(0, 7), 7);
-        let mut earlier = FileUse { lies_before: true, ..FileUse::default() };
+        let mut earlier = FileUse { is_before_first: true, ..FileUse::default() };
         assert_eq!(earlier.read_of(3, 7), 7);
     }
 

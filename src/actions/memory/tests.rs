@@ -50,7 +50,7 @@ fn executor(procfs: &Path) -> MemoryExecutor {
             storage: procfs.join("no storage"),
             boot_id: None,
             clock,
-            tell: Box::new(|_| {}),
+            report: Box::new(|_| {}),
             tally: Arc::default(),
         }),
         emptier: CacheEmptier {

@@ -30,7 +30,7 @@ const KEPT_BYTES: usize = 300;
 const ENVIRONMENT: [&str; 8] =
     ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "KUBECONFIG"];
 
-/// Tells it why.
+/// Has the reason.
 const REASON: &str = "UMAWARDEN_REASON";
 
 pub(super) fn run(line: &[String], why: &str) -> Attempt {
@@ -58,16 +58,16 @@ fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
     let pid = child.id();
     restore_limit_of(pid);
     as_everybody(pid);
-    let followed = listen(reader).and_then(|words| Ok((words, follow(child)?)));
-    let (words, ended) = match followed {
-        Ok(followed) => followed,
+    let watched = listen(reader).and_then(|words| Ok((words, watch(child)?)));
+    let (words, ended) = match watched {
+        Ok(watched) => watched,
         Err(error) => {
             kill(pid);
-            return Attempt::Failed(format!("{shown} cannot be followed, and was ended: {error}"));
+            return Attempt::Failed(format!("{shown} cannot be watched, and was ended: {error}"));
         }
     };
     match ended.recv_timeout(patience) {
-        Ok(Ok(status)) => judge(&shown, status, &words.last()),
+        Ok(Ok(status)) => result_of(&shown, status, &words.last()),
         Ok(Err(error)) => Attempt::Failed(format!("{shown}: {error}")),
         Err(RecvTimeoutError::Disconnected) => Attempt::Failed(format!("{shown} is lost")),
         Err(RecvTimeoutError::Timeout) => {
@@ -80,7 +80,7 @@ fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
     }
 }
 
-fn judge(shown: &str, status: ExitStatus, said: &str) -> Attempt {
+fn result_of(shown: &str, status: ExitStatus, said: &str) -> Attempt {
     match (status.code(), status.signal()) {
         (Some(0), _) => Attempt::Agreed(format!("{shown} has ended well{said}")),
         (Some(code), _) => Attempt::Failed(format!("{shown} has ended with {code}{said}")),
@@ -106,12 +106,12 @@ fn kill(pid: u32) {
     }
 }
 
-/// Waits for its end, beside.
-fn follow(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
-    let (told, ended): (SyncSender<io::Result<ExitStatus>>, _) = sync_channel(1);
+/// Waits for its end, in a thread.
+fn watch(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
+    let (report, ended): (SyncSender<io::Result<ExitStatus>>, _) = sync_channel(1);
     Builder::new().name("reboot-command".to_owned()).spawn(move || {
         // Whoever asked may have given up.
-        let _given_up = told.send(child.wait());
+        let _given_up = report.send(child.wait());
     })?;
     Ok(ended)
 }
@@ -122,7 +122,7 @@ struct Words {
     ended: Receiver<()>,
 }
 
-/// Takes in what it says, beside, so that it never waits to be heard.
+/// Reads its output in a thread, so that it never blocks on a full pipe.
 fn listen(mut reader: PipeReader) -> io::Result<Words> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let (end, ended) = sync_channel(1);

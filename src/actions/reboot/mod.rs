@@ -2,7 +2,7 @@
 //! itself.
 //!
 //! All of it may hang on a machine that needs it: every way has a thread of its own and a time, and
-//! one that does not end in it is told as hanging. None is tried after another: which one, and
+//! one that does not end in it is reported as hanging. None is tried after another: which one, and
 //! when, is decided before.
 //!
 //! To add a way: a variant of [`RebootWay`], a file here, an arm in [`RebootExecutor::reboot`].
@@ -102,8 +102,8 @@ impl RebootExecutor {
 
     fn perform(&self, decision: &Decision, act: &RebootAct) -> Attempt {
         match act {
-            RebootAct::Schedule(plan) => Attempt::Agreed(self.tell(&plan.announcement())),
-            RebootAct::TellUsers { text } => Attempt::Agreed(self.tell(text)),
+            RebootAct::Schedule(plan) => Attempt::Agreed(self.notify_users(&plan.announcement())),
+            RebootAct::TellUsers { text } => Attempt::Agreed(self.notify_users(text)),
             RebootAct::TakeSlot(lock) => self.slot(lock, FleetLock::take),
             RebootAct::ReleaseSlot(lock) => self.slot(lock, FleetLock::release),
             RebootAct::Perform(order) => self.reboot(decision, order),
@@ -130,12 +130,12 @@ impl RebootExecutor {
     /// Another boot than the one that was to end shows that it has ended.
     fn is_that_boot(&self, boot_id: &str) -> Result<(), String> {
         let file = self.procfs.join("sys/kernel/random/boot_id");
-        let told = |why: &dyn std::fmt::Display| {
-            format!("which boot this is cannot be told: {}: {why}", file.display())
+        let unknown = |why: &dyn std::fmt::Display| {
+            format!("the boot ID is unknown: {}: {why}", file.display())
         };
-        let now = fs::read_to_string(&file).map_err(|error| told(&error))?;
+        let now = fs::read_to_string(&file).map_err(|error| unknown(&error))?;
         match now.trim() {
-            "" => Err(told(&"it is empty")),
+            "" => Err(unknown(&"it is empty")),
             now if now == boot_id => Ok(()),
             _ => Err("this is another boot than the one that was to end".to_owned()),
         }
@@ -148,19 +148,20 @@ impl RebootExecutor {
                 Err(attempt) => return attempt,
             },
             RebootWay::Logind | RebootWay::Command { .. } if was_handed_over => {
-                format!("{way} has been told to reboot, which cannot be taken back from here")
+                format!("{way} was asked to reboot, which cannot be taken back from here")
             }
             RebootWay::Logind | RebootWay::Command { .. } => String::new(),
         };
-        let told = self.tell(&format!("umawarden does not reboot this machine after all: {why}"));
+        let notified =
+            self.notify_users(&format!("umawarden does not reboot this machine after all: {why}"));
         if !done.is_empty() {
             done.push_str("; ");
         }
-        Attempt::Agreed(done + &told)
+        Attempt::Agreed(done + &notified)
     }
 
     /// Writes that on the terminals of those who are logged in; returns in words who has it.
-    fn tell(&self, text: &str) -> String {
+    fn notify_users(&self, text: &str) -> String {
         let places = LoggedInPlaces {
             bus: self.bus.clone(),
             utmp: self.utmp.clone(),
@@ -172,7 +173,7 @@ impl RebootExecutor {
             Reading::Value(users) => users,
             Reading::Unsupported | Reading::Failed => {
                 let why = found.error.as_deref().unwrap_or("no reason is known").to_owned();
-                return format!("nobody was told, since nobody knows who is logged in: {why}");
+                return format!("no user was notified: the logged-in users are unknown: {why}");
             }
         };
         let (named, terminals) = (users.len(), terminals_of(&users));
@@ -180,13 +181,13 @@ impl RebootExecutor {
             return format!("{} logged in, without a terminal to write to", are(named));
         }
         let (devices, text, written) = (self.devices.clone(), text.to_owned(), terminals.len());
-        let work = move || terminals::tell(&devices, &terminals, &text);
+        let work = move || terminals::write_all(&devices, &terminals, &text);
         match apart("reboot-tell", WRITING_TAKES, work) {
             Ok(reached) => {
-                format!("{reached} of {} told", counted(written as u64, "terminal"))
+                format!("{reached} of {} notified", counted(written as u64, "terminal"))
             }
-            Err(NotEnded::TimedOut) => "a terminal hangs: not all have been told".to_owned(),
-            Err(NotEnded::Broken(why)) => format!("nobody was told: {why}"),
+            Err(NotEnded::TimedOut) => "a terminal hangs: not all were notified".to_owned(),
+            Err(NotEnded::Broken(why)) => format!("no user was notified: {why}"),
         }
     }
 

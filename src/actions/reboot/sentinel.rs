@@ -75,21 +75,21 @@ fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
     if let Some((owner, _)) = owner(file)? {
         return Ok(Some(owner));
     }
-    let beside = beside(file)?;
+    let temporary = temporary(file)?;
     // One that a crash has left.
-    match fs::remove_file(&beside) {
+    match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
+    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary)?;
     let done = new
         .write_all(text.as_bytes())
         .and_then(|()| new.sync_all())
-        .and_then(|()| Ok(renameat_with(CWD, &beside, CWD, file, RenameFlags::NOREPLACE)?));
+        .and_then(|()| Ok(renameat_with(CWD, &temporary, CWD, file, RenameFlags::NOREPLACE)?));
     match done {
         Ok(()) => Ok(None),
         Err(error) => {
-            let _it_is_in_nobodys_way = fs::remove_file(&beside);
+            let _it_is_in_nobodys_way = fs::remove_file(&temporary);
             // Somebody was faster.
             let found = (error.kind() == io::ErrorKind::AlreadyExists).then(|| owner(file));
             let found = found.transpose()?.flatten();
@@ -98,7 +98,7 @@ fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
     }
 }
 
-fn beside(file: &Path) -> io::Result<PathBuf> {
+fn temporary(file: &Path) -> io::Result<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| io::Error::other("that is no name of a file"))?;
     Ok(file.with_file_name(format!(".{name}.umawarden")))

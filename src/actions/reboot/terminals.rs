@@ -15,7 +15,7 @@ const MOST_TERMINALS: usize = 64;
 const MOST_CHARS: usize = 1000;
 
 /// Writes to them, never waiting for one; returns how many have all of it.
-pub(super) fn tell(devices: &Path, terminals: &BTreeSet<Arc<str>>, text: &str) -> usize {
+pub(super) fn write_all(devices: &Path, terminals: &BTreeSet<Arc<str>>, text: &str) -> usize {
     let message = message(text);
     let named = terminals.iter().filter(|name| is_terminal(name)).take(MOST_TERMINALS);
     named.filter(|name| write(&devices.join(&***name), message.as_bytes()).is_some()).count()
@@ -89,7 +89,7 @@ mod tests {
     fn real_terminals_get_it_without_what_they_would_obey() {
         let (mut reader, name) = terminal();
         let told = names(&[&name, "pts/9999999", "tty/../pts/0", "null"]);
-        let reached = tell(Path::new("/dev"), &told, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
+        let reached = write_all(Path::new("/dev"), &told, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
         assert_eq!(reached, 1);
         let mut bytes = [0; 4096];
         let length = reader.read(&mut bytes).unwrap();
@@ -104,11 +104,11 @@ mod tests {
         let (reader, name) = terminal();
         let told = names(&[&name]);
         // A terminal keeps some for its reader, and then takes no more.
-        let reached = (0..200).map(|_| tell(Path::new("/dev"), &told, &"x".repeat(900)));
+        let reached = (0..200).map(|_| write_all(Path::new("/dev"), &told, &"x".repeat(900)));
         let reached = reached.collect::<Vec<_>>();
         assert_eq!((reached.first(), reached.last()), (Some(&1), Some(&0)));
         drop(reader);
-        assert_eq!(tell(Path::new("/dev"), &told, "gone"), 0);
+        assert_eq!(write_all(Path::new("/dev"), &told, "gone"), 0);
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
             std::fs::write(folder.path().join(name), "as it was").unwrap();
         }
         std::os::unix::fs::symlink("/dev/null", folder.path().join("tty2")).unwrap();
-        assert_eq!(tell(folder.path(), &names(&["pts/1", "tty1", "tty2"]), "text"), 0);
+        assert_eq!(write_all(folder.path(), &names(&["pts/1", "tty1", "tty2"]), "text"), 0);
         assert_eq!(std::fs::read_to_string(folder.path().join("tty1")).unwrap(), "as it was");
         for name in ["", "pts/", "pts/1/../2", "pts/x", ":0", "../etc/passwd", "tty", "tty1/x"] {
             assert!(!is_terminal(name), "{name}");

@@ -161,9 +161,9 @@ fn in_another_boot_or_an_unknown_one_nothing_is_done() {
         fs::write(&boot_id, "99999999-2222-3333-4444-555555555555\n").unwrap();
         assert!(not_done(&machine.reboot(how.clone())).contains("another boot"));
         fs::write(&boot_id, "").unwrap();
-        assert!(not_done(&machine.reboot(how.clone())).contains("cannot be told"));
+        assert!(not_done(&machine.reboot(how.clone())).contains("the boot ID is unknown"));
         fs::remove_file(&boot_id).unwrap();
-        assert!(not_done(&machine.reboot(how)).contains("cannot be told"));
+        assert!(not_done(&machine.reboot(how)).contains("the boot ID is unknown"));
     }
     assert_eq!(machine.names(), [""; 0]);
     assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "");
@@ -193,7 +193,7 @@ fn the_sentinel_says_who_asks_and_why_and_goes_when_it_is_called_off() {
     assert!(effect.unwrap().ends_with("already, by umawarden"));
     let (result, effect) = machine.call_off();
     assert_eq!(result, OutcomeResult::Done);
-    assert!(effect.unwrap().contains("is taken away; nobody was told"));
+    assert!(effect.unwrap().contains("is taken away; no user was notified"));
     assert_eq!(machine.names(), [""; 0]);
     assert!(machine.call_off().1.unwrap().contains("is not there"));
 }

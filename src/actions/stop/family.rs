@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::held::{self, Known};
+use super::handle::{self, Known};
 use crate::model::ProcessId;
 use crate::sys::descriptors::with_reserve;
 
@@ -20,7 +20,7 @@ impl Processes {
         for entry in with_reserve(|| fs::read_dir(procfs))? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            if let Ok(Some(known)) = held::known(procfs, pid) {
+            if let Ok(Some(known)) = handle::known(procfs, pid) {
                 all.insert(pid, known);
             }
         }

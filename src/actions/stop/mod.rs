@@ -2,12 +2,12 @@
 //!
 //! Every process is held by a pidfd before anything is sent, and is the very one that was decided
 //! on, or one that it has started. Signals go to the processes themselves, since that needs no
-//! memory and nobody's answer. A container's and a unit's keepers are told besides, so that they do
-//! not start again what was stopped, and only where nothing else lives there.
+//! memory and no answer. The container runtime and the service manager are asked as well, so that they do not
+//! restart what was stopped, and only where no other process lives in the container or unit.
 
 mod container;
 mod family;
-mod held;
+mod handle;
 #[cfg(test)]
 mod tests;
 
@@ -32,17 +32,17 @@ use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Proof, Target
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sys::descriptors::with_reserve;
 use family::Processes;
-use held::{Held, HoldError};
+use handle::{HandleError, PidHandle};
 
 /// How long a killed process may take to end. Giving back 92 GB has taken a healthy driver 2 to
 /// 5 s, and a process ends only when it has given back its own.
 const ENDS_WITHIN: Duration = Duration::from_secs(6);
 
-/// How long whoever keeps the container is waited for before it is asked to end.
+/// The wait for the container runtime before SIGTERM.
 const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The same before it is killed: memory may be gone in a third of a second, and whoever waits for
-/// some himself does not answer. He has been told by then, and hears it late.
+/// The same before it is killed: memory may be gone in a third of a second, and a container runtime
+/// that itself waits for memory does not answer. It has the request by then.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 
 /// The executor of the brake's lane.
@@ -118,7 +118,7 @@ pub(super) enum StopError {
     },
     /// A process could not be held or signalled.
     #[error(transparent)]
-    Process(#[from] HoldError),
+    Process(#[from] HandleError),
     /// What is left could not be waited for.
     #[error("waiting for the processes to end failed: {0}: whether they have ended is not known")]
     Waiting(io::Error),
@@ -161,7 +161,7 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
     match (held.is_empty(), failed) {
         (true, _) => Ok(()),
         (false, Some(error)) => Err(error.into()),
-        (false, None) => Err(StopError::Alive(told(stop.procfs, &held))),
+        (false, None) => Err(StopError::Alive(describe(stop.procfs, &held))),
     }
 }
 
@@ -171,18 +171,18 @@ impl Stop<'_> {
     }
 
     /// Holds those that are still the ones that were named.
-    fn hold(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<Held>, HoldError> {
-        let held = named.iter().map(|id| Held::hold(self.procfs, *id, own));
+    fn hold(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<PidHandle>, HandleError> {
+        let held = named.iter().map(|id| PidHandle::open(self.procfs, *id, own));
         held.filter_map(Result::transpose).collect()
     }
 
     /// Holds what the held ones have started. What of it cannot be held is left alone, as this
     /// program is.
-    fn hold_descendants(&self, held: &mut Vec<Held>, own: &[u32]) -> Result<(), StopError> {
+    fn hold_descendants(&self, held: &mut Vec<PidHandle>, own: &[u32]) -> Result<(), StopError> {
         let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
         let named: Vec<ProcessId> = held.iter().map(|held| held.id).collect();
         for id in all.descendants(&named) {
-            match Held::hold(self.procfs, id, own) {
+            match PidHandle::open(self.procfs, id, own) {
                 Ok(child) => held.extend(child),
                 Err(error) => tracing::warn!(%error, "a child of the engine is left alone"),
             }
@@ -191,7 +191,7 @@ impl Stop<'_> {
     }
 
     /// Asks all of them to end. Those that were stopped (SIGSTOP) go on, so that they can.
-    fn terminate(&self, held: &[Held]) -> Result<(), StopError> {
+    fn terminate(&self, held: &[PidHandle]) -> Result<(), StopError> {
         if self.has_its_container(held)? {
             self.tell_container("SIGTERM", KEEPER_ASKS_WITHIN);
         }
@@ -206,7 +206,11 @@ impl Stop<'_> {
     }
 
     /// Kills all of them, and what they have started meanwhile; returns the first failure.
-    fn kill(&self, held: &mut Vec<Held>, own: &[u32]) -> Result<Option<HoldError>, StopError> {
+    fn kill(
+        &self,
+        held: &mut Vec<PidHandle>,
+        own: &[u32],
+    ) -> Result<Option<HandleError>, StopError> {
         self.hold_descendants(held, own)?;
         if self.has_its_container(held)? {
             self.tell_container("SIGKILL", KEEPER_KILLS_WITHIN);
@@ -227,7 +231,7 @@ impl Stop<'_> {
     }
 
     /// Whether it runs in a container, and nothing that it was not started by does.
-    fn has_its_container(&self, held: &[Held]) -> Result<bool, StopError> {
+    fn has_its_container(&self, held: &[PidHandle]) -> Result<bool, StopError> {
         if let Some(container) = &self.engine.claimed_container {
             tracing::warn!(
                 engine = %self.engine.name, %container,
@@ -251,7 +255,7 @@ impl Stop<'_> {
 
     /// Whether it runs in a service, and nothing that it was not started by does. A login session
     /// is no service: above an engine runs a person's shell there.
-    fn has_its_unit(&self, held: &[Held]) -> Result<bool, StopError> {
+    fn has_its_unit(&self, held: &[PidHandle]) -> Result<bool, StopError> {
         let is_service = |unit: &str| unit.ends_with(".service") && !unit.starts_with("user@");
         if !self.engine.unit.as_deref().is_some_and(is_service) {
             return Ok(false);
@@ -259,7 +263,7 @@ impl Stop<'_> {
         self.is_alone(held)
     }
 
-    fn is_alone(&self, held: &[Held]) -> Result<bool, StopError> {
+    fn is_alone(&self, held: &[PidHandle]) -> Result<bool, StopError> {
         let Some(cgroup) = self.engine.cgroup.as_deref() else { return Ok(false) };
         if matches!(cgroup, "" | "/") || !Target::is_cgroup_path(cgroup) {
             return Ok(false);
@@ -306,7 +310,7 @@ fn free_bytes(procfs: &Path) -> Option<u64> {
 }
 
 /// Waits until all have ended, or for so long; who has ended is let go.
-fn wait(held: &mut Vec<Held>, most: Duration) -> io::Result<()> {
+fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
     let timer =
         with_reserve(|| Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))?;
     let it_value = Timespec {
@@ -340,14 +344,14 @@ fn wait(held: &mut Vec<Held>, most: Duration) -> io::Result<()> {
 }
 
 /// What to say of those that have been killed and are still there.
-fn told(procfs: &Path, held: &[Held]) -> String {
-    let told = held.iter().map(|process| {
-        let state = held::known(procfs, process.id.pid).ok().flatten();
+fn describe(procfs: &Path, held: &[PidHandle]) -> String {
+    let left = held.iter().map(|process| {
+        let state = handle::known(procfs, process.id.pid).ok().flatten();
         let state = state.filter(|known| known.id == process.id).map(|known| known.state);
         left_over(process.id.pid, &process.comm, state)
     });
-    let told: Vec<String> = told.collect();
-    format!("killed and not gone after {} s: {}", ENDS_WITHIN.as_secs(), told.join("; "))
+    let left: Vec<String> = left.collect();
+    format!("killed and not gone after {} s: {}", ENDS_WITHIN.as_secs(), left.join("; "))
 }
 
 fn left_over(pid: u32, comm: &str, state: Option<char>) -> String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::held::known;
+use super::handle::known;
 use super::*;
 
 const PROC: &str = "/proc";

@@ -1,4 +1,4 @@
-//! Which disks lie below devices' names and paths.
+//! The disks below device names and paths.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use rustix::fs::{major, minor, stat, statfs};
 
 use super::setting::Setting;
 
-/// The disk below a name or a path cannot be told.
+/// The disk below a name or a path is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceError {
     /// No such device.
@@ -31,9 +31,9 @@ pub(super) enum DeviceError {
         /// How that failed.
         error: io::Error,
     },
-    /// The file system lies on no single disk.
+    /// The file system is on no single disk.
     #[error(
-        "{path} lies on {kind}, which is on no block device of its own: name the disks below it \
+        "{path} is on {kind}, which is on no block device of its own: name the disks below it \
          (devices: [nvme0n1]) where there are any"
     )]
     NoDisk {

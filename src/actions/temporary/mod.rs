@@ -39,8 +39,8 @@ pub struct TemporarySetup {
     pub boot_id: Option<String>,
     /// Reads both clocks.
     pub clock: fn() -> Moment,
-    /// Tells people what no decision tells.
-    pub tell: Box<dyn Fn(String) + Send>,
+    /// Reports to people what no decision reports.
+    pub report: Box<dyn Fn(String) + Send>,
     /// Where it is counted.
     pub tally: Arc<SettingsTally>,
 }
@@ -57,7 +57,7 @@ pub struct TemporarySettings {
     storage: PathBuf,
     boot_id: Option<String>,
     clock: fn() -> Moment,
-    tell: Box<dyn Fn(String) + Send>,
+    report: Box<dyn Fn(String) + Send>,
     tally: Arc<SettingsTally>,
     log: Option<UndoLog>,
     /// In the order in which they were set.
@@ -83,14 +83,14 @@ struct OpenChange {
 impl TemporarySettings {
     /// Nothing is opened, read or undone yet.
     pub fn new(setup: TemporarySetup) -> Self {
-        let TemporarySetup { procfs, sysfs, storage, boot_id, clock, tell, tally } = setup;
+        let TemporarySetup { procfs, sysfs, storage, boot_id, clock, report, tally } = setup;
         let mounts = Mounts { procfs, sysfs };
         Self {
             mounts,
             storage,
             boot_id,
             clock,
-            tell,
+            report,
             tally,
             log: None,
             open: Vec::new(),
@@ -176,8 +176,8 @@ impl TemporarySettings {
     ) -> Result<(), String> {
         self.ready()?;
         let boot_id = self.boot_id.clone().ok_or(
-            "which boot this is cannot be told (sys/kernel/random/boot_id), so that nothing could \
-             be undone after a crash: nothing is set",
+            "the boot ID is unknown (sys/kernel/random/boot_id), so nothing could be undone after a \
+             crash: nothing is set",
         )?;
         let at = (self.clock)().utc;
         let mut changes = Vec::new();
@@ -234,18 +234,18 @@ impl TemporarySettings {
 
     fn write_one(&self, change: &Change) -> Result<(), String> {
         let Change { setting, old, new, .. } = change;
-        let told = |error: setting::SettingError| error.to_string();
-        let now = setting.read(&self.mounts).map_err(told)?;
+        let text = |error: setting::SettingError| error.to_string();
+        let now = setting.read(&self.mounts).map_err(text)?;
         if now != *old {
             return Err(format!("{setting} has become {now} meanwhile: it is left alone"));
         }
-        setting.write(&self.mounts, new).map_err(told)?;
-        let now = setting.read(&self.mounts).map_err(told)?;
+        setting.write(&self.mounts, new).map_err(text)?;
+        let now = setting.read(&self.mounts).map_err(text)?;
         if now == *new {
             return Ok(());
         }
         // Not what the log has: it would be taken for somebody else's.
-        setting.write(&self.mounts, old).map_err(told)?;
+        setting.write(&self.mounts, old).map_err(text)?;
         Err(format!("{setting} was set to {new} and says {now}: it is {old} again"))
     }
 
@@ -264,8 +264,8 @@ impl TemporarySettings {
         }
     }
 
-    /// Undoes these, the last one first; what cannot be undone stays open. Where no decision tells
-    /// it, `why` is told.
+    /// Undoes these changes, the last one first; what cannot be undone stays open. Where no decision
+    /// reports it, `why` is reported.
     fn undo_all(&mut self, mut changes: Vec<OpenChange>, why: &str) {
         let mut left = Vec::new();
         while let Some(open) = changes.pop() {
@@ -291,27 +291,27 @@ impl TemporarySettings {
             Ok(now) if now == *old => (UndoResult::AlreadyBack, Some(now), None),
             Ok(now) if now == *new => match setting.write(&self.mounts, old) {
                 Ok(()) => {
-                    let told = format!("{setting} is {old} again, {why}; {of} had set it to {new}");
-                    (UndoResult::Restored, Some(now), (!why.is_empty()).then_some(told))
+                    let text = format!("{setting} is {old} again, {why}; {of} had set it to {new}");
+                    (UndoResult::Restored, Some(now), (!why.is_empty()).then_some(text))
                 }
                 Err(error) => (UndoResult::Failed, Some(now), Some(error.to_string())),
             },
             Ok(now) => {
-                let told = format!(
+                let text = format!(
                     "{setting} is left at {now}: {of} had set it from {old} to {new}, and somebody \
                      else has changed it since"
                 );
-                (UndoResult::LeftAlone, Some(now), Some(told))
+                (UndoResult::LeftAlone, Some(now), Some(text))
             }
             Err(error) if error.is_gone() => {
-                let told = format!("{setting} has gone; {of} had set it from {old} to {new}");
-                (UndoResult::LeftAlone, None, Some(told))
+                let text = format!("{setting} has gone; {of} had set it from {old} to {new}");
+                (UndoResult::LeftAlone, None, Some(text))
             }
             Err(error) => (UndoResult::Failed, None, Some(error.to_string())),
         };
         self.tally.count_undone(setting.kind(), result);
         if let Some(text) = text {
-            (self.tell)(text);
+            (self.report)(text);
         }
         if result != UndoResult::Failed {
             self.close(change.number, Some(result), found);
@@ -319,8 +319,8 @@ impl TemporarySettings {
         result
     }
 
-    /// Where the log cannot be told that it is undone, the next start finds the old value and
-    /// leaves it alone.
+    /// Records the end of a change. If that fails, the next start finds the old value and leaves it
+    /// alone.
     fn close(&mut self, number: u64, result: Option<UndoResult>, found: Option<String>) {
         let at = (self.clock)().utc;
         let Some(log) = &mut self.log else { return };
@@ -339,7 +339,7 @@ impl TemporarySettings {
                 tracing::info!(bytes, "an unfinished entry was cut off the end of the undo log");
             }
             if !found.damaged.is_empty() {
-                (self.tell)(format!(
+                (self.report)(format!(
                     "lines {:?} of the undo log in {} cannot be read: a setting that they name \
                      stays as it is",
                     found.damaged,

@@ -81,7 +81,7 @@ impl TemporarySettings {
         engine: &EngineTarget,
     ) -> Result<u64, String> {
         self.ready()?;
-        let boot_id = self.boot_id.clone().ok_or("which boot this is cannot be told")?;
+        let boot_id = self.boot_id.clone().ok_or("the boot ID is unknown")?;
         let setting = Setting::EnginePause(Box::new(essence(engine)));
         if self.open.iter().any(|open| open.change.setting == setting) {
             return Err(format!("{setting} is paused already"));

@@ -129,7 +129,7 @@ impl fmt::Display for Setting {
 fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
     match (Errno::from_io_error(error), setting) {
         (_, Setting::EnginePause(_)) => {
-            "it is told again, at the end and at the next start too; `curl -X POST \
+            "it is asked again, at the end and at the next start too; `curl -X POST \
              ORIGIN/continue_generation -H 'Content-Type: application/json' -d '{}'` does the same"
         }
         (Some(Errno::ACCESS | Errno::PERM), Setting::Sysctl(_)) => {

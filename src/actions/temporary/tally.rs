@@ -28,7 +28,7 @@ impl SettingsTally {
         })
     }
 
-    /// From now on no engine is paused any more: the program ends. Tells whether one is.
+    /// From now on no engine is paused any more: the program ends. Returns whether one is.
     pub(super) fn end_pauses(&self) -> bool {
         self.is_ending.store(true, Ordering::SeqCst);
         let place = SETTING_NAMES.iter().position(|name| *name == ENGINE_PAUSE);

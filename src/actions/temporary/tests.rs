@@ -62,7 +62,7 @@ impl Bench {
             storage: self.path("storage"),
             boot_id: Some(boot_id.to_owned()),
             clock: now,
-            tell: Box::new(move |text| told.lock().unwrap().push(text)),
+            report: Box::new(move |text| told.lock().unwrap().push(text)),
             tally: Arc::clone(&self.tally),
         });
         process.begin();

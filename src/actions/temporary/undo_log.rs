@@ -2,7 +2,7 @@
 //!
 //! A line for each thing said: a CRC-32 in eight hexadecimal digits, a space, JSON. Lines are only
 //! ever added, and what a crash has torn off at the end is cut; where nothing is left to undo the
-//! file is emptied. The first line tells the version.
+//! file is emptied. The first line has the version.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -121,12 +121,12 @@ pub(super) struct UndoLog {
 }
 
 impl UndoLog {
-    /// Whether there is one in that folder, or that cannot be told.
+    /// Whether the folder has a log, or cannot be read.
     pub(super) fn is_there(folder: &Path) -> bool {
         folder.join(FILE_NAME).try_exists().unwrap_or(true)
     }
 
-    /// Opens the log in that folder, or makes one, and tells what it holds.
+    /// Opens the log in that folder, or creates one; returns its contents.
     pub(super) fn open(folder: &Path) -> Result<(Self, Found), UndoLogError> {
         let path = folder.join(FILE_NAME);
         let failed = |doing, error| UndoLogError::Failed { doing, path: path.clone(), error };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::actions::RoomMaker;
+use crate::actions::MemoryPreparer;
 use crate::cli::control::Client;
 use crate::model::{EnginePhase, GateAnswer, GateReason, Reading, bytes_text};
 use crate::parse::proc::buddyinfo::Contiguous;
@@ -87,7 +87,7 @@ impl Preparer {
         self.tried.insert(step.place(), Instant::now());
         let files = self.setup.model_files.iter().filter(|file| !living.contains(file));
         let work = Work {
-            maker: RoomMaker { procfs: self.setup.procfs.clone() },
+            maker: MemoryPreparer { procfs: self.setup.procfs.clone() },
             setup: self.setup.clone(),
             files: files.cloned().collect(),
             living: living.to_vec(),
@@ -162,7 +162,7 @@ impl Step {
 
 /// One step, on its thread.
 struct Work {
-    maker: RoomMaker,
+    maker: MemoryPreparer,
     setup: PrepareSetup,
     files: Vec<Arc<str>>,
     living: Vec<Arc<str>>,

@@ -136,7 +136,7 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
         (
             format!(
                 "without {names} what engines of other users have cached or mapped is not seen or \
-                 stays: less is put out, or caches are dropped once instead"
+                 stays: less is evicted, or caches are dropped once instead"
             ),
             "run as uid 0 of the host, or add the capabilities",
         )
@@ -144,7 +144,7 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
     if !able.has_cachestat {
         lacks.push((
             "the kernel does not tell what is cached of a file (cachestat)".to_owned(),
-            "Linux 6.5 or later; without, files that are not mapped are put out unseen",
+            "Linux 6.5 or later; without, files that are not mapped are evicted unseen",
         ));
     }
     lacks

@@ -127,9 +127,9 @@ fn only_the_machine_that_is_measured_is_glanced_at_and_only_while_that_tells_som
 fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_not() {
     let now = FreeMemory::now();
     let total = now.total_bytes as f64;
-    let lying = 1_u64 << 50;
-    for (more, lying, is_brought_forward) in
-        [(0.0, 0, false), (1e15, 0, true), (1e15, lying, false)]
+    let evictable = 1_u64 << 50;
+    for (more, evictable, is_brought_forward) in
+        [(0.0, 0, false), (1e15, 0, true), (1e15, evictable, false)]
     {
         let mut sampling = loading(SamplingInterval::Auto, "/proc");
         let later = clock::monotonic() + Duration::from_secs(60);
@@ -139,7 +139,7 @@ fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_n
         let free = now.free_bytes as f64 + more;
         let memory = Memory { total, free, available: total, reserve: 0.0 };
         auto.pace.measured(before, Some(memory));
-        sampling.glance(lying);
+        sampling.glance(evictable);
         assert_eq!(sampling.due < later, is_brought_forward, "{more}");
         assert_eq!(sampling.glance_in().is_none(), is_brought_forward, "all is measured then");
     }

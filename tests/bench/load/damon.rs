@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// Data access monitoring (DAMON), which some machines have put out what is used seldom: everybody's
+/// Data access monitoring (DAMON), which on some machines evicts what is used seldom: everybody's
 /// pages, however much is free. It goes on when this ends.
 #[derive(Debug)]
 pub struct Paused {
@@ -22,7 +22,7 @@ pub fn pause() -> Paused {
     let states: Vec<PathBuf> = states().filter(is_on).collect();
     states.iter().for_each(|state| fs::write(state, "off").unwrap());
     if !states.is_empty() {
-        println!("DAMON, which puts out everybody's pages here, is paused");
+        println!("DAMON, which evicts everybody's pages here, is paused");
     }
     Paused { states }
 }

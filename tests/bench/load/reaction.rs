@@ -88,7 +88,7 @@ engines:
     )
 }
 
-/// When files were put out, as the kernel itself saw it: whoever looks for it at the page cache
+/// When files were evicted, as the kernel itself saw it: whoever looks for it at the page cache
 /// takes a processor from those who are measured.
 struct Trace {
     folder: PathBuf,
@@ -155,7 +155,7 @@ impl Flood {
         Self { child, orders, answers, trace, read_for: Duration::ZERO, read: 0 }
     }
 
-    /// Floods until what was read is put out.
+    /// Floods until what was read is evicted.
     fn is_followed(&mut self) {
         for number in 0..MOST_BEFORE as usize - 1 {
             if self.once(number) < PATIENCE {

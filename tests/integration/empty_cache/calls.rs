@@ -281,7 +281,7 @@ fn what_is_no_longer_the_engine_that_was_meant_is_not_asked() {
     let nobody = EngineTarget { processes: Vec::new(), ..target.clone() };
     assert!(stale(nobody).starts_with("no process of llm is known"));
     let nowhere = EngineTarget { health_url: None, ..target.clone() };
-    assert!(stale(nowhere).starts_with("where llm can be asked is not known"));
+    assert!(stale(nowhere).starts_with("the address of llm is not known"));
     // Another process has taken its port.
     let parent = std::os::unix::process::parent_id();
     let text = std::fs::read(format!("/proc/{parent}/stat")).unwrap();
@@ -293,6 +293,6 @@ fn what_is_no_longer_the_engine_that_was_meant_is_not_asked() {
     .unwrap();
     let mut other = target.clone();
     other.processes[0] = umawarden::model::ProcessId { pid: parent, start_ticks: ticks };
-    assert!(stale(other).contains("is no process of llm: it is told nothing, and no key"));
+    assert!(stale(other).contains("is no process of llm: nothing is sent to it, and no key"));
     assert_eq!(server.calls(), Vec::<String>::new());
 }

@@ -10,7 +10,7 @@ fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
     if !enabled() {
         return;
     }
-    // What it has hold of for a moment cannot be put out then.
+    // What it has hold of for a moment cannot be evicted then.
     let _goes_on_at_the_end = damon::pause();
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let Some(mut bench) = Bench::new() else { return };
@@ -20,7 +20,7 @@ fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
     engine.maps(&model);
     engine.does("touch 0 192");
     let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("0 B put out; goes on"), "{said}");
+    assert!(said.starts_with("0 B evicted; goes on"), "{said}");
     assert!(said.contains("; 128.0 MiB that is mapped lies until memory is short"), "{said}");
     engine.does("unmap");
     // Should some of it seem to have come back, the distance is wider.

@@ -169,7 +169,7 @@ fn those_who_are_logged_in_are_told_on_their_terminals() {
         Session::at("carla", "pts/9999999"),
         Session { is_remote: true, ..Session::at("dora", "") },
     ];
-    assert_eq!(tell(schedule()), "1 of 3 terminals told");
+    assert_eq!(tell(schedule()), "1 of 3 terminals notified");
     let mut bytes = [0; 4096];
     let length = File::from(master).read(&mut bytes).unwrap();
     let told = String::from_utf8_lossy(&bytes[..length]).into_owned();
@@ -179,7 +179,7 @@ fn those_who_are_logged_in_are_told_on_their_terminals() {
     assert_eq!(tell(schedule()), "1 user is logged in, without a terminal to write to");
     machine.bus.state().hangs.insert("ListSessions");
     let told = within(Duration::from_secs(12), || tell(schedule()));
-    assert!(told.starts_with("nobody was told, since nobody knows who is logged in: "), "{told}");
+    assert!(told.starts_with("no user was notified: the logged-in users are unknown: "), "{told}");
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Settings {
             storage: self.path("storage"),
             boot_id: Some(boot_id.to_owned()),
             clock,
-            tell: Box::new(|_| {}),
+            report: Box::new(|_| {}),
             tally: Arc::new(SettingsTally::default()),
         });
         let emptier = CacheEmptier {

@@ -84,7 +84,7 @@ mod tests {
     use crate::config::rules::remedy::tests::{step_of, template};
 
     #[test]
-    fn what_is_put_out_behind_which_engine_is_read() {
+    fn what_is_evicted_behind_which_engine_is_read() {
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
         for (step, engine, behind_bytes, floor_bytes, for_at_most) in [

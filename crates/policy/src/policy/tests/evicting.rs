@@ -1,4 +1,4 @@
-//! Whose model files may be put out of memory, and when.
+//! Whose model files may be evicted, and when.
 
 use super::*;
 use crate::model::{

@@ -1,11 +1,11 @@
-//! How much memory is free, and how much of what lies behind the readers must go for it.
+//! How much memory must be free while a load goes on, and how many mapped pages must go for it.
 //!
-//! To take a page out of a process costs the kernel several times what it costs once the process
-//! has let go of it: 0.1 to 0.5 seconds of a processor for each GiB. So mapped pages lie as long as
-//! they do not matter: while at any moment as much is free as lies there, as what the engine may
-//! still take at once, and a floor besides. What it takes then finds free pages, and leaves the
-//! floor; while it takes them the others go. Once all has been read the KV cache may come, so that
-//! more must be free then than while there is much to read.
+//! Evicting a page that a process maps costs the kernel several times what it costs once the
+//! process has unmapped it: 0.1 to 0.5 seconds of a processor for each GiB. So mapped pages stay
+//! while at any moment as much memory is free as the sum of these pages, of what the engine may
+//! allocate at once, and of the floor. Its allocations then find free pages, and leave the floor;
+//! meanwhile the mapped pages go. After the last read the engine may allocate its KV cache, so more
+//! must be free then than while there is much to read.
 
 use std::fs;
 use std::path::Path;
@@ -14,47 +14,46 @@ use super::ledger::CHUNK_BYTES;
 use crate::model::Target;
 use crate::sys::free_memory::FreeMemory;
 
-/// One part in this many of all memory may be taken at once where all has been read: the KV cache
-/// is still to come. An eighth was too little: of four loads of 23.5 GiB by the safetensors library
-/// on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim. Nobody can look often
-/// enough instead: 4.6 GiB of KV cache were taken there between two looks 20 ms apart.
-const TO_COME_PART: u64 = 2;
+/// The engine may allocate this part of all memory at once after the last read: its KV cache. An
+/// eighth was too little: of four loads of 23.5 GiB by the safetensors library on as much memory,
+/// whose pages of 4 KiB go slowly, two met direct reclaim. More rounds do not help: there, 4.6 GiB
+/// of KV cache were allocated between two rounds 20 ms apart.
+const KV_CACHE_PART: u64 = 2;
 
-/// The same while the engine reads on, and has much to read yet: it takes weights at the pace of
-/// its reading, and maybe those of a smaller model at once.
-const TO_COME_READING_PART: u64 = 4;
+/// The same while the engine has much to read: it allocates weights as it reads them, and maybe
+/// those of a smaller model at once.
+const READING_PART: u64 = 4;
 
-/// Much to read is one part in this many of all memory: at 5 GiB/s it lasts 1.5 s on 121 GiB, in
-/// which all that lies can go.
+/// This part of all memory is much to read: at 5 GiB/s it takes 1.5 s on 121 GiB, in which all
+/// mapped pages can go.
 const MUCH_TO_READ_PART: u64 = 16;
 
-/// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB,
-/// that is less once less than a gibibyte is free.
+/// Of what was read last, at most this part of the free memory stays: less than 64 MiB once less
+/// than a gibibyte is free.
 const STAYS_PART: u64 = 16;
 
-/// How much of what was read last may stay: on a starved machine the kernel would take it
-/// otherwise, and what others need with it.
+/// Bytes of what was read last that may stay: on a starved machine the kernel would reclaim them,
+/// and with them what others need.
 pub(super) fn may_stay(memory: FreeMemory) -> u64 {
     (memory.free_bytes / STAYS_PART).max(CHUNK_BYTES)
 }
 
-/// How much the engine may take at once, where so much is still to be read (0: nobody knows of
-/// any more).
-pub(super) fn to_come(memory: FreeMemory, to_read: u64) -> u64 {
+/// Bytes that the engine may allocate at once while `to_read` bytes are still to be read.
+pub(super) fn allocatable(memory: FreeMemory, to_read: u64) -> u64 {
     match to_read >= memory.total_bytes / MUCH_TO_READ_PART {
-        true => memory.total_bytes / TO_COME_READING_PART,
-        false => memory.total_bytes / TO_COME_PART,
+        true => memory.total_bytes / READING_PART,
+        false => memory.total_bytes / KV_CACHE_PART,
     }
 }
 
-/// How much of `lying` mapped bytes must go, so that `room` and as much as then still lies there
-/// are free. Each byte that goes counts twice: it no longer lies there, and is free.
-pub(super) fn must_go(memory: FreeMemory, lying: u64, room: u64) -> u64 {
-    let missing = room.saturating_add(lying).saturating_sub(memory.free_bytes);
-    missing.div_ceil(2).min(lying)
+/// How many of `evictable` mapped bytes must go, so that `headroom` and the rest of them are free.
+/// Each byte that goes counts twice: it is no longer mapped, and it is free.
+pub(super) fn must_go(memory: FreeMemory, evictable: u64, headroom: u64) -> u64 {
+    let missing = headroom.saturating_add(evictable).saturating_sub(memory.free_bytes);
+    missing.div_ceil(2).min(evictable)
 }
 
-/// Whether a control group, or one above it, bounds memory. What is free on the node says nothing
+/// Whether a control group, or one above it, bounds memory. The node's free memory is irrelevant
 /// then: the kernel reclaims within the group as soon as that is full.
 pub(super) fn is_bounded(sysfs: &Path, cgroup: &str) -> bool {
     if !Target::is_cgroup_path(cgroup) {
@@ -97,14 +96,14 @@ mod tests {
 
     #[test]
     fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
-        let goes = |free_gib: u64, lying, floor: u64| {
+        let goes = |free_gib: u64, evictable, floor: u64| {
             let memory = memory(free_gib * GIB, 24 * GIB);
-            must_go(memory, lying, floor.saturating_add(to_come(memory, 0)))
+            must_go(memory, evictable, floor.saturating_add(allocatable(memory, 0)))
         };
         let stays = |free_gib: u64| may_stay(memory(free_gib * GIB, 24 * GIB));
         assert_eq!(goes(20, 4 * GIB, 0), 0);
         assert_eq!(goes(16, 4 * GIB, 0), 0, "12 GiB may still be taken");
-        assert_eq!(goes(14, 4 * GIB, 0), GIB, "then 15 are free, and 3 lie there");
+        assert_eq!(goes(14, 4 * GIB, 0), GIB, "then 15 are free, and 3 stay");
         assert_eq!(goes(0, 2 * GIB, 0), 2 * GIB, "all that there is");
         assert_eq!(goes(20, 4 * GIB, 4 * GIB), 0);
         assert_eq!(goes(20, 4 * GIB, 6 * GIB), GIB);
@@ -116,21 +115,21 @@ mod tests {
     #[test]
     fn who_has_much_to_read_takes_less_at_once_than_who_has_read_all() {
         let memory = memory(9 * GIB, 24 * GIB);
-        assert_eq!(to_come(memory, 2 * GIB), 6 * GIB);
-        assert_eq!(to_come(memory, GIB), 12 * GIB);
-        assert_eq!(must_go(memory, 2 * GIB, to_come(memory, 2 * GIB)), 0);
-        assert_eq!(must_go(memory, 2 * GIB, to_come(memory, GIB)), 2 * GIB);
+        assert_eq!(allocatable(memory, 2 * GIB), 6 * GIB);
+        assert_eq!(allocatable(memory, GIB), 12 * GIB);
+        assert_eq!(must_go(memory, 2 * GIB, allocatable(memory, 2 * GIB)), 0);
+        assert_eq!(must_go(memory, 2 * GIB, allocatable(memory, GIB)), 2 * GIB);
     }
 
     proptest! {
         #[test]
         fn what_goes_makes_room_enough_or_is_all(
-            free in 0..64 * GIB, more in 0..64 * GIB, lying in 0..64 * GIB, room in 0..64 * GIB,
+            free in 0..64 * GIB, more in 0..64 * GIB, evictable in 0..64 * GIB, headroom in 0..64 * GIB,
         ) {
-            let goes = must_go(memory(free, free + more), lying, room);
-            prop_assert!(goes <= lying);
-            prop_assert!(goes == lying || free + goes >= room + (lying - goes));
-            prop_assert!(goes == 0 || free + goes < room + lying - goes + 2, "no more");
+            let goes = must_go(memory(free, free + more), evictable, headroom);
+            prop_assert!(goes <= evictable);
+            prop_assert!(goes == evictable || free + goes >= headroom + (evictable - goes));
+            prop_assert!(goes == 0 || free + goes < headroom + evictable - goes + 2, "no more");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Making room before an engine starts: for whoever waits for memory, outside of all rules.
+//! Frees memory before an engine starts, for a gate that waits. No rule is involved.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::evict::{Unloaded, unload};
 use super::{compact_memory, drop_caches};
 use crate::model::{CacheKind, bytes_text};
 
-/// Makes room on this machine. Nothing of it has to be undone: what is dropped is read again.
+/// Frees memory on this machine. Nothing has to be undone: what is dropped is read again.
 #[derive(Clone, Debug)]
-pub struct RoomMaker {
+pub struct MemoryPreparer {
     /// Where procfs is mounted.
     pub procfs: PathBuf,
 }
 
-impl RoomMaker {
+impl MemoryPreparer {
     /// Takes model files out of the page cache, one after the other, until it is enough: what is
-    /// dirty or mapped of them stays. Tells what has gone.
+    /// dirty or mapped of them stays. Returns what was evicted, in words.
     ///
     /// # Errors
     /// Nothing has gone, and why.
@@ -44,7 +44,7 @@ impl RoomMaker {
         drop_caches::perform(&mut file, CacheKind::All, sync).map_err(|error| error.to_string())
     }
 
-    /// Moves pages, so that free memory lies together.
+    /// Compacts memory, for larger free blocks.
     ///
     /// # Errors
     /// Says which right is missing.

@@ -1,4 +1,4 @@
-//! One process, held so that its number cannot come to mean another one.
+//! A handle (pidfd) of one process: its number cannot come to mean another one.
 
 use std::fs;
 use std::io;
@@ -13,15 +13,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::model::ProcessId;
 use crate::sys::descriptors::with_reserve;
 
-/// A process could not be held.
+/// A process cannot be opened or signalled.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::actions) enum HoldError {
+pub(in crate::actions) enum HandleError {
     /// It must never be signalled.
     #[error("process {pid} is {what}: it is never stopped")]
     Untouchable {
-        /// Which.
+        /// Its number.
         pid: u32,
-        /// What it is.
+        /// What it is, for the text.
         what: &'static str,
     },
     /// Its number means another process here.
@@ -30,14 +30,14 @@ pub(in crate::actions) enum HoldError {
          (docker run --pid=host, hostPID: true)"
     )]
     OtherNamespace(u32),
-    /// Something else.
+    /// A system call failed.
     #[error("{doing} process {pid} failed: {error}: {}", remedy(error))]
     Failed {
-        /// Which step.
+        /// The step, for the text.
         doing: &'static str,
-        /// Which process.
+        /// Its number.
         pid: u32,
-        /// How.
+        /// Its error.
         error: io::Error,
     },
 }
@@ -49,21 +49,21 @@ fn remedy(error: &io::Error) -> &'static str {
         }
         Some(Errno::NOSYS) => "the kernel is older than 5.3 and has no pidfds",
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
-        _ => "look at the process, and at what --path.procfs names",
+        _ => "check the process, and what --path.procfs names",
     }
 }
 
-/// A process that lives, or has not been reaped.
+/// A pidfd of a process that lives, or has not been reaped.
 #[derive(Debug)]
-pub(super) struct Held {
-    /// Which.
+pub(super) struct PidHandle {
+    /// Its number and start.
     pub(super) id: ProcessId,
-    /// What it calls itself.
+    /// Its command name.
     pub(super) comm: String,
     fd: OwnedFd,
 }
 
-/// What is known of a process at a moment.
+/// The state of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) id: ProcessId,
@@ -73,7 +73,7 @@ pub(super) struct Known {
     pub(super) is_kernel_thread: bool,
 }
 
-/// What `/proc/PID/stat` says; `None` where there is no such process.
+/// Reads `/proc/PID/stat`; `None` where there is no such process.
 pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
     let path = procfs.join(pid.to_string()).join("stat");
     let text = match with_reserve(|| fs::read(&path)) {
@@ -97,17 +97,17 @@ pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
     }))
 }
 
-impl Held {
-    /// Holds that very process; `None`: it is gone, whoever bears its number now. Its own number
-    /// and that of the process above it are in `own`, which no signal may reach.
-    pub(super) fn hold(
+impl PidHandle {
+    /// Opens exactly this process; `None`: it is gone, whatever has its number now. `own` has the
+    /// numbers of this program and its parents, which no signal may reach.
+    pub(super) fn open(
         procfs: &Path,
         id: ProcessId,
         own: &[u32],
-    ) -> Result<Option<Self>, HoldError> {
+    ) -> Result<Option<Self>, HandleError> {
         let pid = id.pid;
-        let untouchable = |what| Err(HoldError::Untouchable { pid, what });
-        let reading = |error| HoldError::Failed { doing: "looking at", pid, error };
+        let untouchable = |what| Err(HandleError::Untouchable { pid, what });
+        let reading = |error| HandleError::Failed { doing: "reading", pid, error };
         if pid <= 1 {
             return untouchable("the first one of all");
         }
@@ -128,10 +128,10 @@ impl Held {
             Ok(fd) => fd,
             Err((Some(Errno::SRCH | Errno::INVAL), _)) => {
                 let is_there = same(known(procfs, pid).map_err(reading)?).is_some();
-                return if is_there { Err(HoldError::OtherNamespace(pid)) } else { Ok(None) };
+                return if is_there { Err(HandleError::OtherNamespace(pid)) } else { Ok(None) };
             }
             Err((_, error)) => {
-                return Err(HoldError::Failed { doing: "holding", pid, error });
+                return Err(HandleError::Failed { doing: "holding", pid, error });
             }
         };
         // Whoever has this start time had it before the number was looked up, so that what is held
@@ -140,24 +140,24 @@ impl Held {
             return Ok(None);
         }
         if !is_number_of(procfs, fd.as_fd(), pid) {
-            return Err(HoldError::OtherNamespace(pid));
+            return Err(HandleError::OtherNamespace(pid));
         }
         Ok(Some(Self { id, comm: seen.comm, fd }))
     }
 
     /// Sends it a signal; a process that is gone by then needs none.
-    pub(super) fn signal(&self, signal: Signal) -> Result<(), HoldError> {
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), HandleError> {
         match pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => {
                 let error = errno.into();
-                Err(HoldError::Failed { doing: "signalling", pid: self.id.pid, error })
+                Err(HandleError::Failed { doing: "signalling", pid: self.id.pid, error })
             }
         }
     }
 }
 
-impl AsFd for Held {
+impl AsFd for PidHandle {
     /// Readable once all of its threads have ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
