@@ -2,7 +2,7 @@
 
 use promql_rules::{EvalTime, Evaluated, Labels, Value};
 
-use super::Surroundings;
+use super::Context;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::remedy::Case;
@@ -71,12 +71,12 @@ fn target(
 pub(super) fn aim_met(
     case: &Case<'_>,
     answers: Option<&Labels>,
-    around: &Surroundings<'_>,
+    context: &Context<'_>,
 ) -> Option<bool> {
     match (&case.remedy.aim, answers) {
-        (Some(aim), _) => yields_anything(aim, case.rule, around),
-        (None, None) => holds(case.rule, around).map(|holds| !holds),
-        (None, Some(labels)) => match evaluate(&case.rule.expr, case.rule, around)? {
+        (Some(aim), _) => yields_anything(aim, case.rule, context),
+        (None, None) => holds(case.rule, context).map(|holds| !holds),
+        (None, Some(labels)) => match evaluate(&case.rule.expr, case.rule, context)? {
             Value::Vector(samples) => {
                 Some(!samples.iter().any(|sample| gives(case.rule, &sample.labels, labels)))
             }
@@ -91,26 +91,26 @@ fn gives(rule: &Rule, sample: &Labels, alert: &Labels) -> bool {
     sample.iter().all(|label| is_the_rules(&label.0) || alert.contains(label))
 }
 
-fn yields_anything(aim: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    aim.expr.yields(around.store_of(rule), now(around)).ok()?
+fn yields_anything(aim: &Query, rule: &Rule, context: &Context<'_>) -> Option<bool> {
+    aim.expr.yields(context.store_of(rule), now(context)).ok()?
 }
 
 /// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
-pub(super) fn holds(rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(&rule.expr, rule, around) {
+pub(super) fn holds(rule: &Rule, context: &Context<'_>) -> Option<bool> {
+    match evaluate(&rule.expr, rule, context) {
         Some(Value::Vector(samples)) => Some(!samples.is_empty()),
         Some(Value::Scalar(_)) => Some(true),
-        None => yields_anything(&rule.expr, rule, around),
+        None => yields_anything(&rule.expr, rule, context),
     }
 }
 
-fn evaluate(query: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<Value> {
-    match query.expr.evaluate(around.store_of(rule), now(around)) {
+fn evaluate(query: &Query, rule: &Rule, context: &Context<'_>) -> Option<Value> {
+    match query.expr.evaluate(context.store_of(rule), now(context)) {
         Ok(Evaluated::Known(value)) => Some(value),
         Ok(Evaluated::Unknown(_)) | Err(_) => None,
     }
 }
 
-fn now(around: &Surroundings<'_>) -> EvalTime {
-    EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() }
+fn now(context: &Context<'_>) -> EvalTime {
+    EvalTime { timeline_ms: context.at.timeline_ms(), utc_ms: context.at.utc_ms() }
 }

@@ -10,8 +10,8 @@ use super::aim::Aimed;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::guard::{Guard, Guarded};
-use super::reboot::{Reboots, View};
-use super::remedy::{Case, Stand};
+use super::reboot::{RebootFacts, Reboots};
+use super::remedy::{Case, RemedyProgress};
 use super::rule::{Query, RemedyStep};
 use super::status::{RuleState, RuleStatus};
 use crate::model::{DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
@@ -64,7 +64,7 @@ impl Policy {
     pub fn explain(&self, rule: &RuleId, at: Moment, has_past: bool) -> Option<Explanation> {
         let status = self.rule_statuses.iter().find(|status| status.rule == *rule)?;
         let mut groups = self.groups.iter();
-        let (rule, stand, alert) = groups.find_map(|group| group.stand(rule, self.mode))?;
+        let (rule, progress, alert) = groups.find_map(|group| group.progress(rule, self.mode))?;
         let eval_at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
         let store = self.store_of(rule);
         let trace = |query: &Query| query.expr.trace(&query.text, store, eval_at, has_past);
@@ -74,8 +74,8 @@ impl Policy {
             let aim = remedy.aim.as_ref().map(trace_aim);
             let aim_met = aim_met(aim.as_ref(), &condition);
             let case = Case { rule, remedy, mode: status.mode, alert };
-            let (stand, engines, brake) = (&stand, &self.engines, &self.brake);
-            let view = View {
+            let (progress, engines, brake) = (&progress, &self.engines, &self.brake);
+            let facts = RebootFacts {
                 at,
                 guard: &self.guard,
                 engines,
@@ -83,15 +83,23 @@ impl Policy {
                 judgement: self.verdict.judged(),
             };
             let reboots = &self.reboots;
-            let known =
-                Known { status, stand, case: &case, aim_met, engines, brake, reboots, view };
+            let known = RemedyFacts {
+                status,
+                progress,
+                case: &case,
+                aim_met,
+                engines,
+                brake,
+                reboots,
+                facts,
+            };
             let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
             RemedyExplanation {
                 aim,
                 aim_met,
                 steps: remedy.steps.clone(),
-                step: stand.step,
-                under_way: stand.under_way,
+                step: progress.step,
+                under_way: progress.under_way,
                 rails: rails.into_iter().flatten().collect(),
             }
         });
@@ -113,18 +121,18 @@ fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
 }
 
 /// What is known of one remedy beside its guard rails.
-struct Known<'a> {
+struct RemedyFacts<'a> {
     status: &'a RuleStatus,
-    stand: &'a Stand,
+    progress: &'a RemedyProgress,
     case: &'a Case<'a>,
     aim_met: Option<bool>,
     engines: &'a Engines,
     brake: &'a Brake,
     reboots: &'a Reboots,
-    view: View<'a>,
+    facts: RebootFacts<'a>,
 }
 
-impl Known<'_> {
+impl RemedyFacts<'_> {
     fn rail(&self, reason: HoldReason, guard: &Guard, at: Moment) -> Option<Rail> {
         let rail = |holds, detail: String| Rail { reason, holds, left: None, used: None, detail };
         Some(match reason {
@@ -146,23 +154,24 @@ impl Known<'_> {
                 rail(rule_is_unknown || self.aim_met.is_none(), detail)
             }
             HoldReason::StepsExhausted => {
-                let (step, steps) = (self.stand.step, &self.case.remedy.steps);
+                let (step, steps) = (self.progress.step, &self.case.remedy.steps);
                 let next = steps.get(step).map(ToString::to_string).unwrap_or_default();
                 let detail = format!("step {} of {} is next: {next}", step + 1, steps.len());
-                rail(self.stand.holds == Some(reason), detail)
+                rail(self.progress.holds == Some(reason), detail)
             }
             _ if reason.is_of_reboot() => {
-                let action = self.case.remedy.steps.get(self.stand.step)?.action(self.case.alert);
+                let action =
+                    self.case.remedy.steps.get(self.progress.step)?.action(self.case.alert);
                 let RebootAct::Schedule(plan) = action.reboot()? else { return None };
-                let view = View { guard, ..self.view };
-                let held = self.reboots.hold_new(plan, &view)?;
+                let facts = RebootFacts { guard, ..self.facts };
+                let held = self.reboots.hold_new(plan, &facts)?;
                 if held.reason != reason {
                     return None;
                 }
                 rail(true, held.text.to_string())
             }
             _ => {
-                let step = self.stand.step;
+                let step = self.progress.step;
                 let written = self.case.remedy.steps.get(step)?;
                 if reason == HoldReason::UnclearTarget && self.case.remedy.stops_engines() {
                     let took = who_took(self.brake.account());

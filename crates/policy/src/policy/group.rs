@@ -11,10 +11,10 @@ use super::alert;
 use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::remedy::{Case, Condition, Course, Stand};
+use super::remedy::{Case, Condition, RemedyProgress, RemedyState};
 use super::rule::{Remedy, Rule, RuleGroup, RuleScope};
 use super::status::{RuleState, RuleStatus};
-use super::{Doubt, Surroundings};
+use super::{Context, Doubt};
 use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
@@ -27,13 +27,13 @@ pub(super) struct Group {
     rules: Vec<RunningRule>,
 }
 
-/// One rule with its alerts and its remedy's course.
+/// One rule with its alerts and its remedy in progress, in each mode.
 #[derive(Debug)]
 struct RunningRule {
     rule: Rule,
     watch: Watch,
     alerts: Alerts<Moment>,
-    courses: ByMode<Course>,
+    remedies: ByMode<RemedyState>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
     /// There is nothing that it could read.
@@ -54,7 +54,7 @@ struct Cells {
 }
 
 /// A rule, where its remedy stands, and labels and value of its alert if that fires.
-type Standing<'a> = (&'a Rule, Stand, Option<(&'a Labels, f64)>);
+type RuleProgress<'a> = (&'a Rule, RemedyProgress, Option<(&'a Labels, f64)>);
 
 impl Group {
     /// Takes over what `old` groups know of the same rules.
@@ -126,20 +126,20 @@ impl Group {
     }
 
     /// Evaluates every rule's condition.
-    pub(super) fn judge(&mut self, around: &mut Surroundings<'_>) {
-        let is_idle = self.scope == RuleScope::Cluster && around.cluster.is_idle();
+    pub(super) fn judge(&mut self, context: &mut Context<'_>) {
+        let is_idle = self.scope == RuleScope::Cluster && context.cluster.is_idle();
         for running in &mut self.rules {
             running.changed |= running.is_idle != is_idle;
             running.is_idle = is_idle;
             if !is_idle {
-                running.evaluate(around);
+                running.evaluate(context);
             }
         }
     }
 
     /// Lets every remedy move on, once all conditions have been judged.
-    pub(super) fn remedy(&mut self, around: &mut Surroundings<'_>) {
-        self.rules.iter_mut().for_each(|running| running.remedy(around));
+    pub(super) fn remedy(&mut self, context: &mut Context<'_>) {
+        self.rules.iter_mut().for_each(|running| running.remedy(context));
     }
 
     /// Sets when it is evaluated next.
@@ -160,9 +160,9 @@ impl Group {
     }
 
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome, guard: &mut Guard) {
-        for RunningRule { rule, courses, .. } in &mut self.rules {
+        for RunningRule { rule, remedies, .. } in &mut self.rules {
             for mode in [Mode::Observe, Mode::Enforce] {
-                courses.of_mut(mode).observe_outcome(rule, mode, outcome, guard);
+                remedies.of_mut(mode).observe_outcome(rule, mode, outcome, guard);
             }
         }
     }
@@ -194,11 +194,11 @@ impl Group {
 
     /// The rule of that name with where its remedy stands, and labels and value of its alert if
     /// that fires.
-    pub(super) fn stand(&self, rule: &RuleId, mode: Mode) -> Option<Standing<'_>> {
+    pub(super) fn progress(&self, rule: &RuleId, mode: Mode) -> Option<RuleProgress<'_>> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
         let mode = running.rule.mode.unwrap_or(mode);
-        let stand = running.courses.of(mode).stand();
-        Some((&running.rule, stand, running.alerts.firing()))
+        let progress = running.remedies.of(mode).progress();
+        Some((&running.rule, progress, running.alerts.firing()))
     }
 
     /// Whether the rule of that name, if it is here, fires in that mode for this node.
@@ -290,7 +290,7 @@ impl RunningRule {
         at: Moment,
         guard: &mut Guard,
     ) -> Self {
-        let mut courses = ByMode::default();
+        let mut remedies = ByMode::default();
         for group in old {
             let known = group.rules.iter().position(|known| known.rule.id == rule.id);
             let Some(position) = known else { continue };
@@ -300,13 +300,13 @@ impl RunningRule {
             }
             let known = &mut group.rules[position];
             known.break_off(at, guard);
-            courses = std::mem::take(&mut known.courses);
+            remedies = std::mem::take(&mut known.remedies);
         }
         Self {
             rule: rule.clone(),
             watch: Watch::default(),
             alerts: Alerts::default(),
-            courses,
+            remedies,
             unknown: Vec::new(),
             evaluated: None,
             is_idle: false,
@@ -316,55 +316,55 @@ impl RunningRule {
         }
     }
 
-    fn evaluate(&mut self, around: &mut Surroundings<'_>) {
-        let now = around.at.uptime;
+    fn evaluate(&mut self, context: &mut Context<'_>) {
+        let now = context.at.uptime;
         let since_last = self.evaluated.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.evaluated = Some(now);
-        let before = around.step.alerts.len();
-        let unknown = self.judge(around).err().unwrap_or_default();
+        let before = context.step.alerts.len();
+        let unknown = self.judge(context).err().unwrap_or_default();
         if !unknown.is_empty() {
             self.alerts.stand_still(since_last);
         }
         self.changed |= self.unknown != unknown
-            || around.step.alerts.len() != before
+            || context.step.alerts.len() != before
             || self.alerts.state() != AlertState::Inactive;
         if self.unknown != unknown {
             let doubt = Doubt { rule: self.rule.id.clone(), reasons: unknown.clone() };
-            around.step.doubts.push(doubt);
+            context.step.doubts.push(doubt);
             self.unknown = unknown;
         }
     }
 
-    fn remedy(&mut self, around: &mut Surroundings<'_>) {
+    fn remedy(&mut self, context: &mut Context<'_>) {
         let Some(remedy) = &self.rule.remedy else { return };
-        let alert = acted_on(&self.rule, &self.alerts, around.cluster);
-        let condition = self.condition(around.cluster);
-        let is_at_rest = |mode| self.courses.of(mode).is_at_rest();
+        let alert = acted_on(&self.rule, &self.alerts, context.cluster);
+        let condition = self.condition(context.cluster);
+        let is_at_rest = |mode| self.remedies.of(mode).is_at_rest();
         let are_at_rest = [Mode::Observe, Mode::Enforce].into_iter().all(is_at_rest);
         if condition == Condition::Quiet && are_at_rest {
             return;
         }
-        let decisions = around.step.decisions.len();
-        let in_force = self.rule.mode.unwrap_or(around.mode);
+        let decisions = context.step.decisions.len();
+        let in_force = self.rule.mode.unwrap_or(context.mode);
         for mode in [Mode::Observe, Mode::Enforce] {
-            let course = self.courses.of_mut(mode);
+            let state = self.remedies.of_mut(mode);
             let asks = |of: &Labels| {
                 let alert = Some((of, 0.0));
                 let case = Case { rule: &self.rule, remedy, mode, alert };
-                is_meant(&self.rule, of, around.cluster)
-                    && !course.has_answered(&case, around.engines)
-                    && !course.spares(&case, around.guard, around.at.timeline_ms())
+                is_meant(&self.rule, of, context.cluster)
+                    && !state.has_answered(&case, context.engines)
+                    && !state.spares(&case, context.guard, context.at.timeline_ms())
             };
             // One that nothing can be done for, or more, keeps no other one waiting.
             let alert = self.alerts.firing_where(asks).or(alert);
             let case = Case { rule: &self.rule, remedy, mode, alert };
             if mode == in_force {
-                course.advance(&case, condition, around);
+                state.advance(&case, condition, context);
             } else {
-                course.wind_up(&case, around);
+                state.wind_up(&case, context);
             }
         }
-        self.changed |= around.step.decisions.len() != decisions;
+        self.changed |= context.step.decisions.len() != decisions;
     }
 
     fn condition(&self, cluster: &Cluster) -> Condition {
@@ -378,14 +378,14 @@ impl RunningRule {
     /// Ends what its remedy has begun.
     fn break_off(&mut self, at: Moment, guard: &mut Guard) {
         for mode in [Mode::Observe, Mode::Enforce] {
-            self.courses.of_mut(mode).break_off(&self.rule, mode, at, guard);
+            self.remedies.of_mut(mode).break_off(&self.rule, mode, at, guard);
         }
     }
 
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
-    fn judge(&mut self, around: &mut Surroundings<'_>) -> Result<(), Vec<String>> {
-        let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store_of(&self.rule), at);
+    fn judge(&mut self, context: &mut Context<'_>) -> Result<(), Vec<String>> {
+        let at = EvalTime { timeline_ms: context.at.timeline_ms(), utc_ms: context.at.utc_ms() };
+        let evaluated = self.watch.evaluate(&self.rule.expr.expr, context.store_of(&self.rule), at);
         let samples = match evaluated {
             Ok(Evaluated::Known(Value::Vector(samples))) => samples,
             Ok(Evaluated::Known(Value::Scalar(value))) => {
@@ -393,16 +393,16 @@ impl RunningRule {
             }
             Ok(Evaluated::Unknown(reasons)) => return Err(reasons),
             Err(error) => {
-                around.counters.add(self.cells.failures, 1.0);
+                context.counters.add(self.cells.failures, 1.0);
                 return Err(vec![error]);
             }
         };
-        let (rule, at) = (&self.rule, around.at);
+        let (rule, at) = (&self.rule, context.at);
         let report = |alert: &Alert<Moment>, from| {
-            around.step.alerts.push(alert::change(rule, alert, from, at));
+            context.step.alerts.push(alert::change(rule, alert, from, at));
         };
         self.alerts.update(rule, at, at.uptime, &samples, report).map_err(|error| {
-            around.counters.add(self.cells.failures, 1.0);
+            context.counters.add(self.cells.failures, 1.0);
             vec![error]
         })
     }
@@ -435,7 +435,7 @@ impl RunningRule {
             state: self.state(),
             unknown: self.unknown.clone(),
             alerts: self.alerts.active().iter().map(alert::status).collect(),
-            remedy: self.courses.of(in_force).summary.clone(),
+            remedy: self.remedies.of(in_force).summary.clone(),
         }
     }
 }

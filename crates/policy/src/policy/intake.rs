@@ -46,7 +46,7 @@ impl Policy {
                 self.engines.hear(at, health, &mut step.events);
             }
             Observation::Held(readings) => {
-                self.restarts.look(
+                self.restarts.observe(
                     (at, self.started),
                     readings,
                     (&mut self.counters, &mut self.store),
@@ -64,10 +64,10 @@ impl Policy {
                 self.brake.scan(readings);
                 self.report_growth(at);
             }
-            Observation::LoggedIn(readings) => self.reboots.look(readings),
+            Observation::LoggedIn(readings) => self.reboots.observe_users(readings),
             Observation::ReceivedAlerts(post) => {
-                let (received, mut around) = self.receiving(at, &mut step.events);
-                received.take(post, &mut around);
+                let (received, mut context) = self.receiving(at, &mut step.events);
+                received.take(post, &mut context);
             }
             Observation::Cluster(readings) => {
                 self.cluster.observe(at, readings, (&mut self.counters, &mut self.store));
@@ -80,8 +80,8 @@ impl Policy {
             OperatorOrder::Reboot { .. }
             | OperatorOrder::CancelReboot
             | OperatorOrder::ClearReboots => {
-                let (reboots, mut scene) = self.rebooting(at, step);
-                let refused = reboots.obey(command, &mut scene).err();
+                let (reboots, mut context) = self.rebooting(at, step);
+                let refused = reboots.obey(command, &mut context).err();
                 Answer { command: command.clone(), refused }
             }
             _ => self.guard.obey(command, at),
@@ -190,15 +190,15 @@ impl Policy {
 
     /// Forgets received alerts that nobody repeats, and has the others go on.
     pub(super) fn follow_received(&mut self, at: Moment, step: &mut Step) {
-        let (received, mut around) = self.receiving(at, &mut step.events);
-        received.advance(&mut around);
+        let (received, mut context) = self.receiving(at, &mut step.events);
+        received.advance(&mut context);
     }
 
     /// Takes in what was last told of received alerts. That one fires on is no news.
     pub fn resume_received(&mut self, at: Moment, past: &[PastReceived]) {
         let mut no_events = Vec::new();
-        let (received, mut around) = self.receiving(at, &mut no_events);
-        received.restore(past, &mut around);
+        let (received, mut context) = self.receiving(at, &mut no_events);
+        received.restore(past, &mut context);
     }
 
     /// What there is for an engine that is to start.

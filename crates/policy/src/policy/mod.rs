@@ -8,6 +8,7 @@ mod aim;
 mod alert;
 mod brake;
 mod cluster;
+mod context;
 mod counters;
 pub mod death;
 mod engines;
@@ -27,7 +28,6 @@ mod resuming;
 pub mod rule;
 mod sources;
 pub mod status;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -47,6 +47,7 @@ use crate::model::{
 use act::{DecisionNumbers, Proposal};
 use brake::{Brake, Declared};
 use cluster::Cluster;
+use context::Context;
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -62,7 +63,6 @@ use restarts::Restarts;
 use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
-use surroundings::Surroundings;
 use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
@@ -489,8 +489,8 @@ impl Policy {
         &'a mut self,
         at: Moment,
         step: &'a mut Step,
-    ) -> (&'a mut [Group], &'a mut Restarts, &'a mut Deaths, Surroundings<'a>) {
-        let surroundings = Surroundings {
+    ) -> (&'a mut [Group], &'a mut Restarts, &'a mut Deaths, Context<'a>) {
+        let context = Context {
             at,
             mode: self.mode,
             store: &self.store,
@@ -507,7 +507,7 @@ impl Policy {
             counters: &mut self.counters,
             step,
         };
-        (&mut self.groups, &mut self.restarts, &mut self.deaths, surroundings)
+        (&mut self.groups, &mut self.restarts, &mut self.deaths, context)
     }
 
     /// Follows what is started again, and starts it; tells who has died. What memory is there must
@@ -516,33 +516,33 @@ impl Policy {
         if !self.has_measured(at) {
             return;
         }
-        let (_, restarts, deaths, mut around) = self.deciders(at, step);
+        let (_, restarts, deaths, mut context) = self.deciders(at, step);
         let mut events = Vec::new();
-        restarts.step(&mut around, &mut events);
-        let is_docker_heard = restarts.hears_of(Supervisor::Docker, at);
+        restarts.step(&mut context, &mut events);
+        let is_docker_observed = restarts.is_observed(Supervisor::Docker, at);
         let is_held = |engine: &EngineSeen| restarts.hold(engine);
-        deaths.step(&around, is_held, is_docker_heard, &mut events);
+        deaths.step(&context, is_held, is_docker_observed, &mut events);
         for event in events {
-            around.counters.count_event(event.kind.kind(), at.utc, None);
-            around.step.events.push(event);
+            context.counters.count_event(event.kind.kind(), at.utc, None);
+            context.step.events.push(event);
         }
     }
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
-        let (groups, _, _, mut surroundings) = self.deciders(at, step);
+        let (groups, _, _, mut context) = self.deciders(at, step);
         // All alerts first: a remedy may depend on where other rules stand.
         let mut is_due = false;
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
-            group.judge(&mut surroundings);
+            group.judge(&mut context);
             is_due = true;
         }
         if !is_due {
             return false;
         }
-        surroundings.guard.tell_inhibitors(groups.iter().flat_map(Group::states));
+        context.guard.set_inhibitors(groups.iter().flat_map(Group::states));
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
-            group.remedy(&mut surroundings);
+            group.remedy(&mut context);
             group.evaluated(at.uptime);
         }
         true

@@ -1,11 +1,11 @@
-//! A remedy's course: which step is next, what holds it back, and whether it has helped.
+//! A remedy in progress: its next step, what holds it, and whether it has helped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::Labels;
 
-use super::Surroundings;
+use super::Context;
 use super::act::{Act, Holds, Proposal};
 use super::aim::{Aimed, aim_met, holds};
 use super::brake::present;
@@ -32,7 +32,7 @@ pub(super) struct Case<'a> {
     pub(super) rule: &'a Rule,
     /// Its remedy.
     pub(super) remedy: &'a Remedy,
-    /// The mode that this course belongs to.
+    /// The mode in which it is in progress.
     pub(super) mode: Mode,
     /// Labels and value of the alert that fires, for texts.
     pub(super) alert: Option<(&'a Labels, f64)>,
@@ -40,9 +40,9 @@ pub(super) struct Case<'a> {
 
 impl Case<'_> {
     /// What it does at a step, and to what, if it has such a step.
-    fn aimed(&self, step: usize, around: &Surroundings<'_>) -> Option<Aimed> {
+    fn aimed(&self, step: usize, context: &Context<'_>) -> Option<Aimed> {
         let step = self.remedy.steps.get(step)?;
-        Some(Aimed::of(step, self.alert, (around.engines, around.brake), around.at))
+        Some(Aimed::of(step, self.alert, (context.engines, context.brake), context.at))
     }
 
     pub(super) fn proposal<'p>(&'p self, step: usize, aimed: &'p Aimed) -> Proposal<'p> {
@@ -62,21 +62,21 @@ pub(super) enum Condition {
     Unknown,
 }
 
-/// Where one remedy is in its course, in one mode.
+/// One remedy in progress, in one mode.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Course {
-    phase: Phase,
+pub(super) struct RemedyState {
+    phase: RemedyPhase,
     /// Why it holds back, and at which step.
     holds: Holds<(HoldReason, usize)>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
     /// Lives of engines whose loads would be followed by now: observe mode follows none, and their
     /// alerts go on.
-    would_follow: Vec<(Arc<str>, ProcessId)>,
+    would_track: Vec<(Arc<str>, ProcessId)>,
 }
 
 #[derive(Clone, Debug)]
-enum Phase {
+enum RemedyPhase {
     /// The next step may be decided. So many right before it were passed, since what they set is.
     Ready { step: usize, passed: usize },
     /// An action is under way, or has ended and the signals have not been measured since.
@@ -93,9 +93,9 @@ struct StepAct {
     answers: Option<Labels>,
 }
 
-/// Where a remedy is in its course, for explanations.
+/// How far a remedy has come, for explanations.
 #[derive(Clone, Debug)]
-pub(super) struct Stand {
+pub(super) struct RemedyProgress {
     /// The step that is next, or under way.
     pub(super) step: usize,
     /// The decision whose action is under way, or whose effect is still to be measured.
@@ -104,14 +104,14 @@ pub(super) struct Stand {
     pub(super) holds: Option<HoldReason>,
 }
 
-impl Phase {
+impl RemedyPhase {
     /// That step may be decided.
     fn next(step: usize) -> Self {
         Self::Ready { step, passed: 0 }
     }
 }
 
-impl Default for Phase {
+impl Default for RemedyPhase {
     fn default() -> Self {
         Self::next(0)
     }
@@ -131,7 +131,7 @@ impl From<HoldReason> for Ruling {
     }
 }
 
-impl Course {
+impl RemedyState {
     /// Takes the report on this remedy's action, if it is that.
     pub(super) fn observe_outcome(
         &mut self,
@@ -140,7 +140,7 @@ impl Course {
         outcome: &Outcome,
         guard: &mut Guard,
     ) {
-        let Phase::Acting(StepAct { act, .. }) = &mut self.phase else { return };
+        let RemedyPhase::Acting(StepAct { act, .. }) = &mut self.phase else { return };
         if !act.is_of(outcome) || act.ended().is_some() {
             return;
         }
@@ -149,28 +149,28 @@ impl Course {
         } else {
             // Nothing was touched, so there is no effect to measure and no reason for a next step.
             guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
-            self.phase = Phase::default();
+            self.phase = RemedyPhase::default();
         }
     }
 
     /// Whether nothing of it is left to do or to forget while its rule is quiet.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Ready { step: 0, .. }) && self.holds.is_empty()
+        matches!(self.phase, RemedyPhase::Ready { step: 0, .. }) && self.holds.is_empty()
     }
 
     /// Where it stands.
-    pub(super) fn stand(&self) -> Stand {
+    pub(super) fn progress(&self) -> RemedyProgress {
         let (step, under_way) = match &self.phase {
-            Phase::Ready { step, .. } => (*step, None),
-            Phase::Acting(StepAct { act, step, .. }) => (*step, Some(act.decision)),
+            RemedyPhase::Ready { step, .. } => (*step, None),
+            RemedyPhase::Acting(StepAct { act, step, .. }) => (*step, Some(act.decision)),
         };
         let holds = self.holds.current().map(|(reason, _)| reason);
-        Stand { step, under_way, holds }
+        RemedyProgress { step, under_way, holds }
     }
 
     /// Ends the round, if there is one: its rule changes or goes.
     pub(super) fn break_off(&mut self, rule: &Rule, mode: Mode, at: Moment, guard: &mut Guard) {
-        if !matches!(self.phase, Phase::Ready { step: 0, .. }) {
+        if !matches!(self.phase, RemedyPhase::Ready { step: 0, .. }) {
             guard.round_ended(&rule.id, mode, at.timeline_ms());
         }
         *self = Self { summary: self.summary.take(), ..Self::default() };
@@ -181,45 +181,45 @@ impl Course {
         &mut self,
         case: &Case<'_>,
         condition: Condition,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
     ) {
-        self.settle(case, around);
-        self.would_follow.retain(|(engine, server)| {
-            let loads = around.engines.loading(engine);
+        self.settle(case, context);
+        self.would_track.retain(|(engine, server)| {
+            let loads = context.engines.loading(engine);
             loads.is_some_and(|target| target.processes.first() == Some(server))
         });
         if condition == Condition::Quiet {
             self.holds.release();
-            self.end_begun_round(case, around);
+            self.end_begun_round(case, context);
             return;
         }
         // An act that is under way is this rule's answer.
-        let Phase::Ready { step, passed } = self.phase else { return };
-        let (mut step, mut passed) = still_passed(case, (step, passed), around);
-        let mut ruling = rule_on(case, step, condition, around);
+        let RemedyPhase::Ready { step, passed } = self.phase else { return };
+        let (mut step, mut passed) = still_passed(case, (step, passed), context);
+        let mut ruling = rule_on(case, step, condition, context);
         // What is set stays set while the steps behind it are tried again.
         while ruling.verdict == Verdict::Hold(HoldReason::InForce)
             && step + 1 < case.remedy.steps.len()
         {
             (step, passed) = (step + 1, passed + 1);
-            ruling = rule_on(case, step, condition, around);
+            ruling = rule_on(case, step, condition, context);
         }
-        self.phase = Phase::Ready { step, passed };
-        if ruling.verdict == Verdict::Act && self.has_answered(case, around.engines) {
+        self.phase = RemedyPhase::Ready { step, passed };
+        if ruling.verdict == Verdict::Act && self.has_answered(case, context.engines) {
             ruling = HoldReason::InForce.into();
         }
-        self.decide(case, step, ruling, around);
+        self.decide(case, step, ruling, context);
         // Whoever misses the aim later begins with the first step.
         if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
-            around.guard.assessed(&case.rule.id, case.mode, Some(true));
-            self.end_begun_round(case, around);
+            context.guard.assessed(&case.rule.id, case.mode, Some(true));
+            self.end_begun_round(case, context);
         }
     }
 
     /// Whether its next step has nothing to do for that alert: its engine does not load, or would
     /// be followed by now.
     pub(super) fn has_answered(&self, case: &Case<'_>, engines: &Engines) -> bool {
-        let Phase::Ready { step, .. } = self.phase else { return false };
+        let RemedyPhase::Ready { step, .. } = self.phase else { return false };
         let Some(RemedyStep::EvictCheckpoint { engine, .. }) = case.remedy.steps.get(step) else {
             return false;
         };
@@ -227,14 +227,14 @@ impl Course {
             let is_it = |(name, server): &(Arc<str>, ProcessId)| {
                 *name == target.name && target.processes.first() == Some(server)
             };
-            self.would_follow.iter().any(is_it)
+            self.would_track.iter().any(is_it)
         })
     }
 
     /// Whether nothing may be done for now to the engine that its next step would work on, though
     /// it may be to others.
     pub(super) fn spares(&self, case: &Case<'_>, guard: &Guard, now_ms: i64) -> bool {
-        let Phase::Ready { step, .. } = self.phase else { return false };
+        let RemedyPhase::Ready { step, .. } = self.phase else { return false };
         let engine = case.remedy.steps.get(step).and_then(RemedyStep::engine);
         engine.is_some_and(|engine| {
             let engine = fill(engine, case.alert);
@@ -244,109 +244,105 @@ impl Course {
 
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
     /// tells anew why it holds.
-    pub(super) fn wind_up(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+    pub(super) fn wind_up(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
         self.holds.forget();
-        self.settle(case, around);
-        self.end_begun_round(case, around);
+        self.settle(case, context);
+        self.end_begun_round(case, context);
     }
 
-    fn settle(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        let now = around.at.uptime;
-        if matches!(&self.phase, Phase::Acting(StepAct { act, .. }) if act.is_lost(now)) {
-            around.guard.lost(&case.rule.id, case.mode);
-            self.end_round(case, around);
+    fn settle(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
+        let now = context.at.uptime;
+        if matches!(&self.phase, RemedyPhase::Acting(StepAct { act, .. }) if act.is_lost(now)) {
+            context.guard.lost(&case.rule.id, case.mode);
+            self.end_round(case, context);
         }
-        self.judge(case, around);
+        self.judge(case, context);
     }
 
-    fn end_begun_round(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        if matches!(self.phase, Phase::Ready { step, .. } if step > 0) {
-            self.end_round(case, around);
+    fn end_begun_round(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
+        if matches!(self.phase, RemedyPhase::Ready { step, .. } if step > 0) {
+            self.end_round(case, context);
         }
     }
 
-    fn end_round(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        around.guard.round_ended(&case.rule.id, case.mode, around.at.timeline_ms());
-        self.phase = Phase::default();
+    fn end_round(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
+        context.guard.round_ended(&case.rule.id, case.mode, context.at.timeline_ms());
+        self.phase = RemedyPhase::default();
     }
 
     /// Measures what the ended action has changed, once there are readings from after it.
-    fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        let Phase::Acting(StepAct { act, step, before, answers }) = &mut self.phase else { return };
+    fn judge(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
+        let RemedyPhase::Acting(StepAct { act, step, before, answers }) = &mut self.phase else {
+            return;
+        };
         let Some(ended) = act.ended() else { return };
         let (decision, step) = (act.decision, *step);
         // A reboot that is scheduled is judged after the boot.
         if case.remedy.steps.get(step).is_some_and(RemedyStep::reboots) {
-            return self.end_round(case, around);
+            return self.end_round(case, context);
         }
-        if case.remedy.aim.is_none() && around.guard.is_in_force(decision) {
-            return self.go_on(case, step, around);
+        if case.remedy.aim.is_none() && context.guard.is_in_force(decision) {
+            return self.go_on(case, step, context);
         }
-        let out_of_time = around.at.uptime.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
-        let measured = around.measured.is_some_and(|measured| measured > ended);
+        let out_of_time = context.at.uptime.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
+        let measured = context.measured.is_some_and(|measured| measured > ended);
         if !measured && !out_of_time {
             return;
         }
-        let aim_met = aim_met(case, answers.as_ref(), around);
+        let aim_met = aim_met(case, answers.as_ref(), context);
         if aim_met.is_none() && !out_of_time {
             return;
         }
         let before = std::mem::take(before);
-        around.step.assessments.push(Assessment {
+        context.step.assessments.push(Assessment {
             decision,
-            at: around.at,
+            at: context.at,
             aim_met,
-            after: evidence::again(&before, case.rule, around.store_of(case.rule)),
+            after: evidence::again(&before, case.rule, context.store_of(case.rule)),
             has_aim: case.remedy.aim.is_some(),
             before,
             died_in: None,
         });
-        around.guard.assessed(&case.rule.id, case.mode, aim_met);
+        context.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
         if aim_met == Some(false) && next < case.remedy.steps.len() {
-            self.phase = Phase::next(next);
+            self.phase = RemedyPhase::next(next);
             return;
         }
-        self.end_round(case, around);
+        self.end_round(case, context);
         let was_measurable = !case.remedy.steps.get(step).is_some_and(RemedyStep::is_notice);
         if aim_met == Some(false) && was_measurable {
-            self.hold(case, step, HoldReason::StepsExhausted, around);
+            self.hold(case, step, HoldReason::StepsExhausted, context);
         }
     }
 
     /// A setting that was made for as long as the alert lasts does not end it: without an aim of
     /// its own there is nothing to judge it by, and the next step follows.
-    fn go_on(&mut self, case: &Case<'_>, step: usize, around: &mut Surroundings<'_>) {
+    fn go_on(&mut self, case: &Case<'_>, step: usize, context: &mut Context<'_>) {
         if step + 1 < case.remedy.steps.len() {
-            self.phase = Phase::next(step + 1);
+            self.phase = RemedyPhase::next(step + 1);
         } else {
-            self.end_round(case, around);
+            self.end_round(case, context);
         }
     }
 
-    fn decide(
-        &mut self,
-        case: &Case<'_>,
-        step: usize,
-        ruling: Ruling,
-        around: &mut Surroundings<'_>,
-    ) {
+    fn decide(&mut self, case: &Case<'_>, step: usize, ruling: Ruling, context: &mut Context<'_>) {
         match ruling.verdict {
-            Verdict::Hold(reason) => self.hold(case, step, reason, around),
+            Verdict::Hold(reason) => self.hold(case, step, reason, context),
             Verdict::Act => {
-                let Some(decision) = decision(case, step, ruling, around) else { return };
+                let Some(decision) = decision(case, step, ruling, context) else { return };
                 self.holds.forget();
-                let (is_rehearsed, target) = (case.mode == Mode::Observe, followed(&decision));
+                let (is_rehearsed, target) = (case.mode == Mode::Observe, tracked(&decision));
                 let life =
                     target.and_then(|of| Some((Arc::clone(&of.name), *of.processes.first()?)));
-                self.would_follow.extend(life.filter(|_| is_rehearsed));
-                self.phase = Phase::Acting(StepAct {
-                    act: Act::pending(decision.id, around.at.uptime),
+                self.would_track.extend(life.filter(|_| is_rehearsed));
+                self.phase = RemedyPhase::Acting(StepAct {
+                    act: Act::pending(decision.id, context.at.uptime),
                     step,
                     before: decision.because.clone(),
                     answers: case.alert.filter(|_| target.is_some()).map(|(of, _)| Arc::clone(of)),
                 });
-                self.record(case, decision, around);
+                self.record(case, decision, context);
             }
         }
     }
@@ -358,25 +354,25 @@ impl Course {
         case: &Case<'_>,
         step: usize,
         reason: HoldReason,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
     ) {
-        let mut is_news = self.holds.hold((reason, step), around.at.uptime);
+        let mut is_news = self.holds.hold((reason, step), context.at.uptime);
         if reason == HoldReason::Approval {
-            let aimed = case.aimed(step, around);
-            let asks = |aimed| around.guard.must_ask(&case.proposal(step, &aimed), around.at);
+            let aimed = case.aimed(step, context);
+            let asks = |aimed| context.guard.must_ask(&case.proposal(step, &aimed), context.at);
             is_news = aimed.is_some_and(asks);
         }
         if !is_news {
             return;
         }
-        if let Some(decision) = decision(case, step, reason.into(), around) {
-            self.record(case, decision, around);
+        if let Some(decision) = decision(case, step, reason.into(), context) {
+            self.record(case, decision, context);
         }
     }
 
-    fn record(&mut self, case: &Case<'_>, decision: Decision, around: &mut Surroundings<'_>) {
-        around.guard.decided(&decision, &case.remedy.rails);
-        around.reboots.scheduled(&decision);
+    fn record(&mut self, case: &Case<'_>, decision: Decision, context: &mut Context<'_>) {
+        context.guard.decided(&decision, &case.remedy.rails);
+        context.reboots.scheduled(&decision);
         let reason = decision.verdict.reason();
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         self.summary = Some(format!(
@@ -386,7 +382,7 @@ impl Course {
             decision.at.utc,
             decision.mode.name(),
         ));
-        around.step.decisions.push(decision);
+        context.step.decisions.push(decision);
     }
 }
 
@@ -396,31 +392,26 @@ impl Course {
 fn still_passed(
     case: &Case<'_>,
     (step, passed): (usize, usize),
-    around: &Surroundings<'_>,
+    context: &Context<'_>,
 ) -> (usize, usize) {
     let first = step.saturating_sub(passed);
     let is_in_force = |passed: &usize| {
-        let aimed = case.aimed(*passed, around);
-        aimed.is_some_and(|aimed| around.guard.has_set(&case.proposal(*passed, &aimed)))
+        let aimed = case.aimed(*passed, context);
+        aimed.is_some_and(|aimed| context.guard.has_set(&case.proposal(*passed, &aimed)))
     };
     let step = (first..step).find(|passed| !is_in_force(passed)).unwrap_or(step);
     (step, step - first)
 }
 
 /// What is to be done at a step while the rule fires.
-fn rule_on(
-    case: &Case<'_>,
-    step: usize,
-    condition: Condition,
-    around: &Surroundings<'_>,
-) -> Ruling {
-    let Some(aimed) = case.aimed(step, around) else { return HoldReason::StepsExhausted.into() };
+fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context<'_>) -> Ruling {
+    let Some(aimed) = case.aimed(step, context) else { return HoldReason::StepsExhausted.into() };
     let guarded = Guarded {
         proposal: case.proposal(step, &aimed),
         rails: &case.remedy.rails,
         labels: case.alert.map(|(labels, _)| labels),
     };
-    if let Some(reason) = around.guard.hold(&guarded, around.at) {
+    if let Some(reason) = context.guard.hold(&guarded, context.at) {
         return reason.into();
     }
     if condition == Condition::Unknown {
@@ -429,19 +420,19 @@ fn rule_on(
     if let Some(reason) = aimed.missing {
         return reason.into();
     }
-    if let Some(reason) = around.guard.hold_act(&guarded, around.at) {
+    if let Some(reason) = context.guard.hold_act(&guarded, context.at) {
         return reason.into();
     }
-    if let Some(held) = reboot_hold(&aimed.action, around) {
+    if let Some(held) = reboot_hold(&aimed.action, context) {
         return held.into();
     }
-    match aim_met(case, None, around) {
+    match aim_met(case, None, context) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
-        Some(false) if is_unconfirmed(case, &aimed.action, around) => {
+        Some(false) if is_unconfirmed(case, &aimed.action, context) => {
             HoldReason::Unconfirmed.into()
         }
-        Some(false) => match around.guard.approval(&guarded, around.at) {
+        Some(false) => match context.guard.approval(&guarded, context.at) {
             Ok(approved) => Ruling { verdict: Verdict::Act, approved },
             Err(reason) => reason.into(),
         },
@@ -449,25 +440,25 @@ fn rule_on(
 }
 
 /// Why a reboot must not be scheduled now, if the act is that.
-fn reboot_hold(action: &Action, around: &Surroundings<'_>) -> Option<HoldReason> {
+fn reboot_hold(action: &Action, context: &Context<'_>) -> Option<HoldReason> {
     let RebootAct::Schedule(plan) = action.reboot()? else { return None };
-    around.reboots.hold_new(plan, &around.of_reboot()).map(|held| held.reason)
+    context.reboots.hold_new(plan, &context.reboot_facts()).map(|held| held.reason)
 }
 
 /// Whether that must not be done for what was true a moment ago: while a rule keeps firing, memory
 /// may have come back.
-fn is_unconfirmed(case: &Case<'_>, action: &Action, around: &Surroundings<'_>) -> bool {
+fn is_unconfirmed(case: &Case<'_>, action: &Action, context: &Context<'_>) -> bool {
     matches!(action, Action::StopEngine { .. } | Action::Reboot(_))
-        && holds(case.rule, around) != Some(true)
+        && holds(case.rule, context) != Some(true)
 }
 
 /// An act with what its executor checks once more.
-fn complete(action: Action, verdict: Verdict, around: &Surroundings<'_>) -> Action {
-    let store = around.store;
+fn complete(action: Action, verdict: Verdict, context: &Context<'_>) -> Action {
+    let store = context.store;
     match action {
         Action::Reboot(act) if verdict == Verdict::Act => match *act {
             RebootAct::Schedule(plan) => {
-                let plan = around.reboots.complete(plan, &around.of_reboot());
+                let plan = context.reboots.complete(plan, &context.reboot_facts());
                 Action::Reboot(Box::new(RebootAct::Schedule(plan)))
             }
             other => Action::Reboot(Box::new(other)),
@@ -487,24 +478,24 @@ fn decision(
     case: &Case<'_>,
     step: usize,
     ruling: Ruling,
-    around: &mut Surroundings<'_>,
+    context: &mut Context<'_>,
 ) -> Option<Decision> {
-    let Aimed { action, target, .. } = case.aimed(step, around)?;
-    let mut because = evidence::evidence(case.rule, around.at, around.store_of(case.rule));
+    let Aimed { action, target, .. } = case.aimed(step, context)?;
+    let mut because = evidence::evidence(case.rule, context.at, context.store_of(case.rule));
     // Observe mode goes no further than the first step, and is to tell all the same whom the last
     // one would stop.
     if case.remedy.stops_engines() {
-        because.extend(around.brake.evidence(around.at.uptime));
+        because.extend(context.brake.evidence(context.at.uptime));
     }
-    let action = complete(action, ruling.verdict, around);
+    let action = complete(action, ruling.verdict, context);
     let (rule, mode) = (&case.rule.id, case.mode);
     let proposal = Proposal { rule, mode, step, action: &action, target: &target };
-    let decision = proposal.decide(ruling.verdict, around.numbers, around.at);
+    let decision = proposal.decide(ruling.verdict, context.numbers, context.at);
     Some(Decision { approved: ruling.approved, because, ..decision })
 }
 
 /// The engine whose load an act follows.
-fn followed(decision: &Decision) -> Option<&EngineTarget> {
+fn tracked(decision: &Decision) -> Option<&EngineTarget> {
     match (&decision.action, &decision.target) {
         (Action::EvictCheckpoint { .. }, Target::Engine(target)) => Some(target),
         _ => None,

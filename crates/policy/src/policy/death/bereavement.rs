@@ -11,7 +11,7 @@ use crate::model::{
     Event, EventKind, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
     OutcomeResult, OwnLog, ProcessEnd, Reading, Requested, Supervisor, Target, Verdict,
 };
-use crate::policy::Surroundings;
+use crate::policy::Context;
 
 /// Kills, and own stops, that are remembered.
 const MOST_KILLS: usize = 64;
@@ -105,12 +105,9 @@ fn keep<T>(all: &mut VecDeque<T>, one: T) {
 }
 
 /// Memory at this moment.
-pub(in crate::policy) fn memory(
-    around: &Surroundings<'_>,
-    engine: Option<&EngineSeen>,
-) -> DeathMemory {
+pub(in crate::policy) fn memory(context: &Context<'_>, engine: Option<&EngineSeen>) -> DeathMemory {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
-    let bytes = |name| match around.latest(name) {
+    let bytes = |name| match context.latest(name) {
         Reading::Value(value) if value.is_finite() => Some(value.max(0.0) as u64),
         _ => None,
     };
@@ -157,17 +154,17 @@ pub(in crate::policy) struct Bereavement<'a> {
 
 impl Bereavement<'_> {
     /// Tells what is known of it.
-    pub(in crate::policy) fn report(&self, around: &Surroundings<'_>) -> DeathReport {
-        let ended = self.ended(around.at);
+    pub(in crate::policy) fn report(&self, context: &Context<'_>) -> DeathReport {
+        let ended = self.ended(context.at);
         let lived = self.end.and_then(|end| end.lived);
         let began = lived.map(|lived| ended.uptime.saturating_sub(lived)).or(self.began);
-        let events: Vec<Event> = around.kills.events.iter().cloned().collect();
-        let own_stops: Vec<OwnStop> = around.kills.stops.iter().cloned().collect();
-        let family = self.family(around);
+        let events: Vec<Event> = context.kills.events.iter().cloned().collect();
+        let own_stops: Vec<OwnStop> = context.kills.stops.iter().cloned().collect();
+        let family = self.family(context);
         let (log, not_known) = self.own_log();
         let is_container = self.held.is_some_and(|held| held.supervisor == Supervisor::Docker);
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
-        let server = self.engine.and_then(|engine| around.engines.ends.of(engine.server));
+        let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
         let server = server.map(|end| end.status);
         let circumstances = Circumstances {
             who: self.who(),
@@ -182,7 +179,7 @@ impl Bereavement<'_> {
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_cgroup_own: self.held.is_some(),
             are_pids_global: true,
-            is_kernel_log_read: around.counters.kernel_log_is_believed(),
+            is_kernel_log_read: context.counters.kernel_log_is_believed(),
             memory: self.memory,
             log,
             not_known,
@@ -245,9 +242,9 @@ impl Bereavement<'_> {
         }
     }
 
-    fn family(&self, around: &Surroundings<'_>) -> Vec<Relative> {
+    fn family(&self, context: &Context<'_>) -> Vec<Relative> {
         let Some(engine) = self.engine else { return Vec::new() };
-        let ends = &around.engines.ends;
+        let ends = &context.engines.ends;
         let relative = |id, comm: &Arc<str>| {
             let end = ends.of(id);
             Relative {

@@ -9,7 +9,7 @@ use crate::model::{
     DeathMemory, EnginePhase, EngineReadings, EngineSeen, Event, HeldEnded, HeldTarget, ProcessId,
     ProgramEvent, Supervisor,
 };
-use crate::policy::Surroundings;
+use crate::policy::Context;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory};
 
 /// A supervisor that answers tells of an end within this time.
@@ -100,7 +100,7 @@ impl Deaths {
     /// whoever starts it: `is_told_elsewhere`; `answers`: whether Docker tells what happens.
     pub(in crate::policy) fn step(
         &mut self,
-        around: &Surroundings<'_>,
+        context: &Context<'_>,
         is_told_elsewhere: impl Fn(&EngineSeen) -> bool,
         answers: bool,
         events: &mut Vec<Event>,
@@ -108,26 +108,26 @@ impl Deaths {
         if self.to_tell.is_empty() {
             return;
         }
-        let now = around.at.uptime;
+        let now = context.at.uptime;
         self.to_tell.retain(|dead| !is_told_elsewhere(&dead.seen));
         for dead in self.to_tell.iter_mut().filter(|dead| dead.memory.is_none()) {
-            dead.memory = Some(memory(around, Some(&dead.seen)));
+            dead.memory = Some(memory(context, Some(&dead.seen)));
         }
         let ends = &self.ends;
         let is_due = |dead: &mut Dead| {
             let waited = now.saturating_sub(dead.noticed);
             let waits_for = dead.seen.container.is_some() && answers;
-            let is_told = !waits_for || end_of(ends, dead, around).is_some();
+            let is_told = !waits_for || end_of(ends, dead, context).is_some();
             waited >= TOLD_AFTER && (is_told || waited >= SUPERVISOR_TELLS)
         };
         for dead in self.to_tell.extract_if(.., is_due) {
             let family: BTreeSet<ProcessId> =
                 dead.seen.processes.iter().map(|process| process.id).collect();
-            let left = around.engines.left_of(None, &family, now).unwrap_or_default();
+            let left = context.engines.left_of(None, &family, now).unwrap_or_default();
             let held = dead.held();
             let report = Bereavement {
                 held: held.as_ref(),
-                end: end_of(ends, &dead, around).map(|ended| &ended.end),
+                end: end_of(ends, &dead, context).map(|ended| &ended.end),
                 noticed: dead.noticed,
                 began: Some(ticks(dead.seen.server.start_ticks)),
                 phase: dead.phase,
@@ -135,7 +135,7 @@ impl Deaths {
                 memory: dead.memory,
                 left: &left,
             }
-            .report(around);
+            .report(context);
             let utc = Some(report.ended);
             let kind = ProgramEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind: kind.into(), utc, seq: None });
@@ -147,9 +147,9 @@ impl Deaths {
 fn end_of<'e>(
     ends: &'e VecDeque<HeldEnded>,
     dead: &Dead,
-    around: &Surroundings<'_>,
+    context: &Context<'_>,
 ) -> Option<&'e HeldEnded> {
-    let at = around.at;
+    let at = context.at;
     let since_alive = at.uptime.saturating_sub(dead.last_alive).saturating_add(SLACK);
     let held = dead.held()?;
     let is_its = |ended: &&HeldEnded| {

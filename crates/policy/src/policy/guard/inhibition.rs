@@ -20,14 +20,14 @@ impl Inhibitors {
         self.0.is_empty()
     }
 
-    /// Begins a round of [`Self::tell`].
+    /// Begins a round of [`Self::set`].
     pub(in crate::policy) fn begin(&mut self) {
         self.0.values_mut().for_each(|inhibits| *inhibits = false);
     }
 
     /// Where a rule of that name stands. In several groups, any of them inhibits; one that cannot
     /// be judged may well fire.
-    pub(in crate::policy) fn tell(&mut self, alert: &str, state: RuleState) {
+    pub(in crate::policy) fn set(&mut self, alert: &str, state: RuleState) {
         if let Some(inhibits) = self.0.get_mut(alert) {
             *inhibits |= matches!(state, RuleState::Firing | RuleState::Unknown);
         }

@@ -180,7 +180,7 @@ impl Guard {
     }
 
     /// Where the rules that inhibit others stand.
-    pub(super) fn tell_inhibitors<'a>(
+    pub(super) fn set_inhibitors<'a>(
         &mut self,
         states: impl Iterator<Item = (&'a str, RuleState)>,
     ) {
@@ -188,7 +188,7 @@ impl Guard {
             return;
         }
         self.inhibitors.begin();
-        states.for_each(|(alert, state)| self.inhibitors.tell(alert, state));
+        states.for_each(|(alert, state)| self.inhibitors.set(alert, state));
     }
 
     pub(super) fn set_pause(&mut self, pause: Option<Pause>) {

@@ -54,7 +54,7 @@ impl Guard {
                 let word = if holds { "protected" } else { "not protected" };
                 (holds, format!("{} is {word}", proposal.target))
             }
-            HoldReason::NoTarget => (!proposal.target.is_possible(), told(proposal.target)),
+            HoldReason::NoTarget => (!proposal.target.is_possible(), target_text(proposal.target)),
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
             HoldReason::Approval => match self.approval(guarded, at) {
@@ -172,7 +172,7 @@ impl Guard {
 }
 
 /// What it works on, or why there is no such thing.
-fn told(target: &Target) -> String {
+fn target_text(target: &Target) -> String {
     match target {
         Target::Cgroup { path } if path.is_empty() => "the alert names no control group".to_owned(),
         possible if possible.is_possible() => format!("it works on {possible}"),

@@ -23,7 +23,7 @@ pub struct PastMoment {
 /// it can have, right before this boot.
 pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
     let mut latest = i64::MIN;
-    let mut told = Vec::with_capacity(moments.len());
+    let mut times = Vec::with_capacity(moments.len());
     for PastMoment { at, is_this_boot } in moments {
         let (utc_ms, now_ms) = (at.utc_ms(), now.utc_ms());
         let lies_ahead = utc_ms > now_ms;
@@ -31,7 +31,7 @@ pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
         if !lies_ahead {
             latest = latest.max(utc_ms);
         }
-        told.push(if *is_this_boot {
+        times.push(if *is_this_boot {
             at.timeline_ms().min(now.timeline_ms())
         } else if is_trusted {
             now.timeline_ms().saturating_sub(now_ms.saturating_sub(utc_ms)).min(0)
@@ -39,7 +39,7 @@ pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
             0
         });
     }
-    told
+    times
 }
 
 impl Guard {

@@ -15,11 +15,11 @@ const UNDONE_AGAIN_AT_MOST: Duration = Duration::from_secs(600);
 
 /// Everything that remedies have changed for a while.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct HeldSettings(Vec<Held>);
+pub(super) struct HeldSettings(Vec<HeldSetting>);
 
 /// What one act has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldSetting {
     decision: DecisionId,
     rule: RuleId,
     mode: Mode,
@@ -27,11 +27,11 @@ struct Held {
     target: Target,
     /// On the uptime clock.
     until: Duration,
-    phase: Phase,
+    phase: SettingPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SettingPhase {
     /// Set, or about to be.
     Set,
     /// It is being undone.
@@ -92,14 +92,14 @@ impl HeldSettings {
     /// An act or an undo has been decided.
     pub(super) fn decided(&mut self, decision: &Decision) {
         let Some(for_at_most) = decision.action.for_at_most() else { return };
-        self.0.push(Held {
+        self.0.push(HeldSetting {
             decision: decision.id,
             rule: decision.rule.clone(),
             mode: decision.mode,
             step: decision.step,
             target: decision.target.clone(),
             until: decision.at.uptime.saturating_add(for_at_most),
-            phase: Phase::Set,
+            phase: SettingPhase::Set,
         });
     }
 
@@ -107,10 +107,10 @@ impl HeldSettings {
     pub(super) fn undoing(&mut self, set: DecisionId, undo: Act, why: UndoReason) {
         if let Some(held) = self.0.iter_mut().find(|held| held.decision == set) {
             let failures = match held.phase {
-                Phase::Waiting { failures, .. } => failures,
+                SettingPhase::Waiting { failures, .. } => failures,
                 _ => 0,
             };
-            held.phase = Phase::Undoing { undo, why, failures };
+            held.phase = SettingPhase::Undoing { undo, why, failures };
         }
     }
 
@@ -122,13 +122,13 @@ impl HeldSettings {
         }
         let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);
         self.0.retain_mut(|held| match held.phase {
-            Phase::Undoing { undo, why, .. } if undo.is_of(outcome) => {
+            SettingPhase::Undoing { undo, why, .. } if undo.is_of(outcome) => {
                 if !is_undone {
                     held.undo_failed(outcome.ended.uptime);
                     return true;
                 }
                 // Set anew while the same alert goes on, it would have no end.
-                held.phase = Phase::TimedOut;
+                held.phase = SettingPhase::TimedOut;
                 why == UndoReason::TimedOut
             }
             _ => true,
@@ -151,13 +151,13 @@ impl HeldSettings {
                 Some(true) => None,
             };
             let why = match held.phase {
-                Phase::TimedOut => return ended.is_none(),
-                Phase::Set => {
+                SettingPhase::TimedOut => return ended.is_none(),
+                SettingPhase::Set => {
                     let timed_out = (now >= held.until).then_some(UndoReason::TimedOut);
                     ended.or(timed_out)
                 }
-                Phase::Waiting { why, until, .. } => (now >= until).then_some(why),
-                Phase::Undoing { undo, .. } => {
+                SettingPhase::Waiting { why, until, .. } => (now >= until).then_some(why),
+                SettingPhase::Undoing { undo, .. } => {
                     if undo.is_lost(now) {
                         held.undo_failed(now);
                     }
@@ -173,9 +173,9 @@ impl HeldSettings {
     }
 }
 
-impl Held {
+impl HeldSetting {
     fn is_in_force(&self) -> bool {
-        self.phase != Phase::TimedOut
+        self.phase != SettingPhase::TimedOut
     }
 
     fn due(&self, why: UndoReason) -> DueUndo {
@@ -190,9 +190,9 @@ impl Held {
     }
 
     fn undo_failed(&mut self, now: Duration) {
-        let Phase::Undoing { why, failures, .. } = self.phase else { return };
+        let SettingPhase::Undoing { why, failures, .. } = self.phase else { return };
         let wait = UNDONE_AGAIN_AFTER.saturating_mul(1 << failures.min(16));
         let until = now.saturating_add(wait.min(UNDONE_AGAIN_AT_MOST));
-        self.phase = Phase::Waiting { why, failures: failures.saturating_add(1), until };
+        self.phase = SettingPhase::Waiting { why, failures: failures.saturating_add(1), until };
     }
 }

@@ -1,12 +1,12 @@
 //! After the boot: did it happen, and has it helped?
 
-use super::{Reboots, Scene, View, needs_reboot};
+use super::{RebootContext, RebootFacts, Reboots, needs_reboot};
 use crate::model::{Event, MemoryVerdict, PastReboot, ProgramEvent, RebootResult, bytes_text};
 use crate::policy::remedy::Condition;
 
 impl Reboots {
     /// Judges what was not judged yet.
-    pub(super) fn check(&mut self, condition: Option<Condition>, scene: &mut Scene<'_>) {
+    pub(super) fn check(&mut self, condition: Option<Condition>, context: &mut RebootContext<'_>) {
         let Some(boot) = self.boot_id.clone() else { return };
         let last = self.attempts.len().checked_sub(1);
         for place in 0..self.attempts.len() {
@@ -16,7 +16,7 @@ impl Reboots {
             }
             let is_last = Some(place) == last;
             let judged = if attempt.boot_id == boot {
-                let is_under_way = is_last && self.course.is_some();
+                let is_under_way = is_last && self.pending.is_some();
                 (!is_under_way).then(|| {
                     let why = self.called_off.as_deref().unwrap_or("it did not happen");
                     let result = match is_last && self.was_called_off {
@@ -26,13 +26,13 @@ impl Reboots {
                     (result, why.to_owned())
                 })
             } else if is_last && !attempt.is_long_past {
-                self.judge(attempt, condition, &scene.view())
+                self.judge(attempt, condition, &context.facts())
             } else {
                 let why = "the machine was rebooted again before it was judged";
                 Some((RebootResult::Unknown, why.to_owned()))
             };
             if let Some((result, reason)) = judged {
-                self.conclude(place, result, reason, scene);
+                self.conclude(place, result, reason, context);
             }
         }
     }
@@ -42,7 +42,7 @@ impl Reboots {
         place: usize,
         result: RebootResult,
         reason: String,
-        scene: &mut Scene<'_>,
+        context: &mut RebootContext<'_>,
     ) {
         let Some(attempt) = self.attempts.get_mut(place) else { return };
         attempt.result = Some(result);
@@ -53,8 +53,8 @@ impl Reboots {
             reason,
         };
         self.has_changed = true;
-        self.cells.count(result, scene.counters);
-        Self::tell(scene, Event { kind: kind.into(), utc: Some(scene.at.utc), seq: None });
+        self.cells.count(result, context.counters);
+        Self::report(context, Event { kind: kind.into(), utc: Some(context.at.utc), seq: None });
     }
 
     /// Whether the last reboot has helped, once that can be told, or could have been for long.
@@ -62,36 +62,36 @@ impl Reboots {
         &self,
         attempt: &PastReboot,
         condition: Option<Condition>,
-        view: &View<'_>,
+        facts: &RebootFacts<'_>,
     ) -> Option<(RebootResult, String)> {
         // What leaks or wedges shows only after minutes, and only to who watches.
-        let watched = view.at.uptime.saturating_sub(self.restored);
+        let watched = facts.at.uptime.saturating_sub(self.restored);
         if watched < self.settings.check_after {
             return None;
         }
-        let told = |result, why: String| Some((result, why));
-        let verdict = view.verdict().unwrap_or(MemoryVerdict::Unknown);
+        let result = |result, why: String| Some((result, why));
+        let verdict = facts.verdict().unwrap_or(MemoryVerdict::Unknown);
         if needs_reboot(verdict) {
-            return told(RebootResult::DidNotHelp, format!("memory is {verdict} again"));
+            return result(RebootResult::DidNotHelp, format!("memory is {verdict} again"));
         }
         if condition == Some(Condition::Firing) {
             let why = format!("{} fires again", attempt.rule);
-            return told(RebootResult::DidNotHelp, why);
+            return result(RebootResult::DidNotHelp, why);
         }
-        if let (Some(before), Some(now)) = (attempt.plan.held_bytes, view.judgement.held_bytes)
+        if let (Some(before), Some(now)) = (attempt.plan.held_bytes, facts.judgement.held_bytes)
             && before > 0
             && now >= before
             && Self::is_for_verdict(&attempt.plan)
         {
             let [before, now] = [before, now].map(bytes_text);
             let why = format!("{now} are in no counter of the kernel again, and {before} were");
-            return told(RebootResult::DidNotHelp, why);
+            return result(RebootResult::DidNotHelp, why);
         }
         // What may bring it back is being tried, or something is not known yet.
         let is_open = matches!(verdict, MemoryVerdict::Unknown | MemoryVerdict::Reclaimable)
             || condition == Some(Condition::Unknown);
         if !is_open {
-            return told(RebootResult::Helped, format!("memory is {verdict}"));
+            return result(RebootResult::Helped, format!("memory is {verdict}"));
         }
         (watched >= self.settings.check_after * 2).then(|| {
             let why = format!("memory is {verdict}: whether it helped cannot be told");

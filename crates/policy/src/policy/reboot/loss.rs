@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Held, Reboots, Scene};
+use super::{RebootContext, RebootHold, Reboots};
 use crate::model::{Event, HoldReason, Moment, PastReboots, ProgramEvent, Reading, duration_text};
 
 /// How often the journal was lost in this process.
@@ -17,7 +17,7 @@ pub(super) struct Loss {
     /// It was not told yet.
     is_new: bool,
     /// How often the journal has told of it.
-    told: f64,
+    reported: f64,
 }
 
 impl Loss {
@@ -35,20 +35,20 @@ impl Loss {
 
 impl Reboots {
     /// Tells of a journal that was lost, so that the new one keeps when that was.
-    pub(super) fn notice_loss(&mut self, scene: &mut Scene<'_>) {
-        if let Reading::Value(told) = scene.store.latest_of(LOST, &[]) {
-            self.loss.is_new |= told > self.loss.told;
-            self.loss.told = told;
+    pub(super) fn notice_loss(&mut self, context: &mut RebootContext<'_>) {
+        if let Reading::Value(reported) = context.store.latest_of(LOST, &[]) {
+            self.loss.is_new |= reported > self.loss.reported;
+            self.loss.reported = reported;
         }
         if !std::mem::take(&mut self.loss.is_new) {
             return;
         }
-        let uptime_ms = scene.at.timeline_ms();
+        let uptime_ms = context.at.timeline_ms();
         self.loss.since_ms = Some(uptime_ms);
         self.has_changed = true;
         let boot_id = self.boot_id.as_deref().unwrap_or_default().to_owned();
         let kind = ProgramEvent::JournalLost { boot_id, uptime_ms };
-        Self::tell(scene, Event { kind: kind.into(), utc: Some(scene.at.utc), seq: None });
+        Self::report(context, Event { kind: kind.into(), utc: Some(context.at.utc), seq: None });
     }
 
     /// Whether reboots may be missing from what is counted.
@@ -59,7 +59,7 @@ impl Reboots {
     }
 
     /// Why none is done then.
-    pub(super) fn loss_holds(&self, at: Moment) -> Option<Held> {
+    pub(super) fn loss_holds(&self, at: Moment) -> Option<RebootHold> {
         let now_ms = at.timeline_ms();
         self.is_journal_lost(now_ms).then(|| {
             let since = self.loss.since_ms.map_or(0, |since| now_ms.saturating_sub(since));
@@ -70,7 +70,7 @@ impl Reboots {
                 "the journal was lost, and with it what was counted of reboots: that matters for \
                  {left} of uptime more, or until umawarden reboot --clear"
             );
-            Held::new(HoldReason::JournalUnreadable, text)
+            RebootHold::new(HoldReason::JournalUnreadable, text)
         })
     }
 

@@ -8,11 +8,11 @@
 //! that no clock that jumps buys another reboot.
 
 mod check;
-mod course;
 mod drain;
 mod loss;
 mod of_policy;
 mod order;
+mod pending;
 mod rails;
 mod series;
 mod slot;
@@ -35,12 +35,12 @@ use crate::model::{
     Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct, RebootBudgetLeft,
     RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target, Verdict,
 };
-use course::{Course, SHOWS_AGAIN_WITHIN, Stage};
 use loss::Loss;
+use pending::{PendingReboot, SHOWS_AGAIN_WITHIN, Stage};
 use series::RebootCells;
 use slot::Slot;
 
-pub(super) use rails::Held;
+pub(super) use rails::RebootHold;
 
 /// The group and name of the rule that stands for what people order.
 pub const OPERATOR_RULE: [&str; 2] = ["operator", "reboot"];
@@ -51,9 +51,9 @@ const MOST_REMEMBERED: usize = 1_000;
 /// So many in a row that did not help stop the remedy.
 const GIVEN_UP_AFTER: usize = 2;
 
-/// What is known of a reboot's surroundings.
+/// What a reboot depends on.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct RebootFacts<'a> {
     pub(super) at: Moment,
     pub(super) guard: &'a Guard,
     pub(super) engines: &'a Engines,
@@ -61,8 +61,8 @@ pub(super) struct View<'a> {
     pub(super) judgement: &'a MemoryJudgement,
 }
 
-/// The same, with what a decision changes.
-pub(super) struct Scene<'a> {
+/// What a reboot depends on, with what a decision changes.
+pub(super) struct RebootContext<'a> {
     pub(super) at: Moment,
     pub(super) mode: Mode,
     pub(super) engines: &'a Engines,
@@ -74,9 +74,9 @@ pub(super) struct Scene<'a> {
     pub(super) step: &'a mut Step,
 }
 
-impl Scene<'_> {
-    fn view(&self) -> View<'_> {
-        View {
+impl RebootContext<'_> {
+    fn facts(&self) -> RebootFacts<'_> {
+        RebootFacts {
             at: self.at,
             guard: self.guard,
             engines: self.engines,
@@ -86,7 +86,7 @@ impl Scene<'_> {
     }
 }
 
-impl View<'_> {
+impl RebootFacts<'_> {
     /// What the matter is with memory, as rules see it; `None` where nobody judges it.
     fn verdict(&self) -> Option<MemoryVerdict> {
         let stands = |verdict: &MemoryVerdict| {
@@ -119,7 +119,7 @@ pub(super) struct Reboots {
     is_rehearsal: bool,
     boot_id: Option<Arc<str>>,
     attempts: Vec<PastReboot>,
-    course: Option<Course>,
+    pending: Option<PendingReboot>,
     loss: Loss,
     slot: Slot,
     users: Option<LoggedInReadings>,
@@ -143,7 +143,7 @@ impl Reboots {
             is_rehearsal: false,
             boot_id: None,
             attempts: Vec::new(),
-            course: None,
+            pending: None,
             loss: Loss::default(),
             slot: Slot::default(),
             users: None,
@@ -187,21 +187,21 @@ impl Reboots {
         self.is_called_off = known.is_called_off;
         self.loss.restore(known);
         let Some(boot) = &known.boot_id else { return };
-        self.course = known.scheduled.as_ref().and_then(|scheduled| {
+        self.pending = known.scheduled.as_ref().and_then(|scheduled| {
             let is_of_boot = scheduled.plan.boot_id == *boot;
-            is_of_boot.then(|| Course::restored(scheduled.clone(), at.uptime))
+            is_of_boot.then(|| PendingReboot::restored(scheduled.clone(), at.uptime))
         });
         let under_way = known.attempts.last().filter(|last| {
             last.boot_id == *boot && last.result.is_none() && last.was_begun != Some(false)
         });
         // What was begun is not begun again; it may still happen.
         if let Some(attempt) = under_way {
-            self.course = Some(Course::under_way(attempt, at.uptime));
+            self.pending = Some(PendingReboot::under_way(attempt, at.uptime));
         }
     }
 
     /// Somebody has looked who is logged in.
-    pub(super) fn look(&mut self, readings: &LoggedInReadings) {
+    pub(super) fn observe_users(&mut self, readings: &LoggedInReadings) {
         if self.users.as_ref().is_none_or(|known| known.at <= readings.at) {
             self.users = Some(readings.clone());
         }
@@ -219,98 +219,104 @@ impl Reboots {
             plan: plan.clone(),
         };
         let act = Act::pending(decision.id, decision.at.uptime);
-        self.course = Some(Course::new(scheduled, act));
+        self.pending = Some(PendingReboot::new(scheduled, act));
         self.called_off = None;
         self.has_changed = true;
     }
 
     /// A plan with what is known now: which boot, when, and what the matter is.
-    pub(super) fn complete(&self, plan: RebootPlan, view: &View<'_>) -> RebootPlan {
+    pub(super) fn complete(&self, plan: RebootPlan, facts: &RebootFacts<'_>) -> RebootPlan {
         let delay = self.settings.delay;
-        self.complete_after(plan, delay, view)
+        self.complete_after(plan, delay, facts)
     }
 
-    fn complete_after(&self, plan: RebootPlan, delay: Duration, view: &View<'_>) -> RebootPlan {
-        let at = view.at;
+    fn complete_after(
+        &self,
+        plan: RebootPlan,
+        delay: Duration,
+        facts: &RebootFacts<'_>,
+    ) -> RebootPlan {
+        let at = facts.at;
         RebootPlan {
             boot_id: self.boot_id.clone().unwrap_or_default(),
             due: Some(Moment {
                 uptime: at.uptime.saturating_add(delay),
                 utc: at.utc.saturating_add(delay).unwrap_or(at.utc),
             }),
-            verdict: view.verdict(),
-            held_bytes: view.judgement.held_bytes,
+            verdict: facts.verdict(),
+            held_bytes: facts.judgement.held_bytes,
             ..plan
         }
     }
 
     /// Whose condition must be known for the next step.
     pub(super) fn watched(&self) -> Option<(&RuleId, Mode)> {
-        let course = self.course.as_ref().map(|course| &course.scheduled.rule);
+        let pending = self.pending.as_ref().map(|pending| &pending.scheduled.rule);
         let unjudged = || self.attempts.last().filter(|last| last.result.is_none());
-        let rule = course.or_else(|| unjudged().map(|last| &last.rule))?;
+        let rule = pending.or_else(|| unjudged().map(|last| &last.rule))?;
         Some((rule, Mode::Enforce))
     }
 
     /// Whether one is to come.
     pub(super) fn is_any_scheduled(&self) -> bool {
-        self.course.is_some()
+        self.pending.is_some()
     }
 
     /// Whether engines go down for a reboot, so that none is started again.
     pub(super) fn is_leaving(&self) -> bool {
-        let leaves = |course: &Course| course.is_leaving(self.has_slot(&course.scheduled.plan));
-        self.course.as_ref().is_some_and(leaves)
+        let leaves =
+            |pending: &PendingReboot| pending.is_leaving(self.has_slot(&pending.scheduled.plan));
+        self.pending.as_ref().is_some_and(leaves)
     }
 
     /// Takes the report on one of its acts, if it is that.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         if !self.observe_slot(outcome) {
-            self.observe_course(outcome);
+            self.observe_pending(outcome);
         }
     }
 
     /// Follows what is scheduled, and what came of the last one. `condition` is that of the rule
     /// that is watched, `None` where there is none in force.
-    pub(super) fn step(&mut self, condition: Option<Condition>, scene: &mut Scene<'_>) {
+    pub(super) fn step(&mut self, condition: Option<Condition>, context: &mut RebootContext<'_>) {
         if self.is_rehearsal {
             if condition == Some(Condition::Quiet) {
-                self.course = None;
+                self.pending = None;
             }
             return;
         }
         if self.is_restored {
-            self.notice_loss(scene);
-            self.check(condition, scene);
-            self.follow(condition, scene);
-            self.release_slot(scene);
-            let verdict = scene.view().verdict();
+            self.notice_loss(context);
+            self.check(condition, context);
+            self.advance(condition, context);
+            self.release_slot(context);
+            let verdict = context.facts().verdict();
             // After a restart of the program its cause shows only after a while.
-            let known_for = scene.at.uptime.saturating_sub(self.restored);
+            let known_for = context.at.uptime.saturating_sub(self.restored);
             let ends_call_off = verdict.is_none_or(is_well)
                 && condition != Some(Condition::Firing)
                 && known_for >= SHOWS_AGAIN_WITHIN;
-            if self.is_called_off && self.course.is_none() && ends_call_off {
+            if self.is_called_off && self.pending.is_none() && ends_call_off {
                 self.is_called_off = false;
                 self.has_changed = true;
             }
         }
-        self.publish(scene);
+        self.publish(context);
     }
 
     /// Does what a person has ordered, and says why nothing comes of it where that is so.
     pub(super) fn obey(
         &mut self,
         command: &OperatorCommand,
-        scene: &mut Scene<'_>,
+        context: &mut RebootContext<'_>,
     ) -> Result<(), String> {
         self.has_changed = true;
-        order::obey(self, command, scene)
+        order::obey(self, command, context)
     }
 
     /// Decides that.
-    fn act(&self, rule: &RuleId, action: Action, scene: &mut Scene<'_>) -> Act {
-        self.decide(rule, action, Verdict::Act, Target::Node, scene)
+    fn act(&self, rule: &RuleId, action: Action, context: &mut RebootContext<'_>) -> Act {
+        self.decide(rule, action, Verdict::Act, Target::Node, context)
     }
 
     fn decide(
@@ -319,20 +325,20 @@ impl Reboots {
         action: Action,
         verdict: Verdict,
         target: Target,
-        scene: &mut Scene<'_>,
+        context: &mut RebootContext<'_>,
     ) -> Act {
         let (action, target) = (&action, &target);
         let proposal = Proposal { rule, mode: Mode::Enforce, step: 0, action, target };
-        let decision = proposal.decide(verdict, scene.numbers, scene.at);
-        let decision = Decision { because: because(&scene.view()), ..decision };
-        let act = Act::pending(decision.id, scene.at.uptime);
-        scene.step.decisions.push(decision);
+        let decision = proposal.decide(verdict, context.numbers, context.at);
+        let decision = Decision { because: because(&context.facts()), ..decision };
+        let act = Act::pending(decision.id, context.at.uptime);
+        context.step.decisions.push(decision);
         act
     }
 
-    fn tell(scene: &mut Scene<'_>, event: Event) {
-        scene.counters.count_event(event.kind.kind(), scene.at.utc, None);
-        scene.step.events.push(event);
+    fn report(context: &mut RebootContext<'_>, event: Event) {
+        context.counters.count_event(event.kind.kind(), context.at.utc, None);
+        context.step.events.push(event);
     }
 
     /// A picture; the same `Arc` while nothing changes.
@@ -340,14 +346,14 @@ impl Reboots {
         Arc::clone(&self.status)
     }
 
-    fn publish(&mut self, scene: &mut Scene<'_>) {
-        let now_ms = scene.at.timeline_ms();
+    fn publish(&mut self, context: &mut RebootContext<'_>) {
+        let now_ms = context.at.timeline_ms();
         let left = self.settings.at_most.iter().map(|budget| self.left(*budget, now_ms)).min();
         // While it is not known what was done before, nothing is left.
         let is_lost = self.is_journal_lost(now_ms);
         let is_known = self.is_restored && !is_lost;
         let left = left.map(|left| if is_known { left } else { 0 });
-        self.cells.publish(self, left, scene.counters);
+        self.cells.publish(self, left, context.counters);
         let is_same = || {
             let known = self.status.budget.iter();
             known.eq(self.budget_left(now_ms).collect::<Vec<_>>().iter())
@@ -369,11 +375,11 @@ impl Reboots {
     }
 
     fn picture(&self, now_ms: i64) -> RebootStatus {
-        let course = self.course.as_ref();
+        let pending = self.pending.as_ref();
         RebootStatus {
-            stage: course.map(Course::told_stage).unwrap_or_default(),
-            scheduled: course.map(|course| course.scheduled.clone()),
-            waits_for: course.and_then(|course| Some(Arc::clone(&course.held.as_ref()?.text))),
+            stage: pending.map(PendingReboot::public_stage).unwrap_or_default(),
+            scheduled: pending.map(|pending| pending.scheduled.clone()),
+            waits_for: pending.and_then(|pending| Some(Arc::clone(&pending.held.as_ref()?.text))),
             boot_id: self.boot_id.clone(),
             budget: self.budget_left(now_ms).collect(),
             did_not_help: u32::try_from(self.did_not_help()).unwrap_or(u32::MAX),
@@ -387,16 +393,16 @@ impl Reboots {
 }
 
 /// The values that led to it.
-fn because(view: &View<'_>) -> Vec<Evidence> {
+fn because(facts: &RebootFacts<'_>) -> Vec<Evidence> {
     let mut because = Vec::new();
-    if let Some(verdict) = view.verdict() {
+    if let Some(verdict) = facts.verdict() {
         because.push(Evidence {
             series: format!("uma_memory_verdict{{verdict=\"{}\"}}", verdict.name()),
             value: Reading::Value(1.0),
         });
     }
     let unaccounted = "uma_memory_unaccounted_bytes";
-    let value = view.store.latest_of(unaccounted, &[]);
+    let value = facts.store.latest_of(unaccounted, &[]);
     if value != Reading::Unsupported {
         because.push(Evidence { series: unaccounted.to_owned(), value });
     }

@@ -1,6 +1,6 @@
 //! What the policy gives a reboot to decide by.
 
-use super::{Reboots, Scene};
+use super::{RebootContext, Reboots};
 use crate::model::Moment;
 use crate::policy::group::Group;
 use crate::policy::{Policy, Step};
@@ -22,8 +22,8 @@ impl Policy {
                 .iter()
                 .find_map(|group| group.condition(rule, mode, self.mode, &self.cluster))
         });
-        let (reboots, mut scene) = self.rebooting(at, step);
-        reboots.step(condition, &mut scene);
+        let (reboots, mut context) = self.rebooting(at, step);
+        reboots.step(condition, &mut context);
     }
 
     /// Who reboots, and what the rest is to it.
@@ -31,8 +31,8 @@ impl Policy {
         &'a mut self,
         at: Moment,
         step: &'a mut Step,
-    ) -> (&'a mut Reboots, Scene<'a>) {
-        let scene = Scene {
+    ) -> (&'a mut Reboots, RebootContext<'a>) {
+        let context = RebootContext {
             at,
             mode: self.mode,
             engines: &self.engines,
@@ -43,6 +43,6 @@ impl Policy {
             counters: &mut self.counters,
             step,
         };
-        (&mut self.reboots, scene)
+        (&mut self.reboots, context)
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::course::Course;
-use super::{OPERATOR_RULE, Reboots, Scene};
+use super::pending::PendingReboot;
+use super::{OPERATOR_RULE, RebootContext, Reboots};
 use crate::model::{
     Action, HoldReason, Mode, OperatorCommand, OperatorOrder, RebootAct, RebootForce, RebootPlan,
     RuleId, ScheduledReboot,
@@ -20,7 +20,7 @@ pub(super) fn rule() -> RuleId {
 pub(super) fn obey(
     reboots: &mut Reboots,
     command: &OperatorCommand,
-    scene: &mut Scene<'_>,
+    context: &mut RebootContext<'_>,
 ) -> Result<(), String> {
     match &command.order {
         OperatorOrder::Reboot { delay, force } => {
@@ -30,7 +30,7 @@ pub(super) fn obey(
                 force: force.clone(),
                 ..RebootPlan::default()
             };
-            schedule(reboots, plan, delay.unwrap_or(reboots.settings.delay), scene)
+            schedule(reboots, plan, delay.unwrap_or(reboots.settings.delay), context)
         }
         OperatorOrder::CancelReboot => {
             reboots.can_call_off()?;
@@ -38,13 +38,13 @@ pub(super) fn obey(
                 "" => format!("called off by {}", command.author),
                 comment => format!("called off by {}: {comment}", command.author),
             };
-            reboots.call_off(&why, scene);
+            reboots.call_off(&why, context);
             reboots.is_called_off = true;
             Ok(())
         }
         OperatorOrder::ClearReboots => {
             let counts = |result| result != Some(crate::model::RebootResult::Helped);
-            let is_lost = reboots.is_journal_lost(scene.at.timeline_ms());
+            let is_lost = reboots.is_journal_lost(context.at.timeline_ms());
             if reboots.did_not_help() == 0 && !reboots.is_called_off && !is_lost {
                 return Err("there is no reboot that did not help, none called off, and no \
                             journal was lost"
@@ -64,9 +64,9 @@ fn schedule(
     reboots: &mut Reboots,
     plan: RebootPlan,
     delay: Duration,
-    scene: &mut Scene<'_>,
+    context: &mut RebootContext<'_>,
 ) -> Result<(), String> {
-    if scene.mode != Mode::Enforce {
+    if context.mode != Mode::Enforce {
         return Err("the mode is observe: nothing is done, whoever orders it; reboot by hand, or \
                     set mode: enforce"
             .to_owned());
@@ -77,18 +77,18 @@ fn schedule(
         HoldReason::Maintenance => plan.force.contains(&RebootForce::Windows),
         _ => false,
     };
-    if let Some(reason) = scene.guard.hold_reboot(&rule, &is_forced, scene.at) {
+    if let Some(reason) = context.guard.hold_reboot(&rule, &is_forced, context.at) {
         return Err(refusal(reason, reason.meaning()));
     }
-    let view = scene.view();
-    if let Some(held) = reboots.hold_new(&plan, &view) {
+    let facts = context.facts();
+    if let Some(held) = reboots.hold_new(&plan, &facts) {
         return Err(refusal(held.reason, &held.text));
     }
-    let plan = reboots.complete_after(plan, delay, &view);
+    let plan = reboots.complete_after(plan, delay, &facts);
     let action = Action::Reboot(Box::new(RebootAct::Schedule(plan.clone())));
-    let act = reboots.act(&rule, action, scene);
+    let act = reboots.act(&rule, action, context);
     let scheduled = ScheduledReboot { decision: act.decision, rule, plan };
-    reboots.course = Some(Course::new(scheduled, act));
+    reboots.pending = Some(PendingReboot::new(scheduled, act));
     reboots.called_off = None;
     reboots.is_called_off = false;
     Ok(())

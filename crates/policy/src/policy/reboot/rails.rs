@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GIVEN_UP_AFTER, Reboots, View, needs_reboot};
+use super::{GIVEN_UP_AFTER, RebootFacts, Reboots, needs_reboot};
 use crate::model::{
     EnginesRule, HoldReason, LoggedInReadings, LoggedInRule, MemoryVerdict, Moment, Reading,
     RebootBudget, RebootForce, RebootPlan, RebootResult, counted, duration_text,
 };
 
 /// Who is logged in is not known any more after that.
-const LOOKED_WITHIN: Duration = Duration::from_secs(60);
+const OBSERVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// People who are named in a text.
 const MOST_NAMED: usize = 4;
 
 /// Why it does not happen now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::policy) struct Held {
+pub(in crate::policy) struct RebootHold {
     pub(in crate::policy) reason: HoldReason,
     pub(in crate::policy) text: Arc<str>,
 }
 
-impl Held {
+impl RebootHold {
     pub(super) fn new(reason: HoldReason, text: impl Into<Arc<str>>) -> Self {
         Self { reason, text: text.into() }
     }
@@ -34,72 +34,76 @@ impl Held {
 
 impl Reboots {
     /// Why none must be scheduled now.
-    pub(in crate::policy) fn hold_new(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
-        if self.course.is_some() {
-            return Some(Held::plain(HoldReason::RebootUnderWay));
+    pub(in crate::policy) fn hold_new(
+        &self,
+        plan: &RebootPlan,
+        facts: &RebootFacts<'_>,
+    ) -> Option<RebootHold> {
+        if self.pending.is_some() {
+            return Some(RebootHold::plain(HoldReason::RebootUnderWay));
         }
         if self.is_called_off && plan.ordered_by.is_none() {
-            return Some(Held::plain(HoldReason::CalledOff));
+            return Some(RebootHold::plain(HoldReason::CalledOff));
         }
         // Who is logged in is looked at only once a reboot is thought of: what a person orders
         // waits for what is not known when it is due.
-        let asks = self.knows_users(view.at) || plan.ordered_by.is_none();
-        let is_known = view.engines.living(view.at.uptime).value().is_some();
+        let asks = self.knows_users(facts.at) || plan.ordered_by.is_none();
+        let is_known = facts.engines.living(facts.at.uptime).value().is_some();
         let looks = is_known || plan.ordered_by.is_none();
-        self.hold(plan, view)
-            .or_else(|| self.users_hold(plan, view).filter(|_| asks && !self.warns()))
-            .or_else(|| self.engines_hold(plan, view).filter(|_| looks && !self.drains(plan)))
+        self.hold(plan, facts)
+            .or_else(|| self.users_hold(plan, facts).filter(|_| asks && !self.warns()))
+            .or_else(|| self.engines_hold(plan, facts).filter(|_| looks && !self.drains(plan)))
     }
 
     /// Why none must be done now, people and engines left aside.
-    pub(super) fn hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+    pub(super) fn hold(&self, plan: &RebootPlan, facts: &RebootFacts<'_>) -> Option<RebootHold> {
         let forced = |what| plan.force.contains(&what);
         let is_ordered = plan.ordered_by.is_some();
         if !self.is_restored {
-            return Some(Held::plain(HoldReason::JournalUnreadable));
+            return Some(RebootHold::plain(HoldReason::JournalUnreadable));
         }
         if self.boot_id.is_none() {
-            return Some(Held::plain(HoldReason::BootUnknown));
+            return Some(RebootHold::plain(HoldReason::BootUnknown));
         }
-        if let Some(held) = self.loss_holds(view.at) {
+        if let Some(held) = self.loss_holds(facts.at) {
             return Some(held);
         }
         if !forced(RebootForce::Budget)
-            && let Some(held) = self.budget_holds(is_ordered, view)
+            && let Some(held) = self.budget_holds(is_ordered, facts)
         {
             return Some(held);
         }
-        let uptime = view.at.uptime;
+        let uptime = facts.at.uptime;
         let is_young = uptime < self.settings.minimum_uptime && !self.is_rehearsal;
         if is_young && !forced(RebootForce::Uptime) {
             let (since, least) =
                 (duration_text(uptime), duration_text(self.settings.minimum_uptime));
             let text =
                 format!("the machine has booted {since} ago; reboot.minimum_uptime is {least}");
-            return Some(Held::new(HoldReason::MinimumUptime, text));
+            return Some(RebootHold::new(HoldReason::MinimumUptime, text));
         }
         // A node of which nothing is known is not rebooted for it.
-        if !is_ordered && matches!(view.verdict(), None | Some(MemoryVerdict::Unknown)) {
-            return Some(Held::plain(HoldReason::NoCause));
+        if !is_ordered && matches!(facts.verdict(), None | Some(MemoryVerdict::Unknown)) {
+            return Some(RebootHold::plain(HoldReason::NoCause));
         }
-        if !forced(RebootForce::Alerts) && view.guard.blocks_reboot() {
-            return Some(Held::plain(HoldReason::Blocked));
+        if !forced(RebootForce::Alerts) && facts.guard.blocks_reboot() {
+            return Some(RebootHold::plain(HoldReason::Blocked));
         }
         None
     }
 
-    fn budget_holds(&self, is_ordered: bool, view: &View<'_>) -> Option<Held> {
+    fn budget_holds(&self, is_ordered: bool, facts: &RebootFacts<'_>) -> Option<RebootHold> {
         if !is_ordered && self.did_not_help() >= GIVEN_UP_AFTER {
-            return Some(Held::plain(HoldReason::GivenUp));
+            return Some(RebootHold::plain(HoldReason::GivenUp));
         }
-        let now_ms = view.at.timeline_ms();
+        let now_ms = facts.at.timeline_ms();
         let spent = self.settings.at_most.iter().find(|budget| self.left(**budget, now_ms) == 0)?;
         let text = format!(
             "reboot.at_most is used up: {} in {}, as proved by uptimes",
             counted(u64::from(spent.times), "reboot"),
             duration_text(spent.per)
         );
-        Some(Held::new(HoldReason::RebootBudget, text))
+        Some(RebootHold::new(HoldReason::RebootBudget, text))
     }
 
     /// How many more that bound allows now. Every attempt counts, whatever came of it; one that
@@ -123,7 +127,8 @@ impl Reboots {
     }
 
     fn knows_users(&self, at: Moment) -> bool {
-        let is_new = |known: &LoggedInReadings| at.uptime.saturating_sub(known.at) <= LOOKED_WITHIN;
+        let is_new =
+            |known: &LoggedInReadings| at.uptime.saturating_sub(known.at) <= OBSERVED_WITHIN;
         self.users.as_ref().is_some_and(is_new)
     }
 
@@ -137,16 +142,20 @@ impl Reboots {
     }
 
     /// Whether somebody is logged in, or may be.
-    pub(super) fn users_hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+    pub(super) fn users_hold(
+        &self,
+        plan: &RebootPlan,
+        facts: &RebootFacts<'_>,
+    ) -> Option<RebootHold> {
         if self.is_rehearsal || plan.force.contains(&RebootForce::Users) {
             return None;
         }
         let unknown = |why: &str| {
             let text = format!("it is not known whether anybody is logged in: {why}");
-            Some(Held::new(HoldReason::LoggedIn, text))
+            Some(RebootHold::new(HoldReason::LoggedIn, text))
         };
         let Some(known) = &self.users else { return unknown("nobody has looked yet") };
-        if view.at.uptime.saturating_sub(known.at) > LOOKED_WITHIN {
+        if facts.at.uptime.saturating_sub(known.at) > OBSERVED_WITHIN {
             return unknown("nobody has looked of late");
         }
         let users = match &known.users {
@@ -165,28 +174,32 @@ impl Reboots {
         let more = users.len().saturating_sub(MOST_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let text = format!("logged in: {}{more}", named.join(", "));
-        Some(Held::new(HoldReason::LoggedIn, text))
+        Some(RebootHold::new(HoldReason::LoggedIn, text))
     }
 
     /// Whether an engine runs, or may. Over a driver that is stuck none can serve.
-    pub(super) fn engines_hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
-        let is_wedged = view.verdict() == Some(MemoryVerdict::Wedged);
+    pub(super) fn engines_hold(
+        &self,
+        plan: &RebootPlan,
+        facts: &RebootFacts<'_>,
+    ) -> Option<RebootHold> {
+        let is_wedged = facts.verdict() == Some(MemoryVerdict::Wedged);
         let is_forced = plan.force.contains(&RebootForce::Engines);
         if self.is_rehearsal || is_forced || is_wedged {
             return None;
         }
-        match view.engines.living(view.at.uptime) {
+        match facts.engines.living(facts.at.uptime) {
             Reading::Value([]) => None,
             Reading::Value(engines) => {
                 let named = engines.iter().take(MOST_NAMED);
                 let named: Vec<String> =
                     named.map(|(name, phase)| format!("{name} ({phase})")).collect();
                 let text = format!("engines run: {}", named.join(", "));
-                Some(Held::new(HoldReason::EnginesRun, text))
+                Some(RebootHold::new(HoldReason::EnginesRun, text))
             }
             Reading::Unsupported | Reading::Failed => {
                 let text = "it is not known whether an engine runs";
-                Some(Held::new(HoldReason::EnginesRun, text))
+                Some(RebootHold::new(HoldReason::EnginesRun, text))
             }
         }
     }

@@ -3,7 +3,7 @@
 use promql_rules::store::SeriesStore;
 
 use super::Reboots;
-use super::course::Course;
+use super::pending::PendingReboot;
 use crate::model::{Reading, RebootResult, RebootStage, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
 
@@ -45,11 +45,11 @@ impl RebootCells {
 
     #[expect(clippy::cast_precision_loss, reason = "seconds since 1970, and small counts")]
     pub(super) fn publish(&self, known: &Reboots, left: Option<u32>, counters: &mut Counters) {
-        let course = known.course.as_ref();
-        let due = course.and_then(|course| course.scheduled.plan.due);
+        let pending = known.pending.as_ref();
+        let due = pending.and_then(|pending| pending.scheduled.plan.due);
         let due = due.map(|due| due.utc_ms() as f64 / 1_000.0);
         counters.set_reading(self.scheduled, Reading::from(due));
-        let stands = course.map(Course::told_stage).unwrap_or_default();
+        let stands = pending.map(PendingReboot::public_stage).unwrap_or_default();
         for (cell, stage) in self.stages.iter().zip(RebootStage::ALL) {
             counters.set(*cell, f64::from(stage == stands));
         }

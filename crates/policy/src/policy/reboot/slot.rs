@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::course::{Course, Stage};
-use super::{Held, Reboots, Scene, is_well, order};
+use super::pending::{PendingReboot, Stage};
+use super::{RebootContext, RebootHold, Reboots, is_well, order};
 use crate::model::{
     Action, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots, RebootAct,
     RebootForce, RebootLock, RebootPlan, ScheduledReboot,
@@ -103,13 +103,16 @@ impl Reboots {
     ///
     /// To ask again for what one has does no harm (`RecursiveLock`), and a server may have
     /// forgotten meanwhile: so it is asked again once an engine has ended, and after a while.
-    pub(super) fn take_slot(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
-        let Some(course) = &self.course else { return Ok(false) };
-        let plan = &course.scheduled.plan;
+    pub(super) fn take_slot(
+        &mut self,
+        context: &mut RebootContext<'_>,
+    ) -> Result<bool, RebootHold> {
+        let Some(pending) = &self.pending else { return Ok(false) };
+        let plan = &pending.scheduled.plan;
         let Some(lock) = self.lock_for(plan).cloned() else { return Ok(false) };
-        let now = scene.at.uptime;
+        let now = context.at.uptime;
         let is_new = |granted: Duration| {
-            now.saturating_sub(granted) < BELIEVED_FOR && course.drain.is_before(granted)
+            now.saturating_sub(granted) < BELIEVED_FOR && pending.drain.is_before(granted)
         };
         if self.has_slot(plan) && self.slot.granted.is_some_and(is_new) {
             return Ok(false);
@@ -117,17 +120,17 @@ impl Reboots {
         // The calls of two acts could overtake one another.
         if self.slot.releasing.is_some() || self.slot.taking.is_some() {
             let text = "the cluster's lock has not answered yet what it was asked before";
-            return Err(Held::new(HoldReason::NoSlot, text));
+            return Err(RebootHold::new(HoldReason::NoSlot, text));
         }
-        let rule = course.scheduled.rule.clone();
+        let rule = pending.scheduled.rule.clone();
         let act =
-            self.act(&rule, Action::Reboot(Box::new(RebootAct::TakeSlot(lock.clone()))), scene);
+            self.act(&rule, Action::Reboot(Box::new(RebootAct::TakeSlot(lock.clone()))), context);
         let was_free = self.slot.held.as_ref() != Some(&lock);
         self.slot.is_of_boot |= was_free;
         self.slot.held = Some(lock);
         self.slot.taking = Some((act, was_free));
-        if let Some(course) = &mut self.course {
-            course.begin(Stage::TakingSlot(act));
+        if let Some(pending) = &mut self.pending {
+            pending.begin(Stage::TakingSlot(act));
         }
         self.has_changed = true;
         Ok(true)
@@ -167,50 +170,50 @@ impl Reboots {
             // Nobody was asked.
             (slot.held, slot.is_of_boot) = (None, false);
         }
-        let is_awaited = |course: &&mut Course| course.stage.awaits(outcome);
-        let Some(course) = self.course.as_mut().filter(is_awaited) else { return };
-        course.stage = Stage::Waiting;
+        let is_awaited = |pending: &&mut PendingReboot| pending.stage.awaits(outcome);
+        let Some(pending) = self.pending.as_mut().filter(is_awaited) else { return };
+        pending.stage = Stage::Waiting;
         let Some(why) = why else {
-            course.moved_on(now);
+            pending.moved_on(now);
             return;
         };
-        let lost = if course.drain.has_begun() { ", and engines are stopped for it" } else { "" };
+        let lost = if pending.drain.has_begun() { ", and engines are stopped for it" } else { "" };
         let text = format!("the cluster's lock has given no slot{lost}: {why}");
-        course.hold(Held::new(HoldReason::NoSlot, text));
+        pending.hold(RebootHold::new(HoldReason::NoSlot, text));
         self.slot.taken.put_off(now);
-        course.not_before = self.slot.taken.not_before;
+        pending.not_before = self.slot.taken.not_before;
     }
 
     /// Gives the slot back when nothing comes of it, or when the node is well after its reboot.
     /// That is done even if the journal cannot be written: it takes nothing from anybody, and to
     /// do it twice does no harm (`UnlockIfHeld`).
-    pub(super) fn release_slot(&mut self, scene: &mut Scene<'_>) {
-        let now = scene.at.uptime;
+    pub(super) fn release_slot(&mut self, context: &mut RebootContext<'_>) {
+        let now = context.at.uptime;
         self.slot.give_up_waiting(now);
         let is_asked = self.slot.releasing.is_some() || self.slot.taking.is_some();
         if is_asked || now < self.slot.released.not_before {
             return;
         }
         let lock = match &self.slot.held {
-            Some(lock) => self.is_slot_idle(scene).then_some(lock),
-            None => self.forgotten_slot(scene),
+            Some(lock) => self.is_slot_idle(context).then_some(lock),
+            None => self.forgotten_slot(context),
         };
         let Some(lock) = lock.cloned() else { return };
-        let course = self.course.as_ref().map(|course| &course.scheduled);
+        let pending = self.pending.as_ref().map(|pending| &pending.scheduled);
         let last = || self.attempts.last().map(|last| last.rule.clone());
-        let rule = course.map(|ScheduledReboot { rule, .. }| rule.clone()).or_else(last);
+        let rule = pending.map(|ScheduledReboot { rule, .. }| rule.clone()).or_else(last);
         let action = Action::Reboot(Box::new(RebootAct::ReleaseSlot(lock)));
-        let act = self.act(&rule.unwrap_or_else(order::rule), action, scene);
+        let act = self.act(&rule.unwrap_or_else(order::rule), action, context);
         self.slot.releasing = Some(act);
         self.slot.granted = None;
         self.has_changed = true;
     }
 
     /// Whether others could have it.
-    fn is_slot_idle(&self, scene: &Scene<'_>) -> bool {
-        let now = scene.at.uptime;
-        if let Some(course) = &self.course {
-            return course.is_stuck_since(now.saturating_sub(KEPT_FOR));
+    fn is_slot_idle(&self, context: &RebootContext<'_>) -> bool {
+        let now = context.at.uptime;
+        if let Some(pending) = &self.pending {
+            return pending.is_stuck_since(now.saturating_sub(KEPT_FOR));
         }
         let last = self.attempts.last().filter(|last| last.was_begun != Some(false));
         let is_judged = last.is_none_or(|last| last.result.is_some());
@@ -219,7 +222,7 @@ impl Reboots {
             return is_judged || !last.is_some_and(is_of_boot);
         }
         let was_used = last.is_some_and(|last| !is_of_boot(last));
-        is_judged && (!was_used || scene.view().verdict().is_none_or(is_well))
+        is_judged && (!was_used || context.facts().verdict().is_none_or(is_well))
     }
 
     /// A lock that may count this node among those who reboot although the journal knows nothing of
@@ -232,15 +235,15 @@ impl Reboots {
     /// does the same whenever it is started. It is done once in the life of a journal, after the
     /// node was watched for as long as after any reboot and is well, and by nobody who only
     /// observes.
-    fn forgotten_slot(&self, scene: &Scene<'_>) -> Option<&RebootLock> {
+    fn forgotten_slot(&self, context: &RebootContext<'_>) -> Option<&RebootLock> {
         let was_watched =
-            scene.at.uptime.saturating_sub(self.restored) >= self.settings.check_after;
+            context.at.uptime.saturating_sub(self.restored) >= self.settings.check_after;
         let may_be_there = self.slot.is_unknown
             && self.slot.released.failures < MOST_FORGOTTEN_TRIES
-            && self.course.is_none()
+            && self.pending.is_none()
             && self.attempts.last().is_none_or(|last| last.result.is_some());
-        let is_well = scene.view().verdict().is_some_and(is_well);
-        let is_due = may_be_there && was_watched && is_well && scene.mode == Mode::Enforce;
+        let is_well = context.facts().verdict().is_some_and(is_well);
+        let is_due = may_be_there && was_watched && is_well && context.mode == Mode::Enforce;
         self.settings.lock.as_ref().filter(|_| is_due)
     }
 }

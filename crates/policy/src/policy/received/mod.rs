@@ -130,13 +130,13 @@ impl Received {
     }
 
     /// A post has come, or a part of one. What comes of it shows with the next [`Self::advance`].
-    pub(super) fn take(&mut self, post: &ReceivedAlerts, around: &mut Around<'_>) {
+    pub(super) fn take(&mut self, post: &ReceivedAlerts, context: &mut Around<'_>) {
         if !post.is_rest {
-            self.cells.count_post(post, around.at, around.counters);
+            self.cells.count_post(post, context.at, context.counters);
         }
         for alert in &post.alerts {
-            if let Err(ignored) = self.hear(alert, around) {
-                self.cells.count_ignored(ignored, around.counters);
+            if let Err(ignored) = self.hear(alert, context) {
+                self.cells.count_ignored(ignored, context.counters);
             }
         }
         self.is_unsettled = true;
@@ -144,7 +144,7 @@ impl Received {
 
     /// What was known when an earlier run ended. Nobody knows when that was repeated last: its time
     /// begins anew.
-    pub(super) fn restore(&mut self, past: &[PastReceived], around: &mut Around<'_>) {
+    pub(super) fn restore(&mut self, past: &[PastReceived], context: &mut Around<'_>) {
         self.awaits_past = false;
         for PastReceived { to, alert, utc } in past {
             if self.known.contains_key(&alert.fingerprint) {
@@ -152,22 +152,22 @@ impl Received {
                 continue;
             }
             match to {
-                ReceivedTurn::Firing => _ = self.begin(alert, around),
-                ReceivedTurn::Resolved if utc.is_some_and(|utc| stands(utc, around.at)) => {
-                    let _no_room = self.keep_end(alert, around.at);
+                ReceivedTurn::Firing => _ = self.begin(alert, context),
+                ReceivedTurn::Resolved if utc.is_some_and(|utc| stands(utc, context.at)) => {
+                    let _no_room = self.keep_end(alert, context.at);
                 }
                 // Nobody has said that it is over.
                 ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
             }
         }
-        self.settle(around);
+        self.settle(context);
     }
 
     /// Forgets what nobody has repeated, and writes the series.
-    pub(super) fn advance(&mut self, around: &mut Around<'_>) {
-        let now = around.at.uptime;
+    pub(super) fn advance(&mut self, context: &mut Around<'_>) {
+        let now = context.at.uptime;
         if self.next_end <= now {
-            self.forget(around);
+            self.forget(context);
             self.is_unsettled = true;
         }
         if self.blind_until.is_some_and(|until| until <= now) {
@@ -175,53 +175,53 @@ impl Received {
             self.is_unsettled = true;
         }
         if self.is_unsettled {
-            self.settle(around);
+            self.settle(context);
         }
         if self.next_write <= now {
             self.next_write = now.saturating_add(EVERY);
-            self.slots.write(around.at, around.store);
+            self.slots.write(context.at, context.store);
         }
     }
 
     fn hear(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        around: &mut Around<'_>,
+        context: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let forget_after = self.forget_after;
         let Some(known) = self.known.get_mut(&alert.fingerprint) else {
             return match alert.status {
-                ReceivedStatus::Firing => self.begin_telling(alert, around),
-                ReceivedStatus::Resolved => self.keep_end(alert, around.at),
+                ReceivedStatus::Firing => self.begin_telling(alert, context),
+                ReceivedStatus::Resolved => self.keep_end(alert, context.at),
             };
         };
         let is_older = alert.starts_at < known.alert.starts_at;
         let is_newer = alert.starts_at > known.alert.starts_at;
-        let stands = around.at.uptime.saturating_sub(known.heard.uptime) < RESOLVED_STANDS;
+        let stands = context.at.uptime.saturating_sub(known.heard.uptime) < RESOLVED_STANDS;
         match (known.is_firing, alert.status) {
             (true, ReceivedStatus::Resolved) if is_older => Err(ReceivedIgnored::Outdated),
             (true, ReceivedStatus::Resolved) => {
-                self.end(alert, ReceivedTurn::Resolved, around);
+                self.end(alert, ReceivedTurn::Resolved, context);
                 Ok(())
             }
             (true, ReceivedStatus::Firing) if is_newer => {
                 // Its end was not told.
-                self.release(&alert.fingerprint, around);
-                self.begin_telling(alert, around)
+                self.release(&alert.fingerprint, context);
+                self.begin_telling(alert, context)
             }
             (true, ReceivedStatus::Firing) => {
                 // What is outdated shows that it fires on, and does not make that shorter.
                 let least = if is_older { known.ends } else { Duration::ZERO };
-                known.repeat(alert, around.at, forget_after, least);
+                known.repeat(alert, context.at, forget_after, least);
                 self.next_end = self.next_end.min(known.ends);
                 self.has_changed = true;
                 Err(if is_older { ReceivedIgnored::Outdated } else { ReceivedIgnored::Repeated })
             }
             (false, ReceivedStatus::Firing) if is_newer || !stands => {
-                self.begin_telling(alert, around)
+                self.begin_telling(alert, context)
             }
             (false, ReceivedStatus::Firing) => Err(ReceivedIgnored::Outdated),
-            (false, ReceivedStatus::Resolved) if is_newer => self.keep_end(alert, around.at),
+            (false, ReceivedStatus::Resolved) if is_newer => self.keep_end(alert, context.at),
             (false, ReceivedStatus::Resolved) => Err(match is_older {
                 true => ReceivedIgnored::Outdated,
                 false => ReceivedIgnored::Repeated,
@@ -232,11 +232,11 @@ impl Received {
     fn begin_telling(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        around: &mut Around<'_>,
+        context: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
-        let begun = self.begin(alert, around);
+        let begun = self.begin(alert, context);
         if self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing) {
-            around.tell(&self.cells, ReceivedTurn::Firing, alert);
+            context.tell(&self.cells, ReceivedTurn::Firing, alert);
         }
         begun
     }
@@ -245,16 +245,16 @@ impl Received {
     fn begin(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        around: &mut Around<'_>,
+        context: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
-        self.make_room(alert, around.at)?;
-        let ends = ends(alert, around.at, self.forget_after);
-        let (alert, heard) = (Arc::clone(alert), around.at);
+        self.make_room(alert, context.at)?;
+        let ends = ends(alert, context.at, self.forget_after);
+        let (alert, heard) = (Arc::clone(alert), context.at);
         let fingerprint = Arc::clone(&alert.fingerprint);
         self.keep(Known { alert, is_firing: true, heard, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         self.has_changed = true;
-        if self.show(&fingerprint, around) { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
+        if self.show(&fingerprint, context) { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
     }
 
     /// It has ended, which is kept for a while, so that what comes late does not begin it again.
@@ -310,8 +310,8 @@ impl Received {
     }
 
     /// It fires no more.
-    fn end(&mut self, alert: &Arc<ReceivedAlert>, to: ReceivedTurn, around: &mut Around<'_>) {
-        self.release(&alert.fingerprint, around);
+    fn end(&mut self, alert: &Arc<ReceivedAlert>, to: ReceivedTurn, context: &mut Around<'_>) {
+        self.release(&alert.fingerprint, context);
         // Whoever tells of the end may tell other labels; those that were shown count.
         let shown = self.known.get(&alert.fingerprint).map(|known| &known.alert.labels);
         let ended = match shown.filter(|shown| **shown != alert.labels) {
@@ -320,27 +320,27 @@ impl Received {
             }
             None => Arc::clone(alert),
         };
-        around.tell(&self.cells, to, &ended);
-        let _has_room = self.keep_end(&ended, around.at);
+        context.tell(&self.cells, to, &ended);
+        let _has_room = self.keep_end(&ended, context.at);
     }
 
     /// Takes its series away.
-    fn release(&mut self, fingerprint: &str, around: &mut Around<'_>) {
+    fn release(&mut self, fingerprint: &str, context: &mut Around<'_>) {
         self.has_changed = true;
         if let Some(slot) = self.known.get_mut(fingerprint).and_then(|known| known.slot.take()) {
-            self.slots.release(slot, around.at, around.store);
+            self.slots.release(slot, context.at, context.store);
         }
     }
 
     /// Gives it a series, if there is room for one; whether there is.
-    fn show(&mut self, fingerprint: &str, around: &mut Around<'_>) -> bool {
+    fn show(&mut self, fingerprint: &str, context: &mut Around<'_>) -> bool {
         let Some(known) = self.known.get_mut(fingerprint) else { return false };
-        known.slot = self.slots.take(&known.alert.labels, around.at, around.store);
+        known.slot = self.slots.take(&known.alert.labels, context.at, context.store);
         known.slot.is_some()
     }
 
-    fn forget(&mut self, around: &mut Around<'_>) {
-        let now = around.at.uptime;
+    fn forget(&mut self, context: &mut Around<'_>) {
+        let now = context.at.uptime;
         let due: Vec<Arc<ReceivedAlert>> = self
             .known
             .values()
@@ -350,7 +350,7 @@ impl Received {
         for alert in due {
             let is_firing = self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing);
             if is_firing {
-                self.end(&alert, ReceivedTurn::Forgotten, around);
+                self.end(&alert, ReceivedTurn::Forgotten, context);
             }
             // What nobody has repeated is not kept from firing again.
             self.drop_known(&alert.fingerprint);
@@ -359,21 +359,21 @@ impl Received {
     }
 
     /// Shows what has come of a change.
-    fn settle(&mut self, around: &mut Around<'_>) {
+    fn settle(&mut self, context: &mut Around<'_>) {
         self.is_unsettled = false;
         let firing = self.known.values().filter(|known| known.is_firing).count();
-        self.cells.set_firing(firing, around.counters);
-        self.show_left_out(around);
-        self.set_gap(around.store);
+        self.cells.set_firing(firing, context.counters);
+        self.show_left_out(context);
+        self.set_gap(context.store);
     }
 
     /// Those for which there was no room have theirs once others have ended: whoever tells of them
     /// may not do so again for hours.
-    fn show_left_out(&mut self, around: &mut Around<'_>) {
+    fn show_left_out(&mut self, context: &mut Around<'_>) {
         let left_out = self.known.values().filter(|known| known.is_left_out());
         let left_out: Vec<_> = left_out.map(|known| Arc::clone(&known.alert.fingerprint)).collect();
         for fingerprint in left_out {
-            if !self.show(&fingerprint, around) {
+            if !self.show(&fingerprint, context) {
                 break;
             }
             self.has_changed = true;

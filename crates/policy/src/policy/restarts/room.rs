@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::{Evidence, GateQuestion, HeldSeen, ProcessId, Reading};
-use crate::policy::Surroundings;
+use crate::policy::Context;
 use crate::policy::gate;
 
 /// Series that say what there is.
@@ -25,10 +25,10 @@ pub(super) struct Ruled {
 pub(super) fn judge(
     seen: &HeldSeen,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
-    around: &Surroundings<'_>,
+    context: &Context<'_>,
 ) -> Ruled {
     let mut ruled = Ruled::default();
-    match around.room {
+    match context.room {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(room) => {
             let question = GateQuestion {
@@ -40,10 +40,10 @@ pub(super) fn judge(
         }
     }
     for name in EVIDENCE {
-        let value = around.latest(name);
+        let value = context.latest(name);
         ruled.because.push(Evidence { series: name.to_owned(), value });
     }
-    let left = around.engines.left_of(Some(&seen.target), family, around.at.uptime);
+    let left = context.engines.left_of(Some(&seen.target), family, context.at.uptime);
     for left in left.iter().flatten() {
         let (comm, pid) = (left.comm.replace(['"', '\\'], "_"), left.id);
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, Course, is_before_boot};
+use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
     Action, Decision, Event, Evidence, HeldEnd, HeldState, HoldReason, Mode, Requested,
     RestartState, Supervisor, Target, Verdict, counted, duration_text,
 };
-use crate::policy::Surroundings;
+use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
 use crate::policy::guard::Guarded;
 use crate::policy::restarts::room;
 
-impl Course {
+impl Restart {
     /// Decides whether it is started now; returns whether anything has changed.
     pub(in crate::policy::restarts) fn decide(
         &mut self,
         occupant: Option<Arc<str>>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
         let HeldState::Ended(end) = &self.seen.state else { return false };
@@ -26,40 +26,40 @@ impl Course {
             return false;
         }
         let mut end = end.clone();
-        if end.requested == Requested::Unknown && around.kills.explain(&self.seen.target, &end) {
+        if end.requested == Requested::Unknown && context.kills.explain(&self.seen.target, &end) {
             end.requested = Requested::No;
         }
-        let mode = self.seen.mode.unwrap_or(around.mode);
+        let mode = self.seen.mode.unwrap_or(context.mode);
         let action = match self.supervisor() {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
         };
         let target = Target::Held(Box::new(self.seen.target.clone()));
-        let ruling = self.rule_on(&end, mode, occupant, (&action, &target), around);
+        let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = "it would be started now (observe mode)".into();
-            return self.stand(RestartState::Waiting, reason, around.at, events);
+            return self.set_state(RestartState::Waiting, reason, context.at, events);
         }
-        let now = around.at.uptime;
+        let now = context.at.uptime;
         let is_new = ruling.reason.is_none_or(|reason| self.holds.hold(reason, now));
         if is_new {
             let verdict = ruling.reason.map_or(Verdict::Act, Verdict::Hold);
             let (rule, action, target) = (&self.rule, &action, &target);
             let proposal = Proposal { rule, mode, step: 0, action, target };
-            let decision = proposal.decide(verdict, around.numbers, around.at);
+            let decision = proposal.decide(verdict, context.numbers, context.at);
             let decision = Decision { because: ruling.because, ..decision };
             let act = Act::pending(decision.id, now);
-            around.guard.decided(&decision, &self.rails);
-            around.step.decisions.push(decision);
+            context.guard.decided(&decision, &self.rails);
+            context.step.decisions.push(decision);
             if verdict == Verdict::Act {
                 let after = end.mark;
-                self.attempt = Some(Attempt { act, mode, after, is_counted: false });
+                self.attempt = Some(StartAttempt { act, mode, after, is_counted: false });
                 self.last_act = Some(act.decision);
                 self.holds.forget();
             }
         }
         if is_new {
-            self.is_told = false;
+            self.is_reported = false;
         }
         let state = match ruling.reason {
             None if mode == Mode::Enforce => RestartState::Starting,
@@ -67,7 +67,7 @@ impl Course {
             Some(HoldReason::Stopped | HoldReason::StopUnclear) => RestartState::Stopped,
             _ => RestartState::Waiting,
         };
-        self.stand(state, ruling.text.into(), around.at, events)
+        self.set_state(state, ruling.text.into(), context.at, events)
     }
 
     fn rule_on(
@@ -76,13 +76,13 @@ impl Course {
         mode: Mode,
         occupant: Option<Arc<str>>,
         (action, target): (&Action, &Target),
-        around: &Surroundings<'_>,
-    ) -> Ruling {
-        let at = around.at;
-        let was_stopped = self.stood == Some(RestartState::Stopped);
+        context: &Context<'_>,
+    ) -> StartRuling {
+        let at = context.at;
+        let was_stopped = self.earlier_state == Some(RestartState::Stopped);
         if end.requested == Requested::Yes || was_stopped {
             let text = format!("somebody wanted it to end ({end}): start it when it shall run");
-            return Ruling::hold(HoldReason::Stopped, text);
+            return StartRuling::hold(HoldReason::Stopped, text);
         }
         // A unit that is stopped may end with 0, as one that gives up by itself may.
         let looks_requested = end.looks_requested()
@@ -95,15 +95,15 @@ impl Course {
             let text = format!(
                 "it ended as if somebody wanted it ({end}), and {why}: start it when it shall run"
             );
-            return Ruling::hold(HoldReason::StopUnclear, text);
+            return StartRuling::hold(HoldReason::StopUnclear, text);
         }
-        if around.reboots.is_leaving() {
+        if context.reboots.is_leaving() {
             let text = format!("it ended ({end}), and the machine is about to be rebooted");
-            return Ruling::hold(HoldReason::RebootUnderWay, text);
+            return StartRuling::hold(HoldReason::RebootUnderWay, text);
         }
         let proposal = Proposal { rule: &self.rule, mode, step: 0, action, target };
         let guarded = Guarded { proposal, rails: &self.rails, labels: None };
-        if let Some(reason) = around.guard.hold(&guarded, at) {
+        if let Some(reason) = context.guard.hold(&guarded, at) {
             let text = match reason {
                 HoldReason::BreakerOpen => format!(
                     "it died {} in a row ({end}): `umawarden breaker reset {}` lets it go on, and \
@@ -113,31 +113,34 @@ impl Course {
                 ),
                 other => format!("it died ({end}); {}", other.meaning()),
             };
-            return Ruling::hold(reason, text);
+            return StartRuling::hold(reason, text);
         }
         let waits = self.back_off().saturating_sub(at.uptime.saturating_sub(self.turned));
         if !waits.is_zero() {
             let left = duration_text(Duration::from_secs(waits.as_secs().saturating_add(1)));
             let deaths = counted(u64::from(self.deaths), "time");
             let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
-            return Ruling::hold(HoldReason::BackOff, text);
+            return StartRuling::hold(HoldReason::BackOff, text);
         }
         if let Some(occupant) = occupant {
             let text =
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
-            return Ruling::hold(HoldReason::OtherStarts, text);
+            return StartRuling::hold(HoldReason::OtherStarts, text);
         }
-        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), around);
+        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), context);
         if !room.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
-            return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };
+            return StartRuling {
+                because: room.because,
+                ..StartRuling::hold(HoldReason::Memory, text)
+            };
         }
-        if let Some(reason) = around.guard.hold_act(&guarded, at) {
+        if let Some(reason) = context.guard.hold_act(&guarded, at) {
             let text = format!("it died ({end}); {}", reason.meaning());
-            return Ruling::hold(reason, text);
+            return StartRuling::hold(reason, text);
         }
         let text = format!("it died ({end}), and there is memory for it");
-        Ruling { reason: None, text, because: room.because }
+        StartRuling { reason: None, text, because: room.because }
     }
 
     /// How long it waits after its last death.
@@ -149,14 +152,14 @@ impl Course {
 }
 
 /// What is to be done, and why.
-struct Ruling {
+struct StartRuling {
     /// `None`: it is to be started.
     reason: Option<HoldReason>,
     text: String,
     because: Vec<Evidence>,
 }
 
-impl Ruling {
+impl StartRuling {
     fn hold(reason: HoldReason, text: String) -> Self {
         Self { reason: Some(reason), text, because: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The course of one of them: it runs, dies, waits, is started, and is ready or dies again.
+//! One container or unit: it runs, dies, waits, is started, and is ready or dies again.
 
 mod decide;
 
@@ -16,7 +16,7 @@ use crate::model::{
     HeldTarget, HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent,
     RestartState, RestartStatus, RuleId, Supervisor,
 };
-use crate::policy::Surroundings;
+use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory, own_bytes};
@@ -33,11 +33,11 @@ const PROCESSES_EVERY: Duration = Duration::from_secs(1);
 const MOST_PROCESSES: usize = 512;
 
 /// More deaths that wait to be told are not.
-const MOST_TO_TELL: usize = 8;
+const MOST_UNREPORTED: usize = 8;
 
 /// A start of ours, until it is known whether it went well.
 #[derive(Clone, Debug)]
-struct Attempt {
+struct StartAttempt {
     act: Act,
     mode: Mode,
     /// The end that it came after.
@@ -47,20 +47,20 @@ struct Attempt {
 }
 
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Restart {
     rule: RuleId,
     rails: Rails,
     seen: HeldSeen,
     /// The life or the end that was told last, whatever came between, and the end before that.
-    told: Option<(bool, Arc<str>)>,
+    reported: Option<(bool, Arc<str>)>,
     past_end: Option<Arc<str>>,
     /// When its supervisor was asked, on the uptime clock.
-    looked: Duration,
+    observed: Duration,
     cells: RestartCells,
-    stands: RestartState,
+    state: RestartState,
     since: Moment,
     reason: Arc<str>,
-    attempt: Option<Attempt>,
+    attempt: Option<StartAttempt>,
     /// The last start of ours that is known.
     last_act: Option<DecisionId>,
     /// Since when it runs or is down, on the uptime clock.
@@ -72,8 +72,8 @@ pub(super) struct Course {
     peak_bytes: u64,
     /// The end after which nothing more is done: observe mode has told what it would do.
     rehearsed: Option<Arc<str>>,
-    /// Where it stood, as an earlier run saw.
-    stood: Option<RestartState>,
+    /// Where it earlier_state, as an earlier run saw.
+    earlier_state: Option<RestartState>,
     /// This life was seen to go on.
     was_up: bool,
     /// Its processes as they were seen last, and when.
@@ -81,18 +81,18 @@ pub(super) struct Course {
     /// The processes of this life, or of the last one while it is down.
     family: BTreeSet<ProcessId>,
     /// Its deaths, until all is known of them.
-    deaths_to_tell: Vec<Death>,
+    unreported_deaths: Vec<Death>,
     holds: Holds<HoldReason>,
     /// Its supervisor tells that it has ended, and that it is ours.
     is_down: bool,
     /// Where it stands is an event already, with its reason.
-    is_told: bool,
+    is_reported: bool,
     /// Only what was told after that counts: a start has found it otherwise.
     not_before: Duration,
     deaths: u32,
 }
 
-impl Course {
+impl Restart {
     /// `started`: since when anybody watches. What has died since then is news, even if nobody has
     /// seen it alive.
     pub(super) fn new(
@@ -102,15 +102,15 @@ impl Course {
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Self {
-        let mut course = Self {
+        let mut restart = Self {
             rule: super::rule(&seen.target.name),
             rails: rails(seen),
             cells: RestartCells::new(&seen.target, counters, store),
             seen: seen.clone(),
-            told: mark(&seen.state),
+            reported: mark(&seen.state),
             past_end: None,
-            looked: read_at,
-            stands: RestartState::Unknown,
+            observed: read_at,
+            state: RestartState::Unknown,
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             attempt: None,
@@ -120,23 +120,23 @@ impl Course {
             phase: EnginePhase::Starting,
             peak_bytes: 0,
             rehearsed: None,
-            stood: None,
+            earlier_state: None,
             was_up: matches!(seen.state, HeldState::Running { .. }),
             engine: None,
             family: BTreeSet::new(),
-            deaths_to_tell: Vec::new(),
+            unreported_deaths: Vec::new(),
             holds: Holds::default(),
             is_down: false,
-            is_told: false,
+            is_reported: false,
             not_before: Duration::ZERO,
             deaths: 0,
         };
         if let HeldState::Ended(end) = &seen.state
             && end.utc.is_some_and(|utc| utc >= started.utc)
         {
-            course.die(at, end.clone());
+            restart.die(at, end.clone());
         }
-        course
+        restart
     }
 
     pub(super) fn supervisor(&self) -> Supervisor {
@@ -157,19 +157,19 @@ impl Course {
     }
 
     /// Its supervisor has told of it.
-    pub(super) fn look(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
+    pub(super) fn observe(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
         let told = mark(&seen.state);
-        if told.is_some() && told != self.told && !self.goes_back(&seen.state) {
-            if let Some((false, end)) = std::mem::replace(&mut self.told, told) {
+        if told.is_some() && told != self.reported && !self.goes_back(&seen.state) {
+            if let Some((false, end)) = std::mem::replace(&mut self.reported, told) {
                 self.past_end = Some(end);
             }
             // Whatever the wall clock says: it was not so yet when somebody last asked.
-            self.turned = began(&seen.state, at).max(self.looked);
+            self.turned = began(&seen.state, at).max(self.observed);
             self.holds.forget();
             match &seen.state {
                 HeldState::Running { .. } => {
                     (self.ready_since, self.phase) = (None, EnginePhase::Starting);
-                    (self.rehearsed, self.stood, self.peak_bytes) = (None, None, 0);
+                    (self.rehearsed, self.earlier_state, self.peak_bytes) = (None, None, 0);
                     (self.was_up, self.engine) = (true, None);
                     self.family.clear();
                 }
@@ -188,24 +188,25 @@ impl Course {
             self.attempt = None;
         }
         self.seen.clone_from(seen);
-        self.looked = read_at;
+        self.observed = read_at;
     }
 
     /// Whether it is told to have ended as it had before the life that was seen since.
     fn goes_back(&self, state: &HeldState) -> bool {
         let HeldState::Ended(end) = state else { return false };
-        let lives = matches!(self.told, Some((true, _)));
+        let lives = matches!(self.reported, Some((true, _)));
         lives && self.past_end.as_ref() == Some(&end.mark)
     }
 
     /// What earlier runs did with it.
-    pub(super) fn remember(&mut self, act: Option<&PastAct>, stood: Option<RestartState>) {
+    pub(super) fn remember(&mut self, act: Option<&PastAct>, earlier_state: Option<RestartState>) {
         if let HeldState::Ended(end) = &self.seen.state
             && !self.was_up
         {
-            self.stood = stood;
-            let was_up = matches!(stood, Some(RestartState::Starting | RestartState::Running));
-            if was_up && self.deaths_to_tell.is_empty() {
+            self.earlier_state = earlier_state;
+            let was_up =
+                matches!(earlier_state, Some(RestartState::Starting | RestartState::Running));
+            if was_up && self.unreported_deaths.is_empty() {
                 let at = self.since;
                 self.die(at, end.clone());
             }
@@ -216,16 +217,16 @@ impl Course {
         let Some(after) = act.started_after.clone().filter(|_| goes_on) else { return };
         let ended = Duration::from_millis(u64::try_from(act.uptime_ms).unwrap_or(0));
         let (mode, act) = (act.mode, Act::ended_at(act.id, ended));
-        self.attempt = Some(Attempt { act, mode, after, is_counted: true });
+        self.attempt = Some(StartAttempt { act, mode, after, is_counted: true });
     }
 
     fn die(&mut self, at: Moment, end: HeldEnd) {
         self.was_up = false;
-        let is_told_by_others = self.is_left_to_others() && !self.family.is_empty();
-        if is_told_by_others || self.deaths_to_tell.len() >= MOST_TO_TELL {
+        let is_reported_by_others = self.is_left_to_others() && !self.family.is_empty();
+        if is_reported_by_others || self.unreported_deaths.len() >= MOST_UNREPORTED {
             return;
         }
-        self.deaths_to_tell.push(Death {
+        self.unreported_deaths.push(Death {
             end,
             noticed: at.uptime,
             phase: self.phase,
@@ -235,15 +236,15 @@ impl Course {
     }
 
     /// Tells of its deaths, once all is known of them that soon will be.
-    pub(super) fn tell_deaths(&mut self, around: &Surroundings<'_>, events: &mut Vec<Event>) {
-        let now = around.at.uptime;
-        for death in self.deaths_to_tell.iter_mut().filter(|death| death.memory.is_none()) {
-            death.memory = Some(memory(around, death.engine.as_deref()));
+    pub(super) fn report_deaths(&mut self, context: &Context<'_>, events: &mut Vec<Event>) {
+        let now = context.at.uptime;
+        for death in self.unreported_deaths.iter_mut().filter(|death| death.memory.is_none()) {
+            death.memory = Some(memory(context, death.engine.as_deref()));
         }
         let (target, family) = (&self.seen.target, &self.family);
         let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= TOLD_AFTER;
-        for death in self.deaths_to_tell.extract_if(.., is_due) {
-            let left = around.engines.left_of(Some(target), family, now).unwrap_or_default();
+        for death in self.unreported_deaths.extract_if(.., is_due) {
+            let left = context.engines.left_of(Some(target), family, now).unwrap_or_default();
             let report = Bereavement {
                 held: Some(target),
                 end: Some(&death.end),
@@ -254,7 +255,7 @@ impl Course {
                 memory: death.memory,
                 left: &left,
             }
-            .report(around);
+            .report(context);
             let utc = Some(report.ended);
             let kind = ProgramEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind: kind.into(), utc, seq: None });
@@ -305,38 +306,38 @@ impl Course {
             // What has ended, and does not show yet.
             Some((_, Some(ended))) if !runs => at.uptime.saturating_sub(ended) < SHOWS_WITHIN,
             _ => {
-                self.stands == RestartState::Starting
+                self.state == RestartState::Starting
                     && at.uptime.saturating_sub(self.turned) < self.seen.limits.ready_within
             }
         }
     }
 
     /// Finds out where it stands; returns whether that has changed.
-    pub(super) fn follow(
+    pub(super) fn track(
         &mut self,
         doubt: Option<Arc<str>>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
-        let mode = self.seen.mode.unwrap_or(around.mode);
-        around.guard.know_restart(&self.rule, &self.rails);
-        self.deaths = around.guard.misses(&self.rule, mode);
+        let mode = self.seen.mode.unwrap_or(context.mode);
+        context.guard.know_restart(&self.rule, &self.rails);
+        self.deaths = context.guard.misses(&self.rule, mode);
         self.is_down = false;
         if self.is_left_to_others() {
-            self.look_at_processes(around);
+            self.observe_processes(context);
         }
         if let Some(doubt) = doubt {
-            return self.stand(RestartState::Unknown, doubt, around.at, events);
+            return self.set_state(RestartState::Unknown, doubt, context.at, events);
         }
         if let Some(obstacle) = self.seen.obstacle.clone() {
-            return self.stand(RestartState::NotOurs, obstacle, around.at, events);
+            return self.set_state(RestartState::NotOurs, obstacle, context.at, events);
         }
-        let ready = readiness(&self.seen, self.turned, around.at, around.engines);
+        let ready = readiness(&self.seen, self.turned, context.at, context.engines);
         if let Some(readiness) = ready {
-            self.look_at_processes(around);
-            return self.follow_life(&readiness, mode, around, events);
+            self.observe_processes(context);
+            return self.track_life(&readiness, mode, context, events);
         }
-        self.settle(around);
+        self.settle(context);
         match &self.seen.state {
             HeldState::Fresh => {
                 let reason = match self.supervisor() {
@@ -347,19 +348,19 @@ impl Course {
                             .into()
                     }
                 };
-                self.stand(RestartState::Stopped, reason, around.at, events)
+                self.set_state(RestartState::Stopped, reason, context.at, events)
             }
             HeldState::Between { status } => {
                 let reason = format!("{} says: {status}", self.supervisor().name()).into();
-                self.stand(RestartState::Unknown, reason, around.at, events)
+                self.set_state(RestartState::Unknown, reason, context.at, events)
             }
             state @ HeldState::Ended(_) if self.goes_back(state) => {
                 let told = "tells of an end that came before the life that was seen since";
                 let reason = format!("{} {told}", self.supervisor().name()).into();
-                self.stand(RestartState::Unknown, reason, around.at, events)
+                self.set_state(RestartState::Unknown, reason, context.at, events)
             }
             HeldState::Ended(_) => {
-                self.is_down = self.looked >= self.not_before;
+                self.is_down = self.observed >= self.not_before;
                 false
             }
             HeldState::Running { .. } => false,
@@ -367,13 +368,13 @@ impl Course {
     }
 
     /// Remembers what it holds, for when it has died.
-    fn look_at_processes(&mut self, around: &Surroundings<'_>) {
-        let now = around.at.uptime;
+    fn observe_processes(&mut self, context: &Context<'_>) {
+        let now = context.at.uptime;
         let is_new = |(_, when): &(_, Duration)| now.saturating_sub(*when) < PROCESSES_EVERY;
         if self.engine.as_ref().is_some_and(is_new) {
             return;
         }
-        let Some(engine) = around.engines.seen_of_held(&self.seen.target) else { return };
+        let Some(engine) = context.engines.seen_of_held(&self.seen.target) else { return };
         self.peak_bytes = self.peak_bytes.max(own_bytes(engine));
         self.family.extend(engine.processes.iter().map(|process| process.id));
         while self.family.len() > MOST_PROCESSES {
@@ -383,46 +384,46 @@ impl Course {
     }
 
     /// It runs.
-    fn follow_life(
+    fn track_life(
         &mut self,
         readiness: &Readiness,
         mode: Mode,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
-        let now = around.at.uptime;
+        let now = context.at.uptime;
         self.phase = self.phase.max(readiness.phase.min(EnginePhase::Serving));
         if readiness.is_ready && self.ready_since.is_none() {
             self.ready_since = Some(now);
             if let Some(attempt) = self.attempt.as_mut().filter(|attempt| !attempt.is_counted) {
                 attempt.is_counted = true;
-                self.cells.count(Came::Ready, around.counters);
+                self.cells.count(Came::Ready, context.counters);
             }
         }
         let ready_for = self.ready_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         if self.ready_since.is_some() && self.attempt.is_none() && self.deaths > 0 {
             // A person has started it, and it went well: so the journal tells of the start that was
             // the last death, whatever was decided since.
-            let missed = around.guard.forgive(&self.rule, mode);
+            let missed = context.guard.forgive(&self.rule, mode);
             if let Some(decision) = missed {
-                around.step.assessments.push(assessment(decision, around.at, true, None));
+                context.step.assessments.push(assessment(decision, context.at, true, None));
             }
         } else if ready_for >= self.seen.limits.healthy_after {
-            self.assess(true, None, around);
+            self.assess(true, None, context);
         }
         let state = match self.ready_since {
             Some(_) => RestartState::Running,
             None => RestartState::Starting,
         };
-        self.stand(state, Arc::from(readiness.reason.as_str()), around.at, events)
+        self.set_state(state, Arc::from(readiness.reason.as_str()), context.at, events)
     }
 
     /// It is down: what came of the last start?
-    fn settle(&mut self, around: &mut Surroundings<'_>) {
-        let now = around.at.uptime;
+    fn settle(&mut self, context: &mut Context<'_>) {
+        let now = context.at.uptime;
         let Some(attempt) = &self.attempt else { return };
         if attempt.act.is_lost(now) {
-            self.assess(false, Some(EnginePhase::Starting), around);
+            self.assess(false, Some(EnginePhase::Starting), context);
             return;
         }
         let (Some(ended), HeldState::Ended(end)) = (attempt.act.ended(), &self.seen.state) else {
@@ -431,43 +432,43 @@ impl Course {
         let is_counted = attempt.is_counted;
         if end.mark != attempt.after {
             if !is_counted {
-                self.cells.count(Came::Died, around.counters);
+                self.cells.count(Came::Died, context.counters);
             }
             let phase = self.phase;
-            self.assess(false, Some(phase), around);
-        } else if self.looked > ended && now.saturating_sub(ended) >= SHOWS_WITHIN {
+            self.assess(false, Some(phase), context);
+        } else if self.observed > ended && now.saturating_sub(ended) >= SHOWS_WITHIN {
             if !is_counted {
-                self.cells.count(Came::Failed, around.counters);
+                self.cells.count(Came::Failed, context.counters);
             }
             self.turned = ended;
-            self.assess(false, Some(EnginePhase::Starting), around);
+            self.assess(false, Some(EnginePhase::Starting), context);
         }
     }
 
-    fn assess(&mut self, is_well: bool, died: Option<EnginePhase>, around: &mut Surroundings<'_>) {
+    fn assess(&mut self, is_well: bool, died: Option<EnginePhase>, context: &mut Context<'_>) {
         let Some(attempt) = self.attempt.take() else { return };
-        let at = around.at;
-        around.step.assessments.push(assessment(attempt.act.decision, at, is_well, died));
-        around.guard.start_assessed(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
-        self.deaths = around.guard.misses(&self.rule, attempt.mode);
+        let at = context.at;
+        context.step.assessments.push(assessment(attempt.act.decision, at, is_well, died));
+        context.guard.start_assessed(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
+        self.deaths = context.guard.misses(&self.rule, attempt.mode);
     }
 
     /// Notes where it stands; a change is an event, and so is another reason to hold.
-    fn stand(
+    fn set_state(
         &mut self,
         state: RestartState,
         reason: Arc<str>,
         at: Moment,
         events: &mut Vec<Event>,
     ) -> bool {
-        let is_other = self.stands != state;
+        let is_other = self.state != state;
         let has_changed = is_other || self.reason != reason;
         if is_other {
             self.since = at;
         }
-        (self.stands, self.reason) = (state, reason);
-        if is_other || !self.is_told {
-            self.is_told = true;
+        (self.state, self.reason) = (state, reason);
+        if is_other || !self.is_reported {
+            self.is_reported = true;
             let is_container = self.supervisor() == Supervisor::Docker;
             events.push(Event {
                 kind: ProgramEvent::EngineRestart {
@@ -484,12 +485,12 @@ impl Course {
         has_changed
     }
 
-    pub(super) fn publish(&self, around: &mut Surroundings<'_>) {
-        let waits = match self.stands {
-            RestartState::Waiting => around.at.uptime.saturating_sub(self.turned),
+    pub(super) fn publish(&self, context: &mut Context<'_>) {
+        let waits = match self.state {
+            RestartState::Waiting => context.at.uptime.saturating_sub(self.turned),
             _ => Duration::ZERO,
         };
-        self.cells.publish(self.stands, self.deaths, waits, around.counters);
+        self.cells.publish(self.state, self.deaths, waits, context.counters);
     }
 
     pub(super) fn status(&self) -> RestartStatus {
@@ -500,7 +501,7 @@ impl Course {
         }
         RestartStatus {
             seen,
-            stands: self.stands,
+            stands: self.state,
             since: self.since,
             reason: Arc::clone(&self.reason),
             deaths_in_a_row: self.deaths,

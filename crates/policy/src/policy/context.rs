@@ -1,4 +1,4 @@
-//! What a rule is judged in.
+//! The context in which rules are evaluated and decide.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::counters::Counters;
 use super::death::Kills;
 use super::engines::Engines;
 use super::guard::Guard;
-use super::reboot::{Reboots, View};
+use super::reboot::{RebootFacts, Reboots};
 use super::rule::{Rule, RuleScope};
 use crate::model::{MemoryJudgement, Mode, Moment, Reading, Room};
 
 /// What a rule's evaluation may read and change, beside the rule itself.
-pub(super) struct Surroundings<'a> {
+pub(super) struct Context<'a> {
     pub(super) at: Moment,
     pub(super) mode: Mode,
     pub(super) store: &'a SeriesStore,
@@ -37,7 +37,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) step: &'a mut Step,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> Context<'a> {
     /// What that rule reads. Where there is no cluster, its series are this node's.
     pub(super) fn store_of(&self, rule: &Rule) -> &'a SeriesStore {
         match rule.scope {
@@ -52,8 +52,8 @@ impl<'a> Surroundings<'a> {
     }
 
     /// What a reboot depends on.
-    pub(super) fn of_reboot(&self) -> View<'_> {
-        View {
+    pub(super) fn reboot_facts(&self) -> RebootFacts<'_> {
+        RebootFacts {
             at: self.at,
             guard: self.guard,
             engines: self.engines,

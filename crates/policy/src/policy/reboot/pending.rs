@@ -1,10 +1,10 @@
-//! The course of one reboot: announced, due, and step by step to its end.
+//! One reboot that is pending: announced, due, and step by step to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::Drain;
-use super::{Held, Reboots, Scene, View, needs_reboot};
+use super::{RebootContext, RebootFacts, RebootHold, Reboots, needs_reboot};
 use crate::model::{
     Action, Decision, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult, PastReboot,
     RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, ScheduledReboot,
@@ -27,11 +27,11 @@ pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// One reboot.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct PendingReboot {
     pub(super) scheduled: ScheduledReboot,
     pub(super) stage: Stage,
     /// What it waits for now.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<RebootHold>,
     /// The reason of that, and what was reported.
     holds: Holds<HoldReason>,
     /// Whether its cause was seen by this process; else until when it must be.
@@ -71,11 +71,11 @@ pub(super) enum Stage {
 #[derive(Debug)]
 enum Cause {
     Stands,
-    Doubt(Held),
+    Doubt(RebootHold),
     Ended(String),
 }
 
-impl Course {
+impl PendingReboot {
     /// One that `act` has scheduled.
     pub(super) fn new(scheduled: ScheduledReboot, act: Act) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Course {
     }
 
     /// Where it stands, for people.
-    pub(super) fn told_stage(&self) -> RebootStage {
+    pub(super) fn public_stage(&self) -> RebootStage {
         match self.stage {
             Stage::Announcing(_) => RebootStage::Announcing,
             Stage::Scheduled => RebootStage::Scheduled,
@@ -155,7 +155,7 @@ impl Course {
     }
 
     /// It waits for something that an outcome has reported.
-    pub(super) fn hold(&mut self, held: Held) {
+    pub(super) fn hold(&mut self, held: RebootHold) {
         self.holds.set(held.reason);
         self.held = Some(held);
     }
@@ -167,7 +167,7 @@ impl Course {
         self.held = None;
     }
 
-    fn cause(&mut self, condition: Option<Condition>, view: &View<'_>) -> Cause {
+    fn cause(&mut self, condition: Option<Condition>, facts: &RebootFacts<'_>) -> Cause {
         let plan = &self.scheduled.plan;
         if plan.ordered_by.is_some() {
             return Cause::Stands;
@@ -175,19 +175,19 @@ impl Course {
         let Some(condition) = condition else {
             return Cause::Ended("its rule has gone, or does not act any more".to_owned());
         };
-        let (verdict, now) = (view.verdict(), view.at.uptime);
+        let (verdict, now) = (facts.verdict(), facts.at.uptime);
         let is_unconfirmed = self.unconfirmed_until.is_some();
         let is_over = self.unconfirmed_until.is_some_and(|until| now >= until);
         let is_for_verdict = Reboots::is_for_verdict(plan);
         match verdict {
             None | Some(MemoryVerdict::Unknown) if !is_over => {
-                return Cause::Doubt(Held::plain(HoldReason::NoCause));
+                return Cause::Doubt(RebootHold::plain(HoldReason::NoCause));
             }
             None | Some(MemoryVerdict::Unknown) => {}
             // After a restart signs must be seen anew, and it must be tried anew what may bring
             // memory back.
             Some(verdict) if is_unconfirmed && !is_over && may_turn(verdict) && is_for_verdict => {
-                return Cause::Doubt(Held::plain(HoldReason::Unconfirmed));
+                return Cause::Doubt(RebootHold::plain(HoldReason::Unconfirmed));
             }
             Some(verdict) if is_for_verdict && !needs_reboot(verdict) => {
                 return Cause::Ended(format!("memory is {verdict} now"));
@@ -199,37 +199,37 @@ impl Course {
                 self.unconfirmed_until = None;
                 Cause::Stands
             }
-            Condition::Unknown => Cause::Doubt(Held::plain(HoldReason::Unknown)),
+            Condition::Unknown => Cause::Doubt(RebootHold::plain(HoldReason::Unknown)),
             Condition::Quiet if !is_unconfirmed => Cause::Ended("its alert has ended".to_owned()),
             Condition::Quiet if is_over => {
                 Cause::Ended("its cause has not shown since umawarden was started anew".to_owned())
             }
-            Condition::Quiet => Cause::Doubt(Held::plain(HoldReason::Unconfirmed)),
+            Condition::Quiet => Cause::Doubt(RebootHold::plain(HoldReason::Unconfirmed)),
         }
     }
 }
 
 impl Reboots {
-    pub(super) fn observe_course(&mut self, outcome: &Outcome) {
-        let Some(course) = &mut self.course else { return };
-        if !course.stage.awaits(outcome) {
+    pub(super) fn observe_pending(&mut self, outcome: &Outcome) {
+        let Some(pending) = &mut self.pending else { return };
+        if !pending.stage.awaits(outcome) {
             return;
         }
         self.has_changed = true;
         let now = outcome.ended.uptime;
-        match course.stage {
+        match pending.stage {
             Stage::Announcing(_) => match outcome.result {
                 // It is in the journal: it stands whoever could be told.
                 OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
-                    course.stage = Stage::Scheduled;
+                    pending.stage = Stage::Scheduled;
                 }
-                OutcomeResult::Skipped => self.course = None,
+                OutcomeResult::Skipped => self.pending = None,
                 OutcomeResult::NotDone(ref why) => {
                     self.called_off = Some(format!("it could not be scheduled: {why}").into());
-                    self.course = None;
+                    self.pending = None;
                 }
             },
-            Stage::Draining(_) => course.drained(outcome),
+            Stage::Draining(_) => pending.drained(outcome),
             Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
             Stage::Scheduled | Stage::Waiting | Stage::TakingSlot(_) | Stage::HandedOver { .. } => {
             }
@@ -237,22 +237,22 @@ impl Reboots {
     }
 
     fn performed(&mut self, outcome: &Outcome, is_sysrq: bool, now: Duration) {
-        let Some(course) = &mut self.course else { return };
+        let Some(pending) = &mut self.pending else { return };
         match &outcome.result {
             OutcomeResult::Done | OutcomeResult::TimedOut | OutcomeResult::Skipped => {
-                course.stage = Stage::HandedOver { since: now, is_sysrq };
+                pending.stage = Stage::HandedOver { since: now, is_sysrq };
                 self.mark_last(|attempt| attempt.was_begun = Some(true));
             }
             // The orderly way hangs all the same.
             OutcomeResult::NotDone(_) | OutcomeResult::Failed(_) if is_sysrq => {
-                course.stage = Stage::HandedOver { since: now, is_sysrq };
+                pending.stage = Stage::HandedOver { since: now, is_sysrq };
             }
             OutcomeResult::NotDone(why) => {
                 let text = format!("it was refused: {why}");
-                course.hold(Held::new(HoldReason::Busy, text));
-                course.not_before = now.saturating_add(AGAIN_AFTER);
-                course.stage = Stage::Waiting;
-                course.way = None;
+                pending.hold(RebootHold::new(HoldReason::Busy, text));
+                pending.not_before = now.saturating_add(AGAIN_AFTER);
+                pending.stage = Stage::Waiting;
+                pending.way = None;
                 // Nothing was begun.
                 self.attempts.pop();
             }
@@ -272,62 +272,66 @@ impl Reboots {
 
     /// It was begun, and will not happen any more. That is judged with the next step.
     fn give_up(&mut self, why: String) {
-        self.course = None;
+        self.pending = None;
         self.called_off = Some(why.into());
         self.has_changed = true;
     }
 
     /// Moves what is scheduled on.
-    pub(super) fn follow(&mut self, condition: Option<Condition>, scene: &mut Scene<'_>) {
-        let now = scene.at.uptime;
-        let Some(course) = &mut self.course else { return };
-        let cause = course.cause(condition, &scene.view());
-        match course.stage {
+    pub(super) fn advance(
+        &mut self,
+        condition: Option<Condition>,
+        context: &mut RebootContext<'_>,
+    ) {
+        let now = context.at.uptime;
+        let Some(pending) = &mut self.pending else { return };
+        let cause = pending.cause(condition, &context.facts());
+        match pending.stage {
             Stage::Announcing(act) => {
                 // Whether it is in the journal is not known: another one is scheduled if need be.
                 if act.is_lost(now) {
-                    self.course = None;
+                    self.pending = None;
                     self.has_changed = true;
                 }
             }
             Stage::Performing { act, is_sysrq } => {
                 if act.is_lost(now) {
-                    course.stage = Stage::HandedOver { since: now, is_sysrq };
+                    pending.stage = Stage::HandedOver { since: now, is_sysrq };
                     self.has_changed = true;
                 }
             }
             Stage::Draining(act) | Stage::TakingSlot(act) => {
                 if act.is_lost(now) {
-                    course.stage = Stage::Waiting;
+                    pending.stage = Stage::Waiting;
                     self.has_changed = true;
                 }
             }
             Stage::HandedOver { since, is_sysrq } => {
-                self.follow_handed_over(since, is_sysrq, cause, scene);
+                self.advance_handed_over(since, is_sysrq, cause, context);
             }
             Stage::Scheduled | Stage::Waiting => match cause {
-                Cause::Ended(why) => self.call_off(&why, scene),
-                Cause::Doubt(held) => self.come_due(now, Some(held), scene),
-                Cause::Stands => self.come_due(now, None, scene),
+                Cause::Ended(why) => self.call_off(&why, context),
+                Cause::Doubt(held) => self.come_due(now, Some(held), context),
+                Cause::Stands => self.come_due(now, None, context),
             },
         }
     }
 
-    fn follow_handed_over(
+    fn advance_handed_over(
         &mut self,
         since: Duration,
         is_sysrq: bool,
         cause: Cause,
-        scene: &mut Scene<'_>,
+        context: &mut RebootContext<'_>,
     ) {
-        let waited = scene.at.uptime.saturating_sub(since);
+        let waited = context.at.uptime.saturating_sub(since);
         let way = self.way_in_use().clone();
         match (&way, cause) {
             (RebootWay::Sentinel { .. }, Cause::Ended(why)) => {
-                self.call_off(&why, scene);
+                self.call_off(&why, context);
             }
             (RebootWay::Sentinel { .. }, _) if way != self.settings.way => {
-                self.call_off("it was asked for by a file, and reboot.way is another now", scene);
+                self.call_off("it was asked for by a file, and reboot.way is another now", context);
             }
             (RebootWay::Sentinel { .. }, _) => {}
             (RebootWay::Command { .. }, _) => {
@@ -336,11 +340,11 @@ impl Reboots {
                 }
             }
             (RebootWay::Logind, cause) => {
-                let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
+                let is_wedged = context.facts().verdict() == Some(MemoryVerdict::Wedged);
                 let stands = matches!(cause, Cause::Stands);
                 let hangs = self.settings.sysrq_after.is_some_and(|after| waited >= after);
                 if hangs && is_wedged && stands && !is_sysrq {
-                    return self.perform(RebootMeans::Sysrq, scene);
+                    return self.perform(RebootMeans::Sysrq, context);
                 }
                 let longest = self.settings.sysrq_after.unwrap_or_default() + HAPPENS_WITHIN;
                 if waited >= longest {
@@ -351,96 +355,101 @@ impl Reboots {
     }
 
     /// Looks whether it is due, and what holds it back.
-    fn come_due(&mut self, now: Duration, doubt: Option<Held>, scene: &mut Scene<'_>) {
-        let Some(course) = &mut self.course else { return };
-        let due = course.scheduled.plan.due.map_or(Duration::MAX, |due| due.uptime);
+    fn come_due(
+        &mut self,
+        now: Duration,
+        doubt: Option<RebootHold>,
+        context: &mut RebootContext<'_>,
+    ) {
+        let Some(pending) = &mut self.pending else { return };
+        let due = pending.scheduled.plan.due.map_or(Duration::MAX, |due| due.uptime);
         if now < due {
             return;
         }
-        if course.stage == Stage::Scheduled {
-            course.stage = Stage::Waiting;
+        if pending.stage == Stage::Scheduled {
+            pending.stage = Stage::Waiting;
             self.has_changed = true;
         }
-        if now < course.not_before {
+        if now < pending.not_before {
             return;
         }
-        let held = doubt.or_else(|| self.hold_due(scene));
-        let held = held.or_else(|| self.hold_for_people(scene));
-        let held = held.or_else(|| self.hold_for_engines(scene));
+        let held = doubt.or_else(|| self.hold_due(context));
+        let held = held.or_else(|| self.hold_for_people(context));
+        let held = held.or_else(|| self.hold_for_engines(context));
         let next = match held {
             Some(held) => Err(held),
             // Whoever is refused has stopped nobody yet.
-            None => match self.take_slot(scene) {
-                Ok(false) => self.drain(scene),
+            None => match self.take_slot(context) {
+                Ok(false) => self.drain(context),
                 asked_or_held => asked_or_held,
             },
         };
         match next {
             Ok(true) => {}
-            Ok(false) => self.perform(RebootMeans::Way(self.settings.way.clone()), scene),
-            Err(held) => self.wait_for(held, scene),
+            Ok(false) => self.perform(RebootMeans::Way(self.settings.way.clone()), context),
+            Err(held) => self.wait_for(held, context),
         }
     }
 
-    fn wait_for(&mut self, held: Held, scene: &mut Scene<'_>) {
-        let Some(course) = &mut self.course else { return };
-        let is_news = course.holds.hold(held.reason, scene.at.uptime);
-        self.has_changed |= course.held.as_ref() != Some(&held);
+    fn wait_for(&mut self, held: RebootHold, context: &mut RebootContext<'_>) {
+        let Some(pending) = &mut self.pending else { return };
+        let is_news = pending.holds.hold(held.reason, context.at.uptime);
+        self.has_changed |= pending.held.as_ref() != Some(&held);
         let reason = held.reason;
-        course.held = Some(held);
+        pending.held = Some(held);
         if !is_news {
             return;
         }
-        let (rule, plan) = (course.scheduled.rule.clone(), course.scheduled.plan.clone());
+        let (rule, plan) = (pending.scheduled.rule.clone(), pending.scheduled.plan.clone());
         let how = RebootMeans::Way(self.settings.way.clone());
         let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan };
         let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
-        self.decide(&rule, action, Verdict::Hold(reason), Target::Node, scene);
+        self.decide(&rule, action, Verdict::Hold(reason), Target::Node, context);
     }
 
     /// All rails once more.
-    fn hold_due(&self, scene: &Scene<'_>) -> Option<Held> {
-        let ScheduledReboot { rule, plan, .. } = &self.course.as_ref()?.scheduled;
-        let view = scene.view();
+    fn hold_due(&self, context: &RebootContext<'_>) -> Option<RebootHold> {
+        let ScheduledReboot { rule, plan, .. } = &self.pending.as_ref()?.scheduled;
+        let facts = context.facts();
         let is_forced = |reason| match reason {
             HoldReason::Inhibited => plan.force.contains(&RebootForce::Alerts),
             HoldReason::Maintenance => plan.force.contains(&RebootForce::Windows),
             _ => false,
         };
-        if scene.mode != Mode::Enforce && plan.ordered_by.is_some() {
+        if context.mode != Mode::Enforce && plan.ordered_by.is_some() {
             let text = "the mode is observe now: nothing is done";
-            return Some(Held::new(HoldReason::Paused, text));
+            return Some(RebootHold::new(HoldReason::Paused, text));
         }
-        let general = view.guard.hold_reboot(rule, &is_forced, view.at).map(Held::plain);
-        general.or_else(|| self.hold(plan, &view))
+        let general = facts.guard.hold_reboot(rule, &is_forced, facts.at).map(RebootHold::plain);
+        general.or_else(|| self.hold(plan, &facts))
     }
 
     /// Whoever is logged in goes, or was warned and has had some time.
-    fn hold_for_people(&mut self, scene: &mut Scene<'_>) -> Option<Held> {
-        let now = scene.at.uptime;
-        let plan = &self.course.as_ref()?.scheduled.plan;
-        let held = self.users_hold(plan, &scene.view())?;
+    fn hold_for_people(&mut self, context: &mut RebootContext<'_>) -> Option<RebootHold> {
+        let now = context.at.uptime;
+        let plan = &self.pending.as_ref()?.scheduled.plan;
+        let held = self.users_hold(plan, &context.facts())?;
         if !self.warns() {
             return Some(held);
         }
         let (warn_for, announcement) = (self.settings.warn_for, plan.announcement());
-        let course = self.course.as_mut()?;
-        if let Some(until) = course.warned_until {
+        let pending = self.pending.as_mut()?;
+        if let Some(until) = pending.warned_until {
             return (now < until).then_some(held);
         }
-        course.warned_until = Some(now.saturating_add(warn_for));
+        pending.warned_until = Some(now.saturating_add(warn_for));
         let minutes = warn_for.as_secs().div_ceil(60);
         let text = format!("{announcement}\nSave your work and log out within {minutes} min.");
-        let rule = course.scheduled.rule.clone();
+        let rule = pending.scheduled.rule.clone();
         self.has_changed = true;
-        self.act(&rule, Action::Reboot(Box::new(RebootAct::TellUsers { text })), scene);
+        self.act(&rule, Action::Reboot(Box::new(RebootAct::TellUsers { text })), context);
         Some(held)
     }
 
     /// Reboots.
-    fn perform(&mut self, how: RebootMeans, scene: &mut Scene<'_>) {
-        let Some(course) = &self.course else { return };
-        let ScheduledReboot { rule, plan, .. } = course.scheduled.clone();
+    fn perform(&mut self, how: RebootMeans, context: &mut RebootContext<'_>) {
+        let Some(pending) = &self.pending else { return };
+        let ScheduledReboot { rule, plan, .. } = pending.scheduled.clone();
         let is_sysrq = how == RebootMeans::Sysrq;
         let way = match &how {
             RebootMeans::Way(way) => Some(way.clone()),
@@ -448,19 +457,19 @@ impl Reboots {
         };
         let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan: plan.clone() };
         let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
-        if !is_sysrq && scene.guard.is_busy(&action) {
-            return self.wait_for(Held::plain(HoldReason::Busy), scene);
+        if !is_sysrq && context.guard.is_busy(&action) {
+            return self.wait_for(RebootHold::plain(HoldReason::Busy), context);
         }
-        let act = self.act(&rule, action, scene);
-        begin(act, scene);
+        let act = self.act(&rule, action, context);
+        begin(act, context);
         // The second means ends the same boot, and is the same reboot.
         if let Some(way) = way {
             self.attempts.push(PastReboot {
                 decision: act.decision,
                 rule,
                 boot_id: Arc::clone(&plan.boot_id),
-                uptime_ms: scene.at.timeline_ms(),
-                utc: scene.at.utc,
+                uptime_ms: context.at.timeline_ms(),
+                utc: context.at.utc,
                 is_long_past: false,
                 plan,
                 way: Some(way.clone()),
@@ -468,38 +477,38 @@ impl Reboots {
                 result: None,
                 is_cleared: false,
             });
-            if let Some(course) = &mut self.course {
-                course.way = Some(way);
+            if let Some(pending) = &mut self.pending {
+                pending.way = Some(way);
             }
         }
-        if let Some(course) = &mut self.course {
-            course.begin(Stage::Performing { act, is_sysrq });
+        if let Some(pending) = &mut self.pending {
+            pending.begin(Stage::Performing { act, is_sysrq });
         }
         self.has_changed = true;
     }
 
     /// Who was told to reboot, or else would be.
     fn way_in_use(&self) -> &RebootWay {
-        let told = self.course.as_ref().and_then(|course| course.way.as_ref());
+        let told = self.pending.as_ref().and_then(|pending| pending.way.as_ref());
         told.unwrap_or(&self.settings.way)
     }
 
     /// Ends what is scheduled.
-    pub(super) fn call_off(&mut self, why: &str, scene: &mut Scene<'_>) {
+    pub(super) fn call_off(&mut self, why: &str, context: &mut RebootContext<'_>) {
         let way = self.way_in_use().clone();
-        let Some(course) = self.course.take() else { return };
-        let was_handed_over = matches!(course.stage, Stage::HandedOver { .. });
+        let Some(pending) = self.pending.take() else { return };
+        let was_handed_over = matches!(pending.stage, Stage::HandedOver { .. });
         self.was_called_off = was_handed_over;
         let act = RebootAct::CallOff { way, why: why.to_owned(), was_handed_over };
-        self.act(&course.scheduled.rule, Action::Reboot(Box::new(act)), scene);
+        self.act(&pending.scheduled.rule, Action::Reboot(Box::new(act)), context);
         self.called_off = Some(Arc::from(why));
         self.has_changed = true;
     }
 
     /// Whether it can still be called off; an error says why not.
     pub(super) fn can_call_off(&self) -> Result<(), String> {
-        let Some(course) = &self.course else { return Err("no reboot is scheduled".to_owned()) };
-        match (&course.stage, self.way_in_use()) {
+        let Some(pending) = &self.pending else { return Err("no reboot is scheduled".to_owned()) };
+        match (&pending.stage, self.way_in_use()) {
             (Stage::Performing { .. }, _) => Err("the reboot has begun: it is too late".to_owned()),
             (Stage::HandedOver { .. }, RebootWay::Logind) => {
                 Err("the reboot is under way: it is too late (shutdown -c may help)".to_owned())
@@ -515,9 +524,9 @@ fn may_turn(verdict: MemoryVerdict) -> bool {
 }
 
 /// Others wait until it has ended.
-pub(super) fn begin(act: Act, scene: &mut Scene<'_>) {
+pub(super) fn begin(act: Act, context: &mut RebootContext<'_>) {
     let is_it = |decision: &&Decision| decision.id == act.decision;
-    if let Some(decision) = scene.step.decisions.iter().find(is_it) {
-        scene.guard.begin(decision);
+    if let Some(decision) = context.step.decisions.iter().find(is_it) {
+        context.guard.begin(decision);
     }
 }
