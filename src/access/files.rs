@@ -101,7 +101,7 @@ impl Opened {
         let own = rustix::process::geteuid().as_raw();
         if self.owner != 0 && self.owner != own {
             return Err(format!(
-                "it belongs to another user (uid {}), who can grant themselves access: chown {own} {}",
+                "it belongs to another user (uid {}), who can grant access: chown {own} {}",
                 self.owner,
                 path.display()
             ));

@@ -22,7 +22,7 @@ use crate::parse::container::{Inspected, inspected};
 use crate::sources::held::{Adopted, AdoptedContainer, AdoptedFile};
 use crate::supervisors::docker::{Docker, DockerError, within};
 
-/// How long Docker may take to answer.
+/// Timeout of a request to Docker.
 const ANSWER_TAKES: Duration = Duration::from_secs(10);
 
 /// The version of the file's format.
@@ -36,19 +36,19 @@ pub struct AdoptArguments {
     #[arg(value_name = "CONTAINER")]
     container: String,
 
-    /// How much memory must be there before it is started: 90GiB.
+    /// Memory that must be available before it is started: 90GiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     need: Option<u64>,
 
-    /// How much of that must lie in free blocks of 2 MiB and more.
+    /// Memory that must be in free blocks of 2 MiB and more.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     contiguous: Option<u64>,
 
-    /// Do it; without this it is only told what would be done.
+    /// Apply the change; without this it is only printed.
     #[arg(long)]
     yes: bool,
 
-    /// Give it back: Docker restarts it again as it did before.
+    /// Undo the adoption: restore Docker's restart policy.
     #[arg(long, conflicts_with_all = ["need", "contiguous"])]
     undo: bool,
 
@@ -60,24 +60,23 @@ pub struct AdoptArguments {
     #[arg(long = "path.docker-socket", value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
     storage: StorageArguments,
 }
 
 const AFTER_HELP: &str = "\
-Docker's own restart policy starts a dead engine within 100 ms, into memory that the driver has not
-given back yet: it dies too, and the next one, and the next. This sets the container's restart
-policy to \"no\" and has the daemon start it again instead: when there is memory for it, one engine
-at a time, later after each death in a row. What the policy was is kept, in adopted.json beside the
-journal, from where --undo puts it back.
+Docker's own restart policy restarts a dead engine within 100 ms, before the driver's memory is
+reclaimed: it dies again, and so on. This sets the container's restart policy to \"no\" and lets the
+daemon restart it: once there is memory, one engine at a time, later after each death in a row. The
+previous policy is stored in adopted.json in the storage folder, from where --undo restores it.
 
-Labels of a container that is there cannot be changed. One that is created anew, as `docker compose
-up` does, needs the label umawarden.restart=when-ready (and umawarden.restart.need=90GiB) and the
-restart policy \"no\", or an entry of restarts in the configuration.
+Labels of an existing container cannot be changed. One that is created anew, as by `docker compose
+up`, needs the label umawarden.restart=when-ready (and umawarden.restart.need=90GiB) and the restart
+policy \"no\", or an entry of restarts in the configuration.
 
-Exit codes: 0 done, or told what would be done; 1 there is nothing to do, or Docker refuses; 2 there
-is no such container, Docker does not answer, or the file beside the journal cannot be written.
+Exit codes: 0 done, or printed; 1 nothing to do, or Docker refuses; 2 there is no such container,
+Docker does not respond, or adopted.json cannot be written.
 
   umawarden adopt vllm --need 90GiB --yes
   umawarden adopt vllm --undo --yes";
@@ -85,7 +84,7 @@ is no such container, Docker does not answer, or the file beside the journal can
 /// Runs the command.
 ///
 /// # Errors
-/// There is no such container, Docker does not answer, or what is done cannot be kept.
+/// There is no such container, Docker does not respond, or the record cannot be written.
 pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
     let flags = RunFlags { docker_socket: arguments.docker_socket.clone(), ..RunFlags::default() };
     let settings = arguments.storage.settings(flags)?;
@@ -106,7 +105,7 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
     }
     let known = adopted.containers.get(&*found.id);
     let policy = match known {
-        // What it was before is known: by now it is ours.
+        // Its previous policy is recorded; the current one is ours.
         Some(known) if &*found.restart_policy == "no" => {
             (known.restart_policy.clone(), known.restart_most)
         }
@@ -131,7 +130,8 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// First what it was, on disk; then the change, which is looked at; without that nothing is kept.
+/// Records the previous policy on disk, then changes it and verifies the change. A failed change
+/// removes the record.
 fn take_over(
     socket: &Path,
     found: &Inspected,
@@ -173,7 +173,7 @@ fn undo(
     let (name, policy) = (&known.name, &known.restart_policy);
     let is_there = exists(socket, &id)?;
     if arguments.yes {
-        // Where it was "no" before, it is.
+        // The policy was "no" before, and stays so.
         if is_there
             && policy != "no"
             && let Err(error) = set_policy(socket, &id, policy, known.restart_most)
@@ -202,12 +202,12 @@ fn undo(
     Ok(Exit::Fine)
 }
 
-/// What else one must know for it to work.
+/// Warnings about conditions for a restart.
 fn remarks(settings: &Settings) -> Vec<String> {
     let client = Client::new(&settings.web.control_socket);
-    let told = client.ask("GET", "/api/v1/status", None);
-    let mode = told.as_ref().ok().and_then(|reply| reply.data.get("mode")?.as_str());
-    match (told.is_ok(), mode) {
+    let status = client.ask("GET", "/api/v1/status", None);
+    let mode = status.as_ref().ok().and_then(|reply| reply.data.get("mode")?.as_str());
+    match (status.is_ok(), mode) {
         (true, Some("enforce")) => Vec::new(),
         (true, _) => vec![
             "the daemon is in observe mode: it only says what it would start. Run it with --mode \
@@ -215,7 +215,7 @@ fn remarks(settings: &Settings) -> Vec<String> {
                 .to_owned(),
         ],
         (false, _) => vec![
-            "no daemon answers: until `umawarden run --mode enforce` runs, nobody starts this \
+            "no daemon responds: until `umawarden run --mode enforce` runs, nothing starts this \
              container again"
                 .to_owned(),
         ],
@@ -230,7 +230,7 @@ fn show(
 ) {
     let name = &entry.name;
     if arguments.json {
-        let told = json!({
+        let result = json!({
             "container": found.id,
             "name": name,
             "restart_policy_before": entry.restart_policy,
@@ -240,7 +240,7 @@ fn show(
             "done": arguments.yes,
             "remarks": remarks,
         });
-        outln!("{told}");
+        outln!("{result}");
         return;
     }
     match &*entry.restart_policy {
@@ -252,7 +252,7 @@ fn show(
              100 ms, whether or not its memory is back. The new one dies of that, and the next."
         ),
     }
-    // Who only watches, or is not there, starts nothing.
+    // In observe mode, or without a daemon, nothing is started.
     let is_done = arguments.yes && remarks.is_empty();
     let verb = if is_done { "starts" } else { "would start" };
     match entry.need_bytes {
@@ -277,12 +277,12 @@ fn show(
     }
 }
 
-/// Docker refuses.
+/// Docker rejects the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
 
-/// How it ends: what Docker refuses is no failure of this program.
+/// Returns the exit code. A rejection by Docker is not a failure of this program.
 fn refused(error: anyhow::Error) -> anyhow::Result<Exit> {
     if error.downcast_ref::<Refused>().is_none() {
         return Err(error);
@@ -297,7 +297,7 @@ fn caller() -> String {
     author(caller.as_deref(), user_name(uid).as_deref(), uid)
 }
 
-/// What Docker answers, if that is a container; `None`: there is no such container.
+/// The container as Docker reports it. `None` if there is no such container.
 fn ask(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let (docker, name) = (Docker::new(socket), container.to_owned());
     let told =
@@ -326,7 +326,7 @@ fn exists(socket: &Path, container: &str) -> anyhow::Result<bool> {
     Ok(ask(socket, container)?.is_some())
 }
 
-/// Changes Docker's restart policy, and looks whether it has changed.
+/// Changes Docker's restart policy, and verifies it.
 fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Result<()> {
     let (docker, container, wanted) = (Docker::new(socket), id.to_owned(), policy.to_owned());
     let told = within(ANSWER_TAKES, move || async move {

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 use super::Exit;
 use super::control::{
-    PlaceArguments, WordsArguments, entries, lasting, left, list, put_lasts, tell,
+    AttributionArguments, DaemonArguments, entries, lasting, left, list, print_result, put_lasts,
 };
-use super::order_text::told_order;
+use super::order_text::order_result;
 use crate::policy::status::ApprovalStatus;
 
 /// Arguments of `umawarden approve`.
@@ -19,35 +19,33 @@ use crate::policy::status::ApprovalStatus;
     subcommand_negates_reqs = true
 )]
 pub struct ApproveArguments {
-    /// What else to do with approvals.
     #[command(subcommand)]
     what: Option<ApproveCommand>,
 
-    /// The decision's number, as `umawarden approve list` and the log tell.
+    /// The decision's id, from `umawarden approve list` or the log.
     #[arg(value_name = "ID", required = true)]
     decision: Option<u64>,
 
-    /// How long the approval may be used, up to 366d: 1h, 1h30m [default: 10m].
+    /// How long the approval is valid, up to 366d: 1h, 1h30m [default: 10m].
     #[arg(long = "for", value_name = "DURATION", value_parser = lasting)]
     lasts: Option<Duration>,
 
-    /// Why and who.
+    /// Author and reason.
     #[command(flatten)]
-    words: WordsArguments,
+    words: AttributionArguments,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
-/// What else can be done with approvals.
 #[derive(Debug, Subcommand)]
 enum ApproveCommand {
-    /// Show what waits for approval.
+    /// Show decisions that wait for approval.
     List {
-        /// Where the daemon is.
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
 }
 
@@ -65,20 +63,20 @@ sense.
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot do it.
+/// No daemon responds, or the order fails.
 pub fn execute(arguments: &ApproveArguments) -> anyhow::Result<Exit> {
-    if let Some(ApproveCommand::List { place }) = &arguments.what {
-        let reply = place.client()?.ask("GET", "/api/v1/approvals", None)?;
+    if let Some(ApproveCommand::List { daemon }) = &arguments.what {
+        let reply = daemon.client()?.ask("GET", "/api/v1/approvals", None)?;
         let approvals = entries(reply, "approvals")?;
-        list(&approvals, place.json, "Nothing waits for approval.", line);
+        list(&approvals, daemon.json, "Nothing waits for approval.", line);
         return Ok(Exit::Fine);
     }
     let mut body = arguments.words.json();
     put_lasts(&mut body, arguments.lasts, None);
-    let place = &arguments.place;
+    let daemon = &arguments.daemon;
     let target = format!("/api/v1/approvals/{}", arguments.decision.unwrap_or_default());
-    let reply = place.client()?.ask("POST", &target, Some(&body.into()))?;
-    tell(reply, place.json, told_order)
+    let reply = daemon.client()?.ask("POST", &target, Some(&body.into()))?;
+    print_result(reply, daemon.json, order_result)
 }
 
 fn line(approval: &ApprovalStatus) -> String {

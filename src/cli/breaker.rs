@@ -4,39 +4,37 @@ use clap::{Args, Subcommand};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::Exit;
-use super::control::{PlaceArguments, WordsArguments, entries, list, tell};
-use super::order_text::told_order;
+use super::control::{AttributionArguments, DaemonArguments, entries, list, print_result};
+use super::order_text::order_result;
 use crate::policy::status::BreakerStatus;
 
 /// Arguments of `umawarden breaker`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct BreakerArguments {
-    /// What to do.
     #[command(subcommand)]
     what: BreakerCommand,
 }
 
-/// What can be done with circuit breakers.
 #[derive(Debug, Subcommand)]
 enum BreakerCommand {
-    /// Show remedies that have missed their aim since they last met it, and those stopped for it.
+    /// Show remedies that have missed their aim since they last met it, and open breakers.
     List {
-        /// Where the daemon is.
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
-    /// Let a stopped remedy try again.
+    /// Reset the breaker of a remedy.
     Reset {
-        /// Whose remedy: the alert's name, or group/alert.
+        /// The remedy's rule: the alert's name, or group/alert.
         #[arg(value_name = "RULE")]
         rule: String,
-        /// Why and who.
+        /// Author and reason.
         #[command(flatten)]
-        words: WordsArguments,
-        /// Where the daemon is.
+        words: AttributionArguments,
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
 }
 
@@ -53,21 +51,21 @@ daemon answers, or this user may not give orders.
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot do it.
+/// No daemon responds, or the order fails.
 pub fn execute(arguments: &BreakerArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
-        BreakerCommand::List { place } => {
-            let reply = place.client()?.ask("GET", "/api/v1/breakers", None)?;
+        BreakerCommand::List { daemon } => {
+            let reply = daemon.client()?.ask("GET", "/api/v1/breakers", None)?;
             let breakers = entries(reply, "breakers")?;
-            list(&breakers, place.json, "No remedy has missed its aim lately.", line);
+            list(&breakers, daemon.json, "No remedy has missed its aim lately.", line);
             Ok(Exit::Fine)
         }
-        BreakerCommand::Reset { rule, words, place } => {
+        BreakerCommand::Reset { rule, words, daemon } => {
             let rule = utf8_percent_encode(rule, NON_ALPHANUMERIC);
             let target = format!("/api/v1/breakers/{rule}/reset");
             let body = words.json().into();
-            let reply = place.client()?.ask("POST", &target, Some(&body))?;
-            tell(reply, place.json, told_order)
+            let reply = daemon.client()?.ask("POST", &target, Some(&body))?;
+            print_result(reply, daemon.json, order_result)
         }
     }
 }

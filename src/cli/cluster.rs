@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Deserialize;
 
-use super::control::{PlaceArguments, entries, list};
+use super::control::{DaemonArguments, entries, list};
 use super::{Exit, history};
 use crate::model::{duration_text, measured_bytes_text};
 
@@ -14,18 +14,18 @@ use crate::model::{duration_text, measured_bytes_text};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ClusterArguments {
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
 const AFTER_HELP: &str = "\
-Shows the nodes of the cluster as the daemon of this one knows them: what memory each has
-available, which is the weakest, and who does not answer and why. What a node said more than three
-questions (and 5 s) ago is not known any more; while any is unknown, so is the weakest.
+Shows the nodes of the cluster as this node's daemon sees them: available memory of each, the
+weakest, and nodes without a response, with the reason. A response is outdated after three queries
+(and 5 s); while any node is unknown, so is the weakest.
 
-Who the nodes are is told in the configuration under cluster: by peers, dns and file_sd, or by
-prometheus. With --json: one node a line.
+Nodes are configured under cluster: by peers, dns and file_sd, or by prometheus. With --json: one
+node a line.
 
 Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured, no daemon answers,
 or this user may not ask it.";
@@ -49,8 +49,8 @@ struct Node {
 /// # Errors
 /// No daemon answers, or there is no cluster.
 pub fn execute(arguments: &ClusterArguments) -> anyhow::Result<Exit> {
-    let place = &arguments.place;
-    let reply = place.client()?.ask("GET", "/api/v1/cluster", None)?;
+    let daemon = &arguments.daemon;
+    let reply = daemon.client()?.ask("GET", "/api/v1/cluster", None)?;
     let is_configured = reply.data.get("configured").and_then(serde_json::Value::as_bool);
     ensure!(
         is_configured == Some(true),
@@ -58,7 +58,7 @@ pub fn execute(arguments: &ClusterArguments) -> anyhow::Result<Exit> {
          configuration file, and restart the daemon"
     );
     let nodes = entries::<Node>(reply, "nodes")?;
-    list(&nodes, place.json, "", line);
+    list(&nodes, daemon.json, "", line);
     let is_any_unknown = nodes.iter().any(|(_, node)| !node.is_known());
     Ok(if is_any_unknown { Exit::Findings } else { Exit::Fine })
 }
@@ -80,7 +80,7 @@ fn line(node: &Node) -> String {
                 measured_bytes_text(total)
             )
         }
-        (None, ..) => format!("{name:<28} unknown: it does not tell what memory it has"),
+        (None, ..) => format!("{name:<28} unknown: it reports no memory"),
     };
     if node.weakest {
         line.push_str(", the weakest");

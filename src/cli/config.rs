@@ -1,4 +1,4 @@
-//! `umawarden config`: whether the daemon could run with these files.
+//! `umawarden config`: checks the files of the daemon.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -18,14 +18,13 @@ use crate::model::counted;
 /// Arguments of `umawarden config`.
 #[derive(Debug, Args)]
 pub struct ConfigArguments {
-    /// What to do.
     #[command(subcommand)]
     what: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Read all that `umawarden run` would with the same flags, and tell what is wrong with it.
+    /// Read everything that `umawarden run` would with the same flags, and print the mistakes.
     Check(Box<CheckArguments>),
 }
 
@@ -45,9 +44,9 @@ struct CheckArguments {
 const AFTER_HELP: &str = "\
 Reads the configuration, the rules, the web configuration (--web.config.file) with its certificates,
 and the tokens file (--web.tokens.file) with what it names. It listens nowhere and changes nothing.
-Keys and certificates for other servers are read whenever they are needed; those that cannot be read
-now are told (mind: …), and are no mistake.
-`umawarden rules check` says more about rules.
+Keys and certificates for other servers are read when they are needed; those that cannot be read now
+are remarks (mind: …), and no mistakes.
+`umawarden rules check` checks rules in depth.
 
 Exit codes: 0 all fine, 1 mistakes, 2 a file cannot be read.";
 
@@ -58,7 +57,7 @@ pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
     if arguments.json {
         outln!("{}", as_json(&checked));
     } else {
-        tell(&checked);
+        print(&checked);
     }
     Ok(match &checked {
         Ok(_) => Exit::Fine,
@@ -67,10 +66,10 @@ pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
     })
 }
 
-/// What is wrong.
+/// A mistake.
 struct Wrong {
     text: String,
-    /// Where it can be told by its place.
+    /// Mistakes with a position.
     mistakes: Option<Mistakes>,
 }
 
@@ -104,37 +103,37 @@ fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
     Ok((loaded, checked))
 }
 
-/// What is wrong now with the files that other servers are spoken to with.
+/// Current mistakes in the files for requests to other servers.
 fn of_other_servers(settings: &Settings) -> Vec<String> {
-    let mut told = Vec::new();
-    let mut tell = |whose: &str, wrong: Vec<String>| {
-        told.extend(wrong.into_iter().map(|why| format!("{whose}: {why}")));
+    let mut mistakes = Vec::new();
+    let mut add = |whose: &str, wrong: Vec<String>| {
+        mistakes.extend(wrong.into_iter().map(|why| format!("{whose}: {why}")));
     };
     if let Some(cluster) = &settings.cluster {
-        tell("cluster", files::of_access(&cluster.access));
+        add("cluster", files::of_access(&cluster.access));
         let server = cluster.prometheus.as_ref();
-        tell("cluster.prometheus", server.map_or(vec![], |it| files::of_access(&it.access)));
+        add("cluster.prometheus", server.map_or(vec![], |it| files::of_access(&it.access)));
     }
     for server in &settings.alertmanager.sending.to {
-        tell(&format!("alertmanager.send {}", server.url), files::of_alertmanager(server));
+        add(&format!("alertmanager.send {}", server.url), files::of_alertmanager(server));
     }
     if let Some(otlp) = &settings.otlp {
-        tell("otlp", files::of_collector(collector(otlp)));
+        add("otlp", files::of_collector(collector(otlp)));
     }
     if let Some(lock) = &settings.guard_rails.reboot.lock {
-        tell("reboot.lock", files::of_lock(lock).into_iter().collect());
+        add("reboot.lock", files::of_lock(lock).into_iter().collect());
     }
     for engine in &settings.engines {
-        tell(&format!("engine {}", engine.name), files::of_engine(&engine.keys));
+        add(&format!("engine {}", engine.name), files::of_engine(&engine.keys));
     }
-    told
+    mistakes
 }
 
 fn rules(loaded: &Loaded) -> usize {
     loaded.rules.groups.iter().map(|group| group.rules.len()).sum()
 }
 
-fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
+fn print(checked: &Result<(Loaded, Checked), Wrong>) {
     let (loaded, access) = match checked {
         Ok(checked) => checked,
         Err(wrong) => {
@@ -148,7 +147,7 @@ fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
         None => outln!("no TLS"),
     }
     let entries = match access.entries {
-        0 => "nobody may act over the network".to_owned(),
+        0 => "no role beyond read".to_owned(),
         entries => format!("{} in the tokens file", counted_entries(entries)),
     };
     outln!("{}, {entries}", counted(access.users as u64, "user"));

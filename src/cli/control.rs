@@ -1,4 +1,4 @@
-//! What the commands share that give orders: where the daemon is, who speaks, and how it is asked.
+//! Shared by commands that send orders: the daemon's address, the author, and the response.
 
 mod client;
 
@@ -20,18 +20,18 @@ use crate::config::measure::duration_within;
 use crate::exports::LONGEST;
 use crate::model::{duration_text, end, seconds_text};
 
-/// Where the daemon is.
+/// The daemon's address.
 #[derive(Clone, Debug, Default, Args)]
-pub struct PlaceArguments {
-    /// Where its journal is.
+pub struct DaemonArguments {
+    /// Its storage.
     #[command(flatten)]
     pub storage: StorageArguments,
 
-    /// The daemon's control socket, if that is not beside its journal.
+    /// The daemon's control socket, if it is not in its storage folder.
     #[arg(long = "web.control-socket", value_name = "FILE")]
     pub control_socket: Option<PathBuf>,
 
-    /// The daemon's pause file, if that is not beside its journal.
+    /// The daemon's pause file, if it is not in its storage folder.
     #[arg(long = "pause-file", value_name = "FILE")]
     pub pause_file: Option<PathBuf>,
 
@@ -40,52 +40,52 @@ pub struct PlaceArguments {
     pub json: bool,
 }
 
-/// Who speaks, and why.
+/// Author and reason of an order.
 #[derive(Clone, Debug, Default, Args)]
-pub struct WordsArguments {
-    /// Why; shown wherever the order is.
+pub struct AttributionArguments {
+    /// The reason; recorded with the order.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub comment: String,
 
-    /// Your name, beside that of the user who runs this [default: under sudo, who called it].
+    /// Your name, in addition to that of the user who runs this [default: under sudo, its caller].
     #[arg(long, value_name = "NAME")]
     pub author: Option<String>,
 }
 
-/// Where the daemon keeps what its operators need.
+/// The daemon's files for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DaemonFiles {
     pub(super) socket: PathBuf,
     pub(super) pause_file: PathBuf,
 }
 
-impl PlaceArguments {
-    /// Finds the daemon's files as the daemon does.
-    pub(super) fn place(&self) -> anyhow::Result<Place> {
+impl DaemonArguments {
+    /// Finds the files in the same way as the daemon.
+    pub(super) fn files(&self) -> anyhow::Result<DaemonFiles> {
         let settings = self.storage.settings(RunFlags {
             control_socket: self.control_socket.clone(),
             pause_file: self.pause_file.clone(),
             ..RunFlags::default()
         })?;
-        // The socket's stays as short as it is: a unix socket's address has room for little.
+        // The socket's path stays short: a unix socket's address has a limit.
         let pause_file = std::path::absolute(&settings.pause_file).unwrap_or(settings.pause_file);
-        Ok(Place { socket: settings.web.control_socket, pause_file })
+        Ok(DaemonFiles { socket: settings.web.control_socket, pause_file })
     }
 
-    /// The daemon there.
+    /// The daemon at this address.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&self.place()?.socket))
+        Ok(Client::new(&self.files()?.socket))
     }
 }
 
-impl WordsArguments {
-    /// The name to give beside the user's.
+impl AttributionArguments {
+    /// The name to send in addition to the user's.
     pub(super) fn name(&self) -> Option<String> {
         let caller = || std::env::var("SUDO_USER").ok();
         self.author.clone().or_else(caller).filter(|name| !name.is_empty())
     }
 
-    /// As they stand in a request.
+    /// The fields of a request.
     pub(super) fn json(&self) -> Map<String, Value> {
         let mut words = Map::new();
         if let Some(name) = self.name() {
@@ -96,12 +96,12 @@ impl WordsArguments {
     }
 }
 
-/// How long, for a request.
+/// Parses a duration for a request.
 pub(super) fn lasting(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::from_millis(1), LONGEST)
 }
 
-/// Until when, for a request.
+/// Parses an end for a request.
 pub(super) fn until(text: &str) -> Result<Timestamp, String> {
     end(text, Timestamp::now())
 }
@@ -120,19 +120,19 @@ pub(super) fn put_lasts(
     }
 }
 
-/// Tells what came of an order: in words of `say`, or as JSON.
+/// Prints the result of an order, as text of `text` or as JSON.
 ///
 /// # Errors
-/// The daemon hangs, is ending, or cannot keep the order; or cannot make anything of it.
-pub(super) fn tell(
+/// The daemon hangs, is shutting down, or rejects the order.
+pub(super) fn print_result(
     reply: Reply,
     as_json: bool,
-    say: impl FnOnce(&Value) -> String,
+    text: impl FnOnce(&Value) -> String,
 ) -> anyhow::Result<Exit> {
     let Reply { status, data, problem, warnings } = reply;
     match status {
         200 => {
-            let line = if as_json { data.to_string() } else { say(&data) };
+            let line = if as_json { data.to_string() } else { text(&data) };
             outln!("{}", if as_json { line } else { super::history::printable(&line).into() });
             for warning in warnings {
                 errln!("umawarden: {}", super::history::printable(&warning));
@@ -147,10 +147,10 @@ pub(super) fn tell(
     }
 }
 
-/// The entries of a list that the daemon gave.
+/// The entries of a list in a response.
 ///
 /// # Errors
-/// The daemon did not answer with one.
+/// The response is no such list.
 pub(super) fn entries<T: serde::de::DeserializeOwned>(
     reply: Reply,
     name: &str,
@@ -161,13 +161,13 @@ pub(super) fn entries<T: serde::de::DeserializeOwned>(
     let entries = reply.data.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let read = |entry: Value| {
         let typed = serde_json::from_value(entry.clone())
-            .context("the daemon is of another version: its answer is not understood")?;
+            .context("the daemon has another version: cannot parse its response")?;
         Ok((entry, typed))
     };
     entries.into_iter().map(read).collect()
 }
 
-/// Prints a list, a line for each entry; where there is none, says so on standard error.
+/// Prints a list, one line per entry. An empty one is reported on standard error.
 pub(super) fn list<T>(
     entries: &[(Value, T)],
     as_json: bool,
@@ -186,7 +186,7 @@ pub(super) fn list<T>(
     }
 }
 
-/// How long until then, for people.
+/// The time until then, for people.
 pub(super) fn left(until: Timestamp) -> String {
     let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
     format!("in {}", seconds_text(left))
@@ -207,15 +207,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("state");
         let by_flag =
-            PlaceArguments { storage: named(Some(&storage), None), ..PlaceArguments::default() };
-        let beside =
-            Place { socket: storage.join("control.sock"), pause_file: storage.join("paused") };
-        assert_eq!(by_flag.place().unwrap(), beside);
+            DaemonArguments { storage: named(Some(&storage), None), ..DaemonArguments::default() };
+        let default = DaemonFiles {
+            socket: storage.join("control.sock"),
+            pause_file: storage.join("paused"),
+        };
+        assert_eq!(by_flag.files().unwrap(), default);
         let file = folder.path().join("umawarden.yaml");
         std::fs::write(&file, "storage: {path: state}\npause_file: stop\n").unwrap();
         let by_file =
-            PlaceArguments { storage: named(None, Some(&file)), ..PlaceArguments::default() };
-        let expected = Place { pause_file: folder.path().join("stop"), ..beside };
-        assert_eq!(by_file.place().unwrap(), expected);
+            DaemonArguments { storage: named(None, Some(&file)), ..DaemonArguments::default() };
+        let expected = DaemonFiles { pause_file: folder.path().join("stop"), ..default };
+        assert_eq!(by_file.files().unwrap(), expected);
     }
 }

@@ -1,14 +1,14 @@
-//! A report of a death, for people.
+//! Prints a report of a death.
 
 use super::history::printable;
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Survivor, bytes_text, counted, signal_name,
 };
 
-/// So many proofs are told; the rest is for --json.
+/// Proofs that are printed; `--json` has all.
 const MOST_PROOFS: usize = 6;
 
-/// The whole report; the first line tells it all in short.
+/// The whole report; the first line summarises it.
 pub(super) fn text(report: &DeathReport) -> String {
     let mut lines = vec![format!("{}.", report.sentence())];
     lines.extend(report.proofs.iter().take(MOST_PROOFS).map(|it| format!("  seen: {}", proof(it))));
@@ -78,7 +78,7 @@ fn memory(memory: &DeathMemory) -> Option<String> {
         ("free swap", memory.swap_free_bytes),
         ("its own processes", memory.own_bytes),
     ];
-    let told = named.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
-    let told: Vec<String> = told.map(|(name, it)| format!("{name} {}", bytes_text(it))).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    let known = named.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
+    let known: Vec<String> = known.map(|(name, it)| format!("{name} {}", bytes_text(it))).collect();
+    (!known.is_empty()).then(|| known.join(", "))
 }

@@ -22,7 +22,7 @@ use kernel_faults::{EventAssembler, LoggedEvent};
 
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
-/// So many records are remembered by number, to know those that a log holds twice.
+/// Records that are remembered by number, to detect duplicates.
 const MOST_REMEMBERED: usize = 64 * 1024;
 
 /// Arguments of `umawarden dmesg`.
@@ -35,12 +35,12 @@ pub struct DmesgArguments {
     /// One JSON object a line, in the log's order, instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// List also the records that user space wrote, marked as such.
+    /// Include records of user space, marked as such.
     #[arg(long)]
     pub all: bool,
 }
 
-/// Said below a table.
+/// Printed after a table.
 const TEXT_PROVES_NOTHING: &str = "\
 This is text: local users may have had lines of it written (by a newline in a mount option, say).
 On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot be.";
@@ -51,26 +51,24 @@ lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg,
 of these indented, quoted or with a container log's stamps. Only what the kernel wrote counts, and
 the kills that systemd-oomd and earlyoom log themselves.
 
-A kill is told once, however many lines report it, and as soon as one line proves it: the kernel
-writes at most ten OOM traces in five seconds, and of further kills only `Killed process …`, so that
-line counts alone, and so does an `oom-kill:` line whose end was lost. What only other lines would
-tell (cgroup, trigger, driver) is null then.
+A kill is reported once, by the first line that proves it. The kernel writes at most ten OOM traces
+in five seconds, and only `Killed process …` for further kills, so that this line suffices; so does
+an `oom-kill:` line. Facts of missing lines (cgroup, trigger, driver) are null.
 
-With --json: `utc` where the log tells the time with its zone. Times without a zone (dmesg -T,
-journalctl, syslog) are taken for this machine's (TZ), and `utc_from` says \"local_time\"; where the
-year is missing too, the last one is taken that is not after the file was written (for standard
-input: after now), and `utc_from` says \"local_time_without_year\". So read other machines' logs
-with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's own
-clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
-months that are not English.
+With --json: `utc` if the log's times have a zone. Times without a zone (dmesg -T, journalctl,
+syslog) are interpreted in this machine's (TZ), and `utc_from` is \"local_time\". If the year is
+missing too, it is the last one before the file was written (standard input: before now), and
+`utc_from` is \"local_time_without_year\". So read other machines' logs with their zone:
+TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's clock, if the log
+has it. utc is null if only that is known, for dmesg -e, and for months that are not English.
 
-`provenance` is kmsg for what was read from /dev/kmsg, which cannot be forged. Where something else
-is read it is text, text_with_facility or text_of_records (raw records), by the form of the line:
-local users may have had lines written that look like the kernel's, so that it is a hint.
+`provenance` is kmsg for records of /dev/kmsg, which cannot be forged. Otherwise it is text,
+text_with_facility or text_of_records (raw records), by the form of the line: local users can cause
+lines that look like the kernel's, so that it is a hint.
 
-Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
-(recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
-answer, not a failure. Under `set -e`:
+Exit codes, as a linter's: 0 no event in the log, 1 at least one event (recovered ones too; not the
+records of --all), 2 it cannot be read, or is not a log. So 1 is a result, not a failure. Under
+`set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
@@ -83,7 +81,7 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// If the log cannot be opened or read, or the answer cannot be written.
+/// The log cannot be opened or read, or the output cannot be written.
 pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
     let mut report = Report::new(output::stdout(), arguments.json, arguments.all);
     let result = read(arguments.file.as_deref(), &mut report).and_then(|()| report.finish());
@@ -109,8 +107,8 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
     }
 }
 
-/// Whether standard input is a pipe or a file, rather than a terminal, /dev/null, or the socket
-/// that sshd gives to `ssh node umawarden dmesg`, which would wait for the user's keyboard.
+/// Whether standard input is a pipe or file, and not a terminal, /dev/null, or the socket that sshd
+/// gives to `ssh node umawarden dmesg`.
 fn is_piped() -> bool {
     rustix::fs::fstat(io::stdin()).is_ok_and(|stat| {
         let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -131,7 +129,7 @@ fn read_log<W: Write>(
     Ok(())
 }
 
-/// Reads what `/dev/kmsg` holds now.
+/// Reads the current content of `/dev/kmsg`.
 fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let kmsg: OwnedFd = rustix::fs::open("/dev/kmsg", flags, Mode::empty())
@@ -143,7 +141,7 @@ fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
         let read = match rustix::io::read(kmsg.as_fd(), &mut buffer) {
             Ok(0) | Err(Errno::AGAIN) => break,
             Ok(read) => read,
-            // The ring went round, or the record is larger than any that the kernel documents.
+            // The ring was overwritten, or the record exceeds the documented size.
             Err(Errno::PIPE | Errno::INVAL | Errno::INTR) => continue,
             Err(error) => return Err(error).context("cannot read /dev/kmsg"),
         };
@@ -160,14 +158,14 @@ fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The wall time at which the kernel's own clock stood at zero, as far as the two agree now.
+/// The wall time at which the kernel's clock was zero, by the current clocks.
 fn boot_zero() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let since = jiff::SignedDuration::new(now.tv_sec, 0);
     Timestamp::now().checked_sub(since).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// A row that waits until nothing earlier can come any more.
+/// A row that waits until no earlier one can come.
 struct Waiting {
     /// The event's kind; `None` for a record of user space.
     kind: Option<&'static str>,
@@ -176,7 +174,7 @@ struct Waiting {
     what: String,
 }
 
-/// Writes events in the log's order, whatever the order in which they are decided.
+/// Writes events in the log's order, whatever the order of detection.
 struct Report<W: Write> {
     out: W,
     json: bool,
@@ -186,9 +184,9 @@ struct Report<W: Write> {
     messages: u64,
     /// Time and identity of the records that were read.
     seen: BTreeSet<(Option<Duration>, u64)>,
-    /// By number of the message that dates the event.
+    /// By number of the message that has the event's time.
     waiting: BTreeMap<u64, Waiting>,
-    /// Stamps of the messages that events may still be dated by.
+    /// Stamps of messages that may still date events.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
     /// All messages are records of `/dev/kmsg`.
@@ -240,7 +238,7 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    /// Takes over what the assembler has decided.
+    /// Takes events from the assembler.
     fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
             let what = describe(&event.kind);
@@ -263,7 +261,7 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    /// Writes the events before which nothing can come any more.
+    /// Writes events before which none can come.
     fn release(&mut self) -> anyhow::Result<()> {
         let pending = self.assembler.pending_since_seq().unwrap_or(u64::MAX);
         while let Some(first) = self.waiting.first_entry() {
@@ -290,7 +288,7 @@ impl<W: Write> Report<W> {
         self.row(&row.time, row.kind.unwrap_or("(user record)"), &row.what)
     }
 
-    /// Whether anything that may still come has a use.
+    /// Whether further results are of use.
     fn go_on(&self) -> Result<(), ReaderGone> {
         if self.found() && output::is_reader_gone() { Err(ReaderGone) } else { Ok(()) }
     }
@@ -303,7 +301,7 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    /// Nothing more will come.
+    /// The end of the log.
     fn end(&mut self) -> anyhow::Result<()> {
         self.assembler.finish(&mut self.events);
         self.collect()?;
@@ -335,8 +333,7 @@ impl<W: Write> Report<W> {
     }
 }
 
-/// What two copies of one record have in common, in a log that holds parts of itself twice: the
-/// number, or the text under a stamp to the microsecond.
+/// The identity of a record, to detect duplicates: its number, or its text and stamp.
 fn identity(message: &Message) -> Option<u64> {
     if message.seq.is_some() {
         return message.seq;
@@ -348,15 +345,15 @@ fn identity(message: &Message) -> Option<u64> {
     })
 }
 
-/// One line of `--json`: the event, and of its message what the schema of events has no place for.
+/// One line of `--json`: the event, and fields of its message that the event does not have.
 #[derive(Serialize)]
 struct Object<'a> {
     #[serde(flatten)]
     event: &'a LoggedEvent,
-    /// Where the log has the wall time without its zone.
+    /// The source of a wall time without a zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     utc_from: Option<&'static str>,
-    /// The kernel's own clock, where the log has that.
+    /// The kernel's clock, if the log has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     uptime_seconds: Option<f64>,
     provenance: &'static str,
@@ -373,11 +370,11 @@ impl<'a> Object<'a> {
     }
 }
 
-/// What text cannot tell: who wrote a line, and whether it is a record of its own.
+/// Text does not prove who wrote a line.
 const TEXT: &str = "text";
 
-/// What text shows of who wrote a line. Neither the facility nor the form of a record proves that
-/// no newline within another record began it.
+/// The provenance of a line of text. Neither its facility nor its form proves that it is not part
+/// of another record.
 fn provenance_in_text(message: &Message) -> &'static str {
     match (message.seq, message.facility) {
         (Some(_), _) => "text_of_records",
@@ -390,7 +387,7 @@ fn uptime_seconds(message: &Message) -> Option<f64> {
     message.boot_clock.map(|since| since.as_secs_f64())
 }
 
-/// A record that user space wrote, marked as such.
+/// A record of user space, marked as such.
 fn user_record(message: &Message) -> Waiting {
     let mut record = serde_json::json!({
         "kind": "user_record",
@@ -415,7 +412,7 @@ fn user_record(message: &Message) -> Waiting {
     }
 }
 
-/// What a kind of event means for the person who reads it.
+/// The meaning of a kind of event for the reader.
 fn meaning(kind: &str) -> &'static str {
     match kind {
         "nv_no_memory" => {
@@ -441,8 +438,8 @@ fn describe(event: &KernelEvent) -> String {
     match event {
         KernelEvent::NvNoMemory { function, gpu, location, .. } => {
             let gpu = gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
-            let place = location.as_deref().unwrap_or("an unnamed place");
-            format!("the driver failed to allocate{gpu} at {place} ({function})")
+            let location = location.as_deref().unwrap_or("an unknown location");
+            format!("the driver failed to allocate{gpu} at {location} ({function})")
         }
         KernelEvent::NvAllocFailed { function, bytes } => {
             format!("the driver failed to allocate {bytes} bytes of metadata ({function})")

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Exit;
-use super::control::PlaceArguments;
+use super::control::DaemonArguments;
 use crate::cli::output::outln;
 use crate::doctor::{Finding, Severity, examine};
 use crate::model::counted;
@@ -20,7 +20,7 @@ use crate::model::counted;
 pub struct DoctorArguments {
     /// The daemon, if one runs.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 
     /// Print passed checks too.
     #[arg(long)]
@@ -76,7 +76,7 @@ const PROBLEMS: u8 = 3;
 pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     let findings = examine(&collect::facts(arguments)?);
     for finding in &findings {
-        if arguments.place.json {
+        if arguments.daemon.json {
             outln!("{}", json!(finding));
         } else if arguments.all || finding.severity != Severity::Ok {
             outln!("{}", super::history::printable(&line(finding)));
@@ -86,7 +86,7 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
         }
     }
     let count = |severity| findings.iter().filter(|one| one.severity == severity).count() as u64;
-    if !arguments.place.json {
+    if !arguments.daemon.json {
         outln!(
             "{}, {}, {} unknown, {} ok",
             counted(count(Severity::Problem), "problem"),

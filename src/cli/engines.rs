@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
-use super::control::{PlaceArguments, entries, list};
+use super::control::{DaemonArguments, entries, list};
 use super::{Exit, last_boot};
 use crate::engines::ENGINES;
 use crate::model::{
@@ -17,28 +17,27 @@ use crate::model::{
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub struct EnginesArguments {
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
 fn after_help() -> String {
     let mut known: Vec<&str> = ENGINES.iter().filter_map(|facts| facts.known_as).collect();
     let last = known.pop().unwrap_or_default();
     format!(
-        "Shows the inference engines that the daemon has found, the phase of each and what showed \
-         it, and those that have gone in the last ten minutes. {} and {last} are known by their \
-         names; others are declared in the configuration under engines. Then the containers and \
-         units that are started again when there is memory for them, and where each of these \
-         stands. With --json: one engine a line, with all its processes and their memory, and then \
-         those, each with its state and its stands.\n\nExit codes: 0 shown; 1 one of them is stuck \
-         (not ready yet, and without progress) or given up (it died too often); 2 no daemon \
-         answers, or this user may not ask it.",
+        "Shows the inference engines that the daemon has found, their phases with the evidence, \
+         and those that ended in the last ten minutes. {} and {last} are recognised by their \
+         names; others are declared in the configuration under engines. Then the deferred restarts \
+         of containers and units, with their states. With --json: one engine a line, with all its \
+         processes and their memory, and then the restarts.\n\nExit codes: 0 shown; 1 one of them \
+         is stuck (not ready, and without progress) or given up (it died too often); 2 no daemon \
+         responds, or this user may not query it.",
         known.join(", ")
     )
 }
 
-/// What is shown of one; the rest is for --json.
+/// The printed fields; `--json` has all.
 #[derive(Debug, Deserialize)]
 struct Engine {
     name: String,
@@ -62,9 +61,9 @@ struct Engine {
     key_withheld: Option<String>,
 }
 
-/// The same of what is started again when there is memory for it.
+/// A deferred restart.
 #[derive(Debug, Deserialize)]
-struct Held {
+struct DeferredRestart {
     name: String,
     supervisor: Supervisor,
     stands: RestartState,
@@ -73,7 +72,7 @@ struct Held {
     need_bytes: Option<u64>,
 }
 
-/// What one tells of its work.
+/// The load of an engine.
 #[derive(Debug, Deserialize)]
 struct Load {
     kv_cache_usage: Option<f64>,
@@ -83,22 +82,22 @@ struct Load {
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot tell.
+/// No daemon responds, or its response is invalid.
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
-    let place = &arguments.place;
-    let reply = place.client()?.ask("GET", "/api/v1/engines", None)?;
-    let held = entries::<Held>(reply.clone(), "held")?;
+    let daemon = &arguments.daemon;
+    let reply = daemon.client()?.ask("GET", "/api/v1/engines", None)?;
+    let held = entries::<DeferredRestart>(reply.clone(), "held")?;
     let engines = entries::<Engine>(reply, "engines")?;
     let nothing = if held.is_empty() { "No inference engine is found." } else { "" };
-    list(&engines, place.json, nothing, lines);
-    list(&held, place.json, "", held_line);
+    list(&engines, daemon.json, nothing, lines);
+    list(&held, daemon.json, "", restart_line);
     let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
     let is_any_given_up = held.iter().any(|(_, held)| held.stands == RestartState::GivenUp);
     Ok(if is_any_stuck || is_any_given_up { Exit::Findings } else { Exit::Fine })
 }
 
-fn held_line(held: &Held) -> String {
-    let Held { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
+fn restart_line(held: &DeferredRestart) -> String {
+    let DeferredRestart { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
     let needs =
         need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
@@ -142,7 +141,7 @@ fn time(seconds: f64) -> String {
     seconds_text(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
-/// One line for people on what became of an engine.
+/// One line on an event of an engine.
 pub(super) fn event_text(event: &ProgramEvent) -> String {
     match event {
         ProgramEvent::EnginePhase { engine, from, to, reason, .. } => {

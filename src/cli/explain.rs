@@ -34,8 +34,8 @@ pub struct ExplainArguments {
     #[arg(required_unless_present = "release")]
     pub rule: Option<String>,
 
-    /// Instead of a rule: how the memory of engines that died came back, of that one or of all; how
-    /// long it took, how much of which kind, and when.
+    /// Instead of a rule: how the memory of dead engines was reclaimed, of this one or of all:
+    /// durations, kinds and times.
     #[arg(
         long,
         value_name = "ENGINE",
@@ -45,23 +45,21 @@ pub struct ExplainArguments {
     )]
     pub release: Option<String>,
 
-    /// As of then instead of the latest that is known: 10m or -10m (ago), 2026-11-21T10:00 (UTC),
-    /// RFC 3339, 10:00 (the last time it was that, UTC), or seconds since 1970.
+    /// At this time instead of now: 10m or -10m (ago), 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the
+    /// last time it was that, UTC), or seconds since 1970.
     #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     pub at: Option<Timestamp>,
 
-    /// Where the journal and the recording are.
+    /// The daemon's storage.
     #[command(flatten)]
     pub storage: StorageArguments,
 
-    /// A recording elsewhere, such as an incident file of another machine, instead of those below
-    /// the directory.
+    /// Another recording, such as an incident file of another machine, instead of the daemon's.
     #[arg(long, value_name = "FILE")]
     pub recording: Option<PathBuf>,
 
-    /// Rules for what only the journal tells of, where the recording does not reach: a rule file,
-    /// folder of *.yaml, or glob. Unless given, those that were recorded last, or else those inside
-    /// the binary; may be given again.
+    /// Rules for times before the recording: a rule file, folder of *.yaml, or glob; may be
+    /// repeated [default: the last recorded rules, else the shipped ones].
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
 
@@ -71,16 +69,15 @@ pub struct ExplainArguments {
 }
 
 const AFTER_HELP: &str = "\
-Why a rule did, or did not, act: what each part of its condition and of its aim yielded, where the
-rule stood and since when, what each guard rail said, and what it decided last. It only reads, and
-may be used while the daemon runs; the recording is up to five seconds behind.
+Explains why a rule acted or did not act: the value of each part of its condition and aim, its state
+and since when, each guard rail, and its last decisions. Read-only, and usable while the daemon
+runs; the recording is up to five seconds behind.
 
-Values come from the flight recorder: what it holds is given to the policy again, up to that time.
-Where it begins later than the process, what was decided before comes from the journal. Where
-nothing is recorded, the journal tells what was decided and the present values of then; what looks
-back (ranges, offset) is unknown in it, and the rules' text is that of now.
+Values come from the flight recorder, whose recording is replayed up to the time. Earlier decisions
+come from the journal. Without a recording, the journal has the decisions and the values at their
+time; ranges and offsets are unknown then, and the rules are the current ones.
 
-With --release the journal alone is asked, for the last five releases of that engine, or of all.
+With --release only the journal is read, for the last five releases of that engine, or of all.
 
 Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
 
@@ -95,49 +92,49 @@ impl ExplainArguments {
     }
 }
 
-/// A recording this far behind its time tells of another time.
+/// A recording that ends earlier before the requested time does not cover it.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
-/// Decisions that are shown.
+/// Decisions that are printed.
 const DECISIONS: usize = 5;
 
-/// All that is known.
+/// The explanation.
 struct Answer {
-    /// The instant that it is of.
+    /// Its time.
     at: Timestamp,
     /// Where it comes from.
     truth: Truth,
     explanation: Explanation,
-    /// Since when the rule stands where it does.
+    /// When the rule entered its state.
     since: Option<Since>,
     /// The newest last.
     decisions: Vec<DecisionRecord>,
-    /// What cannot be known, and what else whoever reads should.
+    /// Gaps and other remarks for the reader.
     remarks: Vec<String>,
 }
 
-/// Where an answer comes from.
+/// The source of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Truth {
-    /// The flight recorder; `whole`: from where the process started.
+    /// The flight recorder; `whole`: from the start of the process.
     Recording { whole: bool, name: String },
     /// The journal alone.
     Journal,
 }
 
-/// Since when a rule stands where it does.
+/// When a rule entered its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Since {
-    /// Since then.
+    /// At this time.
     Exactly(Timestamp),
-    /// Since then or earlier.
+    /// At this time or earlier.
     AtLeast(Timestamp),
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// If nothing is known of the rule or of the time, or the answer cannot be written.
+/// Nothing is known of the rule or the time, or the output cannot be written.
 pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
     let mut out = output::stdout();
     let written = match &arguments.release {
@@ -167,7 +164,7 @@ fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {
     };
     may_be_read(&dir)?;
     let journal = match &arguments.recording {
-        // It may be of another machine.
+        // It may come from another machine.
         Some(_) => Journalled::none(),
         None => Journalled::open(&dir),
     };
@@ -179,7 +176,7 @@ fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {
         Some(recorded) => from_recording(arguments, recorded, &journal),
         None => {
             from_journal(arguments, &dir, &journal).map_err(|error| match arguments.recording {
-                Some(_) => anyhow::anyhow!("the recording holds nothing of that time"),
+                Some(_) => anyhow::anyhow!("the recording does not cover that time"),
                 None => error,
             })
         }
@@ -196,7 +193,7 @@ fn from_recording(
         resolve(arguments.meant(), rules.iter().map(|status| &status.rule), "were in force")?;
     let explanation = recorded
         .explain(&rule)
-        .ok_or_else(|| anyhow::anyhow!("rule {rule} has not been evaluated yet then"))?;
+        .ok_or_else(|| anyhow::anyhow!("rule {rule} was not evaluated by then"))?;
     let mut remarks = recorded.remarks(arguments.at, Timestamp::now());
     let mut decisions = journal.decisions(&rule, recorded.at(), DECISIONS);
     if decisions.is_empty() {
@@ -250,13 +247,13 @@ fn from_journal(
     journal.explain(&rules, &rule, until, &begins)
 }
 
-/// The rules that the daemon's recording knows of last, and the node's mode then.
+/// The rules and the mode at the end of the daemon's recording.
 pub(super) fn rules_recorded_last(dir: &Path) -> anyhow::Result<Option<(RuleSet, Mode)>> {
     let Some((_, recorded)) = recorded::kept(dir) else { return Ok(None) };
     Ok(Some((recorded::parsed(&recorded)?, recorded.mode)))
 }
 
-/// The rule that is meant.
+/// Finds the rule of the argument.
 fn resolve<'r>(
     name: &str,
     rules: impl Iterator<Item = &'r RuleId>,
@@ -270,15 +267,15 @@ fn resolve<'r>(
         [] => {}
         several => {
             let names: Vec<String> = several.iter().map(ToString::to_string).collect();
-            anyhow::bail!("{name} is several rules: say {}", names.join(" or "));
+            anyhow::bail!("{name} is ambiguous: give {}", names.join(" or "));
         }
     }
     if let Some(held) = name.strip_prefix(crate::policy::restarts::GROUP)
         && let Some(held) = held.strip_prefix('/')
     {
         anyhow::bail!(
-            "what is started again has no condition: `umawarden engines` says where {held} stands \
-             and why, and `umawarden history` what was decided"
+            "deferred restarts have no condition: `umawarden engines` shows the state of {held}, \
+             and `umawarden history` its decisions"
         );
     }
     let alerts = all.iter().map(|rule| &*rule.alert);

@@ -114,7 +114,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         let which = if query == all { "" } else { " that matches" };
         errln!("The journal in {} holds nothing{which} yet.", dir.display());
         if let Some(rule) = &arguments.rule {
-            tell_if_unknown(&reader, rule)?;
+            warn_if_unknown(&reader, rule)?;
         }
     } else if Some(shown) == limit {
         let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
@@ -123,8 +123,8 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// A slip in a rule's name looks like a quiet rule otherwise.
-fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
+/// An unknown rule would otherwise look like a quiet one.
+fn warn_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
     let known = reader.rules().map_err(no_journal)?;
     let alert_of = |id: &'_ str| id.split_once('/').map_or(0, |(group, _)| group.len() + 1);
     let names = || known.iter().flat_map(|id| [id.as_str(), &id[alert_of(id)..]]);
@@ -150,7 +150,7 @@ pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
         }
         ReadError::Newer(_) | ReadError::NoFile { .. } => error.into(),
         ReadError::Failed { source, .. } => anyhow::anyhow!(
-            "{error}: {source} (may this user read the file and its directory? is the disk sound?)"
+            "{error}: {source} (check the permissions of the file and its directory, and the disk)"
         ),
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn past(text: &str) -> Result<Timestamp, String> {
 
 enum Shown {
     All(usize),
-    /// Whoever read our output (`head`, say) has seen enough.
+    /// The reader of our output (like `head`) has closed it.
     ReaderLeft,
 }
 
@@ -370,15 +370,15 @@ pub(super) fn outcome_text(
     text
 }
 
-/// Without an aim of its own, a remedy aims at the end of its rule's condition.
+/// A remedy without an aim of its own has the end of the rule's condition as its aim.
 pub(super) fn aim_text(assessment: &Assessment) -> &'static str {
     match (assessment.aim_met, assessment.has_aim) {
         (Some(true), true) => "aim met",
         (Some(false), true) => "aim missed",
-        (None, true) => "whether the aim is met cannot be told",
+        (None, true) => "whether the aim is met is unknown",
         (Some(true), false) => "the rule's condition has ended",
         (Some(false), false) => "the rule's condition still holds",
-        (None, false) => "whether the rule's condition still holds cannot be told",
+        (None, false) => "whether the rule's condition still holds is unknown",
     }
 }
 
@@ -397,7 +397,7 @@ fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", evidence.series, value_text(evidence))
 }
 
-/// A number of that series: bytes as sizes.
+/// A value of a series: bytes as sizes.
 pub(super) fn number_text(series: &str, value: f64) -> String {
     let name = series.split('{').next().unwrap_or_default();
     if name.ends_with("_bytes") { measured_bytes_text(value) } else { format!("{value}") }
@@ -424,8 +424,8 @@ pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     text.write_fmt(more).unwrap_or_default();
 }
 
-/// Names in kernel logs are chosen by processes: no escape sequence or change of direction of
-/// theirs may reach a terminal.
+/// Names in kernel logs are chosen by processes: their escape sequences and changes of direction
+/// must not reach a terminal.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let odd = |c: char| {
         let changes_direction = matches!(

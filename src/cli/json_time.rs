@@ -1,4 +1,4 @@
-//! Entries as JSON lines: how times and durations stand in `history --json` and `replay --json`.
+//! JSON lines of entries: the form of times and durations in `history --json` and `replay --json`.
 
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ impl<'a, T> Object<'a, T> {
         Self { time, uptime_seconds: None, boot_id: None, kind: None, side: None, entry }
     }
 
-    /// For entries that do not say their kind themselves.
+    /// For entries without a kind of their own.
     pub(super) fn of_kind(self, kind: &'static str) -> Self {
         Self { kind: Some(kind), ..self }
     }
 
-    /// The time, on the clock since the boot.
+    /// The time on the uptime clock.
     pub(super) fn at(self, at: Moment) -> Self {
         Self { uptime_seconds: Some(at.uptime.as_secs_f64()), ..self }
     }
@@ -43,13 +43,13 @@ impl<'a, T> Object<'a, T> {
         Self { boot_id: Some(boot_id), ..self }
     }
 
-    /// Which side of a comparison has it.
+    /// The side of a comparison.
     pub(super) fn of_side(self, side: &'static str) -> Self {
         Self { side: Some(side), ..self }
     }
 }
 
-/// An outcome, and what the journal knows about it.
+/// An outcome with its context in the journal.
 #[derive(Debug, Serialize)]
 pub(super) struct OutcomeObject<'a> {
     rule: Option<&'a RuleId>,
@@ -70,7 +70,7 @@ impl<'a> OutcomeObject<'a> {
     }
 }
 
-/// RFC 3339 in UTC, always with three digits, so that the order of texts is that of times.
+/// RFC 3339 in UTC with three digits, so that texts sort like times.
 pub(super) fn milliseconds<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{time:.3}"))
 }

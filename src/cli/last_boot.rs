@@ -1,4 +1,4 @@
-//! `umawarden history --last-boot`: what the black box holds.
+//! `umawarden history --last-boot`: prints the black box.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use crate::journal::black_box::{
 };
 use crate::model::{Moment, ProgramEvent, Reading, as_number, measured_bytes_text, seconds_text};
 
-/// What the black box has not.
+/// For values that the black box does not have.
 const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
 
-/// Arguments that ask the black box.
+/// Arguments for the black box.
 #[derive(Debug, clap::Args)]
 pub struct LastBootArguments {
-    /// The last seconds of the boot before this one, from the black box.
+    /// The last seconds of the previous boot, from the black box.
     #[arg(long, group = "which_boot", conflicts_with_all = OF_THE_JOURNAL)]
     last_boot: bool,
-    /// The same of the boot whose id begins so.
+    /// The same of the boot whose id begins like this.
     #[arg(long, value_name = "ID", group = "which_boot", conflicts_with_all = OF_THE_JOURNAL)]
     boot: Option<String>,
-    /// How many seconds of it; 0 for all that are left.
+    /// How many seconds of it; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 60, requires = "which_boot")]
     seconds: usize,
-    /// Where proc is mounted: it says which boot this is.
+    /// Where procfs is mounted; it has the id of this boot.
     #[arg(
         long = "path.procfs",
         value_name = "FOLDER",
@@ -43,23 +43,23 @@ pub struct LastBootArguments {
 }
 
 impl LastBootArguments {
-    /// Whether the black box is asked, and not the journal.
+    /// Whether the black box is read, and not the journal.
     pub(super) fn is_asked(&self) -> bool {
         self.last_boot || self.boot.is_some()
     }
 }
 
-/// Shows a boot.
+/// Prints a boot.
 pub(super) fn execute(
     arguments: &LastBootArguments,
     storage: &Path,
     json: bool,
 ) -> anyhow::Result<Exit> {
     let folder = Folder::read(storage)?;
-    let place = folder.path().display();
+    let path = folder.path().display();
     anyhow::ensure!(
         folder.path().is_dir(),
-        "there is no black box at {place}: give the daemon's directory with --storage.path (under \
+        "there is no black box at {path}: give the daemon's directory with --storage.path (under \
          systemd mostly /var/lib/umawarden); it begins with `umawarden run`, unless \
          recording.black_box is 0"
     );
@@ -68,7 +68,7 @@ pub(super) fn execute(
     }
     let current = current_boot(&arguments.procfs);
     let Some(index) = choose(&folder, arguments.boot.as_deref(), current)? else {
-        errln!("The black box in {place} knows of no boot before this one yet.");
+        errln!("The black box in {path} knows of no boot before this one yet.");
         return Ok(Exit::Fine);
     };
     let (path, header) = &folder.files()[index];
@@ -89,7 +89,7 @@ fn now() -> Moment {
     Moment { uptime: Duration::from_secs(seconds), utc: Timestamp::now() }
 }
 
-/// Empty where the kernel does not tell; then every boot counts as one before.
+/// Empty if the kernel does not report it. Every boot then counts as a previous one.
 fn current_boot(procfs: &Path) -> BootId {
     let id = std::fs::read_to_string(procfs.join("sys/kernel/random/boot_id"));
     BootId::new(id.unwrap_or_default().trim())
@@ -116,14 +116,14 @@ fn choose(folder: &Folder, asked: Option<&str>, current: BootId) -> anyhow::Resu
 
 struct Shown<'a> {
     header: &'a Header,
-    /// `None`: the boot goes on.
+    /// `None`: the boot is running.
     end: Option<Previous>,
     recovered: &'a Recovered,
     seconds: usize,
 }
 
 impl Shown<'_> {
-    /// The records within the last so many seconds.
+    /// The records of the last seconds.
     fn records(&self) -> &[Record] {
         let records = &self.recovered.records;
         let (Some(last), 1..) = (records.last(), self.seconds) else { return records };
@@ -216,10 +216,10 @@ impl Shown<'_> {
     }
 }
 
-/// Seconds to the last record; on the clock that does not jump.
+/// Seconds to the last record, by uptime.
 fn before_end(record: &Record, last: &Record) -> f64 {
     let before = last.at.uptime.saturating_sub(record.at.uptime).as_millis();
-    // Not -0, and no more digits than there are.
+    // Avoids -0 and excess digits.
     if before == 0 { 0.0 } else { before as f64 / -1000.0 }
 }
 
@@ -251,7 +251,7 @@ fn word(absent: Reading<f64>) -> &'static str {
     if absent == Reading::Failed { "failed" } else { "-" }
 }
 
-/// What is worth a word in a second.
+/// The notable values of a second.
 fn remarks(record: &Record, before: Option<&Record>) -> String {
     let mut remarks = Vec::new();
     if record.missed > 0 {

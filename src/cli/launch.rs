@@ -1,9 +1,9 @@
-//! `umawarden launch`: waits until the node can take an engine, runs it, and says what it died of.
+//! `umawarden launch`: waits for memory, runs an engine, and reports its cause of death.
 
+mod evidence;
 mod family;
 mod link;
 mod run;
-mod surroundings;
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use super::control::{Client, PlaceArguments};
-use super::gate::{self, Ended, GateNode, Telling, Waiting};
+use super::control::{Client, DaemonArguments};
+use super::gate::{self, Ended, GateNode, ProgressPrinter, Waiting};
 use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
@@ -27,27 +27,27 @@ use crate::model::{
 };
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
+use evidence::{Evidence, OwnGroup};
 use link::DaemonLink;
 use run::{NotRun, Ran, Run};
-use surroundings::{OwnGroup, Told};
 
 /// Arguments of `umawarden launch`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct LaunchArguments {
-    /// How much memory it will take: it is run when the node has that. Without, it is run at once.
+    /// Memory that it will take, and that is waited for. Without this it is run at once.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     need: Option<u64>,
 
-    /// So much of it in free blocks of at least 2 MiB.
+    /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
     contiguous: Option<u64>,
 
-    /// How long to wait for memory; 0 runs it only if it is there.
+    /// How long to wait for memory; 0 runs it only if memory is available.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
     timeout: Duration,
 
-    /// Make room while waiting: see `umawarden gate --help`.
+    /// Free memory during the wait: see `umawarden gate --help`.
     #[arg(long, requires = "need")]
     prepare: bool,
 
@@ -55,29 +55,29 @@ pub struct LaunchArguments {
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1, requires = "need")]
     peers: Option<Vec<PeerAddress>>,
 
-    /// What it is called, by the daemon too [default: the program's name].
+    /// Its name, also for the daemon [default: the program's name].
     #[arg(long, value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// End with the command's own exit code even if that is 0 although a process of it was killed.
+    /// Exit with the command's own code, even if it is 0 although a process of it was killed.
     #[arg(long)]
     pass_exit_code: bool,
 
-    /// How long processes may take to end that outlive the command.
+    /// How long processes that outlive the command may take to end.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     grace: Duration,
 
-    /// Kill those processes of the command that are left after that.
+    /// Then kill the remaining processes of the command.
     #[arg(long)]
     kill_orphans: bool,
 
-    /// Append the report of its death, a line of JSON, to this file if no daemon keeps it.
+    /// Append the report of its death as a line of JSON to this file, if no daemon records it.
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
 
-    /// Where the daemon is, if one runs.
+    /// The daemon, if one runs.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 
     /// Where procfs is mounted.
     #[arg(long = "path.procfs", value_name = "DIR", default_value = "/proc")]
@@ -97,17 +97,17 @@ pub struct LaunchArguments {
 }
 
 const AFTER_HELP: &str = "\
-Waits until the node can take the engine, runs the command in the foreground, and says what it died
-of: exit code or signal, the phase it died in, whether the kernel's OOM killer, another killer or
-somebody's signal ended it or one of its processes, what proves that, memory at that moment, what is
-left behind, and what to do. A running daemon is told of the engine, takes exactly its processes for
-it, and keeps the report (`umawarden history`); without one it goes to --report-file.
+Waits until the node can take the engine, runs the command in the foreground, and reports its cause
+of death: exit code or signal, its phase, whether the kernel's OOM killer, another killer or a
+signal ended it or one of its processes, the evidence, memory at that moment, what is left behind,
+and what to do. A running daemon gets the engine's processes, and keeps the report (`umawarden
+history`); without one it goes to --report-file.
 
 The report goes to standard error; standard input and output are the command's. A key on the
 terminal (Ctrl-C, Ctrl-Z) reaches the command as if the shell had started it; SIGHUP, SIGINT,
 SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH that are sent to umawarden are passed on to it. If
-umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without reading
-the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, and says so.
+umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without the right
+to read the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, which the report says.
 
 Exit codes: the command's own, 128 and the number of the signal that ended it, or
    79  the command said 0, but a process of it was killed, or it gave up (not with --pass-exit-code)
@@ -119,18 +119,18 @@ Exit codes: the command's own, 128 and the number of the signal that ended it, o
 
   umawarden launch --need 90GiB --name chat -- vllm serve MODEL --gpu-memory-utilization 0.7";
 
-/// The command said that all was well, and it was not.
+/// The command exited with 0 although a process was killed.
 const LIED: u8 = 79;
-/// As timeout(1) and env(1) have it.
+/// As in timeout(1) and env(1).
 const NO_MEMORY: u8 = 124;
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long the daemon may take to tell what it has watched.
+/// Timeout of the daemon's report about the engine.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
 
-/// The file of reports is begun anew when it is longer.
+/// A longer file of reports is started anew.
 const LONGEST_REPORT_FILE: u64 = 4 << 20;
 
 fn patience(text: &str) -> Result<Duration, String> {
@@ -146,15 +146,15 @@ fn name(text: &str) -> Result<String, String> {
     is_name.then(|| text.to_owned()).ok_or_else(|| "a name has 1 to 128 characters".to_owned())
 }
 
-/// What the kernel log of this boot tells. `None`: it cannot be read.
+/// Events in the kernel log of this boot. `None` if it cannot be read.
 pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
-    surroundings::kernel_events(kmsg)
+    evidence::kernel_events(kmsg)
 }
 
-/// What came of the waiting.
+/// The result of the wait.
 enum Waited {
     Open,
-    /// Why not.
+    /// Why it did not open.
     Closed(String),
     /// A signal came first.
     Asked(i32),
@@ -165,7 +165,7 @@ fn clock() -> Moment {
     crate::daemon::clock::now()
 }
 
-/// Runs the command. What goes wrong before it runs has an exit code of its own.
+/// Runs the command. Errors before it runs have their own exit codes.
 pub fn execute(arguments: &LaunchArguments) -> Exit {
     let name = arguments.name();
     let signals = match run::take_signals() {
@@ -180,7 +180,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
         }
         Err(error) => return failed(FAILED, &format!("{error:#}")),
     }
-    let client = match arguments.place.client() {
+    let client = match arguments.daemon.client() {
         Ok(client) => client,
         Err(error) => return failed(FAILED, &format!("{error:#}")),
     };
@@ -207,7 +207,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
     };
     link.stop();
     let report = report(arguments, &name, &ran, &group, &link);
-    arguments.tell(&report);
+    arguments.print(&report);
     arguments.keep(&report, &link);
     exit(&report, arguments.pass_exit_code)
 }
@@ -217,13 +217,13 @@ fn failed(code: u8, why: &str) -> Exit {
     Exit::Code(code)
 }
 
-/// What the command ended with, and what it should have.
+/// The command's exit code, and the one to report.
 fn exit(report: &DeathReport, passes: bool) -> Exit {
     let own = report.exit.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
     Exit::Code(if report.is_exit_code_a_lie() && !passes { LIED } else { own })
 }
 
-/// What it was, by its workers' titles, else by its command line.
+/// The kind of engine, by its workers' titles, else by its command line.
 fn kind(command: &[OsString], ran: &Ran) -> Option<EngineKind> {
     let mut titles = ran.relatives.iter().map(|relative| recognise(&relative.comm, &[], None));
     let line: Vec<String> =
@@ -239,8 +239,8 @@ fn report(
     group: &OwnGroup,
     link: &DaemonLink,
 ) -> DeathReport {
-    let Told { events, is_kernel_log_read, mut not_known } =
-        surroundings::told(&arguments.kmsg, ran.began);
+    let Evidence { events, is_kernel_log_read, mut not_known } =
+        evidence::since(&arguments.kmsg, ran.began);
     let trouble = link.trouble();
     let own_stops = match &trouble {
         None => link.own_stops(ran.began.utc).unwrap_or_else(|why| {
@@ -275,7 +275,7 @@ fn report(
         asked: ran.asked.clone(),
         oom_kills: group.new_kills(),
         is_cgroup_own: group.is_own(),
-        are_pids_global: surroundings::are_pids_global(&arguments.procfs),
+        are_pids_global: evidence::are_pids_global(&arguments.procfs),
         is_kernel_log_read,
         memory: ran.memory,
         not_known,
@@ -293,16 +293,16 @@ impl LaunchArguments {
         self.name.clone().or_else(program).unwrap_or_default()
     }
 
-    /// Waits at the gate, if it is told how much it needs.
+    /// Waits at the gate, if a size is given.
     fn wait_for_memory(&self, signals: &Signals) -> anyhow::Result<Waited> {
         let Some(need_bytes) = self.need else { return Ok(Waited::Open) };
-        let settings = self.place.storage.settings(RunFlags {
-            control_socket: self.place.control_socket.clone(),
+        let settings = self.daemon.storage.settings(RunFlags {
+            control_socket: self.daemon.control_socket.clone(),
             procfs: Some(self.procfs.clone()),
             sysfs: Some(self.sysfs.clone()),
             ..RunFlags::default()
         })?;
-        // One that watches the same node.
+        // A daemon that watches the same node.
         let is_its = self.procfs == Path::new("/proc");
         let daemon = is_its.then(|| Client::new(&settings.web.control_socket));
         let daemon = daemon.map(|client| client.with_patience(DAEMON_TAKES));
@@ -312,15 +312,15 @@ impl LaunchArguments {
         let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
         let mut peers = gate::peers(self.peers.as_deref(), &settings, question)?;
         let (limit, mut asked) = (Some(self.timeout), None);
-        let mut telling = Telling::new(limit);
+        let mut printer = ProgressPrinter::new(limit);
         let waiting =
             Waiting { question, limit, preparer: preparer.as_mut(), peers: peers.as_mut() };
-        let waited = waiting.run(&mut node, |looked| {
-            telling.tell(&looked);
+        let waited = waiting.run(&mut node, |progress| {
+            printer.print(&progress);
             asked = run::asked_to_end(signals);
             if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        telling.end();
+        printer.end();
         let reasons: Vec<String> = waited.answer.reasons.iter().map(ToString::to_string).collect();
         Ok(match (asked, waited.ended) {
             (Some(signal), _) => Waited::Asked(signal),
@@ -337,8 +337,8 @@ impl LaunchArguments {
         })
     }
 
-    fn tell(&self, report: &DeathReport) {
-        if self.place.json {
+    fn print(&self, report: &DeathReport) {
+        if self.daemon.json {
             errln!("{}", serde_json::json!(report));
         } else if report.is_failure || !report.orphans.is_empty() {
             errln!("umawarden: {}", death::text(report));
@@ -347,7 +347,7 @@ impl LaunchArguments {
         }
     }
 
-    /// In the daemon's journal, else in a file of its own.
+    /// Records the report in the daemon's journal, else in a file.
     fn keep(&self, report: &DeathReport, link: &DaemonLink) {
         let why = match link.trouble().map_or_else(|| link.keep(report), Err) {
             Ok(()) => return,

@@ -1,5 +1,5 @@
-//! The program's own log goes to standard error through a thread of its own: neither a full disk
-//! nor a closed pipe nor a reader that hangs may stop the watching.
+//! The program's log is written to standard error by a thread of its own: a full disk, a closed
+//! pipe or a hanging reader must not stop the loop.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tracing_subscriber::fmt::SubscriberBuilder;
 use crate::cli::output;
 use crate::config::settings::{Log, LogFormat, LogLevel};
 
-/// Lines that wait while standard error takes none; more are lost, and counted.
+/// Buffered lines. Further lines are dropped and counted.
 const MOST_LINES: usize = 512;
 
 /// How long the end waits for the last lines.
 const LAST_LINES_TAKE: Duration = Duration::from_millis(50);
 
-/// Says when the last line has been written.
+/// Confirms that the last line is written.
 #[derive(Debug)]
 pub(super) struct LogThread {
     lines: Lines,
@@ -32,14 +32,14 @@ enum Message {
     End(SyncSender<()>),
 }
 
-/// Takes whole lines and never waits.
+/// Takes whole lines. Never blocks.
 #[derive(Clone, Debug)]
 struct Lines {
     to: SyncSender<Message>,
     lost: Arc<AtomicU64>,
 }
 
-/// Begins the log.
+/// Starts the log.
 pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -56,7 +56,7 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
         .with_writer(move || to.clone())
         .with_ansi(colours)
         .with_target(false)
-        // They would go to where writing has just failed, and panic.
+        // Its errors would be written to the same standard error, and panic.
         .log_internal_errors(false);
     match log.format {
         LogFormat::Text => builder.init(),
@@ -66,7 +66,7 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
 }
 
 impl LogThread {
-    /// Gives what has been logged a moment to be written.
+    /// Waits a moment for pending lines.
     pub(super) fn end(self) {
         self.lines.flush(LAST_LINES_TAKE);
     }
@@ -84,10 +84,10 @@ impl Lines {
     }
 
     fn flush(&self, patience: Duration) {
-        let (tell, told) = sync_channel(1);
-        if self.to.try_send(Message::End(tell)).is_ok() {
-            // Lines that cannot be written in time are lost with the process.
-            let _late = told.recv_timeout(patience);
+        let (done, ended) = sync_channel(1);
+        if self.to.try_send(Message::End(done)).is_ok() {
+            // Lines that are not written in time are lost with the process.
+            let _ = ended.recv_timeout(patience);
         }
     }
 }
@@ -116,8 +116,8 @@ fn write_all(mut out: impl Write, messages: &Receiver<Message>, lost: &AtomicU64
                     tracing::warn!(lines, "log lines were lost: standard error took none");
                 }
             }
-            // Whoever waited may have gone.
-            Message::End(tell) => drop(tell.try_send(())),
+            // The receiver may be gone.
+            Message::End(done) => drop(done.try_send(())),
         }
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Says what it is asked to write, and fails or waits as told.
+    /// A writer that fails or blocks as configured.
     struct Out {
         written: Sender<String>,
         answers: Receiver<io::Result<()>>,

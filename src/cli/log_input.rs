@@ -1,5 +1,5 @@
-//! Kernel logs as files and streams: lines of any length, JSON of one line, wall times without a
-//! zone or a year, and bytes that are no log at all.
+//! Reads kernel logs as files and streams: lines of any length, JSON on one line, wall times
+//! without zone or year, and arbitrary bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Read};
@@ -17,28 +17,28 @@ use kernel_faults::dmesg::{JsonRecords, LogText, Message, begins_with_records};
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
 
-/// Longer lines are cut here while reading.
+/// Longer lines are truncated.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// Where the kernel keeps pipes without a name (linux/magic.h).
+/// The file system of anonymous pipes (linux/magic.h).
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
-/// Of a text at most one byte in so many is none of a text.
+/// A text has at most one byte in this many that is invalid in text.
 const ODD_BYTE_IN: u64 = 10;
 
-/// How long whoever writes into a FIFO has to open it.
-const WRITER_TAKES: Duration = Duration::from_secs(2);
-const WRITER_LOOKED_FOR: Duration = Duration::from_millis(50);
+/// How long the writer of a FIFO has to open it.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(2);
+const WRITER_POLL: Duration = Duration::from_millis(50);
 
-/// Opens a log: a file, a pipe that somebody writes into, or what standard input is.
+/// Opens a log: a file, a pipe with a writer, or standard input.
 ///
 /// # Errors
-/// It cannot be opened, is a device, or a FIFO into which nobody writes.
+/// It cannot be opened, is a device, or is a FIFO without a writer.
 pub(super) fn open_log(path: &Path) -> io::Result<impl Read + use<>> {
     let kind = fs::metadata(path)?.file_type();
     let is_input = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"].map(Path::new).contains(&path);
     if (kind.is_char_device() || kind.is_block_device()) && !is_input {
-        let text = "it is a device: save what it holds, as by `dmesg > FILE`";
+        let text = "a device: save its content, for example with `dmesg > FILE`";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let flags = if kind.is_fifo() { OFlags::NONBLOCK } else { OFlags::empty() };
@@ -47,20 +47,20 @@ pub(super) fn open_log(path: &Path) -> io::Result<impl Read + use<>> {
     Ok(io::Cursor::new(begin).chain(file))
 }
 
-/// The first bytes of a pipe, if there are any yet; reading the rest waits for them again.
+/// The first bytes of a pipe, if there are any yet.
 fn first_of_pipe(mut pipe: &File) -> io::Result<Vec<u8>> {
     let mut begin = vec![0; 4096];
-    // An empty pipe of a shell has had its writer.
+    // The writer of an anonymous pipe exists already.
     let is_named = rustix::fs::fstatfs(pipe)?.f_type != PIPEFS_MAGIC;
     let mut waited = Duration::ZERO;
     loop {
         match pipe.read(&mut begin) {
-            Ok(0) if is_named && waited < WRITER_TAKES => {
-                std::thread::sleep(WRITER_LOOKED_FOR);
-                waited += WRITER_LOOKED_FOR;
+            Ok(0) if is_named && waited < WRITER_TIMEOUT => {
+                std::thread::sleep(WRITER_POLL);
+                waited += WRITER_POLL;
             }
             Ok(0) if is_named => {
-                let text = "it is a FIFO (a named pipe) into which nobody writes: name a file";
+                let text = "a FIFO (named pipe) without a writer: name a file";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
             Ok(length) => {
@@ -79,49 +79,49 @@ fn first_of_pipe(mut pipe: &File) -> io::Result<Vec<u8>> {
     Ok(begin)
 }
 
-/// A log that is about to be read.
+/// A log to read.
 pub(super) struct LogInput<R> {
     input: R,
-    /// How people know it.
+    /// Its name in messages.
     name: String,
-    /// Nothing in it is newer, but for clocks that differ.
+    /// The newest possible time of its messages.
     newest: Timestamp,
-    /// `None` where this machine's is set to what it does not know.
+    /// The local time zone. `None` if TZ is invalid.
     zone: Option<TimeZone>,
 }
 
-/// What had been read.
+/// The kind of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadAs {
-    /// A log, or at least a text.
+    /// A log, or at least text.
     Text,
-    /// No line with a log's stamp, and much that is no text.
+    /// No line has a log's stamp, and much is not text.
     Bytes,
 }
 
-/// How a wall time was made out that the log does not tell with its zone.
+/// The source of a wall time without a zone in the log.
 pub(super) fn utc_from(message: &Message) -> Option<&'static str> {
     let local = message.local.as_ref().filter(|_| message.utc.is_some())?;
     Some(if local.year_is_known() { "local_time" } else { "local_time_without_year" })
 }
 
-/// Why bytes that gave nothing are not taken for a log without findings.
+/// The error for bytes that gave nothing and are not text.
 pub(super) fn not_a_log(name: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "{name} is no kernel log: no line of it has a stamp and much of it is no text; give what \
-         `dmesg` or `journalctl -k` prints; `umawarden replay` reads recordings too"
+        "{name} is not a kernel log: no line has a stamp and much of it is not text; give the \
+         output of `dmesg` or `journalctl -k` prints; `umawarden replay` reads recordings too"
     )
 }
 
 impl<R: BufRead> LogInput<R> {
-    /// A log of which nothing is newer than `newest`; now, where that is not known.
+    /// A log without messages newer than `newest`, or else than now.
     pub(super) fn new(input: R, name: &str, newest: Option<SystemTime>) -> Self {
         let newest = newest.and_then(|time| Timestamp::try_from(time).ok());
         let newest = newest.unwrap_or_else(Timestamp::now);
         Self { input, name: name.to_owned(), newest, zone: own_zone() }
     }
 
-    /// Gives each message, its wall time made out where that is possible.
+    /// Gives each message, with its wall time if it can be determined.
     pub(super) fn read(
         mut self,
         reader_of_text: &str,
@@ -173,25 +173,25 @@ impl<R: BufRead> LogInput<R> {
     }
 }
 
-/// The zone in which this machine tells its time: UTC where none is set, as for the C library.
+/// The time zone of this machine: UTC if unset, as in the C library.
 fn own_zone() -> Option<TimeZone> {
     match TimeZone::try_system() {
         Ok(zone) => Some(zone),
         Err(_) if std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) => Some(TimeZone::UTC),
         Err(error) => {
-            errln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
+            errln!("umawarden: cannot convert times without a zone to UTC: TZ: {error}");
             None
         }
     }
 }
 
-/// When a file was written last, which is after all that it tells.
+/// The modification time of a file, which is after all its messages.
 pub(super) fn written(path: &Path) -> Option<SystemTime> {
     let metadata = path.metadata().ok().filter(fs::Metadata::is_file)?;
     metadata.modified().ok()
 }
 
-/// Bytes that stand in no text.
+/// Bytes that are invalid in text.
 fn odd_bytes(line: &[u8]) -> u64 {
     let odd = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
     let mut count = 0;
@@ -202,8 +202,8 @@ fn odd_bytes(line: &[u8]) -> u64 {
     count
 }
 
-/// Gives each line without its end, or each record of a JSON document on one line; long ones are
-/// cut. In bounded memory.
+/// Gives each line without its end, or each record of a JSON document on one line. Long ones are
+/// truncated; memory is bounded.
 fn each_line(
     mut input: impl BufRead,
     name: &str,
@@ -213,8 +213,8 @@ fn each_line(
     let mut line = Vec::new();
     loop {
         line.clear();
-        let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
-        let read = input.by_ref().take(room).read_until(b'\n', &mut line);
+        let limit = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        let read = input.by_ref().take(limit).read_until(b'\n', &mut line);
         if read.with_context(cannot_read)? == 0 {
             return Ok(());
         }
@@ -240,26 +240,26 @@ fn each_line(
     }
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Rest<'i, R> {
     input: &'i mut R,
     is_over: bool,
 }
 
 impl<R: BufRead> Rest<'_, R> {
-    /// The next piece; nothing at the line's end.
+    /// The next piece; empty at the end of the line.
     fn read(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         if !self.is_over {
-            let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
-            let read = self.input.by_ref().take(room).read_until(b'\n', line)?;
+            let limit = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+            let read = self.input.by_ref().take(limit).read_until(b'\n', line)?;
             self.is_over = read == 0 || line.last() == Some(&b'\n');
         }
         Ok(())
     }
 }
 
-/// What a file that begins like this is instead of a log's text, and what makes text of it. Read as
-/// text it would tell nothing, which would look like a log without findings.
+/// The format of a file that is not text, and the command that converts it. Read as text it would
+/// look like a log without findings.
 fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
     const FORMS: [(&[u8], &str, &str); 6] = [
         (b"\x1f\x8b", "compressed by gzip", "zcat"),
@@ -269,7 +269,7 @@ fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
         (b"LPKSHHRH", "a binary journal", "journalctl --file"),
         (b"BZh", "compressed by bzip2", "bzcat"),
     ];
-    // PowerShell writes this when it redirects; mere bytes that are no UTF-8 are a damaged log.
+    // PowerShell writes UTF-16 when it redirects. Other invalid UTF-8 is a damaged log.
     if matches!(head, [0xff, 0xfe, _, 0, ..] | [0xfe, 0xff, 0, _, ..]) {
         return Some(("UTF-16", "iconv -f UTF-16 -t UTF-8"));
     }
@@ -278,8 +278,8 @@ fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
     (!chance).then_some((what, reader))
 }
 
-/// A form of the journal with a field a line. A message may hold what looks like further fields, so
-/// it cannot be read line by line.
+/// A journal format with one field per line. A message may imitate fields, so that it cannot be
+/// parsed by lines.
 fn journal_fields(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
         return Some("export");

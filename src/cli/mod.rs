@@ -42,7 +42,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "umawarden", version, about, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -56,69 +56,69 @@ nothing until you give it --mode enforce.";
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watch this node, export what is seen, decide by rules, and act if asked to.
+    /// Watch this node: export metrics, evaluate rules, and act if enabled.
     Run(Box<run::RunArguments>),
-    /// Say what a kernel log tells: allocation failures, OOM kills, Xids, hung tasks.
+    /// Report the faults in a kernel log: allocation failures, OOM kills, Xids, hung tasks.
     Dmesg(dmesg::DmesgArguments),
     /// Check the files that `umawarden run` would read.
     Config(config::ConfigArguments),
-    /// Make tokens for those who may act over the network.
+    /// Create tokens for access over the network.
     Token(token::TokenArguments),
     /// Work with rule files.
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
-    /// Show the nodes of the cluster: who answers, and which is the weakest.
+    /// Show the nodes of the cluster, their state, and the weakest.
     Cluster(cluster::ClusterArguments),
-    /// Show the inference engines, the phase of each, and what shows it.
+    /// Show the inference engines, their phases, and the evidence.
     Engines(engines::EnginesArguments),
-    /// Show what holds memory that nobody seems to use, and why.
+    /// Show the cause of memory that no process accounts for.
     Verdict(verdict::VerdictArguments),
-    /// Run an engine when the node can take it, and say what it died of.
+    /// Run an engine when the node can take it, and report its cause of death.
     Launch(Box<launch::LaunchArguments>),
-    /// Find what makes engines die on this node, or come back too early, with the fix for each.
+    /// Check this node for known faults, and print the fix for each.
     Doctor(Box<doctor::DoctorArguments>),
-    /// Wait until this node can take an engine: until its memory is there.
+    /// Wait until this node can take an engine.
     Gate(gate::GateArguments),
-    /// Say what fits: how large an engine these nodes can hold, and what to tell it.
+    /// Show whether an engine fits on these nodes, and its options.
     Fit(Box<fit::FitArguments>),
-    /// Have a container started again when there is memory for it, instead of by Docker.
+    /// Restart a container once there is memory, instead of at once by Docker.
     Adopt(adopt::AdoptArguments),
-    /// Say why a rule did, or did not, act.
+    /// Explain why a rule acted, or did not.
     Explain(explain::ExplainArguments),
-    /// Keep rules from acting for a while; their alerts go on.
+    /// Silence rules: their remedies hold, and their alerts go on.
     Silence(silence::SilenceArguments),
-    /// Approve of something that waits for it.
+    /// Approve a decision that waits for it.
     Approve(approve::ApproveArguments),
-    /// Show remedies that keep missing their aim, and let them try again.
+    /// Show remedies that keep missing their aim, and reset their breakers.
     Breaker(breaker::BreakerArguments),
     /// Reboot the machine as configured, through all guard rails; show, cancel, clear.
     Reboot(reboot::RebootArguments),
-    /// Do nothing at all, until `umawarden resume`. Works without the daemon.
+    /// Pause all actions until `umawarden resume`. Works without the daemon.
     Pause(pause::PauseArguments),
     /// End a pause.
     Resume(pause::ResumeArguments),
-    /// Give a recording, or a kernel log, to the rules again and tell what they say.
+    /// Replay a recording or a kernel log through the rules.
     Replay(replay::ReplayArguments),
-    /// Print what is to be installed: units for systemd.
+    /// Print files to install: units for systemd, the configuration.
     Print(print::PrintArguments),
-    /// Compare the kernel's settings with a profile for this node, and set them if asked to.
+    /// Compare the kernel's settings with a profile for this node, and apply it if requested.
     Tune(tune::TuneArguments),
-    /// Ask the NVIDIA driver for `umawarden run`, which starts it.
+    /// Query the NVIDIA driver for `umawarden run`, which starts it.
     #[command(hide = true)]
     NvmlChild(nvml_child::NvmlChildArguments),
 }
 
-/// How a command ended; becomes the exit code.
+/// The result of a command, as exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0.
     Fine,
-    /// 1: what was looked at has faults.
+    /// 1: findings.
     Findings,
-    /// 2: the input cannot be used. Errors returned by a command end like this too.
+    /// 2: the input cannot be used. Errors of commands have this code too.
     Unusable,
-    /// Another one, which the command's help tells.
+    /// Another code, which the command's help documents.
     Code(u8),
 }
 
@@ -133,7 +133,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The whole program: arguments, command, exit code.
+/// The program: arguments, command, exit code.
 pub fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(arguments) => output::end(arguments.execute().map(ExitCode::from)),
@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
 }
 
 impl Arguments {
-    /// Runs the command. [`main`] prints an error once, with its whole chain.
+    /// Runs the command. [`main`] prints its error once, with all causes.
     pub fn execute(self) -> anyhow::Result<Exit> {
         match self.command {
             Command::Run(arguments) => run::execute(*arguments),

@@ -1,4 +1,4 @@
-//! `umawarden nvml-child`: the process that asks the NVIDIA driver for the daemon.
+//! `umawarden nvml-child`: the process that queries the NVIDIA driver for the daemon.
 
 use std::fs;
 use std::io::{BufReader, stdin};
@@ -25,21 +25,21 @@ pub struct NvmlChildArguments {
 }
 
 const AFTER_HELP: &str = "\
-`umawarden run` starts it. It reads a question a line, {\"version\":1,\"number\":1}, and writes an
-answer a line; it ends with its input, with who started it, or when there is nothing to tell:
+`umawarden run` starts it. It reads a request a line, {\"version\":1,\"number\":1}, and writes a
+response a line. It ends with its input, with its parent, or if the driver is unavailable:
 
   echo '{\"version\":1,\"number\":1}' | umawarden nvml-child
 
-Exit codes: 0 ended as asked, 2 a question cannot be read, or nobody reads the answers.";
+Exit codes: 0 ended, 2 a request cannot be read, or a response cannot be written.";
 
-/// The driver tells only who has it of the processes in all parts of a GPU (MIG).
+/// The driver requires it to list the processes of all MIG instances.
 const KEPT: CapabilitySet = CapabilitySet::SYS_ADMIN;
 
 /// Runs the command.
 pub fn execute(arguments: &NvmlChildArguments) -> anyhow::Result<Exit> {
     close_inherited_descriptors();
     give_up_what_was_inherited();
-    // The library may print, which must not stand between answers.
+    // The library may print, which must not mix with responses.
     let answers = rustix::io::dup(rustix::stdio::stdout())?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     let questions = BufReader::new(stdin().lock());
@@ -47,12 +47,11 @@ pub fn execute(arguments: &NvmlChildArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// What the daemon has so that it goes on when memory is short, this process does not need: it may
-/// be killed before others, and it runs a library that is not ours. What cannot be given up is
-/// kept.
+/// Drops privileges and OOM protection that the daemon has and this process does not need: it may
+/// be killed first, and runs a foreign library. Failures are ignored.
 fn give_up_what_was_inherited() {
     let named = set_name(c"umawarden-nvml");
-    // Where the one who asks is gone, nobody waits for an answer.
+    // Without the parent nobody reads the responses.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     let scored = fs::write("/proc/self/oom_score_adj", "0");
     let bound = CapabilitySet::all()
@@ -70,6 +69,6 @@ fn give_up_what_was_inherited() {
         set_capabilities(None, sets)
     });
     let no_new = set_no_new_privs(true);
-    // Each is one of several bars; nothing depends on any.
+    // Each is one of several measures; nothing depends on one.
     drop((named, tied, scored, bound, ambient, own, no_new));
 }

@@ -1,8 +1,8 @@
-//! What people ordered, for people.
+//! Orders as text.
 
 use crate::model::{OperatorCommand, OperatorOrder, RuleSelector, duration_text};
 
-/// One line on an order: what, why, and who.
+/// One line: the order, its reason and its author.
 pub(super) fn order_text(command: &OperatorCommand) -> String {
     let what = match &command.order {
         OperatorOrder::Silence { id, rules, until } => {
@@ -34,15 +34,15 @@ pub(super) fn order_text(command: &OperatorCommand) -> String {
     format!("{what}, by {}{comment}", command.author)
 }
 
-/// What the daemon says of an order that it carried out.
-pub(super) fn told_order(data: &serde_json::Value) -> String {
+/// The daemon's response to an order.
+pub(super) fn order_result(data: &serde_json::Value) -> String {
     match serde_json::from_value::<OperatorCommand>(data.clone()) {
         Ok(command) => order_text(&command),
         Err(_) => data.to_string(),
     }
 }
 
-/// Which rules, in words.
+/// Selected rules in words.
 pub(super) fn selector_text(rules: &RuleSelector) -> String {
     match rules {
         RuleSelector::All => "all rules".to_owned(),

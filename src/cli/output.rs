@@ -1,7 +1,7 @@
-//! The one way out: what commands print goes through here, to standard output or standard error.
+//! Output of commands, to standard output and standard error.
 //!
-//! A reader that has closed its end, as `| head` does, ends the output and nothing else: the
-//! command keeps its exit code. Any other failure of standard output is an error of the command.
+//! A reader that has closed its end, like `| head`, ends the output and does not change the exit
+//! code. Any other failure of standard output is an error of the command.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -18,7 +18,7 @@ use super::Exit;
 /// Whether the reader of standard output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
-/// The first failure to write to standard output, other than that.
+/// The first failure to write to standard output, except a closed reader.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Prints a line on standard output.
@@ -43,13 +43,13 @@ macro_rules! errln {
 
 pub(crate) use {errln, outln};
 
-/// Standard output. A write to a reader that is gone succeeds and does nothing.
+/// Standard output. Writes succeed without effect once the reader has closed its end.
 #[derive(Debug)]
 pub(crate) struct Stdout;
 
-/// The reader of standard output is gone, and the exit code does not depend on what is left.
+/// The reader of standard output has closed its end, and the rest does not change the exit code.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the reader of the output is gone")]
 pub(crate) struct ReaderGone;
 
 /// Standard output with a buffer, which the caller flushes.
@@ -67,18 +67,18 @@ pub(crate) fn is_error_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Whether the reader of standard output has closed its end, as far as a write has shown it.
+/// Whether a write has shown that the reader has closed its end.
 pub(crate) fn is_reader_gone() -> bool {
     READER_GONE.load(Ordering::Relaxed)
 }
 
-/// Prints on standard output. A failure is kept for [`end`].
+/// Prints on standard output. A failure is stored for [`end`].
 pub(crate) fn print(text: &str) {
     // `end` reports it.
     let _ = Stdout.write_all(text.as_bytes());
 }
 
-/// Prints on standard error. A failure is nobody's to know: this is where it would be told.
+/// Prints on standard error. A failure is ignored, since it could not be reported.
 pub(crate) fn print_error(text: &str) {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
@@ -89,7 +89,7 @@ pub(crate) fn print_error(text: &str) {
     }
 }
 
-/// Prints the help, the version or the mistake that the argument parser has found.
+/// Prints the help, the version or the error of the argument parser.
 pub(crate) fn print_usage(usage: &clap::Error) {
     let terminal = if usage.use_stderr() { is_error_terminal() } else { is_terminal() };
     let text = usage.render();
@@ -97,7 +97,7 @@ pub(crate) fn print_usage(usage: &clap::Error) {
     if usage.use_stderr() { print_error(&text) } else { print(&text) }
 }
 
-/// Colours are for terminals whose user has not declined them: <https://no-color.org>.
+/// Whether to use colours: on a terminal whose user has not disabled them, <https://no-color.org>.
 pub(crate) fn colours_wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -113,7 +113,7 @@ pub(crate) fn end(ended: anyhow::Result<ExitCode>) -> ExitCode {
     Exit::Unusable.into()
 }
 
-/// The sentence about a failure of standard output.
+/// The error of standard output.
 struct Failed<'a>(&'a io::Error);
 
 impl fmt::Display for Failed<'_> {
@@ -134,9 +134,9 @@ impl Write for Stdout {
             }
             Err(errno) => {
                 let error = io::Error::from(errno);
-                let told = io::Error::new(error.kind(), Failed(&error).to_string());
+                let failure = io::Error::new(error.kind(), Failed(&error).to_string());
                 FAILURE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                Err(told)
+                Err(failure)
             }
             Ok(written) => Ok(written),
         }
@@ -147,7 +147,7 @@ impl Write for Stdout {
     }
 }
 
-/// Writes some of it; waits for a descriptor that somebody has made non-blocking.
+/// Writes a part of it. Waits for a non-blocking descriptor.
 fn write(to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match rustix::io::write(to, bytes) {

@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Exit;
-use super::control::{Client, ClientError, PlaceArguments, Reply, WordsArguments};
+use super::control::{AttributionArguments, Client, ClientError, DaemonArguments, Reply};
 use super::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
 use crate::model::{Pause, author};
 use crate::pause::{Look, PauseFile};
 
-/// How long the daemon may take to say that it has seen the file; it looks four times a second.
+/// Timeout for the daemon to notice the file, which it reads four times a second.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -25,27 +25,25 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub struct PauseArguments {
-    /// What else to do.
     #[command(subcommand)]
     what: Option<PauseCommand>,
 
-    /// Why and who.
+    /// Author and reason.
     #[command(flatten)]
-    words: WordsArguments,
+    words: AttributionArguments,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
-/// What else there is about a pause.
 #[derive(Debug, Subcommand)]
 enum PauseCommand {
-    /// Tell whether it is paused.
+    /// Show whether the daemon is paused.
     Status {
-        /// Where the daemon is.
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
 }
 
@@ -53,43 +51,43 @@ enum PauseCommand {
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ResumeArguments {
-    /// Why and who.
+    /// Author and reason.
     #[command(flatten)]
-    words: WordsArguments,
+    words: AttributionArguments,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
 const AFTER_HELP: &str = "\
-While it is paused, umawarden watches, alerts and decides, and does nothing. The switch is a file,
-`paused` beside the journal: it works while the daemon is down or hangs, and outlives restarts and
-reboots. `touch` and `rm` do as well. The daemon looks four times a second, and once more right
-before anything is done; an action that is under way is not stopped.
+While paused, umawarden watches, alerts and decides, and does nothing. The switch is the file
+`paused` in the storage folder: it works while the daemon is down or hangs, and survives restarts
+and reboots. `touch` and `rm` do as well. The daemon reads it four times a second, and once more
+right before an action; an action in progress is not stopped.
 
-Exit codes: 0 done, also where it was paused already; of `pause status`: paused; 1 it is not paused;
-2 the file cannot be written, removed or looked for, or the daemon does not obey.
+Exit codes: 0 done, or paused already; of `pause status`: paused; 1 not paused; 2 the file cannot be
+written, removed or read, or the daemon does not follow.
 
   umawarden pause --comment 'firmware update'
   umawarden pause status
   umawarden resume";
 
-/// Pauses, or tells about it.
+/// Pauses, or shows the state.
 ///
 /// # Errors
 /// The file cannot be written, and no daemon takes the order either.
 pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
-    if let Some(PauseCommand::Status { place }) = &arguments.what {
-        return status(place);
+    if let Some(PauseCommand::Status { daemon }) = &arguments.what {
+        return status(daemon);
     }
-    let found = arguments.place.place()?;
+    let found = arguments.daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
-    // A doubt stops a daemon; nobody who asks for a pause is told that there is one because of it.
+    // A file in doubt pauses a daemon too, but does not make this command report success.
     let look = file.look();
     if matches!(look, Look::Present(_)) {
-        say(&arguments.place, &file, file.tell(&look).as_ref(), "paused already");
+        say(&arguments.daemon, &file, file.tell(&look).as_ref(), "paused already");
         return Ok(Exit::Fine);
     }
     let uid = rustix::process::getuid().as_raw();
@@ -103,12 +101,12 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     let order =
         || ask_paused(client.ask("POST", "/api/v1/pause", Some(&arguments.words.json().into())));
     if let Err(error) = written {
-        // What cannot be written may yet be said.
+        // An unwritable pause may still be ordered from the daemon.
         let text = format!("writing {} failed: {error}{}", file.path().display(), advice(&error));
         return match order() {
             Ok(true) => {
                 errln!("umawarden: {text}: the pause ends when the daemon does");
-                say(&arguments.place, &file, Some(&pause), "paused");
+                say(&arguments.daemon, &file, Some(&pause), "paused");
                 Ok(Exit::Fine)
             }
             _ => anyhow::bail!("not paused: {text}"),
@@ -116,7 +114,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     }
     match wait_until(&client, true) {
         Ok(true) => {}
-        // It watches another file.
+        // The daemon watches another file.
         Ok(false) => {
             if !order().is_ok_and(|paused| paused) {
                 anyhow::bail!(
@@ -132,7 +130,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
             file.path().display()
         ),
     }
-    say(&arguments.place, &file, Some(&pause), "paused");
+    say(&arguments.daemon, &file, Some(&pause), "paused");
     Ok(Exit::Fine)
 }
 
@@ -141,10 +139,10 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
 /// # Errors
 /// The file cannot be removed, or the daemon is still paused.
 pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
-    let found = arguments.place.place()?;
+    let found = arguments.daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
-    // The daemon first: it writes down who ended the pause.
+    // The daemon first, since it records who ended the pause.
     let body = arguments.words.json().into();
     let asked = client.ask("DELETE", "/api/v1/pause", Some(&body));
     let mut resumed = matches!(&asked, Ok(reply) if reply.status == 200);
@@ -168,12 +166,12 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
         errln!("umawarden: it is not paused: there is no {}", file.path().display());
         return Ok(Exit::Findings);
     }
-    say(&arguments.place, &file, None, "no longer paused");
+    say(&arguments.daemon, &file, None, "no longer paused");
     Ok(Exit::Fine)
 }
 
-fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
-    let found = place.place()?;
+fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
+    let found = daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
     let by_daemon = || -> anyhow::Result<Option<Pause>> {
@@ -188,7 +186,7 @@ fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
     };
     let pause = match (&look, known) {
         (_, Ok(pause)) => pause,
-        // Without a daemon there is nobody who could hold a pause that is in no file.
+        // Without a daemon, a pause exists only as a file.
         (Look::Absent | Look::Present(_), Err(error)) => {
             if !matches!(error.downcast_ref(), Some(ClientError::Absent(_))) {
                 errln!("umawarden: the daemon was not asked: {error}");
@@ -203,17 +201,17 @@ fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
     };
     match pause {
         Some(pause) => {
-            say(place, &file, Some(&pause), "paused");
+            say(daemon, &file, Some(&pause), "paused");
             Ok(Exit::Fine)
         }
         None => {
-            say(place, &file, None, "not paused");
+            say(daemon, &file, None, "not paused");
             Ok(Exit::Findings)
         }
     }
 }
 
-/// Whether the daemon is paused, as it answers.
+/// Whether the daemon reports a pause.
 fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
     let reply = reply?;
     anyhow::ensure!(reply.status == 200, "{}", printable(&reply.problem));
@@ -223,7 +221,7 @@ fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
     reply.data["paused"].as_bool().context("the daemon's answer is not understood")
 }
 
-/// Whether the daemon comes to be paused, or not paused, soon.
+/// Waits a moment for the daemon to pause or resume.
 fn wait_until(client: &Client, wanted: bool) -> Result<bool, ClientError> {
     for _ in 0..LOOKS {
         let reply = client.ask("GET", "/api/v1/pause", None)?;
@@ -246,8 +244,8 @@ fn advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-fn say(place: &PlaceArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
-    if place.json {
+fn say(daemon: &DaemonArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
+    if daemon.json {
         let json = json!({ "paused": pause.is_some(), "pause": pause, "file": file.path() });
         outln!("{json}");
         return;

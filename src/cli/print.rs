@@ -1,4 +1,4 @@
-//! `umawarden print`: what is to be installed.
+//! `umawarden print`: files to install.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,14 +16,13 @@ use crate::model::{bytes_text, duration_text};
 /// Arguments of `umawarden print`.
 #[derive(Debug, Args)]
 pub struct PrintArguments {
-    /// What to print.
     #[command(subcommand)]
     what: Printed,
 }
 
 #[derive(Debug, Subcommand)]
 enum Printed {
-    /// The configuration file with all keys, their defaults and what they mean.
+    /// The configuration file with all keys, their defaults and explanations.
     Config,
     /// A unit for the daemon; or, with a command, for an engine that waits for memory.
     SystemdUnit(UnitArguments),
@@ -33,19 +32,19 @@ enum Printed {
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 struct UnitArguments {
-    /// How much memory the engine will take.
+    /// Memory that the engine will take.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "command")]
     need: Option<String>,
 
-    /// So much of it in free blocks of at least 2 MiB.
+    /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "need")]
     contiguous: Option<String>,
 
-    /// How long each start may wait for that.
+    /// How long each start may wait for memory.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = timeout)]
     timeout: Duration,
 
-    /// What the engine is called [default: the program's name].
+    /// The name of the engine [default: the program's name].
     #[arg(long, value_name = "NAME", value_parser = name, requires = "command")]
     name: Option<String>,
 
@@ -67,10 +66,10 @@ Exit codes: 0 printed, 2 the arguments cannot be used.";
 /// All keys of the configuration file, commented out. The book shows the same file.
 const CONFIG: &str = include_str!("../../packaging/umawarden.yaml");
 
-/// Beyond the gate's own time.
+/// In addition to the gate's timeout.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// Starts that are tried; with so long a wait each, and the load, they take this time at least.
+/// Attempts to start. With this timeout each, and loading, they take at least this time.
 const STARTS: u32 = 5;
 const LOADS_WITHIN: Duration = Duration::from_secs(600);
 
@@ -93,10 +92,10 @@ fn name(text: &str) -> Result<String, String> {
         .ok_or_else(|| "a unit's name has letters, digits, and any of - _ . :".to_owned())
 }
 
-/// Prints it.
+/// Runs the command.
 ///
 /// # Errors
-/// A word of the command cannot stand in a unit.
+/// A word of the command is invalid in a unit.
 pub fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
     let unit = match &arguments.what {
         Printed::Config => {
@@ -195,15 +194,15 @@ WantedBy=multi-user.target
     ))
 }
 
-/// systemd's search path is not the user's: the program's whole path, where it is found.
+/// The absolute path of a program, since systemd's search path is not the user's.
 fn found(program: &OsStr) -> PathBuf {
     let path = Path::new(program);
     if path.components().count() > 1 {
         return std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     }
     let folders = env::var_os("PATH").unwrap_or_default();
-    let places = env::split_paths(&folders).map(|folder| folder.join(path));
-    places.into_iter().find(|place| place.is_file()).unwrap_or_else(|| path.to_owned())
+    let paths = env::split_paths(&folders).map(|folder| folder.join(path));
+    paths.into_iter().find(|path| path.is_file()).unwrap_or_else(|| path.to_owned())
 }
 
 /// One word of a command line in a unit, quoted where it must be (systemd.service(5)).

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::control::{PlaceArguments, WordsArguments, left, tell};
-use super::order_text::told_order;
+use super::control::{AttributionArguments, DaemonArguments, left, print_result};
+use super::order_text::order_result;
 use super::{Exit, history};
 use crate::cli::output::outln;
 use crate::config::measure::duration_within;
@@ -17,27 +17,27 @@ use crate::model::{
     DecisionId, RebootForce, RebootResult, RebootStage, RuleId, counted, duration_text,
 };
 
-/// A person may leave less time than the configuration.
+/// The longest delay on the command line.
 const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 
 /// Arguments of `umawarden reboot`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, group = ArgGroup::new("what").required(true).multiple(true))]
 pub struct RebootArguments {
-    /// Show what is scheduled, what is left of the budget, and what came of the last reboot.
+    /// Show the scheduled reboot, the remaining budget, and the result of the last one.
     #[arg(long, group = "what", conflicts_with_all = ["cancel", "clear", "why", "delay", "force"])]
     status: bool,
 
-    /// Call off what is scheduled; --why may say why.
+    /// Cancel the scheduled reboot; --why may give a reason.
     #[arg(long, group = "what", conflicts_with_all = ["clear", "delay", "force"])]
     cancel: bool,
 
-    /// Let rules reboot again, after two reboots that did not help, one that was called off, or a
-    /// journal that was lost.
+    /// Let rules reboot again after two reboots that did not help, a cancelled one, or a lost
+    /// journal.
     #[arg(long, group = "what", conflicts_with_all = ["delay", "force"])]
     clear: bool,
 
-    /// Why; told to everybody who is logged in, and kept in the journal.
+    /// The reason; sent to all logged-in users, and recorded in the journal.
     #[arg(long, group = "what", value_name = "TEXT")]
     why: Option<String>,
 
@@ -45,28 +45,28 @@ pub struct RebootArguments {
     #[arg(long, value_name = "DURATION", value_parser = delay)]
     delay: Option<Duration>,
 
-    /// What does not matter: budget, uptime, users, engines, alerts, windows, slot.
+    /// Conditions to ignore: budget, uptime, users, engines, alerts, windows, slot.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = force)]
     force: Vec<RebootForce>,
 
-    /// Your name, beside that of the user who runs this [default: under sudo, who called it].
+    /// Your name, in addition to that of the user who runs this [default: under sudo, its caller].
     #[arg(long, value_name = "NAME")]
     author: Option<String>,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
 const AFTER_HELP: &str = "\
 The daemon reboots the machine in the configured way (reboot in the configuration), in enforce mode
-alone: those who are logged in are told, it waits for its delay, and is done when nothing holds it:
-budget, minimum uptime, people, engines, windows, alerts, the cluster's lock. What holds it when it
-is due keeps it waiting; --status tells what. --force goes past those it names, and none goes past a
-journal that cannot be read, a pause, or another reboot that is under way.
+alone: logged-in users are told, the delay passes, and it is done once nothing holds it: budget,
+minimum uptime, users, engines, windows, alerts, the cluster's lock. --status shows what holds it.
+--force ignores the named conditions; a journal that cannot be read, a pause, and another reboot in
+progress cannot be ignored.
 
-Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon answers,
-this user may not give orders, or a value makes no sense.
+Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon responds,
+this user may not give orders, or a value is invalid.
 
   umawarden reboot --why 'the driver is stuck' --delay 5m
   umawarden reboot --why 'new kernel' --force users,engines
@@ -80,19 +80,19 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 fn force(text: &str) -> Result<RebootForce, String> {
     RebootForce::named(text)
-        .ok_or_else(|| format!("it is none of {}", RebootForce::NAMES.join(", ")))
+        .ok_or_else(|| format!("must be one of {}", RebootForce::NAMES.join(", ")))
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot do it.
+/// No daemon responds, or the order fails.
 pub fn execute(arguments: &RebootArguments) -> anyhow::Result<Exit> {
-    let place = &arguments.place;
+    let daemon = &arguments.daemon;
     if arguments.status {
         return show(arguments);
     }
-    let words = WordsArguments {
+    let words = AttributionArguments {
         comment: arguments.why.clone().unwrap_or_default(),
         author: arguments.author.clone(),
     };
@@ -109,17 +109,17 @@ pub fn execute(arguments: &RebootArguments) -> anyhow::Result<Exit> {
             ("POST", "/api/v1/reboot")
         }
     };
-    let reply = place.client()?.ask(method, target, Some(&body.into()))?;
-    tell(reply, place.json, told_order)
+    let reply = daemon.client()?.ask(method, target, Some(&body.into()))?;
+    print_result(reply, daemon.json, order_result)
 }
 
 fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
-    let reply = arguments.place.client()?.ask("GET", "/api/v1/reboot", None)?;
+    let reply = arguments.daemon.client()?.ask("GET", "/api/v1/reboot", None)?;
     if reply.status != 200 {
         anyhow::bail!("{}", history::printable(&reply.problem));
     }
     let shown = reply.data.get("reboot").cloned().unwrap_or_default();
-    if arguments.place.json {
+    if arguments.daemon.json {
         outln!("{shown}");
         return Ok(Exit::Fine);
     }
@@ -129,9 +129,9 @@ fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// As much of where it stands as is told to people.
+/// The part of the state that is printed.
 #[derive(Debug, Deserialize)]
-struct Stands {
+struct State {
     stage: RebootStage,
     scheduled: Option<Scheduled>,
     waits_for: Option<String>,
@@ -175,8 +175,8 @@ struct Last {
 }
 
 fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
-    let status: Stands = serde_json::from_value(shown.clone()).map_err(|error| {
-        anyhow::anyhow!("the daemon is of another version: its answer is not understood: {error}")
+    let status: State = serde_json::from_value(shown.clone()).map_err(|error| {
+        anyhow::anyhow!("the daemon has another version: cannot parse its response: {error}")
     })?;
     let mut lines = vec![status.stage.meaning().to_owned()];
     if let Some(scheduled) = &status.scheduled {
@@ -193,18 +193,18 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
         lines.push(format!("  waits: {why}"));
     }
     if let Some(why) = &status.called_off {
-        lines.push(format!("the one before was called off: {why}"));
+        lines.push(format!("the previous one was cancelled: {why}"));
     }
     for left in &status.budget {
         let per = Duration::try_from_secs_f64(left.per_seconds).unwrap_or_default();
         lines.push(format!("{} left of {} in {}", left.left, left.times, duration_text(per)));
     }
     if status.boot_id.is_none() {
-        lines.push("which boot this is, or what was before, is not known: none is done".to_owned());
+        lines.push("this boot or the previous one is unknown: none is done".to_owned());
     }
     if status.is_journal_lost {
         lines.push(
-            "a journal was lost, and with it what was counted: none is done while that could \
+            "a journal with counted reboots was lost: none is done while that could \
              matter, or until umawarden reboot --clear"
                 .to_owned(),
         );
@@ -225,7 +225,7 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
 fn last(last: &Last) -> String {
     let result = match last.result {
         Some(result) => result.meaning(),
-        None => "it was not judged yet",
+        None => "not assessed yet",
     };
     format!("last at {:.0} (#{}, {}): {result}", last.utc, last.decision, last.plan.why)
 }

@@ -29,7 +29,7 @@ pub struct ReplayArguments {
     /// `-` is standard input.
     pub file: PathBuf,
 
-    /// Rule file, folder of *.yaml, or glob, instead of the recorded rules; may be given again.
+    /// Rule file, folder of *.yaml, or glob, instead of the recorded rules; may be repeated.
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
 
@@ -37,26 +37,25 @@ pub struct ReplayArguments {
     #[arg(long)]
     pub json: bool,
 
-    /// Show only the decisions that differ: from the recorded ones, or, with --rules, between the
-    /// recorded rules and the given ones.
+    /// Print only decisions that differ from the recorded ones, or, with --rules, between the
+    /// recorded and the given rules.
     #[arg(long)]
     pub diff: bool,
 }
 
 const AFTER_HELP: &str = "\
-`umawarden run` records what its rules are told into `recording` below its storage folder, and keeps
-the minutes around each rule that fires in `incidents`. A replay gives that to the same rules, or to
-others, and tells the events, alerts and decisions as they come, at the recorded times. Nothing is
-done. A kernel log as text (all that `umawarden dmesg` reads) is replayed under the shipped rules;
-what memory did is unknown in it, and so are rules that ask.
+`umawarden run` records the input of its rules into `recording` in its storage folder, and keeps
+the minutes around each firing rule in `incidents`. A replay runs the same rules, or others, over
+it, and prints events, alerts and decisions with the recorded times. Nothing is done. A kernel log
+as text (any that `umawarden dmesg` reads) is replayed with the shipped rules; memory is unknown in
+it, and so are rules that need it.
 
-The recorded world does not react: whatever is decided in a replay, what follows is what happened
-then, outcomes included.
+A recording does not react: whatever a replay decides, the recorded events and outcomes follow.
 
-A replay gives exactly the recorded decisions from where the process started. A recording that
-begins later, as a ring or an incident does after some time, does not tell what the rules remembered
-then: cooldowns, budgets, alerts on their way. Its decisions are not compared with the recorded
-ones, and the first minutes are a warm-up.
+A replay gives exactly the recorded decisions from the start of the process. A recording that
+begins later, as a ring or an incident does after some time, lacks the state of the rules:
+cooldowns, budgets, pending alerts. Its decisions are not compared with the recorded ones, and the
+first minutes are a warm-up.
 
 Exit codes: 0 fine; 1 --diff found differences, or part of the recording is damaged or missing (as
 after a power cut: what is whole is shown, and a line that begins with # says what is not); 2 the
@@ -75,14 +74,14 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// If the file cannot be read or used, or the answer cannot be written.
+/// The file cannot be read or used, or the output cannot be written.
 pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
     let mut session = Session::new(arguments, output::stdout())?;
     let shown = source::read(&arguments.file, &mut |found| session.take(found));
     match shown.and_then(|()| session.finish()) {
         Err(error) if error.is::<ReaderGone>() => Ok(session.exit()),
         Err(error) => {
-            // What was found before stays of use.
+            // Earlier results are still useful.
             let _gone = session.show.flush();
             Err(error)
         }
@@ -90,32 +89,32 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
     }
 }
 
-/// What reading a source gives.
+/// An item of a source.
 pub(super) enum Found {
     /// An entry.
     Entry(Box<Entry>),
-    /// It is a log, with no recorded decisions.
+    /// The source is a log without recorded decisions.
     Log,
-    /// Something that whoever reads the answer should know. What follows is not all there was.
+    /// A remark for the reader; the source is incomplete.
     Cut(String),
-    /// Something that whoever reads the answer should know.
+    /// A remark for the reader.
     Remark(String),
-    /// What bears this name was read as a log, and is hardly a text.
+    /// The source of this name was read as a log, and is hardly text.
     Bytes(String),
 }
 
-/// One replay, and a second one beside it where two sets of rules are compared.
+/// A replay, and a second one to compare two sets of rules.
 struct Session<W: Write> {
     replayer: Replayer,
-    /// Under the recorded rules, where others are given.
+    /// With the recorded rules, if others are given.
     reference: Option<Replayer>,
     comparison: Comparison,
     diff: bool,
-    /// Part of the recording is damaged or missing.
+    /// A part of the recording is damaged or missing.
     is_cut: bool,
-    /// Given as a log, and hardly a text.
+    /// Given as a log, and hardly text.
     bytes: Option<String>,
-    /// It is a log: the exit code does not depend on what it holds.
+    /// A log: its content does not change the exit code.
     is_log: bool,
     show: Show<W>,
 }
@@ -220,7 +219,7 @@ impl<W: Write> Session<W> {
     }
 }
 
-/// The side of a comparison that has a decision which the other one has not.
+/// The side that alone has a decision.
 impl Side {
     fn sign(self) -> char {
         match self {

@@ -20,16 +20,16 @@ pub struct RunArguments {
 
 const AFTER_HELP: &str = "\
 Runs in the foreground until SIGTERM or SIGINT; SIGHUP, and POST /-/reload on the control socket,
-read the rules again.
-Nothing is touched in observe mode, the default: what would be done is logged as \"would act\",
-journalled, counted and shown on http://HOST:9942/.
+reload the rules.
+In observe mode, the default, nothing is changed: actions are logged as \"would act\", journalled,
+counted and shown on http://HOST:9942/.
 
-  umawarden run                                   watch, export, tell
+  umawarden run                                   watch, export, report
   umawarden run --mode enforce                    and act
   umawarden run --rules my.yaml --log.level debug with rules of one's own
 
-Needs no privilege to start. As root it reads the kernel log and can act; what is missing without
-is said in the log, and the rest goes on.
+Needs no privilege to start. As root it reads the kernel log and can act; missing privileges are
+logged, and the rest works.
 
 Exit codes: 0 ended as asked, 2 a setting, a file or an address cannot be used.";
 

@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::{
-    PlaceArguments, WordsArguments, entries, lasting, left, list, put_lasts, tell, until,
+    AttributionArguments, DaemonArguments, entries, lasting, left, list, print_result, put_lasts,
+    until,
 };
-use super::order_text::{selector_text, told_order};
+use super::order_text::{order_result, selector_text};
 use crate::policy::status::SilenceStatus;
 
 /// Arguments of `umawarden silence`.
@@ -23,11 +24,10 @@ use crate::policy::status::SilenceStatus;
     group = ArgGroup::new("end").required(true)
 )]
 pub struct SilenceArguments {
-    /// What else to do with silences.
     #[command(subcommand)]
     what: Option<SilenceCommand>,
 
-    /// Which rule: the alert's name, or group/alert.
+    /// The rule: the alert's name, or group/alert.
     #[arg(value_name = "RULE", group = "which")]
     rule: Option<String>,
 
@@ -35,44 +35,43 @@ pub struct SilenceArguments {
     #[arg(long, group = "which")]
     all: bool,
 
-    /// For how long, up to 366d: 2h, 1h30m.
+    /// The duration, up to 366d: 2h, 1h30m.
     #[arg(long = "for", value_name = "DURATION", value_parser = lasting, group = "end")]
     lasts: Option<Duration>,
 
-    /// Until when: 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the next time it is that, UTC), or
-    /// seconds since 1970.
+    /// The end: 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the next time it is that, UTC), or seconds
+    /// since 1970.
     #[arg(long, value_name = "TIME", value_parser = until, group = "end")]
     until: Option<Timestamp>,
 
-    /// Why and who.
+    /// Author and reason.
     #[command(flatten)]
-    words: WordsArguments,
+    words: AttributionArguments,
 
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
-/// What else can be done with silences.
 #[derive(Debug, Subcommand)]
 enum SilenceCommand {
-    /// Show those in force.
+    /// Show silences in force.
     List {
-        /// Where the daemon is.
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
-    /// End one before its time.
+    /// End a silence.
     End {
-        /// Its number.
+        /// Its id.
         #[arg(value_name = "ID")]
         id: u64,
-        /// Why and who.
+        /// Author and reason.
         #[command(flatten)]
-        words: WordsArguments,
-        /// Where the daemon is.
+        words: AttributionArguments,
+        /// The daemon.
         #[command(flatten)]
-        place: PlaceArguments,
+        daemon: DaemonArguments,
     },
 }
 
@@ -91,21 +90,21 @@ daemon answers, this user may not give orders, or a value makes no sense.
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot do it.
+/// No daemon responds, or the order fails.
 pub fn execute(arguments: &SilenceArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
         None => make(arguments),
-        Some(SilenceCommand::List { place }) => {
-            let reply = place.client()?.ask("GET", "/api/v1/silences", None)?;
+        Some(SilenceCommand::List { daemon }) => {
+            let reply = daemon.client()?.ask("GET", "/api/v1/silences", None)?;
             let silences = entries(reply, "silences")?;
-            list(&silences, place.json, "No silence is in force.", line);
+            list(&silences, daemon.json, "No silence is in force.", line);
             Ok(Exit::Fine)
         }
-        Some(SilenceCommand::End { id, words, place }) => {
+        Some(SilenceCommand::End { id, words, daemon }) => {
             let body = words.json().into();
             let target = format!("/api/v1/silences/{id}");
-            let reply = place.client()?.ask("DELETE", &target, Some(&body))?;
-            tell(reply, place.json, told_order)
+            let reply = daemon.client()?.ask("DELETE", &target, Some(&body))?;
+            print_result(reply, daemon.json, order_result)
         }
     }
 }
@@ -117,9 +116,9 @@ fn make(arguments: &SilenceArguments) -> anyhow::Result<Exit> {
         None => body.insert("rules".to_owned(), json!("all")),
     };
     put_lasts(&mut body, arguments.lasts, arguments.until);
-    let place = &arguments.place;
-    let reply = place.client()?.ask("POST", "/api/v1/silences", Some(&body.into()))?;
-    tell(reply, place.json, told_order)
+    let daemon = &arguments.daemon;
+    let reply = daemon.client()?.ask("POST", "/api/v1/silences", Some(&body.into()))?;
+    print_result(reply, daemon.json, order_result)
 }
 
 fn line(silence: &SilenceStatus) -> String {

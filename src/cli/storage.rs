@@ -1,4 +1,4 @@
-//! Where the daemon keeps what commands look at: one rule for all of them.
+//! Finds the daemon's storage folder, the same way for all commands.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::config::settings::{Environment, Settings};
 use crate::files::open_regular;
 use crate::journal::FILE_NAME;
 
-/// Where packages keep the journal.
+/// The folder of packaged daemons.
 const USUAL_FOLDER: &str = "/var/lib/umawarden";
 
-/// Where the daemon keeps its journal.
+/// The daemon's storage.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StorageArguments {
-    /// Folder of the daemon's journal [default: that of the configuration file, else the state
-    /// directory that systemd gives, else ./data, else /var/lib/umawarden].
+    /// The daemon's storage folder [default: that of the configuration file, else systemd's state
+    /// directory, else ./data, else /var/lib/umawarden].
     #[arg(long = "storage.path", value_name = "FOLDER")]
     pub storage_path: Option<PathBuf>,
 
@@ -36,8 +36,8 @@ impl StorageArguments {
         Ok(self.settings(RunFlags::default())?.storage.path)
     }
 
-    /// The daemon's settings, as it finds them with these flags; where nothing names a folder and
-    /// there is none here, those of a packaged daemon.
+    /// The daemon's settings with these flags. If nothing names a folder and there is none here,
+    /// those of a packaged daemon.
     ///
     /// # Errors
     /// The configuration file cannot be used.
@@ -68,11 +68,10 @@ impl StorageArguments {
     }
 }
 
-/// Says what to do where this user may not look into the folder; others only say that there is
-/// nothing, or that it cannot be opened.
+/// Checks that this user may read the folder. Other errors show later.
 ///
 /// # Errors
-/// That is so.
+/// Permission denied, with the remedy.
 pub(super) fn may_be_read(folder: &Path) -> anyhow::Result<()> {
     let path = folder.join(FILE_NAME);
     match open_regular(&path) {
@@ -81,7 +80,7 @@ pub(super) fn may_be_read(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What to do about a file of the daemon's that this user may not read.
+/// The error for a file of the daemon that this user may not read.
 pub(super) fn forbidden(path: &Path, error: &std::io::Error) -> anyhow::Error {
     anyhow::anyhow!(
         "cannot read {}: {error}; the daemon makes its directory for its own user and group (mode \

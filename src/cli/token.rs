@@ -1,4 +1,4 @@
-//! `umawarden token`: who may act over the network.
+//! `umawarden token`: tokens for access over the network.
 
 use anyhow::{Context as _, anyhow};
 use clap::builder::PossibleValuesParser;
@@ -16,14 +16,13 @@ use crate::model::Role;
 /// Arguments of `umawarden token`.
 #[derive(Debug, Args)]
 pub struct TokenArguments {
-    /// What to do.
     #[command(subcommand)]
     what: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// Make a token, and its entry for the file of --web.tokens.file.
+    /// Create a token, and its entry for the file of --web.tokens.file.
     Create(CreateArguments),
 }
 
@@ -31,16 +30,16 @@ enum TokenCommand {
 #[derive(Debug, Args)]
 #[command(after_help = help())]
 struct CreateArguments {
-    /// Whose it is: 1 to 64 letters, digits and -._@, as the journal will tell.
+    /// Its name in the journal: 1 to 64 letters, digits and -._@.
     #[arg(long, value_name = "NAME")]
     name: String,
 
-    /// What its owner may do.
+    /// The highest role that it grants.
     #[arg(long, value_parser = PossibleValuesParser::new(Role::NAMES))]
     role: String,
 
-    /// From when on it is good for nothing: 2027-01-01T00:00 (UTC), RFC 3339, or seconds since
-    /// 1970 [default: never].
+    /// The end of its validity: 2027-01-01T00:00 (UTC), RFC 3339, or seconds since 1970 [default:
+    /// never].
     #[arg(long, value_name = "TIME", value_parser = until)]
     expires: Option<Timestamp>,
 
@@ -49,15 +48,15 @@ struct CreateArguments {
     json: bool,
 }
 
-/// What the roles are for, from the table by which requests are judged.
+/// The roles, from the table of routes.
 fn help() -> String {
     let mut help = "\
-The token is printed once and is nowhere else: whoever is to use it sends it as
-`Authorization: Bearer TOKEN`. The file has only its hash:
+The token is printed once and stored nowhere: its owner sends it as `Authorization: Bearer TOKEN`.
+The file has only its hash:
 
   umawarden token create --name alertmanager --role operate
 
-The file is a list of such entries, and of these, for whom TLS or a password vouches already:
+The file is a list of such entries, and of these, for clients with a certificate or password:
 
   - certificate: spark-2.example   # a name in a verified client certificate
     role: operate
@@ -65,9 +64,9 @@ The file is a list of such entries, and of these, for whom TLS or a password vou
     role: remedy
 
 Each may have `expires: 2027-01-01T00:00:00Z`; a token may have `token_file: FILE` for its hash.
-Not everybody may read the file, and nobody else write it: chmod 600.
+The file must not be world-readable, and writable by its owner alone: chmod 600.
 
-What needs which role over the network; remedy includes operate, and that read:
+Roles that requests over the network need; remedy includes operate, and that read:
 
 "
     .to_owned();
@@ -86,18 +85,18 @@ pub fn execute(arguments: &TokenArguments) -> anyhow::Result<Exit> {
     let token = create_token(&arguments.name, role, arguments.expires);
     let token = token.map_err(|why| anyhow!("no token was made: {why}"))?;
     if arguments.json {
-        let mut told = json!({
+        let mut object = json!({
             "name": token.name,
             "role": role.name(),
             "token": token.token,
             "sha256": token.sha256,
         });
         if let Some(expires) = token.expires {
-            told["expires"] = expires.to_string().into();
+            object["expires"] = expires.to_string().into();
         }
-        outln!("{told}");
+        outln!("{object}");
     } else {
-        outln!("The token, which nobody can tell you again:\n\n  {}\n", token.token);
+        outln!("The token, which is not stored anywhere:\n\n  {}\n", token.token);
         outln!("For the file of --web.tokens.file:\n\n{}", token.entry());
     }
     Ok(Exit::Fine)

@@ -20,11 +20,11 @@ use persist::Persisted;
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TuneArguments {
-    /// Only tell, and exit 1 where a setting is not as the profile wants it.
+    /// Only report, and exit 1 if a setting differs from the profile.
     #[arg(long, conflicts_with_all = ["apply", "persist"])]
     check: bool,
 
-    /// Set what does not fit, until the next boot. Needs root.
+    /// Set what differs, until the next boot. Needs root.
     #[arg(long)]
     apply: bool,
 
@@ -41,11 +41,11 @@ pub struct TuneArguments {
     )]
     file: PathBuf,
 
-    /// Replace the file though it is not as umawarden has written it; a copy stays beside it.
+    /// Replace the file even if umawarden did not write it; a backup is kept.
     #[arg(long, requires = "persist")]
     force: bool,
 
-    /// Take this profile instead of the one for this node; `list` lists them.
+    /// Use this profile instead of the one for this node; `list` prints them.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 
@@ -67,19 +67,18 @@ pub struct TuneArguments {
 }
 
 const AFTER_HELP: &str = "\
-Compares the settings of the kernel with a profile for a node of this kind and size, and says of
-each why, how surely that is known (measured, derived, default, guess), and what it costs. A value
-within the profile's bounds fits and stays. What it is about is memory that the driver finds without
-waiting; that memory is no longer counted as available, and vLLM refuses to start where less is
-available than its --gpu-memory-utilization of all memory: tune warns where a value would bring that
-about.
+Compares the kernel's settings with a profile for a node of this kind and size, and gives for each
+the reason, its certainty (measured, derived, default, guess) and its cost. A value within the
+profile's bounds is kept. The profile reserves memory that the driver gets without waiting. That
+memory is not available, and vLLM refuses to start if less is available than its share of all
+memory (--gpu-memory-utilization): tune warns about such values.
 
---apply sets what does not fit, now; --persist writes it down for each boot (systemd-sysctl reads
-it), together with what fits; both together do both. A file that somebody else has written, or
-changed, is replaced only with --force. While a remedy of the daemon has changed a setting for a
-while, that value is compared and written down; if --apply changes it, the daemon leaves it alone.
+--apply sets what differs now; --persist writes the settings to a file for each boot (systemd-sysctl
+reads it); both may be combined. A file that umawarden did not write, or that was changed, is
+replaced only with --force. While a remedy of the daemon has changed a setting temporarily, the
+original value is compared and written; if --apply changes it, the daemon keeps the new value.
 
-Exit codes: 0 fine, or set; 1 with --check: something does not fit; 2 not readable, or not written.
+Exit codes: 0 done; 1 with --check: something differs; 2 a file cannot be read or written.
 
   umawarden tune
   umawarden tune --check --json
@@ -90,7 +89,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("\"{text}\" is no share of all memory; write 0.9"))
 }
 
-/// What is known of the node beside a profile.
+/// The node compared with a profile.
 #[derive(Debug)]
 struct Comparison<'p> {
     profile: &'p Profile,
@@ -99,7 +98,7 @@ struct Comparison<'p> {
     warnings: Vec<String>,
 }
 
-/// What was done about it.
+/// What was changed.
 #[derive(Debug, Default)]
 struct Done {
     applied: Vec<(Sysctl, u32)>,
@@ -107,10 +106,10 @@ struct Done {
     persisted: Option<Persisted>,
 }
 
-/// Compares, sets, writes down.
+/// Compares, sets and writes the settings.
 ///
 /// # Errors
-/// The node cannot be read, or a file not be written.
+/// The node cannot be read, or a file cannot be written.
 pub fn execute(arguments: &TuneArguments) -> anyhow::Result<Exit> {
     let profiles = profiles().map_err(anyhow::Error::msg)?;
     if arguments.profile.as_deref() == Some("list") {
@@ -174,8 +173,8 @@ fn compare<'p>(
     Ok(Comparison { profile, node, rows, warnings })
 }
 
-/// What is not as the profile for this node wants it, and the profile's name. `None`: there is no
-/// profile for this node.
+/// The settings that differ from the profile for this node, and its name. `None`: no profile is for
+/// this node.
 pub(super) fn misfits(
     procfs: &Path,
     sysfs: &Path,
@@ -193,7 +192,7 @@ pub(super) fn misfits(
     Ok(Some((profile.name.clone(), misfits)))
 }
 
-/// Whether the settings keep vLLM from starting.
+/// Whether the settings prevent vLLM from starting.
 fn vllm(rows: &[Row<'_>], memory: &Memory, utilization: f64) -> Vec<String> {
     let value = |sysctl| {
         let row = rows.iter().find(|row| row.advice.name == sysctl)?;
@@ -228,7 +227,7 @@ fn vllm(rows: &[Row<'_>], memory: &Memory, utilization: f64) -> Vec<String> {
     )]
 }
 
-/// Sets everything that does not fit; what fails keeps nothing else from being set.
+/// Sets everything that differs. An error of one does not stop the others.
 fn apply(files: &NodeFiles<'_>, compared: &Comparison<'_>, done: &mut Done) {
     for row in compared.rows.iter().filter(|row| !row.fits()) {
         let Some(value) = row.wanted() else { continue };

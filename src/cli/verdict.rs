@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::control::{PlaceArguments, entries, list};
+use super::control::{DaemonArguments, entries, list};
 use super::{Exit, history};
 use crate::cli::output::outln;
 use crate::model::{MemoryVerdict, measured_bytes_text};
@@ -13,34 +13,33 @@ use crate::model::{MemoryVerdict, measured_bytes_text};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct VerdictArguments {
-    /// Where the daemon is.
+    /// The daemon.
     #[command(flatten)]
-    place: PlaceArguments,
+    daemon: DaemonArguments,
 }
 
 const AFTER_HELP: &str = "\
-Shows what holds memory that no counter of the kernel names, as the daemon judges it, and what that
-follows from:
+Shows the daemon's verdict about memory in no counter of the kernel, with its evidence:
 
-  clean        nobody uses the GPU, and no more than usual is held
-  in_use       somebody uses the GPU
-  orphan       only what an engine has left behind uses it: end that
-  lingering    it is being given back: wait
-  held_shmem   shared memory is held that no engine uses
-  reclaimable  nobody holds it, and what may bring it back was not tried yet
-  leaked       nobody holds it, and nothing has brought it back: reboot
-  wedged       the driver is stuck, by two independent signs at least: reboot
-  unknown      something that must be known is not; what, is said
+  clean        the GPU is idle, and memory is at its baseline
+  in_use       the GPU is in use
+  orphan       only processes that an engine left behind use it: end them
+  lingering    it is being reclaimed: wait
+  held_shmem   shared memory remains that no engine uses
+  reclaimable  no process uses it, and remedies were not tried yet
+  leaked       no process uses it, and no remedy has reclaimed it: reboot
+  wedged       the driver is stuck, by at least two independent signs: reboot
+  unknown      necessary facts are unknown, which are listed
 
-Below that stands who took memory within the last ten seconds, and what shows it: the driver's
-figures, what processes have, the kernel's counters, or that one engine alone has the driver open.
-stop_engine chooses by that account, and stops nobody where it is not clear.
+Below is who took memory within the last ten seconds, with the evidence: the driver's figures,
+those of processes, the kernel's counters, or that one engine alone has the driver open.
+stop_engine chooses by this account, and stops no engine if it is ambiguous.
 
-The same are series, uma_memory_verdict{verdict=\"…\"} and uma_memory_growth_bytes{owner=\"…\"}, for
-rules and dashboards.
+The series uma_memory_verdict{verdict=\"…\"} and uma_memory_growth_bytes{owner=\"…\"} have the same,
+for rules and dashboards.
 
-Exit codes: 0 nothing is wrong; 1 orphan, held_shmem, leaked or wedged; 2 no daemon answers, or this
-user may not ask it.";
+Exit codes: 0 no problem; 1 orphan, held_shmem, leaked or wedged; 2 no daemon responds, or this user
+may not query it.";
 
 #[derive(Debug, Deserialize)]
 struct Shown {
@@ -66,15 +65,15 @@ struct Account {
 /// Runs the command.
 ///
 /// # Errors
-/// No daemon answers, or it cannot tell.
+/// No daemon responds, or its response is invalid.
 pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
-    let place = &arguments.place;
-    let mut reply = place.client()?.ask("GET", "/api/v1/verdict", None)?;
-    // One, told as lists are.
+    let daemon = &arguments.daemon;
+    let mut reply = daemon.client()?.ask("GET", "/api/v1/verdict", None)?;
+    // A single object, printed like a list.
     let one = reply.data.get("verdict").cloned().unwrap_or_default();
     reply.data = serde_json::json!({ "verdict": [one] });
     let shown = entries::<Shown>(reply, "verdict")?;
-    if place.json {
+    if daemon.json {
         list(&shown, true, "", |_| String::new());
     } else {
         shown.iter().for_each(|(_, shown)| print(shown));

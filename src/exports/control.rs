@@ -85,7 +85,8 @@ impl SocketFile {
         if self.is_there()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::debug!(path = %self.path.display(), %error, "cannot remove the control socket");
+            let path = self.path.display();
+            tracing::debug!(%path, %error, "cannot remove the control socket");
         }
     }
 }
@@ -98,8 +99,8 @@ pub fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     let bytes = path.as_os_str().len();
     if bytes > MOST_PATH_BYTES {
         let text = format!(
-            "its path has {bytes} bytes, and that of a unix socket at most {MOST_PATH_BYTES}: give a \
-             shorter one with --web.control-socket"
+            "its path has {bytes} bytes, and that of a unix socket at most {MOST_PATH_BYTES}: give \
+             a shorter one with --web.control-socket"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }

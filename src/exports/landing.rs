@@ -81,8 +81,8 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
     if let Some(failure) = site.served.access.failure() {
         write!(
             html,
-            "<p class=failed>The files of access control have mistakes since {}: the previous ones are \
-             still in force.</p><pre>{}</pre>",
+            "<p class=failed>The files of access control have mistakes since {}: the previous ones \
+             are still in force.</p><pre>{}</pre>",
             failure.at.strftime("%F %T UTC"),
             Escaped(&failure.why),
         )?;

@@ -255,8 +255,8 @@ async fn give(site: &Site, read: Result<(OrderedBy, OrderKind, Attribution), Ref
         Ok(Err(_)) => unavailable("umawarden is shutting down"),
         Err(_) => {
             let text = format!(
-                "no response to the order within {} s: the loop hangs, and whether it will be carried \
-                 out is unknown; `umawarden pause` on this node works without it",
+                "no response to the order within {} s: the loop hangs, and whether it will be \
+                 carried out is unknown; `umawarden pause` on this node works without it",
                 deadline.as_secs()
             );
             error(StatusCode::GATEWAY_TIMEOUT, "timeout", &text)

@@ -134,7 +134,7 @@ async fn serve_control(
                     tokio::select! {
                         () = ended_by(&mut shutdown) => {}
                         () = lost(&file) => {
-                            warn!("control socket {} was removed; creating it again", path.display());
+                            warn!("control socket {} removed; creating it again", path.display());
                         }
                     }
                 };

@@ -1,5 +1,5 @@
-//! Queries the NVIDIA driver, in a process of its own. While the driver waits for memory, its caller
-//! waits in the kernel and cannot be killed. Nothing else in this program loads its library.
+//! Queries the NVIDIA driver, in a process of its own. While the driver waits for memory, its
+//! caller waits in the kernel and cannot be killed. Nothing else in this program loads its library.
 
 mod device;
 
@@ -94,7 +94,7 @@ impl Driver {
                     return Ok(Self { nvml: ManuallyDrop::new(nvml), numbers });
                 }
                 Err(NvmlError::LibloadingError(error)) => {
-                    // The first error is the loader's. The others only say that a path does not exist.
+                    // The first error is the loader's. Others only say that a path is missing.
                     not_found.get_or_insert_with(|| cause(&error));
                 }
                 Err(error) => return Err(lack("cannot initialise NVML", name, &error)),

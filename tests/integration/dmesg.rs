@@ -305,7 +305,7 @@ fn bytes_that_are_no_log_are_not_called_a_log_without_findings() {
             let output = program.args([command, "-"]).write_stdin(bytes.clone()).output().unwrap();
             let error = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{command}: {error}");
-            assert!(error.contains("standard input is no kernel log"), "{command}: {error}");
+            assert!(error.contains("standard input is not a kernel log"), "{command}: {error}");
         }
     }
 }

@@ -223,7 +223,7 @@ fn each_state_has_its_own_reason() {
     node.live(5, Reading::Failed);
     assert_eq!(
         node.sentence(&["Low"]),
-        "It did not act because its condition cannot be told: uma_memory_free_bytes: reading failed."
+        "It did not act because its condition is unknown: uma_memory_free_bytes: reading failed."
     );
     node.live(100, gib(1.5));
     let budget = node.sentence(&["Low"]);
@@ -287,7 +287,7 @@ fn the_table_shows_each_part_beside_its_value() {
         "aim         missed",
         "  1 drop_caches pagecache  ← under way, #3",
         "  holds  busy                the action of #3 is under way for 0s",
-        "  holds  mode                observe: what would be done is only told",
+        "  holds  mode                observe: actions are only reported",
     ];
     for row in rows {
         let row = row.trim_start_matches("  and");
@@ -379,7 +379,7 @@ fn names_and_times_are_helped_with() {
     for (arguments, told) in [
         (&["Lwo"][..], "(did you mean \"Low\"?)"),
         (&["memory/Lw"], "(did you mean \"memory/Low\"?)"),
-        (&["Same"], "Same is several rules: say memory/Same or other/Same"),
+        (&["Same"], "Same is ambiguous: give memory/Same or other/Same"),
         (&["Low", "--at", "soon"], "expected 2h or -2h"),
         (&["Low", "--at", "2020-01-01"], "nothing is recorded of that time, the recording begins"),
         (&["Low", "--recording", "/nowhere"], "cannot read /nowhere"),
@@ -454,7 +454,7 @@ fn how_memory_came_back_is_told_from_the_journal() {
     let (code, text) = explain(&["chat"]);
     assert_eq!(code, 0);
     for told in [
-        "chat (pid 4711), told at 2026",
+        "chat (pid 4711), reported at 2026",
         "all of it came back within 3.2 s",
         "in no counter (driver)   80.0 GiB     20.0 GiB",
         "page cache                7.0 GiB      7.0 GiB",

@@ -254,7 +254,7 @@ fn the_page_says_actions_outcomes_and_alerts_in_words() {
 fn a_slash_too_many_is_told() {
     let server = start();
     let told = server.get("/metrics/");
-    assert!(told.text().contains("Without a slash at its end it is: /metrics\n"));
+    assert!(told.text().contains("Without the trailing slash it is: /metrics\n"));
     let told = server.get("/nope");
     assert!(told.text().starts_with("404 page not found. The metrics are at /metrics."));
     server.end();
@@ -407,7 +407,7 @@ fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
     let queries = Queries { decisions: broken, ..no_queries() };
     let server = start_with(Limits::default(), queries);
     assert_eq!(server.get("/api/v1/decisions").status, 500);
-    assert!(server.get("/").text().contains("reading the journal failed"));
+    assert!(server.get("/").text().contains("cannot read the journal"));
     let down = server.get("/api/v1/events");
     assert_eq!(down.status, 503);
     assert!(down.json()["error"].as_str().unwrap().contains("disk full"));

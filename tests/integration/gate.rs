@@ -271,7 +271,7 @@ fn a_node_that_shows_nothing_stays_closed() {
     let output = node.gate(&["--need=1GiB", "--timeout=0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let told = stderr(&output);
-    assert!(told.contains("MemFree cannot be read (look at what --path.procfs names"), "{told}");
+    assert!(told.contains("MemFree cannot be read (check --path.procfs"), "{told}");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn room_is_made_only_where_it_is_needed_and_suffices() {
     let output = node.gate(&["--need=90GiB", "--timeout=3s", "--prepare"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "what can be had opens it: {}", stderr(&output));
     assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("3", ""));
-    assert!(stderr(&output).contains("dropped caches: 0 B won"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("dropped caches: 0 B freed"), "{}", stderr(&output));
     // All caches together do not suffice: they stay.
     let node = Node::new(Memory {
         cached: 20 * GIB_IN_KIB,
@@ -319,7 +319,7 @@ fn room_is_made_only_where_it_is_needed_and_suffices() {
     let output = node.gate(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("", "1"));
-    assert!(stderr(&output).contains("compacted memory: 0 B won"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("compacted memory: 0 B freed"), "{}", stderr(&output));
     // Without the right to: it says so, and waits.
     fs::remove_file(node.path("proc/sys/vm/compact_memory")).unwrap();
     let output = node.gate(&arguments).output().unwrap();
@@ -374,12 +374,15 @@ fn a_daemon_knows_more_and_keeps_what_was_done() {
     let told = stderr(&output);
     // How much of it is there is not up to this test alone.
     assert!(told.contains("iB of 1 model files out of the page cache"), "{told}");
-    assert!(told.contains("dropped caches") && !told.contains("not in the journal"), "{told}");
+    assert!(
+        told.contains("dropped caches") && !told.contains("not recorded in the journal"),
+        "{told}"
+    );
     let history = || {
         let output = Command::new(binary()).args(["history", "--kind=note", &config]).output();
         stdout(&output.unwrap())
     };
-    daemon.wait_until("notes", |_| history().contains("dropped caches: 0 B won"));
+    daemon.wait_until("notes", |_| history().contains("dropped caches: 0 B freed"));
     let told = history();
     assert!(told.contains("umawarden gate --prepare (root, uid 0): took "), "{told}");
     assert!(told.contains("iB of 1 model files out of the page cache"), "{told}");

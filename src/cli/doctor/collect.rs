@@ -43,10 +43,10 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 /// # Errors
 /// The daemon's configuration cannot be read.
 pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
-    let place = &arguments.place;
+    let daemon = &arguments.daemon;
     let flags = RunFlags {
-        config_file: place.storage.config_file.clone(),
-        storage_path: place.storage.storage_path.clone(),
+        config_file: daemon.storage.config_file.clone(),
+        storage_path: daemon.storage.storage_path.clone(),
         procfs: arguments.procfs.clone(),
         sysfs: arguments.sysfs.clone(),
         kmsg: arguments.kmsg.clone(),
@@ -56,7 +56,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let loaded = load(&flags, &environment())?;
     let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg, .. } =
         loaded.settings.path.clone();
-    let client = place.client()?.with_patience(DAEMON_TIMEOUT);
+    let client = daemon.client()?.with_patience(DAEMON_TIMEOUT);
     let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
         what: one.what,
         remedy: one.remedy.to_owned(),

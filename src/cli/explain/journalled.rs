@@ -1,4 +1,4 @@
-//! What the journal tells: what was decided, and the present values of then.
+//! Explains from the journal: decisions, and the values at their time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,26 +22,26 @@ use crate::policy::guard::{PastMoment, on_this_boots_clock};
 use crate::policy::rule::RuleSet;
 use crate::policy::status::RuleState;
 
-/// Alert changes that are looked through for the last one.
+/// Alert changes that are searched for the last one.
 const CHANGES: usize = 1;
 
-/// Within a boot the wall clock is set by no more than this.
+/// The largest adjustment of the wall clock within a boot.
 const CLOCKS_DRIFT: SignedDuration = SignedDuration::from_secs(300);
 
-/// A decision names no more series than this.
+/// The most series of a decision in the journal.
 const MOST_EVIDENCE: usize = 24;
 
-/// The journal, or why there is none.
+/// The journal, or why it cannot be used.
 pub(super) struct Journalled(Result<JournalReader, Option<ReadError>>);
 
-/// The rules to explain what only the journal tells of.
+/// The rules that explain entries of the journal.
 pub(super) fn rules(source: &RuleSource) -> anyhow::Result<RuleSet> {
     let (rules, _remarks) = load_rules(source, limits::DEFAULT_INTERVAL)?;
     Ok(rules)
 }
 
 impl Journalled {
-    /// None is wanted.
+    /// No journal.
     pub(super) fn none() -> Self {
         Self(Err(None))
     }
@@ -50,15 +50,15 @@ impl Journalled {
         Self(JournalReader::open(dir).map_err(Some))
     }
 
-    /// Why nothing of it is in the answer.
+    /// Why the explanation has nothing from it.
     pub(super) fn remark(&self) -> Option<String> {
         match &self.0 {
             Ok(_) | Err(None) | Err(Some(ReadError::Missing(_))) => None,
-            Err(Some(error)) => Some(format!("the journal is left out: {error}")),
+            Err(Some(error)) => Some(format!("without the journal: {error}")),
         }
     }
 
-    /// What was done before that decision, for the guard rails. What cannot be read is left out.
+    /// Acts before a decision, for the guard rails. Unreadable ones are omitted.
     pub(super) fn past(&self, at: Moment, before: DecisionId) -> Past {
         let acts = self.0.as_ref().ok().and_then(|reader| reader.acts(Some(before)).ok());
         let acts = acts.unwrap_or_default();
@@ -70,7 +70,7 @@ impl Journalled {
         Past { acts: acts.collect(), ..Past::default() }
     }
 
-    /// The rule's newest decisions up to then, the newest last, as it knows them now.
+    /// The rule's newest decisions until then, in their latest state, the newest last.
     pub(super) fn decisions(
         &self,
         rule: &RuleId,
@@ -79,7 +79,7 @@ impl Journalled {
     ) -> Vec<DecisionRecord> {
         let query = DecisionQuery {
             rule: Some(rule.to_string()),
-            // Up to and including that millisecond.
+            // Including that millisecond.
             until: until.checked_add(Duration::from_millis(1)).ok(),
             order: Order::NewestFirst,
             limit: most,
@@ -95,7 +95,7 @@ impl Journalled {
         page.map(|page| page.rows).unwrap_or_default()
     }
 
-    /// The last time that an alert of the rule changed, up to then.
+    /// The last change of an alert of the rule until then.
     pub(super) fn last_change(&self, rule: &RuleId, until: Timestamp) -> Option<AlertChange> {
         let query = TimelineQuery {
             until: until.checked_add(Duration::from_millis(1)).ok(),
@@ -115,25 +115,25 @@ impl Journalled {
         read.ok().and(last)
     }
 
-    /// Whether it has anything from well after the one time up to the other.
-    pub(super) fn tells_between(&self, after: Timestamp, until: Timestamp) -> bool {
+    /// Whether it has entries well after the one time and until the other.
+    pub(super) fn has_entries_between(&self, after: Timestamp, until: Timestamp) -> bool {
         let query = TimelineQuery {
             since: after.checked_add(STALE_AFTER).ok(),
             until: Some(until),
             limit: Some(1),
             ..TimelineQuery::default()
         };
-        let mut tells = false;
+        let mut has_any = false;
         let read = self.0.as_ref().ok().map(|reader| {
             reader.timeline(&query, |_, _| {
-                tells = true;
+                has_any = true;
                 true
             })
         });
-        tells || read.is_some_and(|read| read.is_err())
+        has_any || read.is_some_and(|read| read.is_err())
     }
 
-    /// An error where nothing can be known at all.
+    /// An error if neither the journal nor a recording can be used.
     pub(super) fn readable(&self, has_recording: bool) -> anyhow::Result<()> {
         let recording = if has_recording {
             "nothing is recorded of that time"
@@ -150,7 +150,7 @@ impl Journalled {
         }
     }
 
-    /// What the rule's last decision up to then tells. `begins` says why there is no more.
+    /// Explains the rule's last decision until then. `begins` says why there is no more.
     pub(super) fn explain(
         &self,
         rules: &RuleSet,
@@ -169,17 +169,17 @@ impl Journalled {
         let at = last.at;
         let mut policy = Policy::rehearsing(at, last.mode, rules);
         policy.resume(at, &self.past(at, last.id));
-        // Nothing is judged by it: that has been done, and the journal tells what came of it.
+        // Nothing is decided here: the journal has the decision and its result.
         let seen: Vec<Observation> = last.because.iter().filter_map(sample).collect();
         policy.step(at, &seen);
         let is_cut = last.because.len() >= MOST_EVIDENCE;
         let mut explanation = policy
             .explain(rule, at, false)
-            .ok_or_else(|| anyhow::anyhow!("rule {rule} cannot be judged"))?;
+            .ok_or_else(|| anyhow::anyhow!("rule {rule} cannot be evaluated"))?;
         let changed = self.last_change(rule, at.utc);
         let status = &mut explanation.rule;
         status.mode = last.mode;
-        // Whatever decides fires, or did when that could last be told.
+        // A rule that decides is firing, or was when its state was last known.
         status.state = match changed.as_ref().map(|change| change.to) {
             _ if last.verdict == Verdict::Hold(HoldReason::Unknown) => RuleState::Unknown,
             Some(AlertState::Inactive) => RuleState::Inactive,
@@ -196,7 +196,8 @@ impl Journalled {
             at.utc
         )];
         if is_cut {
-            let most = format!("the journal keeps the first {MOST_EVIDENCE} series of a decision");
+            let most =
+                format!("the journal has only the first {MOST_EVIDENCE} series of a decision");
             remarks.push(format!("{most}: others are missing here"));
         }
         if may_lack {
@@ -219,7 +220,7 @@ fn sample(evidence: &Evidence) -> Option<Observation> {
     Some(Observation::Sample { series, value: evidence.value })
 }
 
-/// Whether both clocks agree on how long it is between the two.
+/// Whether both clocks agree on the time between the two.
 fn is_same_boot(before: Moment, after: Moment) -> bool {
     let Some(uptime) = after.uptime.checked_sub(before.uptime) else { return false };
     let utc = after.utc.duration_since(before.utc);

@@ -1,5 +1,4 @@
-//! What the flight recorder tells: it is given to the policy again, up to the time that is asked
-//! for.
+//! Explains from the recording, which is replayed up to the requested time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -27,43 +26,43 @@ use crate::recording::{
     Begin, Entry, RecordedRules, RecordedStep, RuleText, SegmentReader, segment_files,
 };
 
-/// A process is followed from its start where its segments together have no more bytes.
+/// A process is replayed from its start if its segments have at most this many bytes.
 const FROM_START_BYTES: u64 = 4 << 20;
 
-/// Otherwise from so long before what the rules look back on.
+/// Otherwise from this long before the range of the rules.
 const WARM_UP: Duration = Duration::from_secs(60);
 
-/// Nothing looks back further than this: the store keeps no more samples at ten a second.
+/// The longest range: the store has no older samples at ten a second.
 const LONGEST_REACH: Duration = Duration::from_secs(7200);
 
-/// Decisions of all rules that are remembered.
+/// Decisions of all rules that are kept.
 const DECISIONS: usize = 10_000;
 
-/// A state that begins so shortly after a replay may have begun before.
+/// A state that begins this soon after the replay may have begun earlier.
 const AT_BEGIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// One file, by how it begins.
+/// One file, with its first entry.
 struct Piece {
     path: PathBuf,
     begin: Begin,
     bytes: u64,
 }
 
-/// The policy as it was then.
+/// The policy at the time.
 pub(super) struct Recorded {
     replayer: Replayer,
     name: String,
     begin: Timestamp,
     last: Option<Moment>,
-    /// Whether there is more after the time that was asked for.
+    /// Whether the recording continues after the requested time.
     goes_on: bool,
-    /// When each rule changed its state last.
+    /// The last change of state of each rule.
     changes: BTreeMap<RuleId, Moment>,
     decisions: VecDeque<DecisionRecord>,
     gaps: Vec<String>,
 }
 
-/// What that file, or folder of segments, tells of then.
+/// Replays a file or a folder of segments.
 pub(super) fn of_file(
     path: &Path,
     at: Option<Timestamp>,
@@ -74,17 +73,17 @@ pub(super) fn of_file(
     let files = if meta.is_dir() { segment_files(path) } else { vec![path.to_owned()] };
     refuse_irregular(files.first().map_or(path, PathBuf::as_path))
         .with_context(|| format!("cannot read {name}"))?;
-    anyhow::ensure!(!files.is_empty(), "{name} holds no recording (*.umarec)");
+    anyhow::ensure!(!files.is_empty(), "{name} has no recording (*.umarec)");
     let pieces = pieces(&files);
     anyhow::ensure!(!pieces.is_empty(), "{name} is not a recording that this build can read");
     let Some(chain) = chain(&pieces, at) else {
         let begins = pieces[0].begin.at.utc;
         anyhow::bail!("{name} begins later, at {begins:.3}");
     };
-    follow(chain, name, at, journal).map(|recorded| recorded.filter(|r| r.last.is_some()))
+    replay(chain, name, at, journal).map(|recorded| recorded.filter(|r| r.last.is_some()))
 }
 
-/// What the daemon's own ring tells of then, or else an incident file that covers the time.
+/// Replays the daemon's own ring, or else an incident file that covers the time.
 pub(super) fn of_storage(
     dir: &Path,
     at: Option<Timestamp>,
@@ -93,10 +92,10 @@ pub(super) fn of_storage(
     let folder = dir.join("recording");
     let ring = pieces(&segment_files(&folder));
     if let Some(chain) = chain(&ring, at) {
-        let found = follow(chain, folder.display().to_string(), at, journal)?;
-        // Where nothing was recorded and nothing journalled, nothing ran: it stands as it stood.
+        let found = replay(chain, folder.display().to_string(), at, journal)?;
+        // Nothing was recorded or journalled, so that nothing changed.
         let is_newest =
-            |found: &Recorded| at.is_some_and(|at| !journal.tells_between(found.at(), at));
+            |found: &Recorded| at.is_some_and(|at| !journal.has_entries_between(found.at(), at));
         if let Some(found) = found.filter(|found| found.covers(at) || is_newest(found)) {
             return Ok(Some(found));
         }
@@ -107,7 +106,7 @@ pub(super) fn of_storage(
             continue;
         }
         let name = piece[0].path.display().to_string();
-        let found = follow(piece, name, at, journal)?;
+        let found = replay(piece, name, at, journal)?;
         if let Some(found) = found.filter(|found| found.covers(at)) {
             return Ok(Some(found));
         }
@@ -115,21 +114,21 @@ pub(super) fn of_storage(
     Ok(None)
 }
 
-/// Where the daemon's own recording begins, and the rules that it knows of last.
+/// The begin of the daemon's recording, and its last rules.
 pub(super) fn kept(dir: &Path) -> Option<(Timestamp, RecordedRules)> {
     let ring = pieces(&segment_files(&dir.join("recording")));
     let begin = ring.first()?.begin.at.utc;
     Some((begin, ring.last()?.begin.rules.clone()))
 }
 
-/// The rules as they were recorded.
+/// Parses recorded rules.
 pub(super) fn parsed(rules: &RecordedRules) -> Result<RuleSet, Mistakes> {
     let text = |file: &RuleText| SourceText::new(file.name.as_str(), file.text.as_str());
     let texts: Vec<SourceText> = rules.files.iter().map(text).collect();
     parse_rules(&texts, rules.evaluation_interval)
 }
 
-/// Those that can be read, in their order.
+/// The readable files, in their order.
 fn pieces(files: &[PathBuf]) -> Vec<Piece> {
     let piece = |path: &PathBuf| {
         let bytes = fs::metadata(path).ok()?.len();
@@ -142,13 +141,13 @@ fn pieces(files: &[PathBuf]) -> Vec<Piece> {
     files.iter().filter_map(piece).collect()
 }
 
-/// The files to follow, of one process: all of them up to then where that is not much, otherwise
-/// from before what the rules look back on.
+/// The files of one process to replay: all until then if they are small, otherwise from before the
+/// range of the rules.
 fn chain(pieces: &[Piece], at: Option<Timestamp>) -> Option<&[Piece]> {
     let is_before = |piece: &Piece| at.is_none_or(|at| piece.begin.at.utc <= at);
     let last = pieces.iter().rposition(is_before)?;
-    let goes_on = |place: usize| {
-        let (piece, before) = (&pieces[place].begin, &pieces[place - 1].begin);
+    let goes_on = |index: usize| {
+        let (piece, before) = (&pieces[index].begin, &pieces[index - 1].begin);
         !piece.is_start
             && piece.goes_on_from == Some(before.segment)
             && piece.started == before.started
@@ -169,7 +168,7 @@ fn chain(pieces: &[Piece], at: Option<Timestamp>) -> Option<&[Piece]> {
     whole.get(from..)
 }
 
-/// How far back what the rules say then depends on the past.
+/// How far back the rules depend on the past.
 fn reach(begin: &Begin) -> Duration {
     let Ok(rules) = parsed(&begin.rules) else { return LONGEST_REACH };
     let of_rule = |rule: &Rule| {
@@ -183,8 +182,8 @@ fn reach(begin: &Begin) -> Duration {
     rules.map(of_rule).max().unwrap_or_default().min(LONGEST_REACH)
 }
 
-/// Gives these files to the policy, up to then.
-fn follow(
+/// Replays these files up to the time.
+fn replay(
     chain: &[Piece],
     name: String,
     at: Option<Timestamp>,
@@ -201,7 +200,7 @@ fn follow(
         decisions: VecDeque::new(),
         gaps: Vec::new(),
     };
-    for (place, piece) in chain.iter().enumerate() {
+    for (index, piece) in chain.iter().enumerate() {
         let Ok(file) = open_regular(&piece.path) else {
             recorded.gap(format!("{} is gone meanwhile", piece.path.display()));
             continue;
@@ -215,13 +214,13 @@ fn follow(
                 return Ok(Some(recorded));
             }
             recorded.take(&entry)?;
-            if matches!(entry, Entry::Begin(_)) && place == 0 && !first.begin.is_start {
+            if matches!(entry, Entry::Begin(_)) && index == 0 && !first.begin.is_start {
                 let past = journal.past(first.begin.at, first.begin.next_decision);
                 recorded.replayer.resume(first.begin.at, &past);
             }
         }
-        // The newest block of the last one may be on its way to the disk.
-        if let Some(torn) = reader.torn().filter(|_| place + 1 < chain.len()) {
+        // The newest block of the last file may not be on disk yet.
+        if let Some(torn) = reader.torn().filter(|_| index + 1 < chain.len()) {
             recorded.gap(format!("{} is {torn}", piece.path.display()));
         }
     }
@@ -251,7 +250,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// What was decided then, and what came of it.
+    /// Keeps the decisions of a step and their results.
     fn remember(&mut self, step: &RecordedStep) {
         for observation in &step.seen {
             let Observation::Outcome(outcome) = observation else { continue };
@@ -282,8 +281,7 @@ impl Recorded {
         }
     }
 
-    /// Whether it tells of that time, and not only of one long before. Of the latest it always
-    /// does.
+    /// Whether it covers the time, or is the latest.
     fn covers(&self, at: Option<Timestamp>) -> bool {
         let Some(last) = self.last else { return false };
         let is_close = |at: Timestamp| at.duration_since(last.utc) <= STALE_AFTER;
@@ -298,12 +296,12 @@ impl Recorded {
         self.replayer.policy()?.explain(rule, self.last?, true)
     }
 
-    /// The instant that it tells of.
+    /// The time of the explanation.
     pub(super) fn at(&self) -> Timestamp {
         self.last.map_or(self.begin, |last| last.utc)
     }
 
-    /// Where following it began.
+    /// The begin of the replay.
     pub(super) fn begin(&self) -> Timestamp {
         self.begin
     }
@@ -316,7 +314,7 @@ impl Recorded {
         &self.name
     }
 
-    /// Since when the rule stands where it does, where that is known.
+    /// When the rule entered its state, if known.
     pub(super) fn since(&self, rule: &RuleId) -> Option<Since> {
         let changed = self.changes.get(rule)?.utc;
         let status = self.rules().iter().find(|status| status.rule == *rule).cloned()?;
@@ -334,13 +332,13 @@ impl Recorded {
         own
     }
 
-    /// What whoever reads the answer should know of where it comes from.
+    /// Remarks about the recording for the reader.
     pub(super) fn remarks(&self, asked: Option<Timestamp>, now: Timestamp) -> Vec<String> {
         let mut remarks = self.gaps.clone();
         if !self.is_whole() {
             remarks.push(format!(
                 "it is followed from {:.3}, not from where the process started: what the rule \
-                 remembered then is known only as far as the journal tells",
+                 remembered then is known only from the journal",
                 self.begin
             ));
         }

@@ -1,4 +1,4 @@
-//! How the memory of engines that died came back, as the journal tells it.
+//! How the memory of dead engines was reclaimed, from the journal.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,25 +10,25 @@ use crate::cli::history::printable;
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{EventKind, HeldMemory, ProgramEvent, Release, ReleaseEnd, bytes_text};
 
-/// Releases that are shown.
+/// Releases that are printed.
 const SHOWN: usize = 5;
 
-/// Those among which the engine's own are looked for.
+/// Releases that are searched for those of the engine.
 const LOOKED_THROUGH: usize = 1_000;
 
-/// One that was journalled.
-struct Told {
+/// A journalled release.
+struct JournalledRelease {
     at: Timestamp,
     engine: String,
     pid: u32,
     release: Release,
 }
 
-/// Writes the newest releases up to then, the newest last; of that engine, or of all where the name
-/// is empty.
+/// Writes the newest releases until then, the newest last; of one engine, or of all if the name is
+/// empty.
 ///
 /// # Errors
-/// The journal cannot be read, holds none, or the answer cannot be written.
+/// The journal cannot be read, has none, or the output cannot be written.
 pub(super) fn write(
     dir: &Path,
     engine: &str,
@@ -36,19 +36,19 @@ pub(super) fn write(
     is_json: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let told = newest(dir, engine, at)?;
-    if told.is_empty() {
+    let releases = newest(dir, engine, at)?;
+    if releases.is_empty() {
         let of = if engine.is_empty() { "no engine" } else { engine };
         anyhow::bail!(
             "nothing is known of how {of} gave memory back: the journal has no event \
              engine_release of it up to then; `umawarden history --kind engine_release` lists all"
         );
     }
-    for (place, one) in told.iter().enumerate() {
+    for (index, one) in releases.iter().enumerate() {
         if is_json {
             json(one, out)?;
         } else {
-            let between = if place > 0 { "\n" } else { "" };
+            let between = if index > 0 { "\n" } else { "" };
             write!(out, "{between}")?;
             text(one, out)?;
         }
@@ -56,7 +56,11 @@ pub(super) fn write(
     Ok(())
 }
 
-fn newest(dir: &Path, engine: &str, at: Option<Timestamp>) -> anyhow::Result<Vec<Told>> {
+fn newest(
+    dir: &Path,
+    engine: &str,
+    at: Option<Timestamp>,
+) -> anyhow::Result<Vec<JournalledRelease>> {
     let reader = JournalReader::open(dir)?;
     let query = TimelineQuery {
         until: at,
@@ -64,25 +68,25 @@ fn newest(dir: &Path, engine: &str, at: Option<Timestamp>) -> anyhow::Result<Vec
         limit: Some(LOOKED_THROUGH),
         ..TimelineQuery::default()
     };
-    let mut told = Vec::new();
+    let mut releases = Vec::new();
     reader.timeline(&query, |at, item| {
         if let TimelineItem::Event(stored) = item
             && let EventKind::Program(ProgramEvent::EngineRelease { engine: of, pid, release }) =
                 stored.event.kind
             && (engine.is_empty() || of == engine)
         {
-            told.push(Told { at, engine: of, pid, release: *release });
+            releases.push(JournalledRelease { at, engine: of, pid, release: *release });
         }
         true
     })?;
-    let excess = told.len().saturating_sub(SHOWN);
-    told.drain(..excess);
-    Ok(told)
+    let excess = releases.len().saturating_sub(SHOWN);
+    releases.drain(..excess);
+    Ok(releases)
 }
 
-fn text(told: &Told, out: &mut impl Write) -> io::Result<()> {
-    let Told { at, engine, pid, release } = told;
-    writeln!(out, "{} (pid {pid}), told at {at:.3}", printable(engine))?;
+fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
+    let JournalledRelease { at, engine, pid, release } = one;
+    writeln!(out, "{} (pid {pid}), reported at {at:.3}", printable(engine))?;
     writeln!(out, "  {}", verdict(release))?;
     writeln!(out, "  {:<22} {:>10} {:>12}", "", "held", "outstanding")?;
     for (kind, held, outstanding) in kinds(&release.held, &release.outstanding) {
@@ -111,7 +115,7 @@ fn verdict(release: &Release) -> String {
         }
         ReleaseEnd::Overtaken => format!(
             "not all of it was back when the next engine began, {seconds:.1} s after its end: from \
-             then on nobody can tell whose memory is whose"
+             then on its memory cannot be distinguished"
         ),
         ReleaseEnd::Unknown => {
             let why = release.why_unknown.map_or("", |why| why.meaning());
@@ -131,7 +135,7 @@ fn kinds(held: &HeldMemory, outstanding: &HeldMemory) -> [Kind; 4] {
         ("in no counter (driver)", held.unaccounted, outstanding.unaccounted),
         ("shared memory", held.shmem, outstanding.shmem),
         ("of orphans", Some(held.orphans), Some(outstanding.orphans)),
-        // It is no loss: it goes when memory is wanted.
+        // Not a loss: it is reclaimed on demand.
         ("page cache", held.page_cache, outstanding.page_cache),
     ]
 }
@@ -140,8 +144,8 @@ fn amount(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "unknown".to_owned(), bytes_text)
 }
 
-fn json(told: &Told, out: &mut impl Write) -> io::Result<()> {
-    let Told { at, engine, pid, release } = told;
+fn json(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
+    let JournalledRelease { at, engine, pid, release } = one;
     let object = json!({
         "engine": engine,
         "pid": pid,

@@ -1,4 +1,4 @@
-//! Why, in one sentence.
+//! The reason in one sentence.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::model::{HoldReason, Mode, OutcomeResult, Verdict, duration_text};
 use crate::policy::explain::RemedyExplanation;
 use crate::policy::status::{RuleState, RuleStatus};
 
-/// An act this long ago is still what the rule did, although its condition has ended since.
+/// An act this recent is reported even if the condition has ended since.
 const JUST_NOW: Duration = Duration::from_secs(10);
 
-/// How many parts of a condition are named as the reason.
+/// Parts of a condition that are named as the reason.
 const MOST_PARTS: usize = 3;
 
-/// Why the rule acted, or did not.
+/// Why the rule acted or did not act.
 pub(super) fn sentence(answer: &Answer) -> String {
     let explanation = &answer.explanation;
     let rule = &explanation.rule;
@@ -39,10 +39,9 @@ pub(super) fn sentence(answer: &Answer) -> String {
             None => format!("It did not act because {}.", ended(&explanation.condition)),
         },
         RuleState::Pending => format!("It did not act because {}.", waits(rule, answer.at)),
-        RuleState::Unknown => format!(
-            "It did not act because its condition cannot be told: {}.",
-            rule.unknown.join("; ")
-        ),
+        RuleState::Unknown => {
+            format!("It did not act because its condition is unknown: {}.", rule.unknown.join("; "))
+        }
         RuleState::Firing => match (&explanation.remedy, last) {
             (None, _) => "It fires, and did not act because it has no remedy.".to_owned(),
             (Some(remedy), Some(record)) => decided(record, Some(remedy)),
@@ -57,7 +56,7 @@ fn is_recent(record: &DecisionRecord, at: Timestamp) -> bool {
         && Duration::try_from(ago).is_ok_and(|ago| ago <= JUST_NOW)
 }
 
-/// Why a condition does not hold.
+/// Why a condition is false.
 fn ended(condition: &Traced) -> String {
     let culprits = condition.culprits();
     let mut reasons: Vec<String> = culprits.iter().take(MOST_PARTS).map(|part| why(part)).collect();
@@ -91,7 +90,7 @@ fn waits(rule: &RuleStatus, at: Timestamp) -> String {
     format!("its condition has held for {held} only, and must for {asked}")
 }
 
-/// What a decision came to.
+/// The result of a decision.
 fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> String {
     let decision = &record.decision;
     let (action, at) = (decision.deed(), decision.at.utc);
@@ -127,9 +126,7 @@ fn came_to(record: &DecisionRecord) -> String {
         }
         (Some(OutcomeResult::Done), Some(Some(true))) => "the aim was met".to_owned(),
         (Some(OutcomeResult::Done), Some(Some(false))) => "the aim was missed".to_owned(),
-        (Some(OutcomeResult::Done), Some(None)) => {
-            "whether the aim was met could not be told".to_owned()
-        }
+        (Some(OutcomeResult::Done), Some(None)) => "whether the aim was met is unknown".to_owned(),
         (Some(OutcomeResult::Done), None) => "its effect is not measured yet".to_owned(),
     }
 }
@@ -138,7 +135,7 @@ fn held_for(reason: HoldReason, remedy: Option<&RemedyExplanation>) -> String {
     remedy.map_or_else(|| said(reason, ""), |remedy| held(remedy, Some(reason)))
 }
 
-/// The reason of the last decision, or else what holds it back now.
+/// The reason of the last decision, or else the current guard rail.
 fn held(remedy: &RemedyExplanation, reason: Option<HoldReason>) -> String {
     let rail = match reason {
         Some(reason) => remedy.rails.iter().find(|rail| rail.reason == reason),
@@ -146,13 +143,13 @@ fn held(remedy: &RemedyExplanation, reason: Option<HoldReason>) -> String {
     };
     match (rail, reason) {
         (Some(rail), _) if rail.holds => said(rail.reason, &rail.detail),
-        // It has ended between the decision and now.
+        // The hold has ended since the decision.
         (_, Some(reason)) => said(reason, ""),
         _ => "it has not been asked since it fires".to_owned(),
     }
 }
 
-/// `detail` is empty where only the past is known.
+/// `detail` is empty for decisions in the past.
 fn said(reason: HoldReason, detail: &str) -> String {
     if reason == HoldReason::StepsExhausted {
         return "every step has been tried and the aim is still missed".to_owned();
@@ -165,8 +162,8 @@ fn said(reason: HoldReason, detail: &str) -> String {
         (HoldReason::Budget, detail) => format!("its budget is used up: {detail}"),
         (HoldReason::Busy, "") => "another action was under way".to_owned(),
         (HoldReason::Busy, detail) => detail.to_owned(),
-        (HoldReason::Unknown, "") => "whether it should could not be told".to_owned(),
-        (HoldReason::Unknown, detail) => format!("that cannot be told: {detail}"),
+        (HoldReason::Unknown, "") => "whether it should was unknown".to_owned(),
+        (HoldReason::Unknown, detail) => format!("whether it should is unknown: {detail}"),
         (reason, "") => format!("{} held it back", reason.name()),
         (reason, detail) => format!("{} holds it back: {detail}", reason.name()),
     }

@@ -1,4 +1,4 @@
-//! The answer, for people and for programs.
+//! Prints the explanation for people or as JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use crate::cli::history::{decision_text, outcome_text, printable};
 use crate::model::{Mode, Reading, as_number, duration_text, measured_bytes_text};
 use crate::policy::explain::Rail;
 
-/// Longer texts of parts are cut in the table; `--json` has them whole.
+/// Longer texts of parts are truncated in the table; `--json` has them whole.
 const TEXT_WIDTH: usize = 64;
 
-/// Elements of a vector that are shown.
+/// Elements of a vector that are printed.
 const MOST_ELEMENTS: usize = 4;
 
 /// Writes the answer for people.
@@ -62,7 +62,7 @@ fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let met = match remedy.aim_met {
         Some(true) => "met",
         Some(false) => "missed",
-        None => "cannot be told",
+        None => "unknown",
     };
     match &remedy.aim {
         Some(aim) => {
@@ -72,13 +72,13 @@ fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         None => writeln!(out, "\naim         {met}: that the condition ends")?,
     }
     writeln!(out, "\nsteps")?;
-    for (place, step) in remedy.steps.iter().enumerate() {
+    for (index, step) in remedy.steps.iter().enumerate() {
         let note = match remedy.under_way {
-            _ if place != remedy.step => String::new(),
+            _ if index != remedy.step => String::new(),
             Some(decision) => format!("  ← under way, #{decision}"),
             None => "  ← next".to_owned(),
         };
-        writeln!(out, "  {} {}{note}", place + 1, printable(&step.to_string()))?;
+        writeln!(out, "  {} {}{note}", index + 1, printable(&step.to_string()))?;
     }
     writeln!(out, "\nguard rails")?;
     let width = remedy.rails.iter().map(|rail| rail.reason.name().len()).max().unwrap_or(0);
@@ -89,7 +89,7 @@ fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let mode = answer.explanation.rule.mode;
     let holds = if mode == Mode::Observe { "holds" } else { "free " };
     let what = match mode {
-        Mode::Observe => "observe: what would be done is only told",
+        Mode::Observe => "observe: actions are only reported",
         Mode::Enforce => "enforce",
     };
     writeln!(out, "  {holds}  {:<width$}  {what}", "mode")
@@ -112,7 +112,7 @@ fn decisions(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// The parts, each below what it is part of, and their values in a column.
+/// The parts of a condition as a tree, with their values in a column.
 fn tree(root: &Traced, out: &mut impl Write) -> io::Result<()> {
     let mut lines = Vec::new();
     collect(root, 1, &mut lines);
@@ -135,7 +135,7 @@ fn collect(part: &Traced, depth: usize, lines: &mut Vec<(String, Vec<String>)>) 
     }
 }
 
-/// What stands for a part in the table: where both sides are below it, its operator is enough.
+/// The label of a part: its operator, if both sides are printed below it.
 fn label(part: &Traced) -> Cow<'_, str> {
     let is_long = part.text.chars().count() > TEXT_WIDTH;
     match part.relation {
@@ -146,7 +146,7 @@ fn label(part: &Traced) -> Cow<'_, str> {
     }
 }
 
-/// At most so long that the values still fit beside it.
+/// Truncates a text, to leave space for values.
 pub(super) fn short(text: &str) -> String {
     if text.chars().count() <= TEXT_WIDTH {
         return text.to_owned();

@@ -15,23 +15,23 @@ use crate::config::measure::size_bytes;
 use crate::fit::{KvToken, Model, Overheads, fit};
 use crate::model::PeerAddress;
 
-/// No engine spans more.
+/// The most nodes of an engine.
 const MOST_NODES: u32 = 1024;
 
 /// Arguments of `umawarden fit`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FitArguments {
-    /// How large the weights are, for example 130GiB [with --model: its files].
+    /// The size of the weights, for example 130GiB [default: the files of --model].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, required_unless_present = "model")]
     weights: Option<u64>,
 
-    /// The model's folder: its files tell how large the weights are, its config.json how much KV
-    /// cache a token takes.
+    /// The model's folder: its files have the size of the weights, its config.json the size of KV
+    /// cache for a token.
     #[arg(long, value_name = "FOLDER")]
     model: Option<PathBuf>,
 
-    /// Over how many nodes it spreads [default: this one and --peers].
+    /// The number of nodes [default: this one and --peers].
     #[arg(long, value_name = "NUMBER", value_parser = nodes)]
     nodes: Option<u32>,
 
@@ -41,24 +41,23 @@ pub struct FitArguments {
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,
 
-    /// How many tokens one request may have: 131072, 128k (thousands) or 128K (times 1024), as
-    /// vLLM reads them.
+    /// Tokens of one request: 131072, 128k (thousands) or 128K (times 1024), as vLLM reads them.
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     context: Option<u64>,
 
-    /// How many such requests shall be cached at the same time.
+    /// Requests of this length that are cached at the same time.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "context")]
     requests: u64,
 
-    /// How much KV cache a token takes, over all layers [with --model: as its config.json says].
+    /// The KV cache of one token, over all layers [with --model: from its config.json].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     kv_per_token: Option<u64>,
 
-    /// What the engine keeps of each number in its KV cache, as it is told itself.
+    /// The type of numbers in the KV cache, as the engine's own option.
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     kv_cache_dtype: model::KvCacheType,
 
-    /// What the engine's own processes take on each node beside the model [default: 9GiB, and a
+    /// Memory of the engine's processes on each node, without the model [default: 9GiB, and a
     /// twelfth of a smaller node].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     processes: Option<u64>,
@@ -67,15 +66,15 @@ pub struct FitArguments {
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     work: Option<u64>,
 
-    /// What shall stay free for what comes and goes [default: a 32nd of the node].
+    /// Memory that stays free for other uses [default: a 32nd of the node].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     headroom: Option<u64>,
 
-    /// Plan for nodes of so much memory instead of looking at this one.
+    /// Plan for nodes with this much memory instead of reading this one.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, conflicts_with = "peers")]
     memory: Option<u64>,
 
-    /// What other services and the kernel take of it [default: a sixteenth].
+    /// Memory of other services and the kernel [default: a sixteenth].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "memory")]
     taken: Option<u64>,
 
@@ -83,24 +82,24 @@ pub struct FitArguments {
     #[arg(long)]
     json: bool,
 
-    /// Where this node is, and its daemon.
+    /// This node and its daemon.
     #[command(flatten)]
-    place: NodeArguments,
+    node: NodeArguments,
 }
 
 const AFTER_HELP: &str = "\
-Looks at what this node can give now, and at what its peers say of theirs, and says whether a model
-fits, which node is the weakest, and the largest --gpu-memory-utilization (vLLM) or
---mem-fraction-static (SGLang) that is safe on all of them. What can be had is counted as by
-`umawarden gate`: what other services hold, an engine that runs now included, is taken, and the
-kernel's reserve is kept. Of the rest the engine's own processes and some headroom are left out.
+Reads this node's available memory, queries its peers for theirs, and shows whether a model fits,
+which node is the weakest, and the largest --gpu-memory-utilization (vLLM) or --mem-fraction-static
+(SGLang) that is safe on all of them. Available memory is that of `umawarden gate`: memory of other
+services, of running engines too, and the kernel's reserve are excluded. The engine's own processes
+and a headroom are subtracted.
 
 The KV cache is divided among the nodes as tensor parallelism does it: by KV heads, as far as there
 are enough; latent attention (DeepSeek's) keeps all of it on each node. The defaults of --processes,
 --work and --headroom are experience, not measurement: an engine logs at its start what it really
 took.
 
-Exit codes: 0 it fits; 1 it does not, or a node did not tell; 2 it cannot be used so.
+Exit codes: 0 it fits; 1 it does not, or a node did not respond; 2 invalid arguments.
 
   umawarden fit --weights 130GiB --nodes 2 --context 128K --kv-per-token 80KiB
   umawarden fit --model /models/deepseek --peers spark-2 --context 64K --requests 4
@@ -111,7 +110,7 @@ fn nodes(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("write a number from 1 to {MOST_NODES}"))
 }
 
-/// A number of tokens, as vLLM reads it.
+/// A number of tokens, in vLLM's form.
 fn tokens(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().next_back() {
         Some((at, 'k')) => (&text[..at], 1000),
@@ -127,16 +126,16 @@ fn tokens(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a number of tokens: 131072, 128k or 128K".to_owned())
 }
 
-/// Says what fits.
+/// Runs the command.
 ///
 /// # Errors
 /// The model, the node or the configuration cannot be read.
 pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
-    let told = arguments.model.as_deref().map(model::look).transpose()?;
-    let kv_token = match (arguments.kv_per_token, &told) {
-        // Nobody says how it can be divided; that it can is the usual case.
+    let folder = arguments.model.as_deref().map(model::read_folder).transpose()?;
+    let kv_token = match (arguments.kv_per_token, &folder) {
+        // How it can be divided is unknown; usually it can.
         (Some(bytes), _) => Some(KvToken { bytes, parts: u32::MAX }),
-        (None, Some(told)) => Some(told.kv_token(arguments.kv_cache_dtype)?),
+        (None, Some(folder)) => Some(folder.kv_token(arguments.kv_cache_dtype)?),
         (None, None) => None,
     };
     anyhow::ensure!(
@@ -145,7 +144,7 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
          write --kv-per-token (2 x layers x KV heads x head size x bytes: 320KiB for 80 layers, 8 \
          heads of 128, 16 bits)"
     );
-    let weights = arguments.weights.or(told.map(|told| told.weights_bytes)).unwrap_or(0);
+    let weights = arguments.weights.or(folder.map(|folder| folder.weights_bytes)).unwrap_or(0);
     let model = Model {
         weights_bytes: weights,
         kv_token,
@@ -156,7 +155,7 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
         work_bytes: arguments.work,
         headroom_bytes: arguments.headroom,
     };
-    let nodes = nodes::look(arguments)?;
+    let nodes = nodes::query(arguments)?;
     let Some(fit) = fit(&model, &overheads, &nodes.known).filter(|_| nodes.silent.is_empty())
     else {
         show::silent(&nodes, arguments.json);

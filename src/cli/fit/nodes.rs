@@ -1,4 +1,4 @@
-//! The nodes: this one, those that are asked, and those that are only planned.
+//! The nodes: this one, queried peers, and planned ones.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::Arc;
@@ -18,29 +18,28 @@ use crate::model::{ClusterSettings, GateQuestion, PeerAddress};
 use crate::policy::gate::judge;
 use crate::sources::cluster::Discovery;
 
-/// What the kernel and other services take of a node that is only planned.
+/// The share of a planned node that kernel and other services take.
 const TAKEN_PART: u64 = 16;
 
-/// For names to be looked up.
-const FINDING_TAKES: Duration = Duration::from_secs(5);
+/// Timeout of the lookup of peers.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    /// Those whose memory is known.
+    /// Nodes whose memory is known.
     pub(super) known: Vec<Node>,
-    /// Those that did not tell, and why.
+    /// Nodes without a response, and why.
     pub(super) silent: Vec<(Arc<str>, String)>,
-    /// What else one should know.
+    /// Remarks for the reader.
     pub(super) notes: Vec<String>,
 }
 
-/// Looks at all of them.
+/// Reads this node and queries the others.
 ///
 /// # Errors
-/// The configuration cannot be read, a thread not be started, or fewer nodes are wanted than
-/// named.
-pub(super) fn look(arguments: &FitArguments) -> anyhow::Result<Nodes> {
+/// The configuration cannot be read, a thread cannot be started, or --nodes is less than the named
+/// nodes.
+pub(super) fn query(arguments: &FitArguments) -> anyhow::Result<Nodes> {
     let mut nodes = match arguments.memory {
         Some(total) => planned(total, arguments.taken),
         None => present(arguments)?,
@@ -49,12 +48,12 @@ pub(super) fn look(arguments: &FitArguments) -> anyhow::Result<Nodes> {
     let wanted = arguments.nodes.map_or(found, |nodes| nodes as usize);
     anyhow::ensure!(
         wanted >= found,
-        "--nodes {wanted} is fewer than there are: this one and --peers are {found}"
+        "--nodes {wanted} is less than the number of nodes: this one and --peers are {found}"
     );
     if let Some(first) = nodes.known.first().cloned() {
         if wanted > found && arguments.memory.is_none() {
             nodes.notes.push(format!(
-                "{} taken to be like this one; name the others with --peers to have them asked",
+                "{} assumed to be like this one; name the others with --peers to query them",
                 if wanted - found == 1 { "one node is" } else { "the other nodes are" }
             ));
         }
@@ -82,30 +81,30 @@ fn planned(total: u64, taken: Option<u64>) -> Nodes {
 }
 
 fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
-    let settings = arguments.place.settings()?;
+    let settings = arguments.node.settings()?;
     let mut nodes = Nodes::default();
-    // Who is asked may take its time; meanwhile this node is looked at.
+    // Peers are queried while this node is read.
     let access = settings.cluster.as_ref().map(|cluster| cluster.access.clone());
     let access = access.unwrap_or_default();
-    let asked: Vec<_> = peers(arguments, &settings, &mut nodes)?
+    let queried: Vec<_> = peers(arguments, &settings, &mut nodes)?
         .into_iter()
         .map(|address| {
             let name: Arc<str> = address.to_string().into();
             let mut peer = Peer::open(&address, &access, GateQuestion::default())
-                .with_context(|| format!("cannot ask {address}"))?;
+                .with_context(|| format!("cannot query {address}"))?;
             Ok((name, std::thread::spawn(move || peer.room())))
         })
         .collect::<anyhow::Result<_>>()?;
-    let mut gate = GateNode::start(setup(&settings, daemon(&arguments.place, &settings)))
-        .context("cannot start to look at the processes")?;
-    let answer = judge(&GateQuestion::default(), &gate.look());
+    let mut gate = GateNode::start(setup(&settings, daemon(&arguments.node, &settings)))
+        .context("cannot start the scan of processes")?;
+    let answer = judge(&GateQuestion::default(), &gate.sample());
     nodes.notes.extend(answer.notes.iter().map(ToString::to_string));
     nodes.take(&this(), &json!(answer));
-    for (name, asked) in asked {
-        match asked.join() {
-            Ok(Ok(told)) => nodes.take(&name, &told),
+    for (name, queried) in queried {
+        match queried.join() {
+            Ok(Ok(answer)) => nodes.take(&name, &answer),
             Ok(Err(why)) => nodes.silent.push((name, why)),
-            Err(_) => nodes.silent.push((name, "asking it failed".to_owned())),
+            Err(_) => nodes.silent.push((name, "its query failed".to_owned())),
         }
     }
     Ok(nodes)
@@ -116,7 +115,7 @@ fn this() -> Arc<str> {
     name.nodename().to_string_lossy().into()
 }
 
-/// Those that are given, or else those of the configuration, but for this node itself.
+/// The given peers, or else the configured ones, without this node itself.
 fn peers(
     arguments: &FitArguments,
     settings: &Settings,
@@ -139,23 +138,23 @@ fn peers(
     Ok(others)
 }
 
-/// Those of the configuration; what cannot be found out of them is told.
+/// The configured peers. Sources that fail become remarks.
 fn configured(cluster: &ClusterSettings, nodes: &mut Nodes) -> anyhow::Result<Vec<PeerAddress>> {
     let mut discovery = Discovery::new(cluster);
     let (to, from) = sync_channel(1);
-    // Names may take their time to be looked up, and files to be read.
-    let looks = std::thread::Builder::new().name("peers-found".to_owned());
-    looks
+    // DNS and files may hang.
+    let thread = std::thread::Builder::new().name("peers-found".to_owned());
+    thread
         .spawn(move || _ = to.send(discovery.discover()))
-        .context("cannot look who the peers are")?;
+        .context("cannot start the lookup of the peers")?;
     let found = from
-        .recv_timeout(FINDING_TAKES)
-        .context("who the peers are was not found out in time (cluster.dns, cluster.file_sd)")?;
+        .recv_timeout(LOOKUP_TIMEOUT)
+        .context("the lookup of the peers timed out (cluster.dns, cluster.file_sd)")?;
     nodes.silent.extend(found.faults);
     Ok(found.peers)
 }
 
-/// Whether its address is one of this machine, at which its own daemon listens.
+/// Whether its address is that of this machine's own daemon.
 fn is_this(peer: &PeerAddress, settings: &Settings) -> bool {
     let authority = peer.origin().trim_start_matches("http://");
     let Ok(mut addresses) = authority.to_socket_addrs() else { return false };
@@ -166,29 +165,28 @@ fn is_this(peer: &PeerAddress, settings: &Settings) -> bool {
 }
 
 impl Nodes {
-    /// Takes a node on as the gate tells of it; what anybody may have written is believed as far as
-    /// it can be true.
-    fn take(&mut self, name: &Arc<str>, told: &Value) {
-        match node(name, told) {
+    /// Takes the gate's answer of a node, if it is plausible.
+    fn take(&mut self, name: &Arc<str>, answer: &Value) {
+        match node(name, answer) {
             Ok(node) => self.known.push(node),
             Err(why) => self.silent.push((Arc::clone(name), why)),
         }
     }
 }
 
-fn node(name: &Arc<str>, told: &Value) -> Result<Node, String> {
+fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
     let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
-    let room = told.get("room").unwrap_or(&Value::Null);
-    let need = |key: &str| of(room, key).ok_or_else(|| format!("it does not tell {key}"));
+    let room = answer.get("room").unwrap_or(&Value::Null);
+    let need = |key: &str| of(room, key).ok_or_else(|| format!("its answer has no {key}"));
     let or_none = |key: &str| of(room, key).unwrap_or(0);
-    let had = of(told, "room_bytes").ok_or("it does not tell how much can be had")?;
+    let had = of(answer, "room_bytes").ok_or("its answer has no available memory")?;
     let total = need("total_bytes")?;
     let (free, clean) = (need("free_bytes")?, need("clean_cache_bytes")?);
     let reserve = or_none("reserve_bytes");
     let others = ["dirty_cache_bytes", "mapped_cache_bytes", "reclaimable_slab_bytes"];
     let caches = others.map(or_none).into_iter().fold(clean, u64::saturating_add);
     if had > total || free > total {
-        return Err("it tells of more memory than it has".to_owned());
+        return Err("its answer has more memory than it has in total".to_owned());
     }
     Ok(Node {
         name: Arc::clone(name),
@@ -204,27 +202,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_tells_is_taken_as_far_as_it_can_be_true() {
+    fn implausible_answers_are_rejected() {
         let name = "two".into();
-        let told = |had: Value, free: u64| {
+        let answer = |had: Value, free: u64| {
             json!({"room_bytes": had, "room": {
                 "total_bytes": 1000, "free_bytes": free, "clean_cache_bytes": 300,
                 "dirty_cache_bytes": 50, "mapped_cache_bytes": null, "reserve_bytes": 100,
             }})
         };
-        let node = node(&name, &told(json!(600), 400)).unwrap();
+        let node = node(&name, &answer(json!(600), 400)).unwrap();
         assert_eq!((node.seen_least_bytes, node.seen_most_bytes), (400, 750));
-        for (lie, expected) in [
-            (told(json!(null), 400), "how much can be had"),
-            (told(json!(-1), 400), "how much can be had"),
-            (told(json!(1e300), 400), "how much can be had"),
-            (told(json!(1001), 400), "more memory than it has"),
-            (told(json!(600), 2000), "more memory than it has"),
-            (json!({"room_bytes": 1}), "it does not tell total_bytes"),
-            (json!([]), "how much can be had"),
+        for (wrong, expected) in [
+            (answer(json!(null), 400), "no available memory"),
+            (answer(json!(-1), 400), "no available memory"),
+            (answer(json!(1e300), 400), "no available memory"),
+            (answer(json!(1001), 400), "more memory than it has"),
+            (answer(json!(600), 2000), "more memory than it has"),
+            (json!({"room_bytes": 1}), "its answer has no total_bytes"),
+            (json!([]), "no available memory"),
         ] {
-            let why = super::node(&name, &lie).unwrap_err();
-            assert!(why.contains(expected), "{lie}: {why}");
+            let why = super::node(&name, &wrong).unwrap_err();
+            assert!(why.contains(expected), "{wrong}: {why}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What people and scripts are shown.
+//! Prints the result.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,6 @@ use crate::cli::output::{errln, outln};
 use crate::fit::{Fit, Model, NodeFit};
 use crate::model::bytes_text;
 
-/// For people.
 pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
     outln!("{}", verdict(model, fit));
     outln!();
@@ -20,7 +19,7 @@ pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
     notes(nodes);
 }
 
-/// Why nothing can be said.
+/// Prints why nothing is known.
 pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     if is_json {
         outln!("{}", json!({ "fits": Value::Null, "silent": silent_json(nodes) }));
@@ -28,17 +27,16 @@ pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     for (node, why) in &nodes.silent {
         errln!("umawarden: {}: {}", printable(node), printable(why));
     }
-    errln!("umawarden: whether it fits cannot be told; umawarden must run on each of its nodes");
+    errln!("umawarden: unknown whether it fits; umawarden must run on each of its nodes");
 }
 
-/// For scripts.
 pub(super) fn json(model: &Model, fit: &Fit, nodes: &Nodes) -> Value {
-    let mut told = json!(fit);
-    told["weights_bytes"] = model.weights_bytes.into();
-    told["kv_bytes_per_token"] = model.kv_token.map(|token| token.bytes).into();
-    told["tokens"] = model.tokens.into();
-    told["notes"] = nodes.notes.clone().into();
-    told
+    let mut object = json!(fit);
+    object["weights_bytes"] = model.weights_bytes.into();
+    object["kv_bytes_per_token"] = model.kv_token.map(|token| token.bytes).into();
+    object["tokens"] = model.tokens.into();
+    object["notes"] = nodes.notes.clone().into();
+    object
 }
 
 fn silent_json(nodes: &Nodes) -> Vec<Value> {
@@ -61,8 +59,8 @@ fn verdict(model: &Model, fit: &Fit) -> String {
         1 => "one node".to_owned(),
         count => format!("{count} nodes"),
     };
-    let told = if fit.fits { "it fits" } else { "it does not fit" };
-    format!("{what} on {on}: {told}.")
+    let result = if fit.fits { "it fits" } else { "it does not fit" };
+    format!("{what} on {on}: {result}.")
 }
 
 fn table(fit: &Fit) {
@@ -111,7 +109,10 @@ fn advice(fit: &Fit) -> Vec<String> {
     let gives = |node: &NodeFit| (node.kv_room_bytes, node.vllm_utilization);
     let differ = fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0]));
     if differ {
-        lines.push(format!("The weakest node is {}: it has the least room.", fit.weakest));
+        lines.push(format!(
+            "The weakest node is {}: it has the least available memory.",
+            fit.weakest
+        ));
     }
     if fit.fits {
         let on_each = if several { " on each node" } else { "" };
@@ -128,7 +129,7 @@ fn advice(fit: &Fit) -> Vec<String> {
         if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations) {
             lines.push(format!(
                 "vLLM takes the same share of each node, and {} allows no more than {:.2}: more \
-                 room there, or nodes of one size, would help.",
+                 memory there, or nodes of one size, would help.",
                 tightest.node, tightest.vllm_utilization
             ));
         }

@@ -1,5 +1,5 @@
-//! Who holds memory that is none of a living engine's: looked for on a thread of its own, since a
-//! look at a process may hang in the kernel as long as the driver does.
+//! Finds orphans that hold memory, on a thread of its own: a scan of processes may hang in the
+//! kernel as long as the driver.
 
 use std::io;
 use std::sync::Arc;
@@ -15,40 +15,40 @@ use crate::model::{Baseline, Orphan, Reading};
 use crate::policy::gate::orphans;
 use crate::sources::engines::Scanner;
 
-/// Between two looks at all processes.
+/// Between two scans of all processes.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// For a first look.
-const FIRST_TAKES: Duration = Duration::from_secs(2);
+/// Timeout of the first scan.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What was seen longer ago than this is not known any more.
-const KNOWN_FOR: Duration = Duration::from_secs(10);
+/// An older scan is ignored.
+const VALID_FOR: Duration = Duration::from_secs(10);
 
-/// For the daemon's answer; it is asked again where it does not answer, but not at once.
-const DAEMON_TAKES: Duration = Duration::from_millis(500);
+/// Timeout of a request to the daemon, and the pause after a failed one.
+const DAEMON_TIMEOUT: Duration = Duration::from_millis(500);
 const DAEMON_EVERY: Duration = Duration::from_secs(5);
 
-/// More than this nobody reads to its end.
+/// The most orphans that are listed.
 const MOST_ORPHANS: usize = 64;
 
-/// What one look has found.
+/// The result of a scan.
 struct Seen {
     at: Instant,
     orphans: Option<Arc<[Orphan]>>,
-    /// The model files of engines that run.
+    /// The model files of running engines.
     living: Vec<Arc<str>>,
     baseline: Option<Baseline>,
 }
 
-/// As much of the daemon's answer as is asked for.
+/// The used part of the daemon's response.
 #[derive(Deserialize)]
-struct Told {
+struct DaemonReport {
     #[serde(rename = "unaccounted_baseline")]
     baseline: Option<Baseline>,
     orphans: Option<Vec<Orphan>>,
 }
 
-/// The loop's end of the thread.
+/// The main thread's handle of the scanner.
 pub(super) struct Holders {
     from: Receiver<Seen>,
     latest: Option<Seen>,
@@ -58,19 +58,19 @@ impl Holders {
     pub(super) fn start(setup: GateSetup) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
         let GateSetup { procfs, declared, daemon, .. } = setup;
-        let looker = Looker {
+        let scan = ScanThread {
             scanner: Scanner::new(procfs, declared),
             began: Instant::now(),
             daemon,
-            ask_next: Duration::ZERO,
-            told: None,
+            query_next: Duration::ZERO,
+            report: None,
         };
-        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&to))?;
-        let latest = from.recv_timeout(FIRST_TAKES).ok();
+        Builder::new().name("holders".to_owned()).spawn(move || scan.run(&to))?;
+        let latest = from.recv_timeout(FIRST_TIMEOUT).ok();
         Ok(Self { from, latest })
     }
 
-    /// Takes what is new. Never waits.
+    /// Takes a new result, if there is one. Never blocks.
     pub(super) fn take(&mut self) {
         if let Some(newest) = self.from.try_iter().last() {
             self.latest = Some(newest);
@@ -78,7 +78,7 @@ impl Holders {
     }
 
     pub(super) fn orphans(&self) -> Reading<Arc<[Orphan]>> {
-        let known = self.latest.as_ref().filter(|seen| seen.at.elapsed() <= KNOWN_FOR);
+        let known = self.latest.as_ref().filter(|seen| seen.at.elapsed() <= VALID_FOR);
         known.and_then(|seen| seen.orphans.clone()).map_or(Reading::Failed, Reading::Value)
     }
 
@@ -91,20 +91,20 @@ impl Holders {
     }
 }
 
-struct Looker {
+struct ScanThread {
     scanner: Scanner,
     began: Instant,
     daemon: Option<Client>,
-    /// When the daemon is asked next, since the begin.
-    ask_next: Duration,
-    told: Option<Told>,
+    /// The time of the next request to the daemon, since the start.
+    query_next: Duration,
+    report: Option<DaemonReport>,
 }
 
-impl Looker {
+impl ScanThread {
     fn run(mut self, to: &SyncSender<Seen>) {
         loop {
-            let seen = self.look();
-            // What nobody has taken in four seconds nobody waits for.
+            let seen = self.scan();
+            // Without a receiver the thread ends.
             if let Err(TrySendError::Disconnected(_)) = to.try_send(seen) {
                 return;
             }
@@ -112,8 +112,8 @@ impl Looker {
         }
     }
 
-    fn look(&mut self) -> Seen {
-        self.ask();
+    fn scan(&mut self) -> Seen {
+        self.query_daemon();
         let now = self.began.elapsed();
         let found = self.scanner.look(now, true);
         let engines = found.as_ref().map_or(&[][..], |readings| &readings.engines);
@@ -121,8 +121,8 @@ impl Looker {
         let living = living.flat_map(|seen| seen.model_files.clone()).collect();
         let orphans = found.ok().map(|readings| {
             let mut all: Vec<Orphan> = readings.engines.iter().flat_map(orphans).collect();
-            let told = self.told.iter().flat_map(|told| told.orphans.iter().flatten());
-            for orphan in told {
+            let report = self.report.iter().flat_map(|report| report.orphans.iter().flatten());
+            for orphan in report {
                 if all.iter().all(|known| known.id != orphan.id) {
                     all.push(orphan.clone());
                 }
@@ -130,25 +130,25 @@ impl Looker {
             all.truncate(MOST_ORPHANS);
             all.into()
         });
-        let baseline = self.told.as_ref().and_then(|told| told.baseline);
+        let baseline = self.report.as_ref().and_then(|report| report.baseline);
         Seen { at: Instant::now(), orphans, living, baseline }
     }
 
-    /// Asks the daemon, which knows more: what was usual in this boot, and whose a process was that
-    /// no longer says so.
-    fn ask(&mut self) {
+    /// Queries the daemon, which knows more: the baseline of this boot, and the engines of
+    /// processes that have lost their names.
+    fn query_daemon(&mut self) {
         let now = self.began.elapsed();
-        let Some(daemon) = self.daemon.as_ref().filter(|_| now >= self.ask_next) else { return };
+        let Some(daemon) = self.daemon.as_ref().filter(|_| now >= self.query_next) else { return };
         let reply = daemon.ask("GET", "/api/v1/gate?need=0", None).ok();
-        // Open or not, the room is told.
-        let told =
+        // An open and a closed gate both report the memory.
+        let report =
             reply.and_then(|mut reply| serde_json::from_value(reply.data["room"].take()).ok());
-        self.ask_next = now + if told.is_some() { EVERY } else { DAEMON_EVERY };
-        self.told = told;
+        self.query_next = now + if report.is_some() { EVERY } else { DAEMON_EVERY };
+        self.report = report;
     }
 }
 
-/// The daemon as it is asked here: whoever waits for memory does not wait for it.
+/// The daemon's client with a short timeout, since waiting for memory does not depend on it.
 pub(super) fn patient(client: Client) -> Client {
-    client.with_patience(DAEMON_TAKES)
+    client.with_patience(DAEMON_TIMEOUT)
 }

@@ -28,30 +28,30 @@ use crate::model::{GateQuestion, PeerAddress};
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
 pub(crate) use prepare::{PrepareSetup, Preparer};
-pub(crate) use show::Telling;
+pub(crate) use show::ProgressPrinter;
 pub(crate) use wait::{Ended, Waiting};
 
-/// Nobody waits longer for one engine.
+/// The longest timeout.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Arguments of `umawarden gate`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct GateArguments {
-    /// How much memory the engine will take, for example 90GiB.
+    /// Memory that the engine will take, for example 90GiB.
     #[arg(long, value_name = "SIZE", value_parser = need)]
     need: u64,
 
-    /// How much of it in free blocks of at least 2 MiB.
+    /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     contiguous: Option<u64>,
 
-    /// How long to wait; 0 only tells.
+    /// How long to wait; 0 checks once.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
     timeout: Duration,
 
-    /// Make room: take the model files of engines that are gone out of the page cache, then drop
-    /// all caches, then compact memory (the latter two need root), each only where it is needed.
+    /// Free memory if needed: evict the model files of ended engines, then drop all caches, then
+    /// compact memory (the latter two need root).
     #[arg(long)]
     prepare: bool,
 
@@ -65,19 +65,19 @@ pub struct GateArguments {
     #[arg(long)]
     json: bool,
 
-    /// Where the node is, and its daemon.
+    /// This node and its daemon.
     #[command(flatten)]
-    pub(crate) place: NodeArguments,
+    pub(crate) node: NodeArguments,
 }
 
-/// Where to look at this node, and where its daemon is, if it has one.
+/// Where this node is read, and its daemon, if it has one.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct NodeArguments {
-    /// Where the daemon keeps its journal.
+    /// The daemon's storage.
     #[command(flatten)]
     storage: StorageArguments,
 
-    /// The daemon's control socket, if that is not beside its journal.
+    /// The daemon's control socket, if it is not in its storage folder.
     #[arg(long = "web.control-socket", value_name = "FILE")]
     control_socket: Option<PathBuf>,
 
@@ -91,23 +91,23 @@ pub(crate) struct NodeArguments {
 }
 
 const AFTER_HELP: &str = "\
-Waits until this node can take an engine: until so much memory can be had, none is being given back
-any more, and the last engine has left no process behind. What can be had is MemFree above the
-kernel's low watermark, and caches that go at once: page cache that is clean and that nobody maps,
-and half of the reclaimable slab. MemAvailable counts more, and the driver does not get it. What is
-in no counter of the kernel (a driver's memory) is waited for while it falls; where it stays, that
-is told, and keeps nothing closed. What cannot be read keeps it closed.
+Waits until this node can take an engine: until enough memory is available, memory is no longer
+being reclaimed, and the last engine has left no process behind. Available are MemFree above the
+kernel's low watermark, clean unmapped page cache, and half of the reclaimable slab. MemAvailable
+counts more, which the driver does not get. Memory in no counter of the kernel (a driver's) is
+waited for while it falls; if it stays, this is reported and does not keep the gate closed.
+Unreadable values do.
 
-With --peers it opens when this node and all those can take so much each, at the same time; the
-daemons there are asked twice a second. One that does not answer keeps it closed; this node's own
-may be among them. --prepare makes room on this node alone.
+With --peers it opens when this node and all peers can take as much at the same time. Their daemons
+are queried twice a second; a peer without a response keeps it closed. This node's own daemon may be
+a peer. --prepare frees memory on this node alone.
 
-It reads /proc itself, ten times a second, and needs no daemon. With one it knows how much is in no
-counter while no engine runs; without, it allows for 1 GiB and a 64th of all memory. In a container
-it needs the host's PID namespace to see what is left of engines.
+It reads /proc ten times a second, and needs no daemon. With one it knows the baseline of memory in
+no counter; without one it allows for 1 GiB and a 64th of all memory. In a container it needs the
+host's PID namespace to see processes of engines.
 
-Exit codes: 0 open; 1 not open in time; 2 it cannot be used so, or a node never has that much; 130
-and 143 ended by a signal.
+Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has that much; 130 and
+143 ended by a signal.
 
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
@@ -128,7 +128,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl NodeArguments {
-    /// The daemon's settings, as it finds them.
+    /// The daemon's settings.
     ///
     /// # Errors
     /// The configuration file cannot be used.
@@ -143,13 +143,13 @@ impl NodeArguments {
     }
 }
 
-/// The daemon of that node, if there is one to ask: one that watches the same files.
+/// The daemon of this node, if it watches the same files.
 pub(crate) fn daemon(arguments: &NodeArguments, settings: &Settings) -> Option<Client> {
     let is_its = arguments.procfs.is_none();
     is_its.then(|| holders::patient(Client::new(&settings.web.control_socket)))
 }
 
-/// Where to look, with those settings.
+/// The setup of a node with these settings.
 pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
     GateSetup {
         procfs: settings.path.procfs.clone(),
@@ -159,7 +159,7 @@ pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
     }
 }
 
-/// Whoever makes room, with those settings.
+/// The preparer with these settings.
 pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer {
     let files = settings.engines.iter().flat_map(|engine| &engine.model_files).map(Arc::clone);
     Preparer::new(PrepareSetup {
@@ -169,10 +169,10 @@ pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer 
     })
 }
 
-/// Whoever asks the other nodes: those that are given, or else those of the configuration.
+/// The given peers, or else those of the configuration.
 ///
 /// # Errors
-/// None are given, and none configured; or a thread cannot be started.
+/// No peers are given or configured; or a thread cannot be started.
 pub(crate) fn peers(
     given: Option<&[PeerAddress]>,
     settings: &Settings,
@@ -183,7 +183,7 @@ pub(crate) fn peers(
         (None, _) => return Ok(None),
         (Some([]), Some(cluster)) if cluster.has_peers() => {
             let peers = Peers::of_cluster(cluster, question);
-            return Ok(Some(peers.context("cannot ask the peers")?));
+            return Ok(Some(peers.context("cannot query the peers")?));
         }
         (Some(given), _) => given,
     };
@@ -193,35 +193,35 @@ pub(crate) fn peers(
         "--peers names no nodes, and neither does the configuration file: write --peers \
          spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
     );
-    Ok(Some(Peers::start(peers, &access, question).context("cannot ask the peers")?))
+    Ok(Some(Peers::start(peers, &access, question).context("cannot query the peers")?))
 }
 
-/// Waits.
+/// Runs the command.
 ///
 /// # Errors
-/// The configuration cannot be used, or a thread not be started.
+/// The configuration cannot be used, or a thread cannot be started.
 pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     signals::end_at_once().context("cannot listen for signals")?;
-    let settings = arguments.place.settings()?;
-    let daemon = daemon(&arguments.place, &settings);
+    let settings = arguments.node.settings()?;
+    let daemon = daemon(&arguments.node, &settings);
     let mut node = GateNode::start(setup(&settings, daemon.clone()))
-        .context("cannot start to look at the processes")?;
+        .context("cannot start the scan of processes")?;
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
     let question =
         GateQuestion { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
     let mut peers = peers(arguments.peers.as_deref(), &settings, question)?;
-    let mut telling = Telling::new(Some(arguments.timeout));
+    let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {
         question,
         limit: Some(arguments.timeout),
         preparer: preparer.as_mut(),
         peers: peers.as_mut(),
     };
-    let waited = waiting.run(&mut node, |looked| {
-        telling.tell(&looked);
+    let waited = waiting.run(&mut node, |progress| {
+        printer.print(&progress);
         ControlFlow::Continue(())
     });
-    telling.end();
+    printer.end();
     if arguments.json {
         outln!("{}", show::json(&waited));
     } else {

@@ -1,4 +1,4 @@
-//! What the node has now: read from procfs, without a daemon.
+//! The memory of this node, read from procfs without a daemon.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,20 +12,18 @@ use crate::model::{DeclaredEngine, Observation, Reading, Readings, Room, Source}
 use crate::policy::gate::{GateWatch, room};
 use crate::sources::memory::MemorySource;
 
-/// Where to look.
+/// Where this node is read.
 #[derive(Clone, Debug)]
 pub(crate) struct GateSetup {
-    /// Where procfs is mounted.
     pub(crate) procfs: PathBuf,
-    /// Where sysfs is mounted.
     pub(crate) sysfs: PathBuf,
     /// The engines that the configuration declares.
     pub(crate) declared: Vec<DeclaredEngine>,
-    /// The daemon of this node, if there may be one: it has watched for longer.
+    /// The daemon of this node, which may have watched for longer.
     pub(crate) daemon: Option<Client>,
 }
 
-/// Looks at memory, and at what engines have left behind.
+/// Samples memory, and scans for orphans of engines.
 pub(crate) struct GateNode {
     began: Instant,
     memory: MemorySource,
@@ -36,7 +34,7 @@ pub(crate) struct GateNode {
 }
 
 impl GateNode {
-    /// Begins to look; waits a little for a first look at the processes.
+    /// Starts the scan of processes, and waits a moment for its first result.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -52,8 +50,8 @@ impl GateNode {
         })
     }
 
-    /// The room now, and how it has changed since earlier looks.
-    pub(crate) fn look(&mut self) -> Room {
+    /// Memory now, and how it has changed since earlier samples.
+    pub(crate) fn sample(&mut self) -> Room {
         let began = self.began;
         let clock = move || began.elapsed();
         self.memory.read(&clock, &mut self.seen);
@@ -69,18 +67,18 @@ impl GateNode {
         room
     }
 
-    /// The model files of engines that run.
+    /// The model files of running engines.
     pub(super) fn living(&self) -> &[Arc<str>] {
         self.holders.living()
     }
 
     fn reading(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
         let found = self.latest.values().find_map(|readings| {
-            let place = readings.schema.series.iter().position(|key| {
+            let index = readings.schema.series.iter().position(|key| {
                 let own = key.labels.iter().map(|(name, value)| (&**name, &**value));
                 *key.name == *name && own.eq(labels.iter().copied())
             })?;
-            readings.values.get(place).copied()
+            readings.values.get(index).copied()
         });
         found.unwrap_or(Reading::Unsupported)
     }

@@ -1,5 +1,5 @@
-//! Other nodes that must be able to take it, too: each is asked on a thread of its own, so that one
-//! that hangs holds up nobody.
+//! Other nodes that must be able to take the engine too. Each is queried on a thread of its own,
+//! since it may hang.
 
 use std::io;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use crate::config::cluster::MOST_PEERS;
 use crate::model::{Access, ClusterSettings, GateQuestion, PeerAddress, PeerAnswer, PeerGate};
 use crate::sources::cluster::{Discovery, Found};
 
-/// Between an answer and the next question.
+/// Between a response and the next request.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// What was said longer ago than this is not known any more.
-const KNOWN_FOR: Duration = ANSWER_TAKES.saturating_add(EVERY.saturating_mul(4));
+/// An older response is ignored.
+const VALID_FOR: Duration = ANSWER_TAKES.saturating_add(EVERY.saturating_mul(4));
 
-/// Between two looks who they are, where that may change.
-const LOOKS_EVERY: Duration = Duration::from_secs(5);
+/// Between two lookups of peers by name or file.
+const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
-/// All of them.
+/// All peers.
 pub(crate) struct Peers {
     each: Vec<OnePeer>,
     access: Access,
     question: GateQuestion,
-    /// Who they are, where that is looked up.
+    /// Results of lookups, if there are any.
     found: Option<Receiver<Found>>,
-    /// Whether that has been looked up once.
+    /// Whether the first lookup is done.
     are_known: bool,
-    /// What tells of peers and cannot be used: then nobody knows who is missing.
+    /// Sources of peers that cannot be used, so that peers may be missing.
     faults: Vec<PeerAnswer>,
 }
 
@@ -42,10 +42,10 @@ struct OnePeer {
 }
 
 impl Peers {
-    /// Begins to ask them.
+    /// Starts to query the peers.
     ///
     /// # Errors
-    /// There are too many, or a thread cannot be started.
+    /// Too many peers, or a thread cannot be started.
     pub(crate) fn start(
         addresses: &[PeerAddress],
         access: &Access,
@@ -66,7 +66,7 @@ impl Peers {
         })
     }
 
-    /// Begins to ask those of the configuration, and to look who they are.
+    /// Starts to look up and query the configured peers.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -78,15 +78,15 @@ impl Peers {
         let (to, found) = sync_channel(1);
         Builder::new().name("peers-found".to_owned()).spawn(move || {
             while to.send(discovery.discover()).is_ok() {
-                std::thread::sleep(LOOKS_EVERY);
+                std::thread::sleep(LOOKUP_EVERY);
             }
         })?;
-        let nobody = Self::start(&[], &settings.access, question)?;
-        Ok(Self { found: Some(found), are_known: false, ..nobody })
+        let none = Self::start(&[], &settings.access, question)?;
+        Ok(Self { found: Some(found), are_known: false, ..none })
     }
 
-    /// Takes in who they are.
-    fn look(&mut self) {
+    /// Takes the result of a lookup.
+    fn take_lookup(&mut self) {
         let Some(found) = self.found.as_ref().and_then(|found| found.try_iter().last()) else {
             return;
         };
@@ -99,8 +99,8 @@ impl Peers {
         let mut known = std::mem::take(&mut self.each);
         for address in found.peers {
             let node = address.to_string();
-            if let Some(place) = known.iter().position(|peer| peer.address == address) {
-                self.each.push(known.swap_remove(place));
+            if let Some(index) = known.iter().position(|peer| peer.address == address) {
+                self.each.push(known.swap_remove(index));
                 continue;
             }
             match OnePeer::start(&address, &self.access, self.question) {
@@ -110,25 +110,25 @@ impl Peers {
         }
     }
 
-    /// What they said last.
+    /// Their latest responses.
     pub(super) fn take(&mut self) -> Vec<PeerAnswer> {
-        self.look();
-        let mut told: Vec<PeerAnswer> = self.each.iter_mut().map(OnePeer::take).collect();
-        told.extend(self.faults.iter().cloned());
-        let why = match (self.are_known, told.is_empty()) {
-            (false, _) => "it is still looked up who they are",
-            (true, true) => "what the configuration names tells of no node (cluster)",
-            (true, false) => return told,
+        self.take_lookup();
+        let mut answers: Vec<PeerAnswer> = self.each.iter_mut().map(OnePeer::take).collect();
+        answers.extend(self.faults.iter().cloned());
+        let why = match (self.are_known, answers.is_empty()) {
+            (false, _) => "the lookup of the peers is pending",
+            (true, true) => "the configuration names no node (cluster)",
+            (true, false) => return answers,
         };
-        told.push(PeerAnswer {
+        answers.push(PeerAnswer {
             node: "cluster".into(),
             gate: PeerGate::Unknown { why: why.into() },
         });
-        told
+        answers
     }
 
-    /// Whether each has answered by now, or has let its time pass.
-    pub(super) fn have_been_asked(&self) -> bool {
+    /// Whether each peer has responded or timed out.
+    pub(super) fn have_responded(&self) -> bool {
         self.are_known && self.each.iter().all(|peer| peer.latest.is_some())
     }
 }
@@ -137,7 +137,7 @@ impl OnePeer {
     fn start(address: &PeerAddress, access: &Access, question: GateQuestion) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
         let mut peer = Peer::open(address, access, question).map_err(io::Error::other)?;
-        Builder::new().name("peers".to_owned()).spawn(move || ask(&mut peer, &to))?;
+        Builder::new().name("peers".to_owned()).spawn(move || query(&mut peer, &to))?;
         let node = address.to_string().into();
         Ok(Self { node, address: address.clone(), from, latest: None })
     }
@@ -147,19 +147,19 @@ impl OnePeer {
             self.latest = Some(newest);
         }
         let gate = match &self.latest {
-            Some((at, gate)) if at.elapsed() <= KNOWN_FOR => gate.clone(),
-            Some(_) => PeerGate::Unknown { why: "it has said nothing of late".into() },
-            None => PeerGate::Unknown { why: "it has not answered yet".into() },
+            Some((at, gate)) if at.elapsed() <= VALID_FOR => gate.clone(),
+            Some(_) => PeerGate::Unknown { why: "its last response is outdated".into() },
+            None => PeerGate::Unknown { why: "no response yet".into() },
         };
         PeerAnswer { node: Arc::clone(&self.node), gate }
     }
 }
 
-fn ask(peer: &mut Peer, to: &SyncSender<(Instant, PeerGate)>) {
+fn query(peer: &mut Peer, to: &SyncSender<(Instant, PeerGate)>) {
     loop {
-        // What it says is at most as old as the question.
+        // The response is at most as old as the request.
         let at = Instant::now();
-        // What nobody has taken nobody waits for.
+        // Without a receiver the thread ends.
         if let Err(TrySendError::Disconnected(_)) = to.try_send((at, peer.ask())) {
             return;
         }

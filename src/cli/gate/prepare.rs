@@ -1,7 +1,8 @@
-//! Making room while it is waited: the old model's page cache, then all caches, then compaction.
-//! Each only where it is needed and can suffice, and only once nothing moves by itself any more.
+//! Frees memory during the wait: evicts the old model from the page cache, then drops all caches,
+//! then compacts. Each step is taken only if it is needed and can suffice, and only while memory is
+//! stable.
 //!
-//! A step may hang in the kernel, so that each has a thread of its own.
+//! A step may hang in the kernel, and so has a thread of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,19 +20,19 @@ use crate::model::{EnginePhase, GateAnswer, GateReason, Reading, bytes_text};
 use crate::parse::proc::buddyinfo::Contiguous;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 
-/// After so long a step is worth another try: a cache may have filled again.
-const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// A step is repeated after this time: a cache may have filled again.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Less than this in all caches is not worth emptying them for.
+/// The least page cache that is worth dropping.
 const LEAST: u64 = 16 << 20;
 
-/// So much above what is usual may be in a driver's pools, which drop_caches empties.
+/// Growth above the baseline that may be in a driver's pools, which drop_caches empties.
 const IN_POOLS: u64 = 256 << 20;
 
-/// How an entry in the journal begins.
+/// The author of its entries in the journal.
 const AUTHOR: &str = "umawarden gate --prepare";
 
-/// What can be done, in the order in which it is.
+/// The steps, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Unload,
@@ -39,18 +40,18 @@ enum Step {
     Compact,
 }
 
-/// What there is to do it with.
+/// What the steps need.
 #[derive(Clone, Debug)]
 pub(crate) struct PrepareSetup {
     /// Where procfs is mounted.
     pub(crate) procfs: PathBuf,
     /// The model files of declared engines.
     pub(crate) model_files: Vec<Arc<str>>,
-    /// Whom to ask for engines that have gone, and who keeps the journal.
+    /// The daemon, which knows ended engines and keeps the journal.
     pub(crate) daemon: Option<Client>,
 }
 
-/// Makes room, step by step.
+/// Frees memory, step by step.
 pub(crate) struct Preparer {
     setup: PrepareSetup,
     tried: BTreeMap<u8, Instant>,
@@ -58,7 +59,7 @@ pub(crate) struct Preparer {
     news: Vec<String>,
 }
 
-/// As much of an engine as is asked for.
+/// The used part of an engine.
 #[derive(Deserialize)]
 struct Engine {
     phase: EnginePhase,
@@ -67,24 +68,24 @@ struct Engine {
 }
 
 impl Preparer {
-    /// Nothing is done yet.
+    /// A preparer that has done nothing.
     pub(crate) fn new(setup: PrepareSetup) -> Self {
         Self { setup, tried: BTreeMap::new(), running: None, news: Vec::new() }
     }
 
-    /// Begins what is needed, if anything. `living` are the model files of engines that run.
+    /// Starts the next step, if one is needed. `living` are the model files of running engines.
     /// Returns whether it is worth waiting for.
-    pub(crate) fn heed(&mut self, answer: &GateAnswer, living: &[Arc<str>]) -> bool {
+    pub(crate) fn advance(&mut self, answer: &GateAnswer, living: &[Arc<str>]) -> bool {
         match self.running.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return true,
-            Some(told) => {
-                self.news.extend(told.unwrap_or_default());
+            Some(news) => {
+                self.news.extend(news.unwrap_or_default());
                 self.running = None;
             }
             None => {}
         }
         let Some(step) = self.wanted(answer) else { return false };
-        self.tried.insert(step.place(), Instant::now());
+        self.tried.insert(step.index(), Instant::now());
         let files = self.setup.model_files.iter().filter(|file| !living.contains(file));
         let work = Work {
             maker: MemoryPreparer { procfs: self.setup.procfs.clone() },
@@ -99,23 +100,23 @@ impl Preparer {
         };
         let (to, done) = channel();
         let begun = std::thread::Builder::new().name("prepare".to_owned()).spawn(move || {
-            // Whoever waited may have gone.
+            // The receiver may be gone.
             let _gone = to.send(work.perform(step));
         });
         match begun {
             Ok(_) => self.running = Some(done),
-            Err(error) => self.news.push(format!("cannot make room: {error}")),
+            Err(error) => self.news.push(format!("cannot free memory: {error}")),
         }
         self.running.is_some()
     }
 
-    /// What was done since the last time, and what could not be.
+    /// Steps and errors since the last call.
     pub(crate) fn news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
 
     fn is_tried(&self, step: Step) -> bool {
-        self.tried.get(&step.place()).is_some_and(|at| at.elapsed() < AGAIN_AFTER)
+        self.tried.get(&step.index()).is_some_and(|at| at.elapsed() < RETRY_AFTER)
     }
 
     /// The next step that may help.
@@ -151,7 +152,7 @@ impl Preparer {
 }
 
 impl Step {
-    fn place(self) -> u8 {
+    fn index(self) -> u8 {
         match self {
             Self::Unload => 0,
             Self::Drop { .. } => 1,
@@ -166,13 +167,13 @@ struct Work {
     setup: PrepareSetup,
     files: Vec<Arc<str>>,
     living: Vec<Arc<str>>,
-    /// `MemFree` at which there is enough.
+    /// `MemFree` that suffices.
     is_enough_at: u64,
 }
 
 impl Work {
     fn perform(&self, step: Step) -> Vec<String> {
-        let told = match step {
+        let result = match step {
             Step::Unload => self.unload(),
             Step::Drop { sync } => {
                 self.measured("dropped caches", Self::free, || self.maker.drop_caches(sync))
@@ -181,7 +182,7 @@ impl Work {
                 self.measured("compacted memory", Self::contiguous, || self.maker.compact())
             }
         };
-        let Some(text) = told else { return Vec::new() };
+        let Some(text) = result else { return Vec::new() };
         let mut news = vec![text.clone()];
         news.extend(self.journal(&text));
         news
@@ -198,11 +199,11 @@ impl Work {
         let is_enough = || self.free().is_some_and(|free| free >= self.is_enough_at);
         match self.maker.unload(&files, &is_enough) {
             Ok(done) => done,
-            Err(error) => Some(format!("model files stay in the page cache: {error}")),
+            Err(error) => Some(format!("cannot evict model files: {error}")),
         }
     }
 
-    /// The model files of engines that the daemon saw go, and that no other has.
+    /// Model files of engines that the daemon saw end, and that no running engine has.
     fn gone(&self) -> Vec<Arc<str>> {
         let daemon = self.setup.daemon.as_ref();
         let reply = daemon.and_then(|daemon| daemon.ask("GET", "/api/v1/engines", None).ok());
@@ -221,7 +222,7 @@ impl Work {
         files.filter(|file| !is_in_use(file)).collect()
     }
 
-    /// Does it, and tells by how much more there is afterwards.
+    /// Performs a step, and measures how much it freed.
     fn measured(
         &self,
         what: &str,
@@ -230,12 +231,12 @@ impl Work {
     ) -> Option<String> {
         let before = of(self);
         Some(match (perform(), before, of(self)) {
-            (Err(error), ..) => format!("not {what}: {error}"),
+            (Err(error), ..) => format!("{what} failed: {error}"),
             (Ok(()), Some(before), Some(after)) => {
-                let won = after.saturating_sub(before);
-                format!("{what}: {} won", bytes_text(won))
+                let freed = after.saturating_sub(before);
+                format!("{what}: {} freed", bytes_text(freed))
             }
-            (Ok(()), ..) => format!("{what}; what that has won cannot be read"),
+            (Ok(()), ..) => format!("{what}; the effect cannot be measured"),
         })
     }
 
@@ -249,15 +250,15 @@ impl Work {
         Contiguous::parse(&text, procfs::page_size()).ok()?.two_mib.value()
     }
 
-    /// Has the daemon keep what was done; says so where it does not, and there is one.
+    /// Records a step in the daemon's journal. Returns an error if there is a daemon and it fails.
     fn journal(&self, text: &str) -> Option<String> {
         let body = json!({ "author": AUTHOR, "comment": text });
         let reply = self.setup.daemon.as_ref()?.ask("POST", "/api/v1/notes", Some(&body));
         match reply {
             Ok(reply) if reply.status == 200 => None,
-            Ok(reply) => Some(format!("this is not in the journal: {}", reply.problem)),
+            Ok(reply) => Some(format!("not recorded in the journal: {}", reply.problem)),
             Err(crate::cli::control::ClientError::Absent(_)) => None,
-            Err(error) => Some(format!("this is not in the journal: {error}")),
+            Err(error) => Some(format!("not recorded in the journal: {error}")),
         }
     }
 }

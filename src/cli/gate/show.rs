@@ -1,4 +1,4 @@
-//! What people and scripts are shown of the waiting.
+//! Prints the progress and the result of a wait.
 
 use std::fmt::Write as _;
 use std::mem::{Discriminant, discriminant};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::wait::{Ended, Looked, Waited};
+use super::wait::{Ended, Progress, Waited};
 use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
 use crate::model::{
@@ -14,65 +14,64 @@ use crate::model::{
 };
 use crate::policy::gate::SETTLES;
 
-/// Between two lines where nothing changes, and where something does.
+/// Between two lines without and with a change.
 const EVERY: Duration = Duration::from_secs(10);
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
-/// Before this nothing is known of how memory moves.
+/// The trend of memory is unknown before.
 const FIRST: Duration = SETTLES.saturating_add(Duration::from_millis(300));
 
-/// Bytes in a second; less than that comes and goes all the time.
+/// Bytes a second. Smaller changes are noise.
 const LEAST_PACE: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// Where a terminal does not tell how wide it is.
+/// The width of a terminal that does not report it.
 const WIDTH: usize = 80;
 
-/// Tells of the waiting on standard error: a line that changes on a terminal, else one now and
-/// then.
-pub(crate) struct Telling {
+/// Prints progress on standard error: one changing line on a terminal, else a line now and then.
+pub(crate) struct ProgressPrinter {
     limit: Option<Duration>,
     is_terminal: bool,
-    told: Option<(Duration, Vec<Discriminant<GateReason>>)>,
-    /// Whether an unfinished line stands on the terminal.
+    last: Option<(Duration, Vec<Discriminant<GateReason>>)>,
+    /// Whether the terminal has an unfinished line.
     is_on_line: bool,
 }
 
-impl Telling {
-    /// Of a waiting that is over then at the latest.
+impl ProgressPrinter {
+    /// For a wait with this timeout.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         let is_terminal = output::is_error_terminal();
-        Self { limit, is_terminal, told: None, is_on_line: false }
+        Self { limit, is_terminal, last: None, is_on_line: false }
     }
 
-    /// Tells of one look, if it is worth it.
-    pub(crate) fn tell(&mut self, looked: &Looked<'_>) {
-        for news in looked.news {
+    /// Prints the progress, if it has changed enough.
+    pub(crate) fn print(&mut self, progress: &Progress<'_>) {
+        for news in progress.news {
             self.clear();
             errln!("umawarden: {}", printable(news));
         }
-        if looked.answer.is_open || looked.waited < FIRST {
+        if progress.answer.is_open || progress.waited < FIRST {
             return;
         }
         if self.is_terminal {
-            let line = printable(&line(looked, self.limit)).into_owned();
+            let line = printable(&line(progress, self.limit)).into_owned();
             let width = width();
             let cut: String = line.chars().take(width.saturating_sub(1)).collect();
             output::print_error(&format!("\r\x1b[K{cut}"));
             self.is_on_line = true;
             return;
         }
-        let kinds: Vec<_> = looked.answer.reasons.iter().map(discriminant).collect();
-        let is_due = self.told.as_ref().is_none_or(|(at, before)| {
-            let since = looked.waited.saturating_sub(*at);
+        let kinds: Vec<_> = progress.answer.reasons.iter().map(discriminant).collect();
+        let is_due = self.last.as_ref().is_none_or(|(at, before)| {
+            let since = progress.waited.saturating_sub(*at);
             since >= EVERY || (since >= AT_MOST_EVERY && *before != kinds)
         });
         if is_due {
-            errln!("umawarden: {}", printable(&line(looked, self.limit)));
-            self.told = Some((looked.waited, kinds));
+            errln!("umawarden: {}", printable(&line(progress, self.limit)));
+            self.last = Some((progress.waited, kinds));
         }
     }
 
-    /// Leaves a terminal as it was.
+    /// Ends the line on a terminal.
     pub(crate) fn end(&mut self) {
         self.clear();
     }
@@ -85,11 +84,11 @@ impl Telling {
 }
 
 fn width() -> usize {
-    let told = rustix::termios::tcgetwinsize(std::io::stderr()).map(|size| size.ws_col);
-    told.ok().filter(|columns| *columns > 0).map_or(WIDTH, usize::from)
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).map(|size| size.ws_col);
+    size.ok().filter(|columns| *columns > 0).map_or(WIDTH, usize::from)
 }
 
-/// How long, for people: tenths of a second where it is short.
+/// A time for people, with tenths if it is short.
 fn time(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1}s", time.as_secs_f64()),
@@ -97,49 +96,49 @@ fn time(time: Duration) -> String {
     }
 }
 
-fn line(looked: &Looked<'_>, limit: Option<Duration>) -> String {
-    let mut text = format!("closed for {}", seconds_text(looked.waited));
+fn line(progress: &Progress<'_>, limit: Option<Duration>) -> String {
+    let mut text = format!("closed for {}", seconds_text(progress.waited));
     if let Some(limit) = limit {
         text.push_str(&format!(" of {}", duration_text(limit)));
     }
-    if let Some(wait) = looked.answer.wait {
+    if let Some(wait) = progress.answer.wait {
         text.push_str(&format!(", about {} to go", time(wait)));
     }
-    if let Some(pace) = pace(looked.answer) {
+    if let Some(pace) = pace(progress.answer) {
         text.push_str(&format!(", {pace}"));
     }
-    let reasons: Vec<String> = looked.answer.reasons.iter().map(ToString::to_string).collect();
+    let reasons: Vec<String> = progress.answer.reasons.iter().map(ToString::to_string).collect();
     format!("{text}: {}", reasons.join("; "))
 }
 
-/// How fast what can be had grows or shrinks, where that is worth a word.
+/// The rate at which available memory changes, if it is significant.
 fn pace(answer: &GateAnswer) -> Option<String> {
     let pace = answer.room.motion.room?.bytes_per_second;
     let which = if pace > 0.0 { "more" } else { "less" };
     (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
 }
 
-/// What to do about it, where that is not to wait.
+/// The advice for a reason, unless it is to wait.
 fn advice(reason: &GateReason) -> Option<String> {
     match reason {
         GateReason::Orphan(orphan) => {
             Some(format!("end it: kill {}, and kill -9 {} if it stays", orphan.id, orphan.id))
         }
-        GateReason::TooLarge { .. } => Some("ask for less with --need".to_owned()),
+        GateReason::TooLarge { .. } => Some("request less with --need".to_owned()),
         GateReason::Unknown { .. } => {
-            Some("look at what --path.procfs names, and at this user's rights".to_owned())
+            Some("check --path.procfs, and the rights of this user".to_owned())
         }
         GateReason::Fragmented { .. } => {
             Some("compact memory (--prepare); after days of use only a reboot helps".to_owned())
         }
         GateReason::PeerUnknown { .. } => {
-            Some("umawarden must run there, and be reached from here".to_owned())
+            Some("check that umawarden runs there and can be reached from here".to_owned())
         }
         _ => None,
     }
 }
 
-/// Tells people how it ended.
+/// Prints the result for people.
 pub(super) fn text(waited: &Waited) {
     let answer = &waited.answer;
     if waited.ended == Ended::Open {
@@ -165,7 +164,7 @@ pub(super) fn text(waited: &Waited) {
     output::print_error(&printable_lines(&reasons(answer)));
 }
 
-/// The reasons and the notes, a line for each.
+/// Reasons and notes, one per line.
 fn reasons(answer: &GateAnswer) -> Vec<String> {
     let reasons = answer.reasons.iter().map(|reason| {
         let mut text = reason.to_string();
@@ -182,7 +181,7 @@ fn printable_lines(lines: &[String]) -> String {
     lines.iter().map(|line| format!("  {}\n", printable(line))).collect()
 }
 
-/// The whole, for scripts.
+/// The result as JSON.
 pub(super) fn json(waited: &Waited) -> Value {
     let mut shown = json!(waited.answer);
     shown["ended"] = match waited.ended {

@@ -1,5 +1,5 @@
-//! A signal ends the waiting at once, also where it is the first process of a container, which no
-//! signal ends by itself.
+//! A signal ends the wait at once, also for the first process of a container, which ignores signals
+//! by default.
 
 use std::io;
 use std::thread::Builder;
@@ -9,13 +9,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::output::{self, errln};
 
-/// What a shell adds to the number of the signal that ended a process.
+/// Shells add this to the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
 /// From now on SIGINT, SIGTERM and SIGHUP end this process.
 ///
 /// # Errors
-/// They cannot be listened for.
+/// The signals cannot be handled.
 pub(super) fn end_at_once() -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];

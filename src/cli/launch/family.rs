@@ -1,5 +1,4 @@
-//! The processes of a launched command: all that descend from this one, which they cannot leave
-//! while it is their subreaper.
+//! The processes of a launched command: all descendants of this process, which is their subreaper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,16 +14,16 @@ use crate::parse::process::{Stat, exit_status, resident, stat};
 use crate::policy::death::Relative;
 use crate::sys::process_end::status_of_reaped;
 
-/// More processes than these are not followed: each takes a descriptor.
+/// The most tracked processes: each needs a descriptor.
 const MOST_MEMBERS: usize = 384;
 
-/// Ended ones that are remembered; a load compiles in thousands of short processes.
+/// Ended processes that are remembered. Loading compiles in thousands of short processes.
 const MOST_ENDED: usize = 384;
 
-/// More processes of the machine than these are not looked at.
+/// The most processes of the machine that are scanned.
 const MOST_PROCESSES: usize = 65_536;
 
-/// One of them.
+/// A process.
 #[derive(Debug)]
 struct Member {
     id: ProcessId,
@@ -34,11 +33,11 @@ struct Member {
     status: ExitStatus,
     told_by: &'static str,
     bytes: Option<u64>,
-    /// Whether this process is the parent that it ended under.
+    /// Whether it ended as a child of this process.
     is_reaped: bool,
 }
 
-/// All of them.
+/// The processes.
 #[derive(Debug)]
 pub(super) struct Family {
     procfs: PathBuf,
@@ -46,13 +45,13 @@ pub(super) struct Family {
     own: u32,
     members: BTreeMap<u32, Member>,
     ended: Vec<Member>,
-    /// Numbers that belong to others.
+    /// Pids of other processes.
     others: BTreeSet<u32>,
     pub(super) is_cut: bool,
 }
 
 impl Family {
-    /// Of the children of this process.
+    /// Statuses of children of this process.
     pub(super) fn new(procfs: &Path, own: u32) -> Self {
         Self {
             procfs: procfs.to_owned(),
@@ -64,7 +63,7 @@ impl Family {
         }
     }
 
-    /// Takes in the head, which is about to run, or has run already.
+    /// Adds the head, which is about to run or has already run.
     pub(super) fn begin(&mut self, head: u32) -> ProcessId {
         let found = self.stat(head);
         let start_ticks = found.as_ref().map_or(0, |stat| stat.start_ticks);
@@ -74,7 +73,7 @@ impl Family {
         id
     }
 
-    /// Looks for new ones, and at what all of them are called and hold.
+    /// Scans for new processes, and updates names and memory.
     pub(super) fn look(&mut self) {
         let Ok(entries) = fs::read_dir(&self.procfs) else { return };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -114,7 +113,7 @@ impl Family {
         let found = self.stat(pid);
         let held = self.read(pid, "status").map(|text| held(&text));
         let Some(member) = self.members.get_mut(&pid) else { return };
-        // What has ended holds nothing, but had a name, and held something before.
+        // An ended process has no memory, but had a name and memory before.
         let Some(stat) = found.filter(|stat| stat.start_ticks == member.id.start_ticks) else {
             return;
         };
@@ -124,13 +123,13 @@ impl Family {
         }
     }
 
-    /// What becomes readable when one of them ends.
+    /// Descriptors that become readable when a process ends.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let living = self.members.values().filter(|member| member.ended.is_none());
         living.filter_map(|member| Some(member.descriptor.as_ref()?.as_fd()))
     }
 
-    /// Notes which of them have ended, and how; whether any was killed.
+    /// Records which processes have ended, and how. Returns whether any was killed.
     pub(super) fn take_ends(&mut self, now: Duration) -> bool {
         let mut is_any_killed = false;
         let mut gone = Vec::new();
@@ -145,8 +144,8 @@ impl Family {
             member.ended.get_or_insert(now);
             let before = member.status;
             if found.is_some() {
-                // Until its parent takes notice, /proc has its status.
-                // 0 may be what the kernel shows to those who may not know.
+                // /proc has its status until its parent reaps it.
+                // The kernel shows 0 to readers without permission.
                 let status = text.as_deref().and_then(exit_status).filter(|status| *status != 0);
                 member.know(status, "its zombie in /proc");
             } else {
@@ -163,7 +162,7 @@ impl Family {
         is_any_killed
     }
 
-    /// This process has reaped one.
+    /// This process has reaped a child.
     pub(super) fn take_reaped(&mut self, pid: u32, status: i32, now: Duration) {
         let Some(member) = self.members.get_mut(&pid) else { return };
         member.status = ExitStatus::from_wait(status);
@@ -177,30 +176,30 @@ impl Family {
         let Some(mut member) = self.members.remove(&pid) else { return };
         member.descriptor = None;
         if self.ended.len() >= MOST_ENDED {
-            // Those that did their work are the least that can be forgotten.
-            let place = self.ended.iter().position(|one| one.status.is_success()).unwrap_or(0);
-            self.ended.remove(place);
+            // Successful ones are forgotten first.
+            let index = self.ended.iter().position(|one| one.status.is_success()).unwrap_or(0);
+            self.ended.remove(index);
         }
         self.ended.push(member);
     }
 
-    /// How many are left, those that only wait to be reaped left out.
+    /// Remaining processes, without zombies.
     pub(super) fn living(&self) -> usize {
         self.members.values().filter(|member| member.ended.is_none()).count()
     }
 
-    /// Whether that number is one of theirs.
+    /// Whether the pid belongs to one of them.
     pub(super) fn has(&self, pid: u32) -> bool {
         self.members.contains_key(&pid)
     }
 
-    /// Sends a signal to one of them; never to who has its number after it.
+    /// Sends a signal to a process, never to a later one with the same pid.
     pub(super) fn signal(&self, pid: u32, signal: Signal) -> bool {
         let member = self.members.get(&pid);
         let descriptor = member.and_then(|member| member.descriptor.as_ref());
         match descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, signal).is_ok(),
-            // It is a child of this process that was not reaped: the number is still its own.
+            // An unreaped child of this process keeps its pid.
             None if member.is_some_and(|member| !member.is_reaped) => {
                 let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
                 pid.is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
@@ -209,7 +208,7 @@ impl Family {
         }
     }
 
-    /// Kills those that are left, and says whom.
+    /// Kills the remaining processes, and returns them.
     pub(super) fn kill_left(&self) -> Vec<ProcessId> {
         let living = self.members.values().filter(|member| member.ended.is_none());
         let of_descriptor = living.filter(|member| {
@@ -219,7 +218,7 @@ impl Family {
         of_descriptor.map(|member| member.id).collect()
     }
 
-    /// Everybody who was ever seen.
+    /// All processes that were ever seen.
     pub(super) fn relatives(&self) -> Vec<Relative> {
         let all = self.ended.iter().chain(self.members.values());
         all.map(|member| Relative {

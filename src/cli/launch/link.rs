@@ -1,7 +1,7 @@
-//! The daemon of this node, as far as there is one: it is told what was launched, again and again,
-//! for it may be started later, or anew; and in the end of what it died.
+//! Reports a launched engine to the daemon of this node, if there is one: again and again, since
+//! the daemon may start later; and finally the cause of death.
 //!
-//! On a thread of its own: a daemon that hangs holds nobody up.
+//! It has a thread of its own, since the daemon may hang.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,26 +17,26 @@ use crate::model::{
 };
 use crate::policy::death::OwnStop;
 
-/// Between two tellings. The phase that it died in is no older.
+/// Between two reports. The last phase is at most this old.
 const BEAT: Duration = Duration::from_secs(2);
 
-/// How long the daemon may take for one; the last word gets more, for it is written to disk.
+/// Timeout of one report. The last one has a longer timeout, since it is written to disk.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PATIENCE_AT_LAST: Duration = Duration::from_secs(6);
 
-/// The daemon takes no longer requests.
+/// The daemon's limit of a request.
 const MOST_BODY_BYTES: usize = 15 << 10;
 
-/// What is known of it.
+/// The state of the link.
 #[derive(Clone, Debug, Default)]
 struct Known {
     phase: Option<EnginePhase>,
-    /// What keeps it from being told.
+    /// Why the daemon cannot be reached.
     trouble: Option<String>,
     is_told: bool,
 }
 
-/// The way to it.
+/// The connection to the daemon.
 #[derive(Debug)]
 pub(super) struct DaemonLink {
     client: Client,
@@ -46,46 +46,46 @@ pub(super) struct DaemonLink {
 }
 
 impl DaemonLink {
-    /// To the daemon there, which need not be.
+    /// For the daemon there, which may not exist.
     pub(super) fn new(client: Client) -> Self {
         Self { client, known: Arc::default(), ends: None, thread: None }
     }
 
-    /// Tells it of that process, from now on.
+    /// Starts to report the process.
     pub(super) fn begin(&mut self, name: &str, head: ProcessId) {
         let (ends, end) = channel();
         let (client, known) =
             (self.client.clone().with_patience(PATIENCE), Arc::clone(&self.known));
         let body = json!({ "name": name, "pid": head.pid, "start_ticks": head.start_ticks });
-        let telling = move || beat(&client, &known, &body, &end);
-        // Without the thread the daemon is not told, and the command runs all the same.
-        match Builder::new().name("daemon-link".to_owned()).spawn(telling) {
+        let printer = move || beat(&client, &known, &body, &end);
+        // Without the thread the daemon gets no reports, and the command runs.
+        match Builder::new().name("daemon-link".to_owned()).spawn(printer) {
             Ok(thread) => (self.ends, self.thread) = (Some(ends), Some(thread)),
             Err(error) => self.set(|known| known.trouble = Some(error.to_string())),
         }
     }
 
-    /// The phase in which the daemon saw it last, before it began to end.
+    /// The last phase that the daemon saw before the end.
     pub(super) fn phase(&self) -> Option<EnginePhase> {
         self.get().phase
     }
 
-    /// Why the daemon does not know of it.
+    /// Why the daemon does not know the engine.
     pub(super) fn trouble(&self) -> Option<String> {
         let known = self.get();
         known.trouble.filter(|_| !known.is_told)
     }
 
-    /// No more is told but of its death.
+    /// Stops reporting, except for the death.
     pub(super) fn stop(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {
-            // It waits for no longer than a request may take.
+            // At most the timeout of a request.
             let _panicked = thread.join();
         }
     }
 
-    /// What the daemon has stopped since then.
+    /// Engines that the daemon has stopped since.
     pub(super) fn own_stops(&self, since: Timestamp) -> Result<Vec<OwnStop>, String> {
         let target = format!("/api/v1/decisions?limit=500&since={since:.0}");
         let asked = self.client.clone().with_patience(PATIENCE).ask("GET", &target, None);
@@ -94,7 +94,7 @@ impl DaemonLink {
         Ok(decisions.into_iter().flatten().filter_map(own_stop).collect())
     }
 
-    /// Has the daemon keep the report.
+    /// Sends the report to be recorded.
     pub(super) fn keep(&self, report: &DeathReport) -> Result<(), String> {
         let client = self.client.clone().with_patience(PATIENCE_AT_LAST);
         let body = short(report);
@@ -121,7 +121,7 @@ fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>)
         match asked {
             Ok(reply) if reply.status == 200 => {
                 let phase = serde_json::from_value(reply.data["phase"].clone()).ok();
-                // What ends has been something else before, and that is of interest.
+                // The phase before stopping is the relevant one.
                 let is_life = |phase: &EnginePhase| {
                     !matches!(phase, EnginePhase::Stopping | EnginePhase::Gone)
                 };
@@ -144,19 +144,22 @@ fn words(error: &ClientError) -> String {
     match error {
         ClientError::Absent(_) => "no daemon runs here".to_owned(),
         ClientError::Forbidden(path) => {
-            format!("this user may not tell the daemon: {} is its owner's alone", path.display())
+            format!(
+                "this user may not connect to the daemon: only its owner may open {}",
+                path.display()
+            )
         }
         error => error.to_string(),
     }
 }
 
-/// An act that stopped an engine, of the daemon's page of decisions.
+/// An act that stopped an engine, from the daemon's decisions.
 fn own_stop(item: &Value) -> Option<OwnStop> {
     let decision: Decision = serde_json::from_value(item.clone()).ok()?;
     let outcome: Option<Outcome> = serde_json::from_value(item["outcome"].clone()).ok();
     let is_stop = matches!(decision.action, Action::StopEngine { .. });
     let is_done = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
-    // One that has no outcome yet may have done it.
+    // An act without an outcome may have stopped it.
     let is_void = outcome.is_some_and(|outcome| !outcome.result.is_begun());
     let Target::Engine(engine) = decision.target else { return None };
     (is_stop && is_done && !is_void).then_some(OwnStop {
@@ -167,7 +170,7 @@ fn own_stop(item: &Value) -> Option<OwnStop> {
     })
 }
 
-/// The report without the last of its proofs, until it is short enough to be sent.
+/// The report with fewer proofs, so that it fits into a request.
 fn short(report: &DeathReport) -> Value {
     let mut report = report.clone();
     loop {

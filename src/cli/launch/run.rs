@@ -1,8 +1,8 @@
-//! Runs the command in the foreground: passes signals on, reaps, follows its processes.
+//! Runs the command in the foreground: passes signals on, reaps, tracks its processes.
 //!
-//! The command stays in this process's group, as if it had been started by the shell itself: a key
-//! on the terminal reaches both once, job control stops and continues both, and standard input is
-//! its own. What a key sends is therefore not passed on; what a process sends to this one is.
+//! The command stays in this process's group, as if the shell had started it. A key on the terminal
+//! reaches both, job control stops and continues both, and standard input belongs to the command.
+//! Signals from keys are therefore not passed on; signals from processes are.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,13 +15,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, set_child_subreaper, wait};
 
 use super::clock;
+use super::evidence::memory;
 use super::family::Family;
-use super::surroundings::memory;
 use crate::model::{DeathMemory, ExitStatus, Moment, ProcessId, Survivor, signal_name};
 use crate::policy::death::{AskedToEnd, Relative};
 use crate::sys::signals::{Received, Signals, is_session_leader};
 
-/// Those that are passed on; SIGCHLD only wakes. Stopping and continuing is left as it is.
+/// Signals that are passed on; SIGCHLD only wakes. Job control signals are not handled.
 const TAKEN: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -33,7 +33,7 @@ const TAKEN: [i32; 8] = [
     libc::SIGCHLD,
 ];
 
-/// Takes in all that is passed on.
+/// Handles the signals that are passed on.
 ///
 /// # Errors
 /// No descriptor is left.
@@ -41,47 +41,47 @@ pub(super) fn take_signals() -> io::Result<Signals> {
     Signals::take(&TAKEN)
 }
 
-/// One that asks to end, if any has come.
+/// A pending signal that requests the end, if any.
 pub(super) fn asked_to_end(signals: &Signals) -> Option<i32> {
     let received = signals.read().unwrap_or_default();
     received.into_iter().map(|one| one.signal).find(|signal| ENDING.contains(signal))
 }
 
-/// Those that ask a program to end.
+/// Signals that request the end.
 const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// Between two looks for new processes: while it starts, and later.
+/// Between two scans for new processes: during the start, and later.
 const STARTING: Duration = Duration::from_millis(200);
 const STARTS_FOR: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(1);
 
-/// How long killed ones may take to end: memory must be given back for that.
+/// How long killed processes may take to end: their memory must be reclaimed.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is run, and how.
+/// The command and its options.
 #[derive(Debug)]
 pub(super) struct Run<'r> {
     pub(super) command: &'r [OsString],
-    /// Taken before: what comes before there is a command waits for it.
+    /// Handled before the command starts, so that early signals wait for it.
     pub(super) signals: Signals,
     pub(super) procfs: &'r Path,
-    /// How long those may take that outlive it.
+    /// How long processes that outlive it may take.
     pub(super) grace: Duration,
     pub(super) kills_orphans: bool,
 }
 
-/// Why there is no command.
+/// Why the command was not started.
 #[derive(Debug)]
 pub(super) enum NotRun {
     /// There is no such program.
     NotFound(io::Error),
-    /// There is one, and it cannot be executed.
+    /// It cannot be executed.
     NotExecutable(io::Error),
-    /// This process lacks something.
+    /// A failure of this process.
     Failed(anyhow::Error),
 }
 
-/// What has run.
+/// The result of the command.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) head: ProcessId,
@@ -91,18 +91,18 @@ pub(super) struct Ran {
     pub(super) relatives: Vec<Relative>,
     pub(super) killed_orphans: Vec<ProcessId>,
     pub(super) asked: Option<AskedToEnd>,
-    /// When the first of them was killed, else when its head ended.
+    /// When the first process was killed, else when the head ended.
     pub(super) memory: Option<DeathMemory>,
-    /// Whether there were more processes than are followed.
+    /// Whether there were more processes than are tracked.
     pub(super) is_cut: bool,
 }
 
 impl Run<'_> {
-    /// Runs it to its end. `begun` is told of the process at its head.
+    /// Runs the command to its end. `begun` gets the head process.
     pub(super) fn run(self, begun: impl FnOnce(ProcessId)) -> Result<Ran, NotRun> {
         let failed = |error: io::Error| NotRun::Failed(error.into());
         let own = rustix::process::getpid();
-        // Orphans of the command become children of this process, wherever it was started.
+        // Makes orphans of the command children of this process.
         set_child_subreaper(Some(own)).map_err(|error| failed(error.into()))?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(NotRun::Failed(anyhow::anyhow!("there is no command")));
@@ -124,7 +124,7 @@ impl Run<'_> {
         running.follow();
         running.family.look();
         running.family.take_ends(clock().uptime);
-        // Who is killed below was left, and has not died of what the command died of.
+        // A process that is killed below outlived the command, and is not its cause of death.
         let relatives = running.family.relatives();
         let killed_orphans = running.end_orphans();
         Ok(running.ran(relatives, killed_orphans))
@@ -142,7 +142,7 @@ struct Running<'r> {
 }
 
 impl Running<'_> {
-    /// Until its head has ended, and those that outlive it, or their time.
+    /// Waits for the head, then for processes that outlive it or the timeout.
     fn follow(&mut self) {
         let mut next_look = self.began.uptime;
         loop {
@@ -183,11 +183,11 @@ impl Running<'_> {
             tv_sec: i64::try_from(for_at_most.as_secs()).unwrap_or(1),
             tv_nsec: i64::from(for_at_most.subsec_nanos()),
         };
-        // An interrupted wait is a short one.
+        // An interrupted wait is only shorter.
         let _interrupted = poll(&mut watched, Some(&timeout));
     }
 
-    /// Whoever has ended and has this process for its parent.
+    /// Reaps ended children of this process.
     fn reap(&mut self, now: Moment) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let pid = pid.as_raw_nonzero().get().unsigned_abs();
@@ -202,13 +202,13 @@ impl Running<'_> {
         }
     }
 
-    /// Passes on what has come. Returns true when nobody shall be waited for any more.
+    /// Passes signals on. Returns true when the wait is to end.
     fn heed_signals(&mut self) -> bool {
         let received = self.run.signals.read().unwrap_or_default();
         let mut is_over = false;
         for one in received.into_iter().filter(|one| one.signal != libc::SIGCHLD) {
             let is_own = !one.is_of_kernel && self.family.has(one.pid);
-            // What its own processes send to their group is about them.
+            // Signals from its own processes to their group are not passed on.
             if is_own {
                 continue;
             }
@@ -225,7 +225,7 @@ impl Running<'_> {
             if !has_reached_all(one)
                 && let Some(signal) = Signal::from_named_raw(one.signal)
             {
-                // It may have ended a moment ago.
+                // It may have just ended.
                 let _is_sent = self.family.signal(self.head.pid, signal);
             }
         }
@@ -238,7 +238,7 @@ impl Running<'_> {
         }
         let began = clock().uptime;
         let mut killed = Vec::new();
-        // One that is killed may have started another.
+        // A killed process may have started another.
         while self.family.living() > 0 && clock().uptime.saturating_sub(began) < KILLED_WITHIN {
             for id in self.family.kill_left() {
                 if !killed.contains(&id) {
@@ -270,13 +270,13 @@ impl Running<'_> {
     }
 }
 
-/// Whether the kernel has sent it to the whole group, and so to the command. That the terminal is
-/// gone it tells the leader of the session alone.
+/// Whether the kernel sent it to the whole group, and so to the command. The hangup of the terminal
+/// goes to the leader of the session alone.
 fn has_reached_all(received: Received) -> bool {
     received.is_of_kernel && !(received.signal == libc::SIGHUP && is_session_leader())
 }
 
-/// Who sent it, for people.
+/// The sender, for people.
 fn sender(received: Received, procfs: &Path) -> String {
     let name = signal_name(received.signal);
     if received.is_of_kernel {
@@ -295,7 +295,7 @@ fn sender(received: Received, procfs: &Path) -> String {
     format!("{who}, user {uid}, by way of umawarden launch")
 }
 
-/// Those that were killed are no longer left.
+/// Killed processes no longer remain.
 pub(super) fn mark_killed(orphans: &mut [Survivor], killed: &[ProcessId]) {
     for orphan in orphans.iter_mut().filter(|orphan| killed.contains(&orphan.id)) {
         orphan.is_killed = true;

@@ -5,22 +5,22 @@ use crate::model::{Decision, counted};
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// What was recorded, or came under the recorded rules.
+    /// Recorded, or decided by the recorded rules.
     Before,
-    /// What comes now.
+    /// Decided now.
     Now,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Nothing,
-    /// With what was recorded: to the last value.
+    /// With the recording: equal to the last value.
     Recorded,
-    /// Two sets of rules: numbers and values may differ, what is done may not.
+    /// Two sets of rules: numbers and values may differ, actions may not.
     Rules,
 }
 
-/// What has been compared so far.
+/// The comparison so far.
 #[derive(Debug)]
 pub(super) struct Comparison {
     what: What,
@@ -28,7 +28,7 @@ pub(super) struct Comparison {
     same: u64,
     differences: u64,
     left_out: u64,
-    /// The source is a log, which holds no decisions and no rules.
+    /// The source is a log without decisions and rules.
     of_log: bool,
 }
 
@@ -49,7 +49,7 @@ impl Comparison {
         Self { what, steps: 0, same: 0, differences: 0, left_out: 0, of_log: false }
     }
 
-    /// What is replayed is a log.
+    /// The source is a log.
     pub(super) fn set_log(&mut self) {
         self.of_log = true;
         if self.what == What::Recorded {
@@ -57,7 +57,7 @@ impl Comparison {
         }
     }
 
-    /// Compares one step; returns what only one side has.
+    /// Compares one step. Returns decisions of one side alone.
     pub(super) fn step<'d>(
         &mut self,
         before: &'d [Decision],
@@ -79,13 +79,13 @@ impl Comparison {
             }
         }
         differences.extend(left.into_iter().map(|decision| (Side::Now, decision)));
-        // A decision that has changed stands on both sides, and is one.
+        // A changed decision is on both sides, and counts once.
         let before = differences.iter().filter(|(side, _)| *side == Side::Before).count();
         self.differences += before.max(differences.len() - before) as u64;
         differences
     }
 
-    /// Recorded decisions with which nothing can be compared.
+    /// Recorded decisions without a counterpart to compare.
     pub(super) fn leave_out(&mut self, decisions: usize) {
         if self.what == What::Recorded {
             self.left_out += decisions as u64;
@@ -100,7 +100,7 @@ impl Comparison {
         self.steps > 0
     }
 
-    /// How people know that side.
+    /// The name of a side for people.
     pub(super) fn name(&self, side: Side) -> &'static str {
         match (self.what, side) {
             (What::Rules, Side::Before) if self.of_log => "shipped rules",
@@ -111,7 +111,7 @@ impl Comparison {
         }
     }
 
-    /// What came of it, in words.
+    /// The result in words.
     pub(super) fn verdict(&self) -> String {
         let differences = self.differences;
         let mut text = match self.what {

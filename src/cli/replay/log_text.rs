@@ -1,4 +1,4 @@
-//! A kernel log as text, told to the policy as if it were read while it was written.
+//! Feeds a kernel log as text to the policy, as if it were read while it was written.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -20,13 +20,13 @@ use crate::model::{
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
 use kernel_faults::dmesg::Message;
 
-/// The clock starts so long before the first record, for its increase to be seen.
+/// The clock starts this long before the first record, so that its counter is seen to increase.
 const LEAD: Duration = Duration::from_secs(1);
 
-/// Where the log goes back by more than this, another boot begins.
+/// A stamp that goes back by more begins another boot.
 const NEW_BOOT: Duration = Duration::from_secs(10);
 
-/// Between records: until so long after the last one, a step each so often. Then time jumps.
+/// A step at this interval for this long after a record. Then time jumps.
 const PACES: [(Duration, Duration); 4] = [
     (Duration::from_secs(2), DEFAULT_INTERVAL),
     (Duration::from_secs(60), Duration::from_secs(1)),
@@ -34,33 +34,33 @@ const PACES: [(Duration, Duration); 4] = [
     (Duration::from_secs(60 * 60), Duration::from_secs(60)),
 ];
 
-/// So much silence follows the end of the log.
+/// The silence after the end of the log.
 const SILENCE: Duration = Duration::from_secs(5 * 60);
 
-/// Later times than this, thousands of years from any boot, are no times.
+/// Later times, thousands of years after a boot, are invalid.
 const LATEST: Duration = Duration::from_secs(1 << 38);
 
-/// Lines without any time are taken to be so far apart.
+/// The distance of lines without any time.
 const UNTIMED: Duration = Duration::from_millis(1);
 
-/// Records that are told at once.
+/// Records in one step.
 const RECORDS_A_STEP: usize = 1024;
 
 /// Reads a log.
 pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
     sink(Found::Log)?;
-    let mut told = Told::new(sink);
-    let read_as = log.read("umawarden replay", &mut |message| told.message(message))?;
-    told.finish()?;
+    let mut player = LogPlayer::new(sink);
+    let read_as = log.read("umawarden replay", &mut |message| player.message(message))?;
+    player.finish()?;
     match read_as {
         ReadAs::Text => Ok(()),
         ReadAs::Bytes => sink(Found::Bytes(name.to_owned())),
     }
 }
 
-struct Told<'s> {
+struct LogPlayer<'s> {
     sink: Sink<'s>,
-    /// The present; `None` before the first record.
+    /// The current time; `None` before the first record.
     at: Option<Moment>,
     last_position: Duration,
     last_record: Duration,
@@ -71,7 +71,7 @@ struct Told<'s> {
     is_of_local_time: bool,
 }
 
-impl<'s> Told<'s> {
+impl<'s> LogPlayer<'s> {
     fn new(sink: Sink<'s>) -> Self {
         Self {
             sink,
@@ -96,11 +96,11 @@ impl<'s> Told<'s> {
         }
         let position = if self.at.is_some() { position.max(self.last_position) } else { position };
         if message.utc.is_none() && !std::mem::replace(&mut self.is_undated, true) {
-            let text = "the log tells no wall time: shown as if the boot were the start of 1970";
+            let text = "the log has no wall time: the boot is shown as the start of 1970";
             (self.sink)(Found::Remark(text.to_owned()))?;
         }
         if utc_from(&message).is_some() && !std::mem::replace(&mut self.is_of_local_time, true) {
-            let text = "the log tells its times without a zone: taken for those of this machine";
+            let text = "the log's times have no zone: interpreted as those of this machine";
             (self.sink)(Found::Remark(text.to_owned()))?;
         }
         let utc = message.utc.unwrap_or_else(|| after_epoch(position));
@@ -128,7 +128,7 @@ impl<'s> Told<'s> {
         self.quiet_down()
     }
 
-    /// The log's last step, and what follows from silence.
+    /// The last step of the log, and the consequences of silence.
     fn quiet_down(&mut self) -> anyhow::Result<()> {
         let Some(at) = self.at else { return Ok(()) };
         self.step(at)?;
@@ -156,7 +156,7 @@ impl<'s> Told<'s> {
         self.step(at)
     }
 
-    /// Steps through silence, up to but without `until`.
+    /// Steps through silence, before `until`.
     fn pass_time(&mut self, until: Duration) -> anyhow::Result<()> {
         for (reach, pace) in PACES {
             let end = until.min(self.last_record + reach);
@@ -203,7 +203,7 @@ fn record(number: u64, at: Moment, message: Message) -> KernelRecord {
     }
 }
 
-/// A log without wall time is shown as if the boot had been at the beginning of 1970.
+/// A log without wall time is shown as if the boot were the start of 1970.
 fn after_epoch(position: Duration) -> Timestamp {
     let since = SignedDuration::try_from(position).ok();
     since
@@ -211,7 +211,7 @@ fn after_epoch(position: Duration) -> Timestamp {
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// What a kernel log does not tell: every series of the sources that measure.
+/// Series that a kernel log does not have: those of sources that measure.
 fn unknown() -> Vec<Readings> {
     let mut series: BTreeMap<Source, Vec<SeriesKey>> = BTreeMap::new();
     for metric in METRICS {

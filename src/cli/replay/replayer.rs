@@ -1,4 +1,4 @@
-//! The policy, told again what it was told.
+//! Feeds a recording to the policy.
 
 use anyhow::Context;
 
@@ -25,24 +25,24 @@ struct State {
     is_whole: bool,
 }
 
-/// What an entry brought.
+/// The result of an entry.
 #[derive(Debug, Default)]
 pub struct Stepped {
-    /// What the policy said to a step.
+    /// The policy's step.
     pub step: Step,
-    /// Alerts that ended with rules that were replaced.
+    /// Alerts that ended because their rules were replaced.
     pub ended: Vec<AlertChange>,
-    /// Whether the policy was begun anew.
+    /// Whether the policy was restarted.
     pub is_new: bool,
 }
 
 impl Replayer {
-    /// Under the rules that were in force.
+    /// With the recorded rules.
     pub fn under_recorded_rules() -> Self {
         Self { given: None, state: None, is_cut: false }
     }
 
-    /// Under these rules throughout.
+    /// With these rules throughout.
     pub fn under(rules: Vec<SourceText>) -> Self {
         Self { given: Some(rules), state: None, is_cut: false }
     }
@@ -75,19 +75,19 @@ impl Replayer {
         Ok(stepped)
     }
 
-    /// Tells what was done before `at` and is not in the recording.
+    /// Restores acts before `at` that are not in the recording.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         if let Some(state) = &mut self.state {
             state.policy.resume(at, past);
         }
     }
 
-    /// The policy, once there was anything to begin with.
+    /// The policy, after the first entry.
     pub fn policy(&self) -> Option<&Policy> {
         self.state.as_ref().map(|state| &state.policy)
     }
 
-    /// Something is missing before the next entry.
+    /// Entries are missing before the next one.
     pub fn cut(&mut self) {
         self.is_cut = true;
         if let Some(state) = &mut self.state {
@@ -95,12 +95,12 @@ impl Replayer {
         }
     }
 
-    /// Whether the policy knows all that the recorded one knew.
+    /// Whether the policy has the whole state of the recorded one.
     pub fn is_whole(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.is_whole)
     }
 
-    /// Whether there was anything to begin with.
+    /// Whether the first entry was taken.
     pub fn has_begun(&self) -> bool {
         self.state.is_some()
     }
@@ -157,7 +157,7 @@ impl Replayer {
             parse_rules(&texts, interval)
                 .context("this build cannot use the recorded rules; give others by --rules")?
         };
-        // Recordings of before there were any say nothing of them.
+        // Older recordings do not have them.
         rules.guard_rails = match &recorded.guard_rails {
             serde_json::Value::Null => GuardRails::default(),
             written => serde_json::from_value(written.clone())
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// 2 GiB of shared memory that nobody holds.
+    /// 2 GiB of shared memory without a process.
     fn step(seconds: u64) -> Entry {
         let (at, memory) = (at(seconds), [120.0, 100.0, 1.0, 2.0]);
         let names = ["total", "free", "unaccounted", "shmem"];

@@ -1,4 +1,4 @@
-//! What a replay tells, as lines for people or for programs.
+//! Prints a replay for people or as JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,15 +15,15 @@ use crate::cli::json_time::{Object, OutcomeObject};
 use crate::model::{Assessment, Decision, Event, Moment, Observation, counted};
 use crate::recording::Entry;
 
-/// Said under every replay.
+/// Printed after every replay.
 const LIMIT: &str = "The recorded world does not react: whatever is decided here, what follows is \
                      what happened then.";
 
-/// Writes what comes.
+/// Writes results.
 pub(super) struct Show<W: Write> {
     out: W,
     json: bool,
-    /// Only differences are shown, and what is said about the recording.
+    /// Only differences and remarks are printed.
     only_differences: bool,
     counts: Counts,
     first: Option<Moment>,
@@ -53,7 +53,7 @@ struct Summary<'a> {
     to: Option<Timestamp>,
     compared: bool,
     differences: u64,
-    /// Part of it is damaged or missing.
+    /// A part is damaged or missing.
     cut: bool,
     verdict: &'a str,
     limit: &'static str,
@@ -65,7 +65,7 @@ impl<W: Write> Show<W> {
         Self { out, json, only_differences, counts, first: None, last: None }
     }
 
-    /// Something about the recording itself.
+    /// A remark about the recording.
     pub(super) fn remark(&mut self, text: &str) -> anyhow::Result<()> {
         if self.json {
             return self.object(&Remark { kind: "remark", text });
@@ -73,7 +73,7 @@ impl<W: Write> Show<W> {
         Ok(writeln!(self.out, "# {}", printable(text))?)
     }
 
-    /// What came of an entry.
+    /// The result of an entry.
     pub(super) fn entry(
         &mut self,
         entry: &Entry,
@@ -153,7 +153,7 @@ impl<W: Write> Show<W> {
         Ok(())
     }
 
-    /// A decision that one side has and the other has not.
+    /// A decision of one side alone.
     pub(super) fn difference(
         &mut self,
         at: Moment,
@@ -170,7 +170,7 @@ impl<W: Write> Show<W> {
         Ok(())
     }
 
-    /// The last lines.
+    /// The summary.
     pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
         let verdict = comparison.verdict();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
@@ -232,7 +232,7 @@ impl<W: Write> Show<W> {
         self.text(at.utc, kind, &text())
     }
 
-    /// An event says its kind itself, and its time may be another one.
+    /// An event has its own kind and time.
     fn event(&mut self, at: Moment, event: &Event) -> anyhow::Result<()> {
         if self.only_differences {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Files, folders and streams to entries.
+//! Reads entries from files, folders and streams.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,10 +13,10 @@ use crate::cli::storage::forbidden;
 use crate::files::open_regular;
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
 
-/// Takes what is found, one after the other.
+/// Takes the entries in their order.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(Found) -> anyhow::Result<()>;
 
-/// Reads whatever stands there.
+/// Reads a file of any kind.
 pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
         return read_stream(BufReader::new(io::stdin()), STANDARD_INPUT, None, sink);
@@ -44,7 +44,7 @@ fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What may not be looked at is not the same as nothing.
+// An unreadable folder is not an empty one.
 fn segments(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -54,7 +54,7 @@ fn segments(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// A segment that is no use, or gone since, leaves a gap; the others may still be of use.
+/// An unusable or deleted segment leaves a gap; others may be usable.
 fn read_segment_of_folder(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     let name = path.display().to_string();
     let file = match open_regular(path) {

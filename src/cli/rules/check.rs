@@ -25,8 +25,8 @@ use crate::policy::rule::{RuleGroup, RuleSet};
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_HELP)]
 pub struct CheckArguments {
-    /// Rule files, folders of *.yaml, or globs; none for those of the configuration, or else the
-    /// shipped rules.
+    /// Rule files, folders of *.yaml, or globs [default: those of the configuration, else the
+    /// shipped rules].
     ///
     /// All are checked together, as `umawarden run` with the same --config.file and --rules PATH…
     /// would load them.
@@ -35,11 +35,11 @@ pub struct CheckArguments {
 
     /// The configuration that the rules will run under.
     ///
-    /// It is checked too: its maintenance windows, which rules name, and the alerts that it names.
+    /// It is checked too: the maintenance windows and alerts that it names.
     #[arg(long = "config.file", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
 
-    /// One JSON object a line: each file, then each mistake, finding or remark.
+    /// One JSON object a line: files, then mistakes, findings and remarks.
     #[arg(long)]
     pub json: bool,
 }
@@ -62,17 +62,16 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
         cooldown: 30s                     # rest after a round of steps
         at_most: {times: 20, per: 1h}     # acts: each step that is taken counts
 
-Where nothing is miswritten, it also tells what cannot be meant, as far as it can be proven from the
-rules and from what this build exports: expressions that can never hold, an aim that is met whenever
-the rule fires, rules that fight over the same or repeat each other, labels and values of labels
-that are never there, a file without rules. Such rules load and run; mistakes keep `umawarden run`
-from starting.
+Without mistakes it also prints findings: valid rules that cannot be meant, as far as rules and the
+series of this build prove it. These are expressions that can never hold, an aim that is met
+whenever the rule fires, conflicting or repeated rules, unknown labels and label values, and a file
+without rules. Such rules load and run; mistakes keep `umawarden run` from starting.
 
 `only_in` and `never_in` name maintenance windows, which only a configuration defines: without
 --config.file a remark says that they were not checked, and the exit code does not.
 
-With --config.file it also tells which actions of these rules could not be done on this node by this
-user, and what would mend it. That is no mistake of theirs: the exit code does not show it.
+With --config.file it also prints actions of these rules that this user could not do on this node,
+and the remedy. They do not change the exit code.
 
 Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds no rule files.";
 
@@ -96,22 +95,22 @@ pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
     Ok(checked.exit())
 }
 
-/// What came of a check.
+/// The result of a check.
 struct Checked {
     files: Vec<FileReport>,
     mistakes: Vec<Mistake>,
-    /// What loads and yet cannot be meant.
+    /// Rules that are valid and cannot be meant.
     findings: Vec<Mistake>,
-    /// What could not be looked at.
+    /// Paths that cannot be read.
     remarks: Vec<Mistake>,
     unreadable: Vec<Unreadable>,
-    /// What this process could not do here.
+    /// Actions that this process could not do here.
     missing: Vec<Missing>,
-    /// Whether there were so many rules that not each could be compared with each.
+    /// Whether there were too many rules to compare each with each.
     is_partial: bool,
 }
 
-/// What one file holds.
+/// The content of one file.
 #[derive(Serialize)]
 struct FileReport {
     file: String,
@@ -166,16 +165,17 @@ fn check(arguments: &CheckArguments) -> Checked {
         mistakes.extend(unknown_alerts(settings, rules));
         lacking = missing(settings, rules);
     }
-    let told =
-        |name: &str| mistakes.iter().chain(&examined.findings).any(|told| *told.file == *name);
+    let has_mistakes =
+        |name: &str| mistakes.iter().chain(&examined.findings).any(|one| *one.file == *name);
     let config = configured.file.into_iter().map(|file| FileReport {
-        ok: !told(&file),
+        ok: !has_mistakes(&file),
         file,
         groups: None,
         rules: None,
         remedies: None,
     });
-    let files = texts.iter().map(|text| FileReport::new(text, !told(&text.name), rules.as_ref()));
+    let files =
+        texts.iter().map(|text| FileReport::new(text, !has_mistakes(&text.name), rules.as_ref()));
     Checked {
         files: config.chain(files).collect(),
         findings: examined.findings,
@@ -187,9 +187,9 @@ fn check(arguments: &CheckArguments) -> Checked {
     }
 }
 
-/// The configuration, and the rules that it makes of the arguments.
+/// The configuration, and its rules for the arguments.
 struct Configured {
-    /// Where it was read from, if it was.
+    /// The file that it was read from.
     file: Option<String>,
     settings: Option<Settings>,
     rules: RuleSource,
@@ -233,7 +233,7 @@ impl Configured {
     }
 }
 
-/// Rule files as they are written, and what is none.
+/// Rule files as written, and paths that are none.
 struct Found {
     texts: Vec<SourceText>,
     unreadable: Vec<Unreadable>,
@@ -280,8 +280,8 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         Style::Coloured => ("\x1b[32m", "\x1b[31m", "\x1b[0m"),
     };
     for report in &checked.files {
-        let of_file = |told: &[Mistake]| -> Vec<Mistake> {
-            told.iter().filter(|told| *told.file == *report.file).cloned().collect()
+        let of_file = |all: &[Mistake]| -> Vec<Mistake> {
+            all.iter().filter(|one| *one.file == *report.file).cloned().collect()
         };
         let (mistakes, findings) = (of_file(&checked.mistakes), of_file(&checked.findings));
         match (report.ok, report.groups, report.rules, report.remedies) {
@@ -292,15 +292,15 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
             }
             (true, ..) => writeln!(out, "{}: {green}OK{reset}", report.file)?,
             (false, ..) => {
-                let told = match findings.len() {
+                let result = match findings.len() {
                     0 => count(mistakes.len(), "mistake"),
                     found => count(found, "finding"),
                 };
-                writeln!(out, "{}: {red}{told}{reset}", report.file)?;
+                writeln!(out, "{}: {red}{result}{reset}", report.file)?;
             }
         }
-        for told in mistakes.iter().chain(&findings) {
-            write!(out, "\n{}", told.render(style))?;
+        for mistake in mistakes.iter().chain(&findings) {
+            write!(out, "\n{}", mistake.render(style))?;
         }
         if !report.ok {
             writeln!(out)?;
@@ -354,8 +354,8 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
         remedy: missing.remedy,
         wanted_now: missing.wanted_now,
     });
-    let told = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
-    for line in told.chain(unreadable) {
+    let lines = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
+    for line in lines.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;
     }

@@ -22,43 +22,42 @@ use crate::config::settings::RuleSource;
 #[derive(Debug, Args)]
 #[command(after_help = EXPORT_HELP)]
 pub struct ExportArguments {
-    /// Rule files, folders of *.yaml, or globs; none for the shipped rules.
+    /// Rule files, folders of *.yaml, or globs [default: the shipped rules].
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// Where to write [default: standard output].
+    /// The output file [default: standard output].
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Labels by which Prometheus tells nodes apart; with commas or again.
+    /// Labels that distinguish nodes in Prometheus; with commas or repeated.
     ///
-    /// Series that Prometheus has scraped carry labels of their target. These here are added to
-    /// every on(…) and to every sum(…) and its kin, so that each node is judged by its own series
-    /// alone.
+    /// Scraped series have labels of their target. These are added to every on(…), sum(…) and
+    /// similar, so that each node is evaluated by its own series.
     #[arg(long, value_name = "LABEL", value_delimiter = ',', value_parser = label,
           default_value = "instance", conflicts_with = "as_is")]
     pub by: Vec<Arc<str>>,
 
-    /// How often Prometheus scrapes the nodes.
+    /// The scrape interval of Prometheus.
     ///
-    /// Groups are evaluated no more often than that, and shorter ranges become four times that: one
-    /// that holds a single scrape yields nothing.
+    /// Groups are evaluated no more often, and shorter ranges are extended to four intervals: a
+    /// range with a single scrape yields nothing.
     #[arg(long, value_name = "DURATION", value_parser = scrape_interval,
           default_value = "15s", conflicts_with = "as_is")]
     pub scrape_interval: Duration,
 
-    /// Where alerts/RUNBOOK.md, or a runbook of your own, can be read: each alert gets the
-    /// annotation runbook_url, which leads to the section of its name.
+    /// The URL of alerts/RUNBOOK.md or of your own runbook: each alert gets the annotation
+    /// runbook_url with its section.
     #[arg(long, value_name = "URL", value_parser = runbook_url)]
     pub runbook_url: Option<Arc<str>>,
 
-    /// Overwrite a file that is no earlier export.
+    /// Overwrite a file that is not an earlier export.
     ///
-    /// What the rules are read from is never overwritten: an export leaves out remedies.
+    /// The source of the rules is never overwritten, since an export has no remedies.
     #[arg(long, requires = "output")]
     pub force: bool,
 
-    /// Leave expressions and intervals as they are written.
+    /// Keep expressions and intervals as written.
     #[arg(long)]
     pub as_is: bool,
 }
@@ -67,20 +66,20 @@ const EXPORT_HELP: &str = "\
 Writes the alerts of rules, without `mode` and `remedy`, as a file for `rule_files:` of Prometheus
 2.42 or later: the same groups, conditions, `for`, `keep_firing_for`, labels and annotations.
 
-umawarden looks ten times a second at one node; a Prometheus looks at many, every so often. So
-expressions are told to keep nodes apart (--by), and intervals and ranges are made long enough for
-its scrapes (--scrape-interval); a group that names no interval is left to Prometheus' own. What is
-over within seconds, Prometheus misses. --as-is leaves all that out.
+umawarden samples one node ten times a second; a Prometheus scrapes many nodes less often. So labels
+in expressions distinguish nodes (--by), and intervals and ranges are extended for its scrapes
+(--scrape-interval); a group without an interval keeps that of Prometheus. Prometheus misses
+conditions of a few seconds. --as-is exports expressions unchanged.
 
   umawarden rules export --output umawarden-alerts.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
 
-The output is written where nothing is yet, or an earlier export; over anything else only with
---force, and never over the rules that are read.
+A new file or an earlier export is written; any other file is overwritten only with --force, and
+the source of the rules never.
 
 Exit codes: 0 written, 2 rules or the output cannot be used.";
 
-/// As much of a file as is looked at to tell what it is.
+/// The part of a file that is read to identify it.
 const BEGINNING_BYTES: u64 = 4096;
 
 fn label(text: &str) -> Result<Arc<str>, String> {
@@ -92,7 +91,7 @@ fn label(text: &str) -> Result<Arc<str>, String> {
 
 fn runbook_url(text: &str) -> Result<Arc<str>, String> {
     let is_web = text.starts_with("http://") || text.starts_with("https://");
-    // An annotation is a template, and the section is added at the end.
+    // An annotation is a template, and the section is appended.
     match is_web && !text.contains("{{") && !text.contains('#') {
         true => Ok(text.into()),
         false => Err("write https://HOST/PATH, without # and {{".to_owned()),
@@ -109,7 +108,7 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
         [] => RuleSource::Shipped,
         paths => RuleSource::Paths(paths.to_vec()),
     };
-    // Groups without an interval of their own keep none.
+    // Groups without an interval keep none.
     let (rules, remarks) = load_rules(&source, Duration::ZERO)?;
     for remark in remarks {
         errln!("umawarden: {remark}");
@@ -134,8 +133,8 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// Whether nothing is lost by writing there. An export that takes the place of its own rules would
-/// be taken for them from then on, and do nothing any more.
+/// Whether the output may be overwritten. An export in place of its own rules would be loaded as
+/// rules without remedies.
 fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()> {
     let there = match fs::metadata(output) {
         Ok(there) => there,
@@ -156,7 +155,7 @@ fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()
             input.display()
         );
     }
-    // Devices and pipes hold nothing.
+    // Devices and pipes have no content to lose.
     if arguments.force || !there.is_file() || there.len() == 0 {
         return Ok(());
     }

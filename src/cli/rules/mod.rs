@@ -12,21 +12,21 @@ mod test;
 /// Arguments of `umawarden rules`.
 #[derive(Debug, Args)]
 pub struct RulesArguments {
-    /// What to do with them.
+    /// A command on rule files.
     #[command(subcommand)]
     pub command: RulesCommand,
 }
 
-/// What can be done with rule files.
+/// The commands on rule files.
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
-    /// Tell whether rule files are fine, and where they are not.
+    /// Check rule files, and print mistakes with their position.
     Check(check::CheckArguments),
-    /// Play test files and tell where alerts, samples or decisions are not as expected.
+    /// Run rule tests, and print where alerts, samples or decisions differ.
     Test(test::TestArguments),
-    /// Write the alerts of rules as a rule file for Prometheus.
+    /// Export alerts as a rule file for Prometheus.
     Export(export::ExportArguments),
-    /// Tell how often each rule fired, acted, would have acted or held back, by the journal.
+    /// Report from the journal how often each rule fired, acted, would have acted, or held.
     Report(report::ReportArguments),
 }
 

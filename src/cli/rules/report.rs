@@ -1,4 +1,4 @@
-//! `umawarden rules report`: how often rules would have acted, for whoever is to let them.
+//! `umawarden rules report`: how often rules would have acted, before they are enforced.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,28 +24,28 @@ use crate::model::{
 };
 use crate::policy::rule::RuleSet;
 
-/// What has ended within this time has ended by itself.
+/// A condition that ended within this time ended by itself.
 const SOON: SignedDuration = SignedDuration::from_secs(60);
 
-/// Series whose values are shown to people; `--json` has all.
+/// Series whose values are printed; `--json` has all.
 const MOST_SERIES: usize = 8;
 
 /// Arguments of `umawarden rules report`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ReportArguments {
-    /// From then on: 7d or -7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the last
-    /// time it was that, UTC), or seconds since 1970.
+    /// From this time on: 7d or -7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the
+    /// last time it was that, UTC), or seconds since 1970.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = past,
           allow_hyphen_values = true)]
     since: Timestamp,
 
-    /// Where the journal is.
+    /// The daemon's storage.
     #[command(flatten)]
     storage: StorageArguments,
 
-    /// The rules that might have fired: a rule file, folder of *.yaml, or glob. Unless given, those
-    /// that were recorded last, or else those inside the binary; may be given again.
+    /// Rules that might have fired: a rule file, folder of *.yaml, or glob; may be repeated
+    /// [default: the last recorded rules, else the shipped ones].
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
 
@@ -56,11 +56,11 @@ pub struct ReportArguments {
 
 const AFTER_HELP: &str = "\
 For each rule: how often its alerts fired, how often it acted or, in observe mode, would have acted,
-how often it held back and why, and the values of the series that it reads when it (would have)
-acted. In observe mode nothing is done: what ended within a minute nevertheless ended by itself, and
-where that is most, there is little to remedy. Those that would have acted come first.
+how often it held and why, and the values of its series when it acted or would have. In observe mode
+nothing is done: a condition that ended within a minute ended by itself, and if most do, there is
+little to remedy. Rules that would have acted come first.
 
-Of an alert that flaps the journal keeps samples only: it has fired at least so often.
+Of a flapping alert the journal has samples only: the count is a lower bound.
 
 To let one rule act, write `mode: enforce` into it; for all, `umawarden run --mode enforce`.
 
@@ -87,7 +87,7 @@ pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// The rules, the node's mode where that is known, and where they are from.
+/// The rules, the node's mode if known, and their source.
 fn rules(
     arguments: &ReportArguments,
     dir: &Path,
@@ -108,11 +108,11 @@ fn rules(
     }
 }
 
-/// What the journal tells of all rules.
+/// The report of all rules.
 struct Report {
     since: Timestamp,
     until: Timestamp,
-    /// The first entry that there is, where that is later than `since`.
+    /// The time of the first entry, if it is later than `since`.
     begins: Option<Timestamp>,
     origin: &'static str,
     rules: BTreeMap<RuleId, Tally>,
@@ -120,31 +120,31 @@ struct Report {
     remarks: Vec<String>,
 }
 
-/// What the journal tells of one rule.
+/// The report of one rule.
 #[derive(Default)]
 struct Tally {
-    /// In force for it now; `None` where that is not known.
+    /// Its current mode. `None` if unknown.
     mode: Option<Mode>,
-    /// Whether it is among the rules of now.
+    /// Whether it is among the current rules.
     is_loaded: bool,
     has_remedy: bool,
     fired: u64,
     would_act: u64,
     acted: u64,
     held: BTreeMap<HoldReason, u64>,
-    /// Of those that were decided, so many were not begun.
+    /// Decisions to act that were not begun.
     not_done: u64,
     failed: u64,
     aim: Aim,
-    /// How often it would have acted and all ended soon nevertheless.
+    /// How often it would have acted and its condition ended soon by itself.
     by_itself: u64,
-    /// When it would have acted and has not ended since.
+    /// When it would have acted and its condition has not ended since.
     open: Vec<Timestamp>,
     values: BTreeMap<String, Vec<f64>>,
     last: Option<Timestamp>,
 }
 
-/// What was measured after acts.
+/// Assessments after acts.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Aim {
     met: u64,
@@ -229,7 +229,7 @@ impl Report {
         self.rules.entry(rule.clone()).or_default()
     }
 
-    /// Those that would have acted first, then those that acted, held, fired; by name.
+    /// Rules by acts that they would have done, acts, holds and firings; then by name.
     fn sorted(&self) -> Vec<(&RuleId, &Tally)> {
         let mut sorted: Vec<(&RuleId, &Tally)> = self.rules.iter().collect();
         sorted.sort_by_key(|(_, tally)| {
@@ -338,7 +338,7 @@ impl<'a> Spread<'a> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (least, greatest) = (*sorted.first()?, *sorted.last()?);
-        let middle = [(sorted.len() - 1) / 2, sorted.len() / 2].map(|place| sorted[place]);
+        let middle = [(sorted.len() - 1) / 2, sorted.len() / 2].map(|index| sorted[index]);
         let median = f64::midpoint(middle[0], middle[1]);
         Some(Self { series, least, median, greatest })
     }
@@ -353,7 +353,7 @@ impl Tally {
         }
     }
 
-    /// What it would have acted on has ended.
+    /// The condition of a would-be act has ended.
     fn end(&mut self, at: Timestamp) {
         let soon = self.open.iter().filter(|acted| at.duration_since(**acted) <= SOON);
         self.by_itself += soon.count() as u64;
@@ -406,7 +406,7 @@ impl Tally {
         self.fired == 0 && self.would_act == 0 && self.acted == 0 && self.held.is_empty()
     }
 
-    /// Would-be acts so short ago that what follows is not known.
+    /// Would-be acts too recent to know what followed.
     fn not_yet_told(&self, until: Timestamp) -> usize {
         self.open.iter().filter(|acted| until.duration_since(**acted) <= SOON).count()
     }
@@ -478,7 +478,7 @@ impl Tally {
         if self.acted > 0 {
             let Aim { met, missed, unknown } = self.aim;
             notes.push(format!(
-                "after acts the aim was met {met} times, missed {missed}, not told {unknown}; {} \
+                "after acts the aim was met {met} times, missed {missed}, unknown {unknown}; {} \
                  failed",
                 self.failed
             ));

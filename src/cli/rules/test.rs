@@ -26,7 +26,7 @@ pub struct TestArguments {
     #[arg(value_name = "FILE", required = true)]
     pub paths: Vec<PathBuf>,
 
-    /// One JSON object a line: each file, its tests, and what failed or is wrong.
+    /// One JSON object a line: each file, its tests, and failures.
     #[arg(long)]
     pub json: bool,
 }
@@ -108,7 +108,7 @@ refused; external_labels and external_url have no effect, since no template here
 Exit codes: 0 all pass, 1 something differs, 2 a file is unusable: it cannot be read, or something
 in it or in its rules is miswritten.";
 
-/// The part of the help that is made of the table of reasons.
+/// The table of hold reasons in the help.
 fn reasons_help() -> String {
     let mut help = format!("{TEST_HELP}\n\nA reason is one of\n");
     for reason in HoldReason::ALL {
@@ -142,8 +142,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// Files as given, and the test files right in a folder by name; an error is what cannot be looked
-/// at.
+/// The given files, and the test files of a folder by name. An error is a path that cannot be read.
 fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
     let mut files = Vec::new();
     for path in paths {
@@ -170,12 +169,12 @@ fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
     files
 }
 
-/// What came of one file.
+/// The result of one file.
 struct Tested {
     source: Option<SourceText>,
     reports: Vec<TestReport>,
     remarks: Vec<Mistake>,
-    /// Why it is unusable.
+    /// Why it cannot be used.
     mistakes: Vec<Mistake>,
     unreadable: Vec<Unreadable>,
 }
@@ -236,7 +235,7 @@ impl Tested {
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut texts: Vec<SourceText> = Vec::new();
         for (pattern, span) in &file.rule_files {
-            // Nothing is named by an empty name, and not the folder.
+            // An empty name is no file.
             let found = match pattern.is_empty() {
                 true => Ok(Vec::new()),
                 false => find_as_promtool(&folder.join(pattern)),
@@ -402,7 +401,7 @@ fn widths<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<usize> {
     widths
 }
 
-/// Rows in columns; those without a counterpart are marked.
+/// Rows in columns. Rows without a counterpart are marked.
 fn print_rows(
     title: &str,
     rows: &[Row],
@@ -427,7 +426,7 @@ fn print_rows(
     Ok(())
 }
 
-/// A test's texts must not steer the reader's terminal.
+/// Texts of a test must not control the terminal.
 fn printable(text: &str) -> String {
     let harmless = |c: char| match c {
         '\n' | '\t' => ' ',

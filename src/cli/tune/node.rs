@@ -1,4 +1,4 @@
-//! What this node is and has.
+//! Reads the kernel settings and the memory of this node, and writes settings.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -11,7 +11,7 @@ use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::parse::proc::single_number;
 use crate::tune::{Memory, Node, Present};
 
-/// Where its files are.
+/// Where procfs and sysfs are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFiles<'a> {
     pub(super) procfs: &'a Path,
@@ -25,7 +25,7 @@ impl NodeFiles<'_> {
             self.sysfs.join("firmware/devicetree/base/model"),
             self.procfs.join("device-tree/model"),
         ];
-        // A machine whose firmware tells no name is known by its size.
+        // A machine whose firmware has no name is identified by its size.
         let mut found = names.iter().filter_map(|path| fs::read(path).ok());
         let model = found.next().unwrap_or_default();
         let model = String::from_utf8_lossy(&model);
@@ -47,7 +47,7 @@ impl NodeFiles<'_> {
             })
         };
         read().with_context(|| {
-            format!("reading {} failed: is --path.procfs a procfs?", path.display())
+            format!("cannot read {}: check that --path.procfs is a procfs", path.display())
         })
     }
 
@@ -68,14 +68,14 @@ impl NodeFiles<'_> {
         match fs::read(&path) {
             Ok(text) => {
                 let number = single_number(&text);
-                number.map(Some).with_context(|| format!("{} is no number", path.display()))
+                number.map(Some).with_context(|| format!("{} is not a number", path.display()))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("reading {} failed", path.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
-    /// Sets one, and looks whether the kernel has taken it.
+    /// Sets a value, and reads it back.
     pub(super) fn set(&self, sysctl: Sysctl, value: u32) -> Result<(), String> {
         let path = self.procfs.join("sys").join(sysctl.path());
         let written = OpenOptions::new()
@@ -83,21 +83,21 @@ impl NodeFiles<'_> {
             .open(&path)
             .and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()));
         written.map_err(|error| {
-            format!("setting {sysctl} to {value} failed: {error}{}", advice(&error))
+            format!("cannot set {sysctl} to {value}: {error}{}", advice(&error))
         })?;
         match self.present(sysctl) {
             Ok(Present::Value(now)) if now == value => Ok(()),
-            _ => Err(format!("{sysctl} was set to {value}, and does not say so")),
+            _ => Err(format!("{sysctl} was set to {value}, but reads back another value")),
         }
     }
 }
 
-/// What to do about it.
+/// The remedy for an error.
 pub(super) fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::PermissionDenied => ": try it with sudo, on the host and not in a container",
-        ErrorKind::ReadOnlyFilesystem => ": it is mounted read-only, as in a container",
-        ErrorKind::InvalidInput => ": this kernel does not take that value",
+        ErrorKind::PermissionDenied => ": run it with sudo, on the host and not in a container",
+        ErrorKind::ReadOnlyFilesystem => ": the file system is read-only, as in a container",
+        ErrorKind::InvalidInput => ": this kernel rejects the value",
         _ => "",
     }
 }

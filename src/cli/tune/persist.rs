@@ -12,19 +12,19 @@ use super::Comparison;
 use super::node::advice;
 use crate::tune::Row;
 
-/// Begins every file that umawarden writes; the checksum of the rest follows.
+/// Begins every file of umawarden, followed by the checksum of the rest.
 const MARK: &str =
     "# Written by umawarden tune; changed by hand, it is replaced only with --force. ";
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Persisted {
     pub(super) path: PathBuf,
-    /// A file of somebody else was there; it is here now.
+    /// The backup of a file that umawarden had not written.
     pub(super) kept: Option<PathBuf>,
 }
 
-/// Writes it in one go: it is the old one or the new one whatever happens.
+/// Writes the file atomically.
 pub(super) fn write(
     path: &Path,
     force: bool,
@@ -56,7 +56,7 @@ pub(super) fn write(
     Ok(Persisted { path: path.to_owned(), kept })
 }
 
-/// Whether a file is as one of ours was written.
+/// Whether umawarden wrote the file and nobody changed it.
 fn is_ours(text: &[u8]) -> bool {
     let Some(rest) = text.strip_prefix(MARK.as_bytes()) else { return false };
     let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { return false };
@@ -81,7 +81,7 @@ fn text(compared: &Comparison<'_>) -> String {
     format!("{MARK}{}\n{body}", checksum(body.as_bytes()))
 }
 
-/// Not `*.conf`: nothing reads it.
+/// The backup is not named `*.conf`, so that nothing reads it.
 fn keep(path: &Path, old: &[u8]) -> anyhow::Result<PathBuf> {
     let mut name = OsString::from(path);
     name.push(".before-umawarden");
@@ -99,11 +99,11 @@ fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let new = PathBuf::from(name);
     let written = create(&new, text).and_then(|()| fs::rename(&new, path));
     if let Err(error) = written {
-        // It may not even have been made.
+        // It may not exist.
         let _was_there = fs::remove_file(&new);
         return Err(failed(error, "writing", path));
     }
-    // The new name is there after a power cut; where that cannot be had, it is there now.
+    // Makes the new name survive a power cut, where the file system can.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or(Path::new(".")));
     let _synced = folder.and_then(|folder| folder.sync_all());
@@ -121,7 +121,7 @@ fn failed(error: io::Error, doing: &str, path: &Path) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{doing} {} failed{advice}", path.display()))
 }
 
-/// Files that are read after ours and set the same: what they say counts.
+/// Files that are read later and set the same: their value wins.
 pub(super) fn overruled_by(path: &Path, rows: &[Row<'_>]) -> Vec<String> {
     let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -149,7 +149,7 @@ pub(super) fn overruled_by(path: &Path, rows: &[Row<'_>]) -> Vec<String> {
     warnings
 }
 
-/// The value that a file of sysctl.d gives a setting: `vm.x = 1`, `-vm/x=1`.
+/// The value of a setting in a file of sysctl.d: `vm.x = 1`, `-vm/x=1`.
 fn set_in(text: &str, name: &str) -> Option<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let settings = lines.filter_map(|line| line.trim_start_matches('-').split_once('='));

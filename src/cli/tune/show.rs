@@ -1,4 +1,4 @@
-//! The table and the JSON.
+//! Prints the comparison as a table or JSON.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub(super) fn profiles(profiles: &[Profile]) {
     }
 }
 
-/// What the node has beside what it should have, and what was done.
+/// The node's settings, those of the profile, and what was done.
 pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
     let Comparison { profile, node, rows, warnings } = compared;
     let model = if node.model.is_empty() { "no name" } else { &node.model };
@@ -66,7 +66,7 @@ fn now(row: &Row<'_>) -> String {
     }
 }
 
-/// The same for programs.
+/// The same as JSON.
 pub(super) fn json(compared: &Comparison<'_>, done: &Done) -> Value {
     let settings = compared.rows.iter().map(|row| {
         let advice = row.advice;

@@ -44,7 +44,8 @@ fn the_weakest_of_two_nodes_decides_what_engines_are_told() {
     let first =
         "130.0 GiB of weights and 20.0 GiB of KV cache for 131072 tokens on 2 nodes: it fits.";
     assert!(told.starts_with(first), "{told}");
-    let weakest = format!("The weakest node is 127.0.0.1:{}: it has the least room.", weak.port);
+    let weakest =
+        format!("The weakest node is 127.0.0.1:{}: it has the least available memory.", weak.port);
     assert!(told.contains(&weakest), "{told}");
     // 100 GiB less 9 for its processes and 3.75 to spare, of 120.
     assert!(told.contains("--gpu-memory-utilization 0.72 at most on each node"), "{told}");
@@ -65,7 +66,7 @@ fn a_node_that_does_not_tell_is_no_node_with_room() {
     let output = fit(&node, &["--weights=10GiB", &peers]);
     assert_eq!(output.status.code(), Some(1));
     let told = stderr(&output);
-    assert!(told.contains("whether it fits cannot be told"), "{told}");
+    assert!(told.contains("unknown whether it fits"), "{told}");
     assert!(told.contains("not as umawarden does"), "{told}");
     let shown = parsed(&fit(&node, &["--weights=10GiB", &peers, "--json"]));
     assert_eq!(shown["fits"], Value::Null);
@@ -78,7 +79,7 @@ fn nodes_are_planned_or_taken_to_be_like_this_one_and_that_is_said() {
     let output = fit(&node, &["--weights=130GiB", "--nodes=2"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let told = stdout(&output);
-    assert!(told.contains("note: one node is taken to be like this one"), "{told}");
+    assert!(told.contains("note: one node is assumed to be like this one"), "{told}");
     let planned = parsed(&fit(
         &node,
         &["--weights=130GiB", "--nodes=2", "--memory=121GiB", "--taken=5GiB", "--json"],
@@ -131,7 +132,7 @@ fn a_models_folder_tells_its_weights_and_what_a_token_takes() {
         (&["--weights=1GiB", "--context=1"], "--kv-per-token (2 x layers"),
         (&["--weights=1GiB", "--context=1.5k"], "131072, 128k or 128K"),
         (&["--weights=1GiB", "--nodes=0"], "--nodes"),
-        (&["--model=/nothing"], "cannot look into the model's folder /nothing"),
+        (&["--model=/nothing"], "cannot read the model's folder /nothing"),
         (&["--weights=1GiB", "--peers"], "--peers names no nodes"),
         (&["--weights=1GiB", "--peers=a,b", "--nodes=2"], "fewer than there are"),
     ] {

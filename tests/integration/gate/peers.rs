@@ -119,7 +119,7 @@ fn one_that_does_not_answer_as_umawarden_does_keeps_it_closed() {
         let line = told.lines().find(|line| line.contains(&format!("{address} is unknown: ")));
         assert!(line.is_some_and(|line| line.contains(why)), "{why}: {told}");
     }
-    assert!(told.contains("127.0.0.1:1 is unknown: ") && told.contains("must run there"));
+    assert!(told.contains("127.0.0.1:1 is unknown: ") && told.contains("umawarden runs there"));
 }
 
 #[test]

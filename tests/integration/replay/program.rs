@@ -145,7 +145,7 @@ fn what_is_no_recording_is_refused_with_the_reason() {
         assert!(error.contains(reason), "{name}: {error}");
     }
     let output = replay(&[], folder.path());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("holds no recording"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no recording"));
 }
 
 /// A node of files: a GB10's procfs, and a pipe for its kernel log.

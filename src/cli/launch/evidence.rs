@@ -1,4 +1,4 @@
-//! What the node tells of a death: memory, control group, kernel log, killers in user space.
+//! Evidence of the node about a death: memory, control group, kernel log, killers in user space.
 
 use std::fs;
 use std::io::Read as _;
@@ -19,21 +19,20 @@ use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
 use kernel_faults::dmesg::LogText;
 use kernel_faults::{EventAssembler, KernelLine, container_id};
 
-/// The largest ring that a kernel can have holds fewer.
+/// The largest kernel ring has fewer records.
 const MOST_RECORDS: usize = 1 << 20;
 const RECORDS_AT_ONCE: usize = 1024;
 
-/// How long journald may take to tell of killers in user space, and how much of it is read.
+/// Timeout and size limit of journald's answer.
 const JOURNAL_TAKES: Duration = Duration::from_secs(3);
 const MOST_JOURNAL_BYTES: u64 = 4 << 20;
 
-/// What is told of a kill may have a time a little before it.
+/// Evidence of a kill may be this much older than the kill.
 const BEFORE: Duration = Duration::from_secs(5);
 
 /// The PID namespace of the host, on every kernel (PROC_PID_INIT_INO).
 const NUMBERS_OF_HOST: &str = "pid:[4026531836]";
 
-/// Memory now.
 pub(super) fn memory(procfs: &Path) -> DeathMemory {
     let text = fs::read(procfs.join("meminfo")).unwrap_or_default();
     let Ok(meminfo) = Meminfo::parse(&text) else { return DeathMemory::default() };
@@ -50,19 +49,19 @@ pub(super) fn memory(procfs: &Path) -> DeathMemory {
     }
 }
 
-/// The control group that this process, and so its command, is in.
+/// The control group of this process and its command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnGroup {
     pub(super) path: Option<Arc<str>>,
     pub(super) container: Option<Arc<str>>,
     pub(super) unit: Option<Arc<str>>,
-    /// Where it counts kills: `memory.events`, or cgroup v1's `memory.oom_control`.
+    /// Its counter of kills: `memory.events`, or cgroup v1's `memory.oom_control`.
     counter: Option<PathBuf>,
     kills_before: Option<u64>,
 }
 
 impl OwnGroup {
-    /// As it is now.
+    /// Its current state.
     pub(super) fn find(procfs: &Path, sysfs: &Path) -> Self {
         let text = fs::read_to_string(procfs.join("self/cgroup")).unwrap_or_default();
         let Some(path) = process::cgroup(&text) else { return Self::default() };
@@ -81,14 +80,14 @@ impl OwnGroup {
         }
     }
 
-    /// Whether nobody else is in it: a container's, or a service's. The root has all of a
-    /// container where that has a namespace of its own.
+    /// Whether it has no other processes: that of a container or service. The root is a whole
+    /// container if it has a cgroup namespace.
     pub(super) fn is_own(&self) -> bool {
         let is_service = self.unit.as_ref().is_some_and(|unit| unit.ends_with(".service"));
         self.container.is_some() || is_service
     }
 
-    /// How many processes of it the kernel has killed for memory since.
+    /// Processes of it that the kernel has killed for memory since.
     pub(super) fn new_kills(&self) -> Option<u64> {
         let now = self.counter.as_deref().and_then(kills)?;
         Some(now.saturating_sub(self.kills_before?))
@@ -101,40 +100,40 @@ fn kills(file: &Path) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Whether the processes' numbers here are those of the kernel log.
+/// Whether pids here are those of the kernel log.
 pub(super) fn are_pids_global(procfs: &Path) -> bool {
     let namespace = fs::read_link(procfs.join("self/ns/pid"));
     namespace.is_ok_and(|name| name.as_os_str() == NUMBERS_OF_HOST)
 }
 
-/// What the logs tell since then.
+/// Evidence of the logs since a time.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Evidence {
     pub(super) events: Vec<Event>,
     pub(super) is_kernel_log_read: bool,
     pub(super) not_known: Vec<String>,
 }
 
-/// What the kernel log and journald tell since then.
-pub(super) fn told(kmsg: &Path, since: Moment) -> Told {
-    let mut told = Told::default();
-    kernel_log(kmsg, since, &mut told);
+/// The kernel log and journald since a time.
+pub(super) fn since(kmsg: &Path, since: Moment) -> Evidence {
+    let mut evidence = Evidence::default();
+    kernel_log(kmsg, since, &mut evidence);
     match userspace_killers(since.utc) {
-        Ok(events) => told.events.extend(events),
-        Err(why) => told.not_known.push(why),
+        Ok(events) => evidence.events.extend(events),
+        Err(why) => evidence.not_known.push(why),
     }
-    told
+    evidence
 }
 
-/// What the kernel log of this boot tells. `None`: it cannot be read.
+/// Events in the kernel log of this boot. `None` if it cannot be read.
 pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
-    let mut told = Told::default();
-    kernel_log(kmsg, Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH }, &mut told);
-    told.is_kernel_log_read.then_some(told.events)
+    let mut evidence = Evidence::default();
+    kernel_log(kmsg, Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH }, &mut evidence);
+    evidence.is_kernel_log_read.then_some(evidence.events)
 }
 
-fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
-    // Without the syslog(2) ring: what it shows may be forged.
+fn kernel_log(kmsg: &Path, since: Moment, evidence: &mut Evidence) {
+    // Without the syslog(2) ring, which may be forged.
     let mut source = KernelLogSource::open(kmsg, None);
     let mut seen = Vec::new();
     let at = clock();
@@ -142,7 +141,7 @@ fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
     while seen.len() < MOST_RECORDS
         && source.read(read, &mut seen, RECORDS_AT_ONCE) == ReadEnd::More
     {}
-    told.is_kernel_log_read = source.reader() != Reader::None;
+    evidence.is_kernel_log_read = source.reader() != Reader::None;
     let (mut assembler, mut events) = (EventAssembler::new(), Vec::new());
     for observation in &seen {
         match observation {
@@ -158,34 +157,34 @@ fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
                 };
                 assembler.feed(&line, &mut events);
             }
-            Observation::KernelRecordsLost(lost) => told.not_known.push(format!(
+            Observation::KernelRecordsLost(lost) => evidence.not_known.push(format!(
                 "{lost} records of the kernel log were overwritten before they were read"
             )),
             _ => {}
         }
     }
     assembler.finish(&mut events);
-    told.events.extend(events.into_iter().map(Event::from));
+    evidence.events.extend(events.into_iter().map(Event::from));
 }
 
 fn earlier(utc: Timestamp) -> Timestamp {
     utc.checked_sub(BEFORE).unwrap_or(utc)
 }
 
-/// earlyoom and systemd-oomd write to journald alone.
+/// earlyoom and systemd-oomd log to journald alone.
 fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
     let since = format!("--since=@{}", earlier(since).as_second());
     let mut command = Command::new("journalctl");
     command
         .args(["--quiet", "--no-pager", "--boot", "--output=json", &since])
-        // By their units, which others cannot write as: by name anybody could.
+        // By unit, which others cannot forge. By name anybody could.
         .args(["--unit=earlyoom.service", "--unit=systemd-oomd.service"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .stdout(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        // Without journald there is nothing that such a daemon could be asked for.
+        // Without journald there is nothing to read.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(format!("journalctl cannot be run: {error}")),
     };
@@ -194,16 +193,16 @@ fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = out.map(|out| out.take(MOST_JOURNAL_BYTES).read_to_end(&mut bytes));
-        // Whoever waits may have given up.
+        // The receiver may have timed out.
         let _gone = to.send(read.map(|read| read.map(|_| bytes)));
     });
     let read = answer.recv_timeout(JOURNAL_TAKES);
-    // It has ended, or has had its time.
+    // It has ended or timed out.
     let _ended = child.kill();
     let _reaped = child.wait();
     match read {
         Ok(Some(Ok(bytes))) => Ok(events_in(&bytes)),
-        Ok(_) => Err("what journalctl told could not be read".to_owned()),
+        Ok(_) => Err("cannot read the output of journalctl".to_owned()),
         Err(_) => Err(format!(
             "journald has not answered within {} s: kills by earlyoom or systemd-oomd are not seen",
             JOURNAL_TAKES.as_secs()
