@@ -65,7 +65,7 @@ fn an_engine_that_is_not_proven_to_be_what_it_claims_is_found() {
     assert!(key.text.contains("queried without its key: pid 4711 runs as user 65534"), "{key:?}");
     assert!(key.fix.as_ref().unwrap().contains("user:"), "{key:?}");
     assert_eq!(container.subject.as_deref(), Some("engine coder"));
-    assert!(container.text.contains("container 4f1c0ddc6a0b, and neither"), "{container:?}");
+    assert!(container.text.contains("container 4f1c0ddc6a0b, which neither"), "{container:?}");
     let proven = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
     assert!(proven.iter().all(|one| one.severity == Severity::Ok), "{proven:#?}");
 }
