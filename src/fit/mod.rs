@@ -1,8 +1,8 @@
-//! What fits: how much of each node an engine may take, and what of its model that holds.
+//! Whether an engine fits: its share of each node, and what of its model that holds.
 //!
-//! A node gives what can be had now, as the gate counts it: what other services have taken is gone
-//! already, and so is the kernel's reserve. Of that an engine gets what its own processes and some
-//! room to move leave. Each share is told, so that whoever knows better can say so.
+//! Available memory is that of the gate: memory of other services and the kernel's reserve are
+//! excluded. The engine's own processes and a headroom are subtracted. Every share is reported, so
+//! that it can be overridden.
 
 #[cfg(test)]
 mod tests;
@@ -13,122 +13,122 @@ use serde::Serialize;
 
 use crate::engines::sglang;
 
-/// What an engine's own processes take on a node that is large enough, before and beside the model:
-/// CUDA contexts, NCCL, Python. vLLM was seen to take 8 to 9 GiB on a DGX Spark before it looks
-/// how much is free.
+/// Memory of an engine's own processes on a large node, without the model: CUDA contexts, NCCL,
+/// Python. vLLM took 8 to 9 GiB on a DGX Spark before it measured free memory.
 const PROCESSES_BYTES: u64 = 9 << 30;
-/// The same on smaller nodes: this part of all memory.
+/// On smaller nodes: this part of all memory.
 const PROCESSES_PART: u64 = 12;
 
 /// Activations, CUDA graphs and workspaces. It depends on the batch; vLLM logs it at its start.
 const WORK_BYTES: u64 = 4 << 30;
 const WORK_PART: u64 = 24;
 
-/// What stays free for what comes and goes, as part of all memory.
+/// The headroom, as part of all memory.
 const HEADROOM_PART: u64 = 32;
 
-/// What an engine takes on every node beside weights and KV cache; `None`: by the node's size.
+/// Memory of an engine on every node without weights and KV cache; `None`: by the node's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overheads {
-    /// Its own processes.
+    /// CUDA contexts, NCCL, Python.
     pub processes_bytes: Option<u64>,
     /// Activations, graphs and workspaces.
     pub work_bytes: Option<u64>,
-    /// What shall stay free.
+    /// Memory that stays free.
     pub headroom_bytes: Option<u64>,
 }
 
 /// The KV cache of one token, over all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvToken {
-    /// So much in all.
+    /// In total.
     pub bytes: u64,
-    /// Among so many ranks it can be divided; the rest hold copies.
+    /// The most ranks that can divide it; further ranks hold copies.
     pub parts: u32,
 }
 
-/// What is to be served.
+/// The model and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The weights, which all nodes share evenly.
     pub weights_bytes: u64,
-    /// `None` where nobody said.
+    /// `None` if unknown.
     pub kv_token: Option<KvToken>,
-    /// How many tokens shall be cached at the same time.
+    /// Tokens that are cached at the same time.
     pub tokens: Option<u64>,
 }
 
 /// A node's memory, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is called.
+    /// The host name, or the address of a peer.
     pub name: Arc<str>,
-    /// All of it.
+    /// `MemTotal`.
     pub total_bytes: u64,
-    /// What can be had now: free above the reserve, or cache that goes at once.
+    /// Available memory: free above the reserve, and clean cache.
     pub room_bytes: u64,
-    /// The least that an engine counts as free: `MemAvailable` leaves out twice the reserve and
+    /// The least that an engine measures as free: `MemAvailable` excludes twice the reserve and
     /// more.
     pub seen_least_bytes: u64,
-    /// The most: with all page cache.
+    /// The most that an engine measures as free: with all page cache.
     pub seen_most_bytes: u64,
 }
 
-/// What a node gives, and what it is asked for.
+/// What a node has, and what the engine needs on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeFit {
-    /// Which.
+    /// The host name, or the address of a peer.
     pub node: Arc<str>,
-    /// All of its memory.
+    /// `MemTotal`.
     pub total_bytes: u64,
-    /// What can be had now.
+    /// Available memory.
     pub room_bytes: u64,
-    /// What the engine's processes take.
+    /// Memory of the engine's processes.
     pub processes_bytes: u64,
-    /// What shall stay free.
+    /// Memory that stays free.
     pub headroom_bytes: u64,
-    /// What is left for the model: weights, work and KV cache.
+    /// Memory for the model: weights, work and KV cache.
     pub budget_bytes: u64,
     /// The node's share of the weights.
     pub weights_bytes: u64,
     /// Activations, graphs and workspaces.
     pub work_bytes: u64,
-    /// What is left for the KV cache at the utilization that all nodes are told.
+    /// Memory for the KV cache at the utilization that is common to all nodes.
     pub kv_room_bytes: u64,
-    /// The node's part of the KV cache that is wanted, if that is known.
+    /// The node's part of the requested KV cache, if known.
     pub kv_wanted_bytes: Option<u64>,
-    /// What lacks: at its own `vllm_utilization`, or, where none lacks any so, at all nodes' one.
+    /// The missing memory: at its own `vllm_utilization`, or, if none is missing on any node, at
+    /// the common one.
     pub lacks_bytes: u64,
     /// The largest `--gpu-memory-utilization` of vLLM that is safe here.
     pub vllm_utilization: f64,
-    /// The largest `--mem-fraction-static` of SGLang.
+    /// The largest `--mem-fraction-static` of SGLang that is safe here.
     pub sglang_fraction: f64,
 }
 
-/// What all nodes together can do.
+/// The result for all nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// Whether what is wanted fits on each.
+    /// Whether it fits on each node.
     pub fits: bool,
-    /// Whether it would, if each were told its own utilization.
+    /// Whether it would fit with a utilization of its own for each node.
     pub fits_at_own_utilizations: bool,
-    /// The node with the least room for a KV cache.
+    /// The node with the least memory for a KV cache.
     pub weakest: Arc<str>,
-    /// The largest utilization that is safe on every node, and the least that suffices there.
+    /// The largest utilization that is safe on every node.
     pub vllm_utilization: f64,
-    /// What suffices for weights, work and the KV cache that is wanted.
+    /// The utilization that suffices for weights, work and the requested KV cache.
     pub vllm_least: f64,
     /// The largest fraction that is safe on every node.
     pub sglang_fraction: f64,
-    /// How many tokens the KV cache can hold on the weakest node.
+    /// Tokens that the KV cache holds on the weakest node.
     pub most_tokens: Option<u64>,
-    /// Whether SGLang, over several nodes, refuses them as unbalanced.
+    /// Whether SGLang refuses several nodes as unbalanced.
     pub is_unbalanced: bool,
-    /// One after the other, as given.
+    /// In the given order.
     pub nodes: Vec<NodeFit>,
 }
 
-/// Says what fits. `None` without a node.
+/// Computes whether it fits. `None` without a node.
 pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     let mut each: Vec<NodeFit> =
@@ -172,7 +172,7 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
 }
 
 impl NodeFit {
-    /// What is taken whatever the context.
+    /// Memory that does not depend on the context.
     fn fixed_bytes(&self) -> u64 {
         self.weights_bytes.saturating_add(self.work_bytes)
     }
@@ -182,7 +182,7 @@ impl NodeFit {
     }
 }
 
-/// What a node gives by itself. What is left or lacks depends on the share that all are told.
+/// The result of a node by itself. What is left or missing depends on the common utilization.
 fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> NodeFit {
     let total = node.total_bytes;
     let processes =
@@ -190,7 +190,7 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
     let work = overheads.work_bytes.unwrap_or_else(|| WORK_BYTES.min(total / WORK_PART));
     let headroom = overheads.headroom_bytes.unwrap_or(total / HEADROOM_PART);
     let budget = node.room_bytes.saturating_sub(processes).saturating_sub(headroom);
-    // vLLM refuses to start where it does not find all of it available by then.
+    // vLLM refuses to start if less is available then.
     let found = node.seen_least_bytes.saturating_sub(processes);
     let vllm_utilization = share_down(budget.min(found), total);
     NodeFit {
@@ -209,24 +209,24 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
         }),
         lacks_bytes: 0,
         vllm_utilization,
-        // What it calls static is weights and KV cache, of what it finds free at its start.
+        // Its static memory is weights and KV cache, as a share of free memory at its start.
         sglang_fraction: share_down(budget.saturating_sub(work), node.seen_most_bytes),
     }
 }
 
-/// The hundredths of a share that `share_down` made.
+/// The hundredths of a share, rounded down.
 fn hundredths(share: f64) -> u64 {
     (share * 100.0).round() as u64
 }
 
-/// A share of it. Engines are told in hundredths, and what is lost by that holds nothing; it is
-/// reckoned in whole ones, since a fraction in binary would lose or add bytes.
+/// A share in whole hundredths, as in the engines' options: a binary fraction would lose or add
+/// bytes.
 fn usable_bytes(share: f64, whole: u64) -> u64 {
     let bytes = u128::from(whole) * u128::from(hundredths(share)) / 100;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// In hundredths, as engines are told, and never more than it is.
+/// Rounded down to hundredths, as in the engines' options.
 fn share_down(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 0.0,
@@ -234,7 +234,7 @@ fn share_down(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The same, and never less.
+/// Rounded up to hundredths.
 fn share_up(part: u64, whole: u64) -> f64 {
     match (part, whole) {
         (0, _) => 0.0,

@@ -50,7 +50,7 @@ fn the_weakest_node_decides_for_all() {
 }
 
 #[test]
-fn what_lacks_is_told_where_it_lacks() {
+fn missing_memory_is_reported_per_node() {
     let nodes = [spark("one", 117), spark("two", 60)];
     let fit = fit(&model(130, None, None), &exact(9, 4, 4), &nodes).unwrap();
     assert!(!fit.fits && fit.is_unbalanced);
@@ -71,7 +71,7 @@ fn a_cache_that_cannot_be_divided_lies_on_each_node() {
 }
 
 #[test]
-fn what_vllm_will_not_find_available_it_is_not_told_to_take() {
+fn vllm_gets_no_more_than_it_finds_available() {
     let reserved = Node { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
     let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
     assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
@@ -88,7 +88,7 @@ fn a_small_node_is_not_asked_for_a_large_ones_overheads() {
 }
 
 #[test]
-fn nodes_of_different_sizes_are_all_told_the_share_of_the_one_that_has_least() {
+fn nodes_of_different_sizes_get_the_share_of_the_smallest() {
     // Each would hold the 90 GiB at its own share: 94 of 121 GiB, and 94 of 96.
     let nodes = [node("spark", 121 * GIB, 94 * GIB), node("small", 96 * GIB, 94 * GIB)];
     let fit_of = |weights_gib| {
@@ -109,7 +109,7 @@ fn nodes_of_different_sizes_are_all_told_the_share_of_the_one_that_has_least() {
 
 proptest! {
     #[test]
-    fn what_is_told_to_engines_never_exceeds_what_there_is(
+    fn shares_never_exceed_available_memory(
         weights in any::<u64>(), token in any::<u64>(), parts in any::<u32>(), tokens in any::<u64>(),
         given in proptest::array::uniform3(proptest::option::of(any::<u64>())),
         nodes in proptest::collection::vec(
@@ -129,11 +129,11 @@ proptest! {
         let fit = fit(&model, &overheads, &nodes).unwrap();
         prop_assert!((0.0..=1.0).contains(&fit.vllm_utilization));
         prop_assert!((0.0..=1.0).contains(&fit.sglang_fraction));
-        for (node, told) in nodes.iter().zip(&fit.nodes) {
-            prop_assert!(told.budget_bytes <= node.room_bytes);
+        for (node, share) in nodes.iter().zip(&fit.nodes) {
+            prop_assert!(share.budget_bytes <= node.room_bytes);
             prop_assert!(fit.vllm_utilization * node.total_bytes as f64
-                <= told.budget_bytes as f64 * (1.0 + 1e-9));
-            let is_enough = told.budget_bytes >= told.weights_bytes;
+                <= share.budget_bytes as f64 * (1.0 + 1e-9));
+            let is_enough = share.budget_bytes >= share.weights_bytes;
             prop_assert!(!fit.fits || is_enough);
             prop_assert!(!fit.fits || fit.vllm_least <= fit.vllm_utilization, "{fit:?}");
         }
