@@ -1,4 +1,4 @@
-//! What a node's settings should be, by its size, and what is wrong with those that it has.
+//! Kernel settings for a node, by its size, compared with its current ones.
 //!
 //! The profiles are data: `profiles/settings.yaml`, inside the binary.
 
@@ -19,14 +19,14 @@ const PROFILES: &str = include_str!("../../profiles/settings.yaml");
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// For `--profile`.
+    /// The argument of `--profile`.
     pub name: String,
-    /// Which nodes it is for, in words.
+    /// The nodes that it is for, in words.
     pub title: String,
-    /// Patterns of the names that firmware gives them; none: any.
+    /// Patterns of the machine's firmware name; empty: any.
     #[serde(default)]
     models: Vec<String>,
-    /// MemTotal, from and below, in GiB.
+    /// MemTotal in GiB, from and below.
     memory_gib: [u64; 2],
     /// In the order of the table.
     pub settings: Vec<Advice>,
@@ -36,36 +36,36 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
-    /// Which.
+    /// The sysctl.
     pub name: Sysctl,
-    /// What it is set to where it does not fit.
+    /// The value to set if the current one does not fit.
     pub value: u32,
-    /// From where to where another value is as good.
+    /// The range of values that fit.
     pub accept: [u32; 2],
-    /// Why that value.
+    /// The reason.
     pub why: String,
-    /// How surely.
+    /// Its certainty.
     pub source: Certainty,
-    /// What it costs.
+    /// Its cost.
     pub trades: String,
 }
 
-/// How surely a value is the right one.
+/// The certainty of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Somebody has measured it.
+    /// Measured.
     Measured,
-    /// Arithmetic on a measured value.
+    /// Computed from a measured value.
     Derived,
-    /// The kernel's own.
+    /// The kernel's default.
     Default,
-    /// Argued, and measured by nobody.
+    /// Argued, not measured.
     Guess,
 }
 
 impl Certainty {
-    /// The word in tables and JSON.
+    /// Its name in tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",
@@ -81,25 +81,25 @@ struct File {
     profiles: Vec<Profile>,
 }
 
-/// What a node is, as far as profiles ask.
+/// What profiles need to know of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// The name that firmware gives the machine; empty where it gives none.
+    /// The firmware's name of the machine; may be empty.
     pub model: String,
     /// MemTotal.
     pub memory_bytes: u64,
 }
 
-/// All profiles, in the order in which they are tried.
+/// All profiles, in their order of precedence.
 ///
 /// # Errors
-/// The file inside the binary is not as it should be, which a test of the build makes sure of.
+/// The built-in file is invalid, which a test excludes.
 pub fn profiles() -> Result<Vec<Profile>, String> {
     let file: File = serde_saphyr::from_str(PROFILES).map_err(|error| error.to_string())?;
     Ok(file.profiles)
 }
 
-/// The profile for a node: the first that fits.
+/// The first profile that fits the node.
 pub fn choose<'p>(profiles: &'p [Profile], node: &Node) -> Option<&'p Profile> {
     profiles.iter().find(|profile| profile.fits(node))
 }
@@ -114,18 +114,18 @@ impl Profile {
         (self.models.is_empty() || self.models.iter().any(matches)) && gib >= from && gib < below
     }
 
-    /// The value of a setting.
+    /// The current value of a setting.
     pub fn value(&self, sysctl: Sysctl) -> Option<u32> {
         self.settings.iter().find(|advice| advice.name == sysctl).map(|advice| advice.value)
     }
 }
 
-/// What a node has.
+/// The state of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// This value.
+    /// Its value.
     Value(u32),
-    /// Its twin in bytes is in force.
+    /// It is set by its twin in bytes.
     InBytes,
     /// This kernel does not have it.
     Missing,
@@ -134,14 +134,14 @@ pub enum Present {
 /// One row of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'p> {
-    /// What the profile says.
+    /// The profile's advice.
     pub advice: &'p Advice,
-    /// What the node has.
+    /// The node's state.
     pub now: Present,
 }
 
 impl Row<'_> {
-    /// Whether it may stay as it is. What is not there, or was set in bytes, is nobody's fault.
+    /// Whether no change is needed. Missing settings and those in bytes count as fitting.
     pub fn fits(&self) -> bool {
         let [from, to] = self.advice.accept;
         match self.now {
@@ -150,7 +150,7 @@ impl Row<'_> {
         }
     }
 
-    /// The value that a node should have: what fits stays. `None`: nothing can be set.
+    /// The value that the node should have: a fitting one is kept. `None` if it cannot be set.
     pub fn wanted(&self) -> Option<u32> {
         match self.now {
             Present::Value(now) if self.fits() => Some(now),

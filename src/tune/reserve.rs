@@ -1,4 +1,4 @@
-//! What a higher reserve takes from `MemAvailable`, and whom that stops.
+//! The effect of a higher reserve on `MemAvailable`, and on the start of engines.
 
 use super::Row;
 use crate::model::Sysctl;
@@ -12,19 +12,19 @@ pub struct Reserve {
     pub scale_factor: u64,
 }
 
-/// A node's memory now.
+/// A node's current memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// `MemTotal`.
     pub total_bytes: u64,
     /// `MemAvailable`.
     pub available_bytes: u64,
-    /// What of it is page cache: `Active(file)` and `Inactive(file)`.
+    /// Its page cache: `Active(file)` and `Inactive(file)`.
     pub cache_bytes: u64,
 }
 
 impl Reserve {
-    /// What these rows leave a node with.
+    /// The settings with these rows applied.
     pub fn wanted(self, rows: &[Row<'_>]) -> Self {
         let of = |sysctl, now| {
             let row = rows.iter().find(|row| row.advice.name == sysctl);
@@ -36,7 +36,7 @@ impl Reserve {
         }
     }
 
-    /// From one watermark to the next, as the kernel has it (`__setup_per_zone_wmarks`).
+    /// The distance of watermarks, as in the kernel (`__setup_per_zone_wmarks`).
     fn step_bytes(self, total_bytes: u64) -> u64 {
         let quarter = self.min_free_bytes() / 4;
         quarter.max(total_bytes / 10_000 * self.scale_factor)
@@ -46,15 +46,15 @@ impl Reserve {
         self.min_free_kib.saturating_mul(1024)
     }
 
-    /// What the kernel leaves out when it reckons `MemAvailable` (`si_mem_available`): what lies
-    /// below the high watermark, and of the page cache as much as the low watermark, or half of it.
+    /// Memory that `MemAvailable` excludes (`si_mem_available`): the high watermark, and of the
+    /// page cache the low watermark, at most half of it.
     fn left_out_bytes(self, memory: &Memory) -> u64 {
         let step = self.step_bytes(memory.total_bytes);
         let (low, high) = (self.min_free_bytes() + step, self.min_free_bytes() + 2 * step);
         high + low.min(memory.cache_bytes / 2)
     }
 
-    /// `MemAvailable` once `other` is in force instead.
+    /// `MemAvailable` with other settings.
     pub fn available_under(self, other: Self, memory: &Memory) -> u64 {
         let (now, then) = (self.left_out_bytes(memory), other.left_out_bytes(memory));
         let available = memory.available_bytes.saturating_add(now);
@@ -63,8 +63,7 @@ impl Reserve {
 }
 
 impl Memory {
-    /// What vLLM wants to find available before it starts at that utilization; it refuses where
-    /// there is less.
+    /// The memory that vLLM needs available to start at this utilization.
     pub fn wanted_by_vllm(&self, utilization: f64) -> u64 {
         #[expect(
             clippy::cast_precision_loss,

@@ -13,11 +13,11 @@ fn every_profile_sets_what_the_kernel_takes_and_says_why() {
     let profiles = profiles().unwrap();
     let mut names = BTreeSet::new();
     for profile in &profiles {
-        assert!(names.insert(&profile.name), "{} stands twice", profile.name);
+        assert!(names.insert(&profile.name), "{} is there twice", profile.name);
         let mut settings = BTreeSet::new();
         for advice in &profile.settings {
             let what = format!("{} {}", profile.name, advice.name);
-            assert!(settings.insert(advice.name), "{what} stands twice");
+            assert!(settings.insert(advice.name), "{what} is there twice");
             let [from, to] = advice.accept;
             assert!(from <= advice.value && advice.value <= to, "{what}");
             for value in [from, advice.value, to] {
