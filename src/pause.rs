@@ -1,8 +1,7 @@
-//! The panic switch: a file. While it is there, nothing is done.
+//! The panic switch is a file. While it exists, nothing is done.
 //!
-//! It works without the daemon and while the daemon hangs, and it outlives restarts and reboots. An
-//! empty file made by `touch` counts as much as one of [`PauseFile::write`], and so does whatever
-//! cannot be looked at: only a file that is certainly not there lets anything be done.
+//! It works while the daemon is down or hangs, and survives restarts and reboots. An empty file
+//! from `touch` suffices. A file that cannot be checked counts as existing.
 
 #[cfg(test)]
 mod tests;
@@ -18,18 +17,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Pause;
 
-/// More of the file is not read.
+/// The rest of a longer file is ignored.
 const MOST_BYTES: u64 = 16 * 1024;
-/// Longer words of people are cut.
+/// Longer texts of people are truncated.
 const MOST_CHARS: usize = 1024;
 
-/// Where the switch is.
+/// The switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseFile {
     path: PathBuf,
 }
 
-/// What tells one state of the file from another, without reading it.
+/// Identifies a state of the file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     inode: u64,
@@ -37,19 +36,19 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-/// What a look at the file gave.
+/// The result of a check.
 #[derive(Debug)]
 pub enum Look {
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// It is there.
+    /// It exists.
     Present(Metadata),
-    /// That cannot be told, which counts as there.
+    /// Unknown, which counts as existing.
     Doubtful(io::Error),
 }
 
 impl Look {
-    /// What this state is known by; `None` where there is none.
+    /// The identity of the state. `None` without one.
     pub fn stamp(&self) -> Option<Stamp> {
         let Self::Present(metadata) = self else { return None };
         Some(Stamp {
@@ -60,7 +59,7 @@ impl Look {
     }
 }
 
-/// What the file says, where it says anything.
+/// The content of the file, all optional.
 #[derive(Default, Serialize, Deserialize)]
 struct Written {
     #[serde(default)]
@@ -72,17 +71,17 @@ struct Written {
 }
 
 impl PauseFile {
-    /// The switch at that path.
+    /// The switch at this path.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Its path.
+    /// Where the switch is, whether it exists or not.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Looks whether it is there; a link that leads nowhere is.
+    /// Checks whether it exists. A dangling link does.
     pub fn look(&self) -> Look {
         match fs::symlink_metadata(&self.path) {
             Ok(metadata) => Look::Present(metadata),
@@ -91,23 +90,20 @@ impl PauseFile {
         }
     }
 
-    /// Whether nothing may be done, and on whose word.
+    /// The pause, if there is one.
     pub fn read(&self) -> Option<Pause> {
         let look = self.look();
-        self.tell(&look)
+        self.describe(&look)
     }
 
-    /// What a look at it means.
-    pub fn tell(&self, look: &Look) -> Option<Pause> {
+    /// The pause that a check has found.
+    pub fn describe(&self, look: &Look) -> Option<Pause> {
         match look {
             Look::Absent => None,
             Look::Present(metadata) => Some(self.told_by(metadata)),
             Look::Doubtful(error) => Some(Pause {
                 author: "doubt".to_owned(),
-                comment: format!(
-                    "whether {} is there cannot be told: {error}",
-                    self.path.display()
-                ),
+                comment: format!("cannot check {}: {error}", self.path.display()),
                 since: None,
             }),
         }
@@ -123,7 +119,7 @@ impl PauseFile {
         Pause { author, comment: cut(&written.comment), since: written.since.or(made) }
     }
 
-    /// Whatever is no description of a pause is an empty one.
+    /// Content that is not a pause counts as empty.
     fn contents(&self) -> Written {
         let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened =
@@ -135,10 +131,10 @@ impl PauseFile {
         }
     }
 
-    /// Makes it, in one go, and returns when it will survive a power cut. One that is there already
-    /// is replaced.
+    /// Writes it atomically, and returns once it survives a power cut. An existing one is replaced.
     ///
     /// # Errors
+    /// The folder is missing, or cannot be written.
     /// The folder is missing, or cannot be written.
     pub fn write(&self, pause: &Pause) -> io::Result<()> {
         let written = Written {
@@ -153,13 +149,13 @@ impl PauseFile {
         let put = || {
             let mut file =
                 OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
-            // Whoever is stopped by it may read why, whatever the umask.
+            // Readable for whoever is paused by it, whatever the umask.
             file.set_permissions(Permissions::from_mode(0o644))?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, &self.path)
         };
-        // What an earlier process of this number has left.
+        // Left by an earlier process with this pid.
         let _mostly_absent = fs::remove_file(&new);
         put().inspect_err(|_| {
             let _mostly_absent = fs::remove_file(&new);
@@ -167,10 +163,10 @@ impl PauseFile {
         self.sync_folder()
     }
 
-    /// Removes it; whether it was there.
+    /// Removes it. Returns whether it existed.
     ///
     /// # Errors
-    /// It is there and cannot be removed.
+    /// It exists and cannot be removed.
     pub fn remove(&self) -> io::Result<bool> {
         match fs::remove_file(&self.path) {
             Ok(()) => self.sync_folder().map(|()| true),
@@ -185,7 +181,7 @@ impl PauseFile {
     }
 }
 
-/// Only these two answers mean that nothing has that name.
+/// Only these errors mean that no file has this name.
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

@@ -87,7 +87,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     // A file in doubt pauses a daemon too, but does not make this command report success.
     let look = file.look();
     if matches!(look, Look::Present(_)) {
-        say(&arguments.daemon, &file, file.tell(&look).as_ref(), "paused already");
+        say(&arguments.daemon, &file, file.describe(&look).as_ref(), "paused already");
         return Ok(Exit::Fine);
     }
     let uid = rustix::process::getuid().as_raw();
@@ -181,7 +181,7 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
     };
     let look = file.look();
     let known = match look {
-        Look::Present(_) => Ok(file.tell(&look)),
+        Look::Present(_) => Ok(file.describe(&look)),
         Look::Absent | Look::Doubtful(_) => by_daemon(),
     };
     let pause = match (&look, known) {

@@ -192,7 +192,7 @@ impl Watcher {
             return;
         }
         self.stamp = stamp.filter(|_| ordered.is_none());
-        let pause = ordered.or_else(|| self.switch.file.tell(&look));
+        let pause = ordered.or_else(|| self.switch.file.describe(&look));
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.pause != pause {
             *found = Found { resumed_by: found.resumed_by.take(), ..Found::new(pause) };

@@ -1,4 +1,4 @@
-//! Everything that may have the file's name.
+//! Every kind of file at the path of the switch.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -65,7 +65,7 @@ fn what_cannot_be_looked_at_is_a_pause_and_what_cannot_exist_is_none() {
     let around = folder.path().join("loop");
     symlink(&around, &around).unwrap();
     let pause = PauseFile::new(&around.join("paused")).read().unwrap();
-    assert!(pause.comment.contains("cannot be told"), "{pause:?}");
+    assert!(pause.comment.contains("cannot check"), "{pause:?}");
     let long = PauseFile::new(&folder.path().join("x".repeat(300)));
     assert!(matches!(long.look(), Look::Doubtful(_)));
 
