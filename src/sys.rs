@@ -1,5 +1,5 @@
-//! System calls that no library wraps, or not as they are needed here: the only unsafe code. How
-//! much memory is free is here too, since several rooms ask it of the kernel without /proc.
+//! System calls without a safe wrapper: the only unsafe code. Free memory is here too, since
+//! several modules read it without /proc.
 #![expect(unsafe_code, reason = "each call says why it is sound")]
 
 mod heap;
@@ -27,27 +27,28 @@ use std::io;
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use rustix::mm::{Advice, madvise};
 
-/// What the kernel brings in of code at a time: little enough that what is not used stays out, and
-/// enough that a mebibyte of code is 64 mappings.
+/// The size of parts of code mappings: small enough that unused code stays out, large enough that 1
+/// MiB of code has 64 mappings.
 const PART_BYTES: usize = 16 << 10;
 
-/// Takes what is as it is in its file, code above all, out of this process's resident memory. What
-/// is used comes back from the page cache when it is next used; what only a start needs does not.
-/// Afterwards locking memory locks little.
+/// Drops clean file pages of this process, code above all, from its resident memory. They return
+/// from the page cache on use. Afterwards locking memory locks little.
 ///
 /// # Errors
 ///
-/// The mappings cannot be read, or the kernel refuses, as it does while memory is locked; nothing
-/// has changed for what runs then.
+/// The mappings cannot be read, or the kernel refuses, as it does while memory is locked. Running
+/// code is not affected.
 pub fn forget_files() -> io::Result<()> {
     let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
     for map in maps.into_iter().filter(holds_what_its_file_holds) {
         let (from, to) = map.address;
         let from = usize::try_from(from).map_err(io::Error::other)?;
         let to = usize::try_from(to).map_err(io::Error::other)?;
-        // SAFETY: a private mapping of a file that cannot be written to and has no page of its own
-        // holds what the file holds, so a page that is dropped is the same when it comes back. What
-        // the loader has written to before it took the right to write away has pages of its own.
+        // SAFETY: a private read-only file mapping without pages of its own equals the file, so
+        // that a
+        // dropped page returns unchanged. Pages that the loader has written before it removed the
+        // right
+        // to write are the process's own.
         unsafe {
             madvise(std::ptr::without_provenance_mut(from), to - from, Advice::LinuxDontNeed)?;
         }
@@ -58,10 +59,10 @@ pub fn forget_files() -> io::Result<()> {
     Ok(())
 }
 
-/// Parts a mapping, so that one page that is used does not bring in the sixteen around it, which is
-/// what the kernel does within a mapping (do_fault_around, mm/memory.c): of code that is used here
-/// and there, nearly all would be resident. Two parts are two mappings as long as they differ:
-/// every second one by its address, so that what is parted already stays as it is.
+/// Splits a mapping, so that the use of one page does not map sixteen around it (do_fault_around,
+/// mm/memory.c). Scattered use would otherwise make nearly all code resident. Parts are separate
+/// mappings as long as they differ: every second one by its address, so that a second call changes
+/// nothing.
 fn part(from: usize, to: usize) -> io::Result<()> {
     if procfs::page_size() >= PART_BYTES as u64 {
         return Ok(());
@@ -72,7 +73,7 @@ fn part(from: usize, to: usize) -> io::Result<()> {
         if start >= end {
             continue;
         }
-        // SAFETY: says only that a core dump need not hold these pages, which are in the file.
+        // SAFETY: only excludes pages of a file from core dumps.
         unsafe {
             madvise(std::ptr::without_provenance_mut(start), end - start, Advice::LinuxDontDump)?;
         }
@@ -104,7 +105,7 @@ mod tests {
         if procfs::page_size() >= PART_BYTES as u64 {
             return;
         }
-        // Parted once, and again.
+        // Split once, and again.
         forget_files().unwrap();
         forget_files().unwrap();
         let maps = Process::myself().unwrap().maps().unwrap();

@@ -1,5 +1,4 @@
-//! File descriptors: those that a process inherits, how many it may have, and a few that are kept
-//! back for what must go on when no more can be had.
+//! File descriptors: inherited ones, their limit, and a reserve for actions when none are left.
 
 use std::fmt;
 use std::io;
@@ -14,33 +13,33 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 /// Standard input, output and error.
 const FIRST_OTHER: libc::c_uint = 3;
 
-/// The limit is raised no higher: the kernel's own bound is 2^20, and programs that close all that
-/// they may have open take long over it.
+/// The limit is not raised further: the kernel's own bound is 2^20, and programs that close all
+/// possible descriptors take long for it.
 const HIGHEST_LIMIT: u64 = 65_536;
 
-/// Descriptors that are kept back. To stop an engine takes one for each of its processes, and a few
-/// at a time to read `/proc`.
+/// Descriptors in the reserve. Stopping an engine needs one for each of its processes, and a few at
+/// a time to read `/proc`.
 const RESERVED: usize = 64;
 
-/// The limits that this process was started with, once [`raise_limit`] has changed them.
+/// The limits of this process at its start, once [`raise_limit`] has changed them.
 static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
 
 static RESERVE: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// How many [`RESERVE`] should hold: none before [`keep_reserve`].
+/// The size of [`RESERVE`]: none before [`keep_reserve`].
 static KEPT_BACK: AtomicUsize = AtomicUsize::new(0);
 
-/// Closes everything but standard input, output and error. To be called before anything else has
-/// opened a file.
+/// Closes everything but standard input, output and error. Must be called before any file is
+/// opened.
 pub fn close_inherited_descriptors() {
-    // SAFETY: no value in this process owns a descriptor yet, since nothing has opened one. Where
-    // the kernel has no such call (before Linux 5.9) they stay open, as they were.
+    // SAFETY: no value in this process owns a descriptor yet. Without the call (before Linux
+    // 5.9) they stay open.
     unsafe {
         libc::syscall(libc::SYS_close_range, FIRST_OTHER, libc::c_uint::MAX, 0 as libc::c_uint);
     }
 }
 
-/// What has become of the limit on open files.
+/// The result for the limit on open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorLimit {
     /// Soft limit at the start; `None`: unlimited.
@@ -56,13 +55,12 @@ impl fmt::Display for DescriptorLimit {
     }
 }
 
-/// Raises the soft limit on open files of this process to its hard limit, or to 65,536 where that
-/// is higher. A limit that is higher already stays. Children inherit it: see
-/// [`restore_limit_of`].
+/// Raises the soft limit on open files to the hard limit, or to 65,536 if that is higher. A higher
+/// limit is kept. Children inherit it: see [`restore_limit_of`].
 ///
 /// # Errors
 ///
-/// The kernel refuses; the limit is as it was.
+/// The kernel refuses; the limit is unchanged.
 pub fn raise_limit() -> io::Result<DescriptorLimit> {
     let before = getrlimit(Resource::Nofile);
     let wanted = before.maximum.unwrap_or(HIGHEST_LIMIT).min(HIGHEST_LIMIT);
@@ -75,44 +73,41 @@ pub fn raise_limit() -> io::Result<DescriptorLimit> {
     Ok(DescriptorLimit { before: original, now: Some(wanted) })
 }
 
-/// Gives a program that this process has just started the limit on open files that this process was
-/// started with: select(2) cannot name a descriptor of 1024 or more, and a program that uses it
-/// must not get one. One that has ended already needs none.
+/// Gives a just started program the original limit on open files: select(2) cannot use descriptors
+/// above 1023. A program that has ended needs none.
 pub fn restore_limit_of(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(original), Some(pid)) = (ORIGINAL.get(), pid) {
-        // It has ended, or has become somebody whom this process may not change.
+        // It has ended, or changed to a user whom this process may not control.
         let _ = prlimit(Some(pid), Resource::Nofile, *original);
     }
 }
 
-/// How many descriptors one part of this process may keep open, so that `parts` such parts fit into
-/// the limit.
+/// The descriptors of one of `parts` equal parts of this process.
 pub fn share(parts: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST_LIMIT);
     usize::try_from(limit).unwrap_or(usize::MAX) / parts.max(1)
 }
 
-/// Keeps a few descriptors back for [`with_reserve`], from now on.
+/// Fills the reserve for [`with_reserve`].
 ///
 /// # Errors
 ///
-/// Not so many can be had now; what could be had is kept.
+/// Fewer are available now; those are kept.
 pub fn keep_reserve() -> io::Result<()> {
     KEPT_BACK.store(RESERVED, Ordering::Relaxed);
     refill(&mut reserve())
 }
 
-/// Opens something. Where no more descriptors can be had, one that was kept back is given up for
-/// it, again and again: others may be quicker to take what is free. The reserve fills up again at a
-/// later call.
+/// Opens something. Without free descriptors it closes one of the reserve and tries again,
+/// repeatedly, since others may take it first. Later calls refill the reserve.
 ///
 /// # Errors
 ///
-/// Those of `open`; `EMFILE` and `ENFILE` only once nothing is left of the reserve.
+/// Those of `open`; `EMFILE` and `ENFILE` only once the reserve is empty.
 pub fn with_reserve<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     if KEPT_BACK.load(Ordering::Relaxed) > 0 {
-        // It stays as it is where nothing is free.
+        // Not refilled while none is free.
         let _ = refill(&mut reserve());
     }
     loop {
@@ -128,11 +123,11 @@ pub fn with_reserve<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Gives up so many of the reserve until the answer is dropped, for what opens descriptors where
-/// [`with_reserve`] does not reach.
+/// Closes this many of the reserve until the returned value is dropped, for code that
+/// [`with_reserve`] does not cover.
 #[must_use = "the reserve fills up again once this is dropped"]
 pub fn lend(many: usize) -> Lent {
-    // Whoever lends holds this.
+    // Held while descriptors are lent.
     let mut reserve = reserve();
     let of = KEPT_BACK.load(Ordering::Relaxed).min(many);
     KEPT_BACK.fetch_sub(of, Ordering::Relaxed);
@@ -141,7 +136,7 @@ pub fn lend(many: usize) -> Lent {
     Lent(of)
 }
 
-/// What [`lend`] has given up.
+/// Descriptors that [`lend`] has closed.
 #[derive(Debug)]
 pub struct Lent(usize);
 
@@ -151,7 +146,7 @@ impl Drop for Lent {
     }
 }
 
-/// Whether an error says that no more descriptors can be had: by this process, or by anybody.
+/// Whether an error means that no descriptor is left, for this process or the system.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -163,7 +158,7 @@ fn refill(reserve: &mut Vec<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Nobody panics while holding it.
+/// No code panics while holding it.
 fn reserve() -> MutexGuard<'static, Vec<OwnedFd>> {
     RESERVE.lock().unwrap_or_else(PoisonError::into_inner)
 }

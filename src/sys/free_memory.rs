@@ -1,23 +1,23 @@
-//! How much memory is free, without a file being read.
+//! Free memory, without reading a file.
 
-/// Free memory, and all of it.
+/// In bytes, of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// What nobody uses, page cache not counted: `MemFree` of `/proc/meminfo`.
+    /// `MemFree` of `/proc/meminfo`, without page cache.
     pub free_bytes: u64,
     /// `MemTotal`.
     pub total_bytes: u64,
 }
 
 impl FreeMemory {
-    /// What the kernel tells now (sysinfo(2)), in any container that of the whole machine.
+    /// The current values (sysinfo(2)), in a container those of the whole machine.
     pub fn now() -> Self {
-        let told = rustix::system::sysinfo();
-        let unit = u64::from(told.mem_unit.max(1));
-        // As wide as a word of the machine, which is not 64 bits everywhere.
+        let info = rustix::system::sysinfo();
+        let unit = u64::from(info.mem_unit.max(1));
+        // A machine word, which has 32 bits on some machines.
         #[expect(clippy::useless_conversion, reason = "the width depends on the machine")]
         let bytes = |units| u64::from(units).saturating_mul(unit);
-        Self { free_bytes: bytes(told.freeram), total_bytes: bytes(told.totalram) }
+        Self { free_bytes: bytes(info.freeram), total_bytes: bytes(info.totalram) }
     }
 }
 

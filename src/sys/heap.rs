@@ -1,21 +1,21 @@
-//! What the allocator keeps of memory that was freed.
+//! The allocator's cache of freed memory.
 
-/// Has threads share two places for freed memory, instead of one a thread that each keeps what its
-/// busiest moment took. Two, so that one thread that waits for a page while it allocates does not
-/// hold up all. To be called before there are threads.
+/// Limits the allocator to two arenas, instead of one per thread that each keep their peak. With
+/// two, a thread that waits for a page during an allocation does not block all others. Must be
+/// called before threads are started.
 pub fn share_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number under the allocator's own lock.
+    // SAFETY: sets a number under the allocator's lock.
     unsafe {
-        // Fails only for a parameter that this libc does not know: then there is one a thread.
+        // Fails only if this libc lacks the parameter; then each thread has an arena.
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 
-/// Gives freed memory back to the kernel; what a start took is not needed again.
+/// Returns freed memory to the kernel.
 pub fn give_freed_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the allocator gives back only pages that hold nothing, under its own locks.
+    // SAFETY: the allocator returns only unused pages, under its own locks.
     unsafe {
         libc::malloc_trim(0);
     }

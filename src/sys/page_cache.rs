@@ -1,28 +1,28 @@
-//! What is cached of a file, and taking mapped pages out of memory.
+//! Queries the page cache of a file, and evicts mapped pages.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// The same on all architectures that this program is built for (include/uapi/asm-generic).
+/// Equal on all architectures of this program (include/uapi/asm-generic).
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Ranges that one call takes (UIO_MAXIOV).
+/// The most ranges of a call (UIO_MAXIOV).
 pub const MOST_RANGES: usize = 1024;
 
-/// How much of a range of a file is cached, in pages.
+/// The cache of a range of a file, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CachedPages {
-    /// In memory.
+    /// Cached.
     pub cached: u64,
-    /// Not on disk yet.
+    /// Dirty.
     pub dirty: u64,
-    /// On their way to disk.
+    /// In writeback.
     pub writeback: u64,
-    /// Were in memory, and have been taken out.
+    /// Evicted.
     pub evicted: u64,
-    /// Were taken out so lately that they would not have been, had there been more memory.
+    /// Evicted so recently that more memory would have kept them.
     pub recently_evicted: u64,
 }
 
@@ -32,17 +32,17 @@ struct CachestatRange {
     length: u64,
 }
 
-/// Asks what is cached of `length` bytes from `offset` on; 0 is up to the file's end.
+/// Queries the cache of `length` bytes from `offset` on; 0 is up to the file's end.
 ///
 /// # Errors
 ///
-/// ENOSYS before Linux 6.5, EPERM where the file is neither this user's nor writable, EOPNOTSUPP
-/// for hugetlbfs.
+/// ENOSYS before Linux 6.5, EPERM if the file is neither this user's nor writable, EOPNOTSUPP for
+/// hugetlbfs.
 pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<CachedPages> {
     let range = CachestatRange { offset, length };
     let mut pages = CachedPages::default();
-    // SAFETY: both pointers are to live values of the layout that the kernel documents; it reads
-    // the first and writes the second before it returns, and keeps neither.
+    // SAFETY: both pointers are to live values of the documented layout. The kernel reads the
+    // first, writes the second before it returns, and keeps neither.
     let answer = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -55,14 +55,14 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<C
     if answer == 0 { Ok(pages) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes the pages of address ranges of another process out of memory, and says how many bytes of
-/// ranges were gone through. Pages that another process maps as well stay, and so do dirty pages
-/// of files. It changes no memory: what is used comes back from its file.
+/// Evicts the pages of address ranges of another process. Returns the bytes of the processed
+/// ranges. Pages that another process maps and dirty file pages stay. Memory contents do not
+/// change: evicted pages return from their file.
 ///
 /// # Errors
 ///
-/// Nothing was gone through: EPERM without CAP_SYS_NICE or the right to read that process, ENOMEM
-/// where the first range is not mapped, EINVAL where it is locked in memory.
+/// Nothing was processed: EPERM without CAP_SYS_NICE or the right to read the process, ENOMEM if
+/// the first range is not mapped, EINVAL if it is locked.
 pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u64> {
     let vectors: Vec<libc::iovec> = ranges
         .iter()
@@ -73,8 +73,8 @@ pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u6
             Some(libc::iovec { iov_base: std::ptr::without_provenance_mut(base), iov_len: length })
         })
         .collect();
-    // SAFETY: the kernel reads the vectors and nothing that they point to: those are addresses in
-    // another process, whose memory holds the same afterwards.
+    // SAFETY: the kernel reads the vectors, and not what they point to: addresses of another
+    // process, whose memory keeps its content.
     let gone_through = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -88,7 +88,7 @@ pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u6
     u64::try_from(gone_through).map_err(|_| io::Error::last_os_error())
 }
 
-/// Takes all of a file out of memory as the kernel does when memory is short.
+/// Evicts a whole file, as the kernel does when memory is short.
 #[cfg(test)]
 pub fn reclaim_by_mapping(file: &std::fs::File) -> io::Result<()> {
     use std::os::fd::AsFd as _;
@@ -98,12 +98,12 @@ pub fn reclaim_by_mapping(file: &std::fs::File) -> io::Result<()> {
 
     let length = usize::try_from(file.metadata()?.len()).unwrap();
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
-    // SAFETY: a new mapping at no chosen address, which nobody reads or keeps.
+    // SAFETY: a new mapping at any address, which nothing reads or keeps.
     let mapped = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
     let begin = mapped.addr() as u64;
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
     let gone = page_out(this.as_fd(), std::slice::from_ref(&(begin..begin + length as u64)));
-    // SAFETY: mapped above, and used by nobody.
+    // SAFETY: mapped above, and unused.
     unsafe { munmap(mapped, length) }?;
     gone.map(drop)
 }

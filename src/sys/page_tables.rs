@@ -1,4 +1,4 @@
-//! Which pages a process has in its page tables, found by the kernel itself.
+//! Pages in a process's page tables, found by the kernel.
 
 use std::io;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 /// `PAGEMAP_SCAN` of linux/fs.h (kernel 6.7): `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<Scan>() as u64) << 16) | (0x66 << 8) | 16;
 
-/// `PAGE_IS_FILE` and `PAGE_IS_PRESENT`: a page of a file, and no private copy of it, in memory.
+/// `PAGE_IS_FILE` and `PAGE_IS_PRESENT`: a resident page of a file, and no private copy.
 const PRESENT_OF_FILE: u64 = 1 << 2 | 1 << 3;
 
-/// Ranges that one call finds at most.
+/// The most ranges that one call returns.
 const MOST_FOUND: usize = 32;
 
 /// `struct pm_scan_arg`.
@@ -28,7 +28,7 @@ struct Scan {
     inverted: u64,
     all_of: u64,
     any_of: u64,
-    told: u64,
+    returned: u64,
 }
 
 /// `struct page_region`.
@@ -40,14 +40,13 @@ struct Region {
     categories: u64,
 }
 
-/// The address ranges of files' own pages that are present, in order. `pagemap` is an open
-/// `/proc/PID/pagemap`; one whose process runs another program by now has none. `addresses` begin
-/// and end with a page.
+/// The address ranges of resident file pages, in order. `pagemap` is an open `/proc/PID/pagemap`;
+/// after an exec of the process there are none. `addresses` are multiples of a page.
 ///
 /// # Errors
 ///
-/// ENOTTY before Linux 6.7, EINVAL where the addresses do not begin with a page, EFAULT where no
-/// process can have such.
+/// ENOTTY before Linux 6.7, EINVAL if the addresses are not multiples of a page, EFAULT if no
+/// process can have them.
 pub fn present_of_file(
     pagemap: BorrowedFd<'_>,
     addresses: Range<u64>,
@@ -63,11 +62,11 @@ pub fn present_of_file(
             found: regions.as_mut_ptr().expose_provenance() as u64,
             found_length: MOST_FOUND as u64,
             all_of: PRESENT_OF_FILE,
-            told: PRESENT_OF_FILE,
+            returned: PRESENT_OF_FILE,
             ..Scan::default()
         };
-        // SAFETY: the number carries the structure's length; the kernel writes that structure and
-        // as many regions as it says there are, before it returns, and keeps neither.
+        // SAFETY: the request has the structure's length. The kernel writes the structure and as
+        // many regions as it says before it returns, and keeps neither.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for Region { start, end, .. } in regions.into_iter().take(count) {
@@ -104,21 +103,21 @@ mod tests {
         let length = usize::try_from(pages * page_size()).unwrap();
         let flags = MapFlags::PRIVATE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a mapping of its own, which nobody else knows; used within its bounds.
+        // SAFETY: a new mapping, used within its bounds.
         let mapped =
             unsafe { mmap(std::ptr::null_mut(), length, protection, flags, &file, 0) }.unwrap();
         let at = mapped.expose_provenance() as u64;
         let page = |number: u64| at + number * page_size();
-        // What is written to is a copy of its own: every other page, so that the others are ranges.
+        // A written page becomes a private copy: every other page, so that the rest are ranges.
         for number in 0..pages {
-            let place = usize::try_from(number * page_size()).unwrap();
+            let offset = usize::try_from(number * page_size()).unwrap();
             // SAFETY: within the mapping.
-            let byte = unsafe { mapped.cast::<u8>().add(place) };
+            let byte = unsafe { mapped.cast::<u8>().add(offset) };
             // SAFETY: the same.
             let first = unsafe { byte.read_volatile() };
             assert_eq!(first, 7);
             if number % 2 == 1 {
-                // SAFETY: the same; it may be written to.
+                // SAFETY: the same; it is writable.
                 unsafe { byte.write_volatile(8) };
             }
         }
@@ -133,7 +132,7 @@ mod tests {
         let error = present_of_file(pagemap.as_fd(), at + 1..page(2)).unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::INVAL));
         assert!(present_of_file(pagemap.as_fd(), page(2)..page(2)).unwrap().is_empty());
-        // SAFETY: what was mapped above, and nothing points there any more.
+        // SAFETY: mapped above, and nothing points to it any more.
         unsafe { munmap(mapped, length) }.unwrap();
         assert!(present_of_file(pagemap.as_fd(), page(0)..page(pages)).unwrap().is_empty());
     }

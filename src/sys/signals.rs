@@ -1,4 +1,4 @@
-//! Signals as something to read, with who sent them.
+//! Signals as a descriptor, with their sender.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,27 +10,26 @@ use rustix::io::Errno;
 
 /// `sizeof(struct signalfd_siginfo)`.
 const INFO_BYTES: usize = 128;
-/// So many are read at once.
+/// Signals in one read.
 const AT_ONCE: usize = 16;
 
-/// SI_KERNEL: the kernel itself sent it, as it does for keys on a terminal.
+/// SI_KERNEL: sent by the kernel, as for keys on a terminal.
 const OF_KERNEL: i32 = 0x80;
 
-/// A signal that has come.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its number.
+    /// As in signal(7).
     pub signal: i32,
-    /// Whether the kernel sent it by itself: a key on the terminal, a terminal that is gone, its
-    /// new size.
+    /// Whether the kernel sent it: a key on the terminal, its hangup or resize.
     pub is_of_kernel: bool,
-    /// Who sent it, where a process did.
+    /// The pid of the sender, if a process sent it.
     pub pid: u32,
-    /// As which user.
+    /// The sender's user id.
     pub uid: u32,
 }
 
-/// Signals that no longer do what they usually do, but wait to be read.
+/// Signals that are blocked and can be read.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: OwnedFd,
@@ -38,15 +37,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes these in, for the thread that calls it and those that it starts from then on.
+    /// Blocks these signals for the calling thread and the threads that it starts later.
     ///
     /// # Errors
+    /// There is no such signal, or no descriptor left.
     /// There is no such signal, or no descriptor left.
     pub fn take(signals: &[i32]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set before anything reads it; all pointers are to
-        // sets that live until the calls return.
+        // SAFETY: sigemptyset initialises the set before it is read; all pointers are to sets that
+        // live until the calls return.
         let descriptor = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in signals {
@@ -63,16 +63,17 @@ impl Signals {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made the descriptor for us; pthread_sigmask succeeded, and so
-        // has filled the set in.
+        // SAFETY: the kernel has just created the descriptor; pthread_sigmask succeeded, and so has
+        // filled the set.
         let (descriptor, before) =
             unsafe { (OwnedFd::from_raw_fd(descriptor), before.assume_init()) };
         Ok(Self { descriptor, before })
     }
 
-    /// What has come. Never waits.
+    /// Pending signals. Never blocks.
     ///
     /// # Errors
+    /// The descriptor cannot be read.
     /// The descriptor cannot be read.
     pub fn read(&self) -> io::Result<Vec<Received>> {
         let mut all = Vec::new();
@@ -87,10 +88,10 @@ impl Signals {
         }
     }
 
-    /// Lets a command have its signals as they were before, which it would not otherwise.
+    /// Restores the original signal mask in a command, which would inherit the blocked one.
     pub fn give_back_to(&self, command: &mut Command) {
         let before = self.before;
-        // SAFETY: between fork and exec only pthread_sigmask is called, which is safe there
+        // SAFETY: between fork and exec only pthread_sigmask is called, which is async-signal-safe
         // (signal-safety(7)), with a set that the closure owns.
         unsafe {
             command.pre_exec(move || {
@@ -113,19 +114,19 @@ impl AsFd for Signals {
     }
 }
 
-/// Whether this process leads its session, and so hears alone that the terminal is gone.
+/// Whether this process leads its session, and so alone gets the terminal's hangup.
 ///
-/// Not through rustix: where the leader is outside of this PID namespace, as under `docker exec`,
-/// the kernel answers 0, which its `Pid` cannot hold.
+/// rustix cannot be used: if the leader is outside of this PID namespace, as under `docker exec`,
+/// the kernel returns 0, which its `Pid` cannot represent.
 pub fn is_session_leader() -> bool {
-    // SAFETY: both only ask for numbers.
+    // SAFETY: both only return numbers.
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// `struct signalfd_siginfo`: number, errno, code, pid, uid, each of 32 bits, and more.
 fn received(bytes: &[u8]) -> Received {
-    let number = |place: usize| {
-        let field = bytes.get(4 * place..4 * place + 4).and_then(|field| field.try_into().ok());
+    let number = |index: usize| {
+        let field = bytes.get(4 * index..4 * index + 4).and_then(|field| field.try_into().ok());
         field.map_or(0, u32::from_ne_bytes)
     };
     Received {
@@ -140,7 +141,7 @@ fn received(bytes: &[u8]) -> Received {
 mod tests {
     use super::*;
 
-    /// In a thread of its own, with a signal that nobody else here uses: tests share a process.
+    /// In a thread of its own, with a signal that no other test uses: tests share a process.
     #[test]
     fn a_command_gets_its_signals_back() {
         let taking = std::thread::spawn(|| {
@@ -164,8 +165,8 @@ mod tests {
     #[test]
     fn what_the_kernel_writes_is_read() {
         let mut bytes = [0_u8; INFO_BYTES];
-        for (place, value) in [(0, 15_u32), (2, 0x80), (3, 4711), (4, 1000)] {
-            bytes[4 * place..4 * place + 4].copy_from_slice(&value.to_ne_bytes());
+        for (index, value) in [(0, 15_u32), (2, 0x80), (3, 4711), (4, 1000)] {
+            bytes[4 * index..4 * index + 4].copy_from_slice(&value.to_ne_bytes());
         }
         let expected = Received { signal: 15, is_of_kernel: true, pid: 4711, uid: 1000 };
         assert_eq!(received(&bytes), expected);

@@ -1,20 +1,20 @@
-//! How much waits in the queues of a socket.
+//! The bytes in the queues of a socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libc::{Ioctl, TIOCINQ, TIOCOUTQ, c_int};
 
-/// Bytes that wait to be read (SIOCINQ) and to be taken by the other end (SIOCOUTQ); see unix(7),
-/// tcp(7) and udp(7). For a UNIX socket the latter is the memory that they take.
+/// Bytes to be read (SIOCINQ) and to be read by the peer (SIOCOUTQ); see unix(7), tcp(7) and
+/// udp(7). For a UNIX socket the latter is the memory that they take.
 ///
 /// # Errors
 ///
-/// It is no socket, or of a kind that has no such queue.
+/// It is not a socket, or has no such queue.
 pub fn queued(socket: &impl AsFd) -> io::Result<(u64, u64)> {
     let ask = |request: Ioctl| {
         let mut bytes: c_int = 0;
-        // SAFETY: both requests write one int, to which the pointer leads.
+        // SAFETY: both requests write one int, at the pointer.
         let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
         if done < 0 {
             return Err(io::Error::last_os_error());
