@@ -122,8 +122,8 @@ impl Daemon {
     }
 
     fn by_control_socket(&self) -> reqwest::blocking::Client {
-        let socket = self.wait_for_log("orders are taken on ", |line| {
-            let rest = line.split("orders are taken on ").nth(1)?;
+        let socket = self.wait_for_log("control socket open at ", |line| {
+            let rest = line.split("control socket open at ").nth(1)?;
             Some(rest.split([' ', '"']).next()?.to_owned())
         });
         control_client(socket)

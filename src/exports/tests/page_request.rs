@@ -64,7 +64,7 @@ fn a_bad_parameter_is_named() {
         ("kind=xid,", "with commas"),
         ("kind=", "with commas"),
         ("rule=a", "unknown parameter \"rule\""),
-        ("limit=1&limit=2", "twice"),
+        ("limit=1&limit=2", "duplicate"),
         ("%00=1", "unknown parameter"),
     ];
     for (query, named) in cases {
