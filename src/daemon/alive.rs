@@ -1,15 +1,15 @@
-//! Keeps in the journal how long this boot has lasted: that much time has certainly passed,
-//! whatever wall clocks say, and reboots are counted by that.
+//! Records the uptime of this boot in the journal. Reboots are counted by it, since it does not
+//! depend on the wall clock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::journal::{Entry, Journal};
 
-/// How often: so much time may be forgotten with a boot that ends by itself.
+/// Uptime that may be lost if the boot ends abruptly.
 const EVERY: Duration = Duration::from_secs(600);
 
-/// When it is kept next.
+/// When it is recorded next.
 #[derive(Debug)]
 pub(super) struct Alive {
     boot: Option<Arc<str>>,
@@ -17,12 +17,12 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// A boot without a name proves nothing.
+    // A boot without an id proves nothing.
     pub(super) fn new(boot: Option<Arc<str>>) -> Self {
         Self { boot, due: Duration::ZERO }
     }
 
-    /// Keeps it, when it is time to.
+    /// Records the uptime if it is due.
     pub(super) fn note(&mut self, uptime: Duration, journal: &Journal) {
         if uptime >= self.due {
             self.due = uptime.saturating_add(EVERY);
@@ -30,7 +30,7 @@ impl Alive {
         }
     }
 
-    /// Keeps it.
+    /// Records the uptime.
     pub(super) fn note_end(&self, uptime: Duration, journal: &Journal) {
         if let Some(boot_id) = self.boot.clone() {
             journal.record(&Entry::Alive { boot_id, uptime });

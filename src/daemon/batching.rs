@@ -1,37 +1,36 @@
-//! Lines of the kernel log that come one upon the other are read together: being woken for each
-//! costs several times what reading it does.
+//! Reads dense lines of the kernel log together: a wake-up for each costs several times a read.
 
 use std::time::Duration;
 
-/// So many reads, each soon after the one before and with few lines, are a stream,
+/// This many reads in close succession with few lines each are a stream,
 const STREAM: u32 = 8;
 const SOON: Duration = Duration::from_millis(1);
 const FEW: usize = 64;
 
-/// in which lines wait for so long. The log's ring holds much more than comes meanwhile: of what
-/// comes faster a read finds more than [`FEW`].
-const GATHERS: Duration = Duration::from_millis(3);
+/// in which lines wait this long. The ring holds much more than comes meanwhile; of a faster stream
+/// a read finds more than [`FEW`].
+const BATCH_FOR: Duration = Duration::from_millis(3);
 
-/// When the kernel log is worth a look again. All times are of the monotonic clock.
+/// When the kernel log is read next, on the monotonic clock.
 #[derive(Debug, Default)]
-pub(super) struct Gathering {
+pub(super) struct Batching {
     reads: u32,
     last: Duration,
     until: Option<Duration>,
 }
 
-impl Gathering {
-    /// How long new lines shall wait.
+impl Batching {
+    /// How long new lines wait.
     pub(super) fn waits(&self, now: Duration) -> Option<Duration> {
         self.until?.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// The log was read then, and had so many lines.
+    /// Records a read with this many lines.
     pub(super) fn read(&mut self, now: Duration, lines: usize) {
         if self.waits(now).is_some() && lines == 0 {
             return;
         }
-        let soon = if self.until.is_some() { GATHERS + SOON } else { SOON };
+        let soon = if self.until.is_some() { BATCH_FOR + SOON } else { SOON };
         let is_soon = now.saturating_sub(self.last) <= soon;
         self.reads = match lines {
             0 if is_soon && self.until.is_none() => self.reads,
@@ -42,7 +41,7 @@ impl Gathering {
         if lines > 0 {
             self.last = now;
         }
-        self.until = (self.reads >= STREAM).then(|| now + GATHERS);
+        self.until = (self.reads >= STREAM).then(|| now + BATCH_FOR);
     }
 }
 
@@ -55,57 +54,57 @@ mod tests {
     }
 
     /// Reads one line every so many microseconds, as long as none has to wait.
-    fn streaming(every: u64, reads: u64) -> (Gathering, u64) {
-        let mut gathering = Gathering::default();
+    fn streaming(every: u64, reads: u64) -> (Batching, u64) {
+        let mut batching = Batching::default();
         for read in 0..reads {
-            gathering.read(at(read * every), 1);
-            if gathering.waits(at(read * every)).is_some() {
-                return (gathering, read * every);
+            batching.read(at(read * every), 1);
+            if batching.waits(at(read * every)).is_some() {
+                return (batching, read * every);
             }
         }
-        (gathering, (reads - 1) * every)
+        (batching, (reads - 1) * every)
     }
 
     #[test]
     fn what_streams_is_gathered_until_it_ends() {
-        let (mut gathering, mut now) = streaming(300, 100);
+        let (mut batching, mut now) = streaming(300, 100);
         assert_eq!(now, 7 * 300, "the eighth read");
         for _ in 0..5 {
-            assert_eq!(gathering.waits(at(now)), Some(GATHERS));
-            assert_eq!(gathering.waits(at(now + 500)), Some(Duration::from_micros(2500)));
-            assert_eq!(gathering.waits(at(now + 3000)), None);
+            assert_eq!(batching.waits(at(now)), Some(BATCH_FOR));
+            assert_eq!(batching.waits(at(now + 500)), Some(Duration::from_micros(2500)));
+            assert_eq!(batching.waits(at(now + 3000)), None);
             now += 3050;
-            gathering.read(at(now), 7);
+            batching.read(at(now), 7);
         }
         // A sample between two reads ends nothing, a read without a line does.
-        gathering.read(at(now + 100), 0);
-        assert!(gathering.waits(at(now + 100)).is_some());
-        gathering.read(at(now + 3050), 0);
-        assert_eq!(gathering.waits(at(now + 3050)), None);
-        gathering.read(at(now + 3100), 1);
-        assert_eq!(gathering.waits(at(now + 3100)), None, "it has to stream anew");
+        batching.read(at(now + 100), 0);
+        assert!(batching.waits(at(now + 100)).is_some());
+        batching.read(at(now + 3050), 0);
+        assert_eq!(batching.waits(at(now + 3050)), None);
+        batching.read(at(now + 3100), 1);
+        assert_eq!(batching.waits(at(now + 3100)), None, "it has to stream anew");
     }
 
     #[test]
     fn single_lines_and_floods_are_read_at_once() {
-        let (gathering, now) = streaming(1_100, 1000);
-        assert_eq!(gathering.waits(at(now)), None);
-        let (mut gathering, now) = streaming(300, 100);
-        gathering.read(at(now + 3050), FEW + 1);
-        assert_eq!(gathering.waits(at(now + 3050)), None);
+        let (batching, now) = streaming(1_100, 1000);
+        assert_eq!(batching.waits(at(now)), None);
+        let (mut batching, now) = streaming(300, 100);
+        batching.read(at(now + 3050), FEW + 1);
+        assert_eq!(batching.waits(at(now + 3050)), None);
         for read in 0..100 {
-            gathering.read(at(now + 3100 + read * 50), 1024);
-            assert_eq!(gathering.waits(at(now + 3100 + read * 50)), None);
+            batching.read(at(now + 3100 + read * 50), 1024);
+            assert_eq!(batching.waits(at(now + 3100 + read * 50)), None);
         }
     }
 
     #[test]
     fn samples_between_the_lines_of_a_stream_hide_it_not() {
-        let mut gathering = Gathering::default();
+        let mut batching = Batching::default();
         for read in 0..STREAM.into() {
-            gathering.read(at(read * 300), 1);
-            gathering.read(at(read * 300 + 100), 0);
+            batching.read(at(read * 300), 1);
+            batching.read(at(read * 300 + 100), 0);
         }
-        assert!(gathering.waits(at(u64::from(STREAM - 1) * 300 + 100)).is_some());
+        assert!(batching.waits(at(u64::from(STREAM - 1) * 300 + 100)).is_some());
     }
 }

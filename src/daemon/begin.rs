@@ -1,4 +1,4 @@
-//! Puts the daemon together.
+//! Starts the daemon.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
@@ -18,12 +18,12 @@ use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::{Awaited, Search};
 use super::pause::PauseWatch;
+use super::priority::{self, Priority};
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
-use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
 use crate::access::{AccessControl, AccessFiles};
@@ -54,28 +54,28 @@ use crate::supervisors::systemd::Bus;
 use crate::sys::descriptors;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
-/// healthy disk takes, in which a collapse takes a few percent of what is left.
+/// healthy disk takes. A collapse takes a few percent of the remaining memory meanwhile.
 const BRAKE_INTENT_TAKES: Duration = Duration::from_millis(10);
 
-/// How long an action waits for its intent to be on disk before it is given up.
+/// How long an action waits for its intent to be on disk before it is dropped.
 const INTENT_TAKES: Duration = Duration::from_secs(5);
 
-/// How long the start waits for what the journal knows.
+/// How long the start waits for the past from the journal.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
 
-/// Orders that may wait for the one that is carried out.
+/// Orders in the queue.
 const ORDERS: usize = 16;
 
-/// Below procfs: names this boot.
+/// Below procfs: the id of this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
-/// What runs here, even if its file was replaced meanwhile.
+/// The running program, even if its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The kernel log whose sequence numbers are the kernel's own.
+/// The kernel log with the kernel's sequence numbers.
 const KERNEL_RING: &str = "/dev/kmsg";
 
-/// Opens everything; the backlog of the kernel log is not read yet.
+/// Opens everything. The backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process();
     let settings = loaded.settings.clone();
@@ -105,12 +105,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     tell_start(&loaded, &journal, started);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
-    // The threads that follow are raised as this one is; those before are not.
-    let standing = settle_in();
+    // Threads that start from here on are raised like this one.
+    let priority = settle_in();
     let ((sender, outcomes), evicting) = (channel(), Evicting::default());
     let worker = start_worker(&journal, &pause, &wake, sender, &loaded, &evicting, temporary)?;
-    // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
+    // Last: a failed start must leave no open record.
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), priority);
     let own = own_readings(&settings, started, sampling.interval(), (tally, access), &otlp);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
@@ -142,7 +142,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         alive: Alive::new(boot.map(Arc::from)),
         cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },
         sampling,
-        settling: Settling::new(started.uptime, standing.is_locked),
+        settling: Settling::new(started.uptime, priority.is_locked),
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
@@ -151,7 +151,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     })
 }
 
-/// What looks on threads of its own.
+/// Sources with threads of their own.
 struct Watches {
     engines: EngineWatch,
     held: HeldWatch,
@@ -160,7 +160,7 @@ struct Watches {
     cluster: Option<ClusterWatch>,
 }
 
-/// Begins to look: before this thread is raised, for what it starts would be as well.
+/// Starts the sources before this thread is raised, which they would inherit.
 fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Watches> {
     Ok(Watches {
         engines: watch_engines(settings)?,
@@ -195,7 +195,7 @@ fn record(
     Recorder::start(&loaded.settings, begin)
 }
 
-/// One that knows nothing yet, and does nothing before it is told what earlier runs did.
+/// A policy without a past, which does nothing before it knows it.
 fn new_policy(
     loaded: &Loaded,
     started: Moment,
@@ -251,7 +251,7 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
         .context("cannot start the thread that watches who has the driver open")
 }
 
-/// Nobody looks before a reboot is thought of.
+/// Users are only watched if a reboot is configured.
 fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
     let procfs = settings.path.procfs.clone();
     let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };
@@ -266,10 +266,10 @@ fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
         declared: settings.restarts.clone(),
         clock: clock::now,
     };
-    HeldWatch::start(setup).context("cannot start the threads that watch what is started again")
+    HeldWatch::start(setup).context("cannot start the threads that watch deferred restarts")
 }
 
-/// `None` where the driver is never asked.
+/// `None` if the driver is not polled.
 fn watch_gpu(settings: &Settings) -> anyhow::Result<Option<GpuWatch>> {
     let interval = match settings.gpu.interval {
         GpuInterval::Off => return Ok(None),
@@ -304,13 +304,13 @@ fn search_past(
     search.start(wake.clone())
 }
 
-/// Makes the process small, and then locks what it is.
-fn settle_in() -> Standing {
+/// Shrinks the process, then locks its memory.
+fn settle_in() -> Priority {
     settle();
-    standing::take()
+    priority::take()
 }
 
-/// Another log than the kernel's own is not to be replaced by the kernel's.
+/// Another log than the kernel's has no substitute.
 fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
     match kmsg == Path::new(KERNEL_RING) {
         true => KernelLogSource::open_or_syslog(kmsg, resume_from),
@@ -325,20 +325,20 @@ fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 
-/// The files that say who may come in over the network.
+/// The files of access control.
 pub fn access_files(settings: &Settings) -> AccessFiles {
     let Web { config_file, tokens_file, .. } = &settings.web;
     AccessFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
 }
 
-/// Where people come in over the network.
+/// The listeners and access control.
 struct Entrance {
     listeners: Vec<TcpListener>,
     access: Arc<AccessControl>,
 }
 
 impl Entrance {
-    /// Access control that is broken keeps the program from listening at all.
+    /// Invalid access control prevents the program from listening.
     fn open(settings: &Settings) -> anyhow::Result<Self> {
         let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
         let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
@@ -346,7 +346,7 @@ impl Entrance {
     }
 }
 
-/// Starts to serve what there is to see, and to take orders.
+/// Starts the HTTP server.
 fn start_service(
     settings: &Settings,
     entrance: Entrance,
@@ -392,7 +392,7 @@ fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
                     format!("cannot listen on {name}:{}: the name is not known", address.port)
                 })?);
             }
-            // The first of the candidates stands for all of them where there is IPv6.
+            // The first candidate represents all of them with IPv6.
             ListenHost::All | ListenHost::Address(_) => {
                 resolved.extend(address.candidates().first());
             }
@@ -412,14 +412,13 @@ fn open_journal(settings: &Settings) -> Journal {
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
         tracing::warn!(
-            "how far the kernel log of this boot was read, and what it told, is not known: {error}"
+            "the position in the kernel log of this boot, and its earlier events, are unknown: {error}"
         );
         None
     })
 }
 
-/// The number of the latest silence, so that none is given twice; the time where the journal cannot
-/// tell.
+/// The highest id of a silence, so that none is used twice; the time if the journal is unavailable.
 fn last_silence(journal: &Journal, started: Moment) -> u64 {
     match journal.operator_memory(started.utc, JOURNAL_TAKES) {
         Ok(memory) => memory.last_silence,
@@ -495,7 +494,7 @@ fn intent_within(journal: Arc<Journal>, time: Duration) -> Intent {
     Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
 }
 
-/// With the kernel's files open if any rule may act.
+/// The executor, with its files open if actions are enabled.
 fn memory_executor(loaded: &Loaded, setup: MemorySetup) -> MemoryExecutor {
     let mut executor = MemoryExecutor::new(setup);
     let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
@@ -505,7 +504,7 @@ fn memory_executor(loaded: &Loaded, setup: MemorySetup) -> MemoryExecutor {
     executor
 }
 
-/// What is done for a while, and undone; the undo log is opened where it may hang.
+/// The executor of temporary settings. The undo log is opened where it may hang.
 fn temporary_settings(
     settings: &Settings,
     journal: &Arc<Journal>,
@@ -527,18 +526,18 @@ fn temporary_settings(
     })
 }
 
-/// Warns of what will be missing with these settings and rules.
-/// Each of the two doors takes at most an eighth of the descriptors that there are.
+/// Warns of abilities that these settings and rules need and that are missing.
+/// Each of the two servers may use an eighth of the descriptors.
 fn limits() -> Limits {
     let limits = Limits::default();
     Limits { connections: limits.connections.min(descriptors::share(8)), ..limits }
 }
 
-/// As many open files as this process may have, and some of them kept back for stopping engines.
+/// Raises the limit on open files, and fills the reserve.
 fn prepare_process() {
     crate::sys::share_freed_memory();
     match descriptors::raise_limit() {
-        Ok(limit) => tracing::info!(%limit, "limit on open files"),
+        Ok(limit) => tracing::info!(%limit, "open_files"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit on open files"),
     }
     if let Err(error) = descriptors::keep_reserve() {
@@ -562,18 +561,17 @@ pub(super) fn tell_what_is_missing(loaded: &Loaded) {
     }
 }
 
-/// The name that the kernel gave this boot.
+/// The id of this boot.
 fn find_boot_id(settings: &Settings) -> Option<String> {
-    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
+    // A fake procfs may lack it; the kernel's own has the same id.
     [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
         let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     })
 }
 
-/// The name of this boot's kernel log. Another file than the kernel's own ring counts its records
-/// for itself, so its position is kept apart. A boot without an id cannot be told from the next
-/// one, so nothing is resumed in it.
+/// The id of this boot's kernel log. A file has other sequence numbers than the kernel's ring, and
+/// so a position of its own. Without a boot id nothing is resumed.
 fn name_kernel_log(settings: &Settings, boot: Option<&str>, started: Moment) -> Arc<str> {
     let boot_id = boot.map(str::to_owned).unwrap_or_else(|| {
         let procfs = settings.path.procfs.display();

@@ -1,4 +1,4 @@
-//! The one reader of the clock.
+//! The only module that reads the clock.
 
 use std::time::Duration;
 

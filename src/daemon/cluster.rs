@@ -1,4 +1,4 @@
-//! This node among others: how it is called, and who asks the others.
+//! This node's name in the cluster, and the queries of the others.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,10 +10,10 @@ use crate::model::{ClusterNames, ClusterSettings};
 use crate::policy::Policy;
 use crate::sources::cluster::{ClusterSetup, ClusterWatch};
 
-/// Below procfs: a name that nobody else has.
+/// Below procfs: a random id.
 const UUID: &str = "/proc/sys/kernel/random/uuid";
 
-/// How this node is called there; by its host name, unless that is written.
+/// This node's name: its host name, unless configured.
 pub(super) fn names(settings: &ClusterSettings) -> ClusterNames {
     let host = || Arc::from(&*rustix::system::uname().nodename().to_string_lossy());
     ClusterNames {
@@ -23,19 +23,19 @@ pub(super) fn names(settings: &ClusterSettings) -> ClusterNames {
     }
 }
 
-/// By what this run of the program knows itself.
+/// The id by which this run recognises itself.
 static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(|| {
     let random = std::fs::read_to_string(UUID).ok();
     let random = random.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     random.unwrap_or_else(|| format!("{}-{:?}", std::process::id(), clock::uptime())).into()
 });
 
-/// The same for each who asks.
+/// The same for each query.
 pub(super) fn instance() -> Arc<str> {
     Arc::clone(&INSTANCE)
 }
 
-/// `None` where there is no cluster.
+/// `None` without a cluster.
 pub(super) fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Option<ClusterWatch>> {
     let Some(cluster) = &settings.cluster else { return Ok(None) };
     let setup = ClusterSetup {

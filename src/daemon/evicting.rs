@@ -1,4 +1,4 @@
-//! What puts model files out of memory while an engine loads, beside the loop.
+//! Evicts model files from memory while an engine loads, on threads of its own.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::model::{
 use crate::policy::Policy;
 use crate::policy::status::EngineStatus;
 
-/// Whether an engine's load is followed.
+/// Whether an engine's load is tracked.
 const OF_ENGINE: &str = "uma_engine_evicting";
 
-/// The evictor, and what it tells of itself.
+/// The evictor and its metrics.
 #[derive(Debug)]
 pub(super) struct Evicting {
     evictor: Evictor,
@@ -22,11 +22,11 @@ pub(super) struct Evicting {
     heeded: Heeded,
 }
 
-/// What the evictor was last told of.
+/// The last state that the evictor was given.
 #[derive(Debug, Default)]
 struct Heeded {
     engines: Arc<[EngineStatus]>,
-    /// How many loads had been begun to be followed by then.
+    /// Loads that had been tracked by then.
     begun: u64,
 }
 
@@ -46,12 +46,12 @@ impl Evicting {
         self.evictor.clone()
     }
 
-    /// Where it is counted what emptied caches give back.
+    /// Counts memory that emptied caches return.
     pub(super) fn emptied(&self) -> Arc<EmptyingTally> {
         Arc::clone(&self.emptied)
     }
 
-    /// Has it found out what an act would evict, if it is one of observe mode.
+    /// Measures what an act would evict, in observe mode.
     pub(super) fn rehearse(&self, settings: &Settings, decision: &Decision) {
         let would_act = decision.mode == Mode::Observe && decision.verdict == Verdict::Act;
         if would_act && matches!(decision.action, Action::EvictCheckpoint { .. }) {
@@ -60,12 +60,12 @@ impl Evicting {
         }
     }
 
-    /// What an act has done, in words.
+    /// The effect of an act, in words.
     pub(super) fn effect(&self, decision: DecisionId) -> Option<String> {
         self.evictor.effect(decision)
     }
 
-    /// Ends what follows an engine that is no longer on its way to be ready, or has another life.
+    /// Ends evictions for engines that are not loading any more.
     pub(super) fn heed(&mut self, engines: Arc<[EngineStatus]>) {
         let begun = self.evictor.begun();
         if begun == self.heeded.begun && Arc::ptr_eq(&engines, &self.heeded.engines) {
@@ -82,28 +82,28 @@ impl Evicting {
         self.heeded = Heeded { engines, begun };
     }
 
-    /// Ends what is not to go on by what people have ordered or written since it began.
+    /// Ends evictions that orders or new rules forbid.
     pub(super) fn obey(&self, policy: &Policy) {
         let now = clock::now();
         self.evictor.end_where(|rule, engine| policy.stops_following(rule, engine, now));
     }
 
-    /// Ends everything that goes on.
+    /// Ends all evictions.
     pub(super) fn stop(&self, why: &'static str) {
         self.evictor.stop(why);
     }
 
-    /// What goes from behind the readers as soon as memory is short, in bytes.
+    /// Bytes behind the readers that are evicted once memory is short.
     pub(super) fn evictable_bytes(&self) -> u64 {
         self.evictor.evictable_bytes()
     }
 
-    /// What people shall know since this was last asked.
+    /// News for the log since the last call.
     pub(super) fn notes(&self) -> Vec<String> {
         self.evictor.take_notes()
     }
 
-    /// Its series, whatever engines there are.
+    /// Its series without engines.
     pub(super) fn series() -> [SeriesKey; 3] {
         let action = [("action", "evict_checkpoint")];
         [
@@ -121,12 +121,12 @@ impl Evicting {
             .map(|bytes| Reading::Value(bytes as f64))
     }
 
-    /// One series for each engine.
+    /// The series of each engine.
     pub(super) fn series_of(engines: &[EngineStatus]) -> impl Iterator<Item = SeriesKey> {
         engines.iter().map(|known| SeriesKey::new(OF_ENGINE, &[("engine", &*known.engine.name)]))
     }
 
-    /// Whether those are the series of these engines.
+    /// Whether the series belong to these engines.
     pub(super) fn is_series_of(series: &[SeriesKey], engines: &[EngineStatus]) -> bool {
         let name = |key: &SeriesKey| key.labels.first().map(|(_, name)| Arc::clone(name));
         let known = engines.iter().map(|known| Some(Arc::clone(&known.engine.name)));

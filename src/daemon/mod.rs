@@ -1,17 +1,17 @@
-//! The one loop: sources are read, the policy is stepped, what it says is written down and done.
+//! The loop: sources are read, the policy is stepped, its results are journalled and carried out.
 //!
-//! It runs on the main thread, sleeps in poll(2) over the kernel log and a wake-up eventfd, and
-//! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
-//! their own.
+//! It runs on the main thread, and sleeps in poll(2) over the kernel log and an eventfd. It waits
+//! for neither disk nor network: the journal, the actions and the HTTP server have threads of their
+//! own.
 
 mod alerting;
 mod alive;
+mod batching;
 mod begin;
 mod black_box;
 pub mod clock;
 mod cluster;
 mod evicting;
-mod gathering;
 mod orders;
 mod otlp;
 mod own;
@@ -19,6 +19,7 @@ mod past;
 mod pause;
 mod posted;
 mod preflight;
+mod priority;
 mod queries;
 mod reaction;
 mod recorder;
@@ -27,7 +28,6 @@ mod sampling;
 mod service;
 mod settling;
 mod signals;
-mod standing;
 mod thinning;
 mod wake;
 
@@ -73,23 +73,23 @@ pub use otlp::collector;
 pub use preflight::{Missing, missing};
 pub use service::Loader;
 
-/// Records taken in at once; more wait for the next turn of the loop.
+/// Records in one step; more wait for the next turn of the loop.
 const RECORDS_A_TURN: usize = 1024;
 
-/// How often this process, the journal and the loop itself are measured.
+/// How often this process, the journal and the loop are measured.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the kernel-log position is journalled while no event carries it along.
+/// How often the kernel-log position is journalled without an event.
 const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Batches that the log may hold already when the program starts. The largest ring that a kernel
-/// can have holds fewer records; a pipe whose writer never stops must not delay the start for ever.
+/// Batches of the kernel log's backlog at the start. The largest ring has fewer records; a pipe
+/// whose writer never stops must not delay the start for ever.
 const BACKLOG_TURNS: usize = 1024;
 
-/// The bound on closing everything down. An action under way gets most of it to end.
+/// The timeout of the shutdown. An action in progress gets most of it.
 const CLOSING_TAKES: Duration = Duration::from_millis(900);
 
-/// Everything that the loop owns.
+/// The state of the loop.
 struct Daemon {
     settings: Settings,
     policy: Policy,
@@ -128,21 +128,21 @@ struct Daemon {
     alerting: alerting::Alerting,
 }
 
-/// How far the kernel log has been read, how far that is journalled, and when it is read again.
+/// The position in the kernel log, its journalled position, and the time of the next read.
 #[derive(Debug, Default)]
 struct Cursor {
     next_seq: Option<u64>,
     journalled: Option<u64>,
     journal_due: Duration,
-    gathering: gathering::Gathering,
+    batching: batching::Batching,
 }
 
-/// Watches, decides, acts and exports until it is told to end.
+/// Runs the daemon until a signal or order ends it.
 ///
 /// # Errors
 ///
-/// Only what makes running pointless: an address that cannot be listened on, or a process that is
-/// out of file descriptors or threads. Everything else is exported and survived.
+/// Only what makes running pointless: an address that cannot be listened on, or no file descriptors
+/// or threads left. Other failures are exported.
 pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
     let mut daemon = begin::begin(loaded, loader)?;
     if !daemon.take_backlog() {
@@ -160,9 +160,9 @@ pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
 }
 
 impl Daemon {
-    /// Where an earlier run has left off in this boot, its counters resume before the records since
-    /// then are read; at a first start what the log holds already is where the counters begin.
-    /// Returns true when the program shall end already.
+    /// If an earlier run of this boot read the log, its counters resume before later records are
+    /// read. At a first start the backlog is where counters begin. Returns true if the program is
+    /// to end already.
     fn take_backlog(&mut self) -> bool {
         self.look_at_pause();
         let resumes = self.cursor.next_seq.is_some();
@@ -186,27 +186,26 @@ impl Daemon {
         false
     }
 
-    /// Sleeps until there is something to do, and returns when that was.
+    /// Sleeps until there is work, and returns when it came.
     fn wait(&mut self) -> Duration {
         while self.sleep() {
-            self.sampling.glance(self.evicting.evictable_bytes());
+            self.sampling.check_free(self.evicting.evictable_bytes());
         }
         clock::monotonic()
     }
 
-    /// Sleeps until there is something to do. Returns whether that is no more than a glance at free
-    /// memory.
+    /// Sleeps until there is work. Returns whether it is only a check of free memory.
     fn sleep(&mut self) -> bool {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
-        let gathers = self.cursor.gathering.waits(clock::monotonic());
+        let gathers = self.cursor.batching.waits(clock::monotonic());
         let timeout = timeout.min(gathers.unwrap_or(timeout)).min(self.posts_wait_for());
-        let glance = self.sampling.glance_in().filter(|glance| *glance < timeout);
-        let timeout = glance.unwrap_or(timeout);
+        let check = self.sampling.next_check().filter(|check| *check < timeout);
+        let timeout = check.unwrap_or(timeout);
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        // What is not there is watched no better than the wake-up, which is watched anyway.
+        // A missing alarm is replaced by the wake-up, which is polled anyway.
         let wake = self.wake.as_fd();
         let kernel_log = self.kernel_log.poll_fd().filter(|_| gathers.is_none()).unwrap_or(wake);
         let alarm = self.sampling.alarm().unwrap_or(wake);
@@ -217,12 +216,12 @@ impl Daemon {
         ];
         // An interrupted wait is a short one.
         let polled = poll(&mut watched, Some(&timeout));
-        let told = watched[2].revents();
-        self.sampling.hear(told);
-        polled == Ok(0) && glance.is_some()
+        let events = watched[2].revents();
+        self.sampling.on_alarm(events);
+        polled == Ok(0) && check.is_some()
     }
 
-    /// Does what other threads have asked for. Returns true when the loop shall end.
+    /// Carries out commands of other threads. Returns true if the loop is to end.
     fn obey(&mut self) -> bool {
         self.wake.drain();
         while let Some(command) = self.service.command() {
@@ -232,7 +231,7 @@ impl Daemon {
                     return true;
                 }
                 Command::Obey { command, reply } => {
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     let _gone = reply.send(self.carry_out(*command));
                 }
                 Command::Launched { engine } => self.engines.launched(engine),
@@ -249,10 +248,10 @@ impl Daemon {
                 }
                 Command::Reload { loaded, by, reply } => {
                     let answer = self.reload(loaded, by.as_deref());
-                    // Whoever asked sees what came of it.
+                    // The receiver gets the result.
                     self.see_own();
                     self.step(clock::now());
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     let _gone = reply.send(answer);
                 }
             }
@@ -260,7 +259,7 @@ impl Daemon {
         false
     }
 
-    /// Tells the policy what a person ordered; an error says why that changes nothing.
+    /// Passes an order to the policy. An error says why it has no effect.
     fn carry_out(&mut self, command: OperatorCommand) -> Result<(), String> {
         report::order(&command);
         self.seen.push(Observation::Operator(command.clone()));
@@ -311,7 +310,7 @@ impl Daemon {
             cluster.take(&mut self.seen);
         }
         if acted {
-            // The signals after an action: all of them, those too that are read less often.
+            // The signals after an action: all of them, including those that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
         }
         let at = Taken { monotonic: clock::monotonic(), uptime: now.uptime };
@@ -350,7 +349,7 @@ impl Daemon {
         }
         let records = self.seen[from..].iter();
         let records = records.filter(|seen| matches!(seen, Observation::KernelRecord(_))).count();
-        self.cursor.gathering.read(clock.monotonic, records);
+        self.cursor.batching.read(clock.monotonic, records);
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -384,7 +383,7 @@ impl Daemon {
         }
     }
 
-    /// What the loop and the recorder say of themselves.
+    /// The metrics of the loop and the recorder.
     fn see_own(&mut self) {
         let engines = self.policy.engines();
         let containers = engines.iter().filter_map(|known| known.engine.container.clone());
@@ -396,8 +395,8 @@ impl Daemon {
         self.seen.push(Observation::Readings(readings));
     }
 
-    /// Steps the policy with all that has been seen, writes down what it says and has it done.
-    /// Returns what came of what people ordered.
+    /// Steps the policy with all observations, journals the results and carries them out. Returns
+    /// the results of orders.
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
@@ -430,8 +429,8 @@ impl Daemon {
         answers
     }
 
-    /// Lets everybody see where things stand. Of two pictures one is public, and the other is drawn
-    /// anew unless somebody still looks at it.
+    /// Publishes the status. Of two values one is public; the other is reused unless a reader still
+    /// has it.
     fn publish(&mut self, now: Moment) {
         match Arc::get_mut(&mut self.spare_status) {
             Some(old) => self.policy.draw(now, old),
@@ -483,7 +482,7 @@ impl Daemon {
         self.evicting.rehearse(&self.settings, &decision);
         let result = match Act::of(decision) {
             Err(_) => OutcomeResult::Skipped,
-            // A line in the log waits neither for the disk nor behind an action that hangs.
+            // A log line waits neither for the disk nor behind a hanging action.
             Ok(act) if notify(&act) => OutcomeResult::Done,
             Ok(act) => match self.worker.submit(act) {
                 Ok(()) => return,
@@ -496,14 +495,14 @@ impl Daemon {
 
     fn take_outcome(&mut self, mut outcome: Outcome) {
         let evicted = self.evicting.effect(outcome.decision);
-        let is_told_by_own_series = evicted.is_some();
+        let has_own_series = evicted.is_some();
         outcome.effect = evicted.or(outcome.effect);
         self.journal.record(&Entry::Outcome(outcome.clone()));
         otlp::record_outcome(&self.otlp, &outcome);
         report::outcome(&outcome);
-        // What it is judged by must be from after it.
+        // Its assessment needs values from after it.
         self.seen.push(Observation::Outcome(outcome));
-        if is_told_by_own_series {
+        if has_own_series {
             self.see_own();
         }
     }
@@ -522,7 +521,7 @@ impl Daemon {
             self.own.set_reload(false, now);
             let failure = ReloadFailure { at: now.utc, why: error.clone() };
             self.reload_failure.store(Some(Arc::new(failure)));
-            tracing::error!(by, "reload failed, the rules in use stay: {error}");
+            tracing::error!(by, "reload failed, the current rules stay: {error}");
             if let Some(by) = by {
                 self.note(now, format!("a reload by {by} failed"));
             }
@@ -555,7 +554,7 @@ impl Daemon {
         Ok(summary)
     }
 
-    /// Ends everything within [`CLOSING_TAKES`]; what hangs is left behind.
+    /// Ends everything within [`CLOSING_TAKES`]; hanging threads are abandoned.
     fn close(mut self) {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
@@ -590,7 +589,7 @@ impl Daemon {
     }
 }
 
-/// The kernel log's events are kept together with how far it was read, others by themselves.
+/// Kernel events are journalled together with the log's position, others by themselves.
 fn is_of_a_boot(event: &Event) -> bool {
     !event.is_kernel()
 }

@@ -1,5 +1,5 @@
-//! Carries out what people order: judged, kept in the journal, told to the policy, answered. One
-//! order at a time, away from the loop.
+//! Carries out orders: validated, journalled, passed to the policy, confirmed. One at a time, on a
+//! thread of its own.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use super::clock;
 use super::pause::PauseWatch;
-use super::service::{Command, Desk};
+use super::service::{Command, CommandSender};
 use crate::exports::{
     LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
 };
@@ -28,44 +28,44 @@ use crate::policy::status::Status;
 /// How long an order waits to be on disk.
 const KEEPING_TAKES: Duration = Duration::from_secs(5);
 
-/// How long a silence waits for its number, and a pause for its file.
+/// How long a silence waits for its id, and a pause for its file.
 const NUMBERING_TAKES: Duration = Duration::from_secs(2);
 const WRITING_TAKES: Duration = Duration::from_secs(3);
 
-/// For a thread to be had.
+/// How long to wait for a thread.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// How long it is waited for the name of a user: it may be asked for over the network.
+/// How long to wait for the name of a user: the lookup may use the network.
 const NAMING_TAKES: Duration = Duration::from_secs(1);
 
-/// More silences at once are nobody's intention.
+/// The most silences at once.
 const MOST_SILENCES: usize = 256;
 
-/// How long an approval may be used where nothing else is said.
+/// The default validity of an approval.
 const APPROVAL_LASTS: Duration = Duration::from_secs(600);
 
-/// Names that are told where one is not known.
-const MOST_NAMES_TOLD: usize = 12;
+/// Names in the error for an unknown one.
+const MOST_NAMES: usize = 12;
 
 type Answered = Result<OrderDone, OrderRefused>;
 
-/// Whoever carries out orders.
+/// Carries out orders.
 pub(super) struct Orders {
     pub(super) journal: Arc<Journal>,
     pub(super) status: Arc<ArcSwap<Status>>,
     pub(super) pause: PauseWatch,
-    /// Numbers of silences up to this one are taken.
+    /// The highest used id of a silence.
     pub(super) last_silence: u64,
 }
 
-/// The user's name, where the system knows one.
+/// The user's name, if the system has one.
 pub fn user_name(uid: u32) -> Option<String> {
     let user = uzers::get_user_by_uid(uid)?;
     let name: String = user.name().to_string_lossy().chars().filter(|c| !c.is_control()).collect();
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Who somebody is, in words.
+/// The author of an order, in words.
 pub(super) async fn in_words(name: Option<&str>, by: OrderedBy) -> String {
     match by {
         OrderedBy::Local { uid } => {
@@ -78,21 +78,25 @@ pub(super) async fn in_words(name: Option<&str>, by: OrderedBy) -> String {
 }
 
 impl Orders {
-    /// Takes orders until nobody can give any more.
-    pub(super) async fn take(mut self, desk: Desk, mut requests: mpsc::Receiver<OrderRequest>) {
+    /// Carries out orders until the queue closes.
+    pub(super) async fn take(
+        mut self,
+        sender: CommandSender,
+        mut requests: mpsc::Receiver<OrderRequest>,
+    ) {
         while let Some(request) = requests.recv().await {
             let OrderRequest { kind, by, name, comment, answer } = request;
             let author = in_words(name.as_deref(), by).await;
-            // A pause waits for no disk, and so for no order before it.
+            // A pause does not wait for a disk or another order.
             let pausing = Pausing {
                 watch: self.pause.clone(),
                 status: Arc::clone(&self.status),
-                desk: desk.clone(),
+                sender: sender.clone(),
             };
             let order = match kind {
                 OrderKind::Pause => {
                     tokio::spawn(async move {
-                        // Whoever asked may have gone.
+                        // The sender may have disconnected.
                         let _gone = answer.send(pausing.pause(author, comment).await);
                     });
                     continue;
@@ -105,13 +109,13 @@ impl Orders {
                 }
                 OrderKind::Launched(engine) => {
                     let data = json!({ "phase": self.phase(&engine) });
-                    desk.send(Command::Launched { engine });
+                    sender.send(Command::Launched { engine });
                     let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
                 OrderKind::Died(report) => {
                     let data = json!({ "engine": report.who.name });
-                    desk.send(Command::Died { report });
+                    sender.send(Command::Died { report });
                     let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
@@ -133,7 +137,7 @@ impl Orders {
                 Ok(order) => {
                     let at = clock::now();
                     let command = OperatorCommand { at, author, comment, order };
-                    self.keep_and_obey(&desk, command).await
+                    self.journal_and_obey(&sender, command).await
                 }
                 Err(refused) => Err(refused),
             };
@@ -157,7 +161,7 @@ impl Orders {
         Ok(OperatorOrder::Silence { id: self.next_silence(now).await, rules, until })
     }
 
-    /// Where in its life it was seen last, if it was.
+    /// The last seen phase of an engine, if any.
     fn phase(&self, engine: &LaunchedEngine) -> Option<EnginePhase> {
         let status = self.status.load();
         let seen = status.engines.iter().find(|one| one.engine.server == engine.head);
@@ -206,7 +210,7 @@ impl Orders {
         Err(OrderRefused::Conflict(text.to_owned()))
     }
 
-    async fn keep_and_obey(&self, desk: &Desk, command: OperatorCommand) -> Answered {
+    async fn journal_and_obey(&self, sender: &CommandSender, command: OperatorCommand) -> Answered {
         let (journal, kept) = (Arc::clone(&self.journal), command.clone());
         let kept = within(KEEPING_TAKES + SLACK, move || {
             journal.keep_order(&kept, KEEPING_TAKES).map_err(|error| error.to_string())
@@ -224,7 +228,7 @@ impl Orders {
         }
         let data = serde_json::to_value(&command).unwrap_or_default();
         let (reply, obeyed) = oneshot::channel();
-        desk.send(Command::Obey { command: Box::new(command), reply });
+        sender.send(Command::Obey { command: Box::new(command), reply });
         match obeyed.await {
             Ok(Ok(())) => Ok(OrderDone { data, remarks }),
             Ok(Err(refused)) => Err(OrderRefused::Conflict(refused)),
@@ -232,8 +236,7 @@ impl Orders {
         }
     }
 
-    /// Above every number that was ever given: of the journal's, where it can tell, else made of
-    /// the time.
+    /// Above every used id: from the journal, or from the time if it is unavailable.
     async fn next_silence(&mut self, now: Timestamp) -> u64 {
         let journal = Arc::clone(&self.journal);
         let memory = within(NUMBERING_TAKES + SLACK, move || {
@@ -248,22 +251,23 @@ impl Orders {
     }
 }
 
-/// Pauses, and resumes.
+/// Pauses and resumes.
 struct Pausing {
     watch: PauseWatch,
     status: Arc<ArcSwap<Status>>,
-    desk: Desk,
+    sender: CommandSender,
 }
 
 impl Pausing {
     async fn pause(&self, author: String, comment: String) -> Answered {
         if let Some(pause) = &self.status.load().guard.pause {
-            let remarks = vec![format!("it was paused already, by {}: that stands", pause.author)];
+            let remarks =
+                vec![format!("it was paused already, by {}: that pause stays", pause.author)];
             return Ok(OrderDone { data: json!({ "paused": true, "pause": pause }), remarks });
         }
         let pause = Pause { author, comment, since: Some(clock::now().utc) };
         let data = json!({ "paused": true, "pause": pause });
-        // The loop finds this with its next sample; the file must be there even if it never does.
+        // The loop finds this at its next sample. The file must exist even if it does not.
         self.watch.order(pause.clone());
         let switch = self.watch.switch();
         let mut remarks = Vec::new();
@@ -302,15 +306,15 @@ impl Pausing {
         Ok(OrderDone { data: json!({ "paused": still.is_some(), "pause": still }), remarks })
     }
 
-    /// Has the loop bring what is known of the pause to the policy.
+    /// Has the loop pass the pause to the policy.
     async fn look(&self) -> Result<(), OrderRefused> {
         let (reply, seen) = oneshot::channel();
-        self.desk.send(Command::Look { reply });
+        self.sender.send(Command::Look { reply });
         seen.await.map_err(|_| ending())
     }
 }
 
-/// Runs that on a thread of its own, which may hang for all that whoever gave the order cares.
+/// Runs work on a thread that is abandoned after a timeout.
 async fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -326,14 +330,14 @@ fn ending() -> OrderRefused {
     OrderRefused::Failed("umawarden is ending".to_owned())
 }
 
-/// The first of what there is, for whoever asked for something else.
+/// A list of the first existing names, for the error about an unknown one.
 fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MOST_NAMES_TOLD);
-    let told: Vec<String> = names.take(MOST_NAMES_TOLD).collect();
-    if told.is_empty() {
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let listed: Vec<String> = names.take(MOST_NAMES).collect();
+    if listed.is_empty() {
         return format!("; {what}: none");
     }
-    let mut text = format!("; {what}: {}", told.join(", "));
+    let mut text = format!("; {what}: {}", listed.join(", "));
     if more > 0 {
         // Writing to a String cannot fail.
         write!(text, " and {more} more").unwrap_or_default();
@@ -341,7 +345,7 @@ fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// The rules that are meant; only rules that are loaded can be, and those that stand for what is
+/// The selected rules, which must be loaded, or those of deferred restarts.
 /// started again.
 fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefused> {
     let restarts = status.restarts.iter().map(|held| restarts::rule(&held.seen.target.name));

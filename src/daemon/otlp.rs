@@ -16,11 +16,11 @@ use crate::otlp::{Otlp, OtlpSetup, Tally};
 use crate::policy::Step;
 use crate::policy::status::Status;
 use crate::traces::TraceInput;
+
 /// Events of one step that are handed over.
-/// Events of one step that are told.
 const MOST_EVENTS: usize = 64;
+
 /// Starts the exporter if there is a collector.
-/// Starts the thread, if there is a collector.
 pub(super) fn start(
     settings: &Settings,
     boot_id: &Arc<str>,
@@ -30,8 +30,8 @@ pub(super) fn start(
     let setup = setup(otlp, Arc::clone(boot_id), Arc::clone(status));
     Otlp::start(setup).context("cannot start the thread that sends telemetry (otlp)")
 }
+
 /// The configured collector.
-/// Where telemetry is sent.
 pub fn collector(otlp: &OtlpSettings) -> CollectorPlace {
     CollectorPlace {
         endpoint: otlp.endpoint.clone(),
@@ -53,8 +53,8 @@ fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -
         clock: clock::now,
     }
 }
+
 /// Records the result of a step.
-/// Tells what a step brought, as the journal is told.
 pub(super) fn record_step(otlp: &Otlp, step: &Step) {
     // Of a flood only the last events count: a round names the last of each kind.
     let of_rounds = |event: &&Event| {

@@ -1,4 +1,4 @@
-//! What the loop says of itself.
+//! The loop's own metrics.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::otlp::Tally as OtlpTally;
 use crate::policy::status::EngineStatus;
 use crate::sources::kernel_log::{KernelLogSource, Reader};
 
-/// In the order in which [`SettingsTally`] tells their values.
+/// The values of [`SettingsTally`], in its order.
 fn temporary_settings() -> Vec<SeriesKey> {
     let in_force = SETTING_NAMES
         .map(|setting| SeriesKey::new("uma_temporary_settings", &[("setting", setting)]));
@@ -30,17 +30,17 @@ fn temporary_settings() -> Vec<SeriesKey> {
     in_force.into_iter().chain(undone).collect()
 }
 
-/// No kernel's name is longer.
+/// The longest release of a kernel.
 const LONGEST_RELEASE: usize = 128;
 
-/// Which kernel that procfs is of.
+/// The release of the kernel of this procfs.
 fn kernel_info(procfs: &Path) -> SeriesKey {
     let names = rustix::system::uname();
-    let told = std::fs::read_to_string(procfs.join("sys/kernel/osrelease"));
-    let told = told.ok().map(|text| text.trim().to_owned()).filter(|text| {
+    let text = std::fs::read_to_string(procfs.join("sys/kernel/osrelease"));
+    let release = text.ok().map(|text| text.trim().to_owned()).filter(|text| {
         !text.is_empty() && text.len() <= LONGEST_RELEASE && !text.contains(char::is_control)
     });
-    let release = told.unwrap_or_else(|| names.release().to_string_lossy().into_owned());
+    let release = release.unwrap_or_else(|| names.release().to_string_lossy().into_owned());
     let labels = [("machine", &*names.machine().to_string_lossy()), ("release", &*release)];
     SeriesKey::new("uma_kernel_info", &labels)
 }
@@ -48,7 +48,7 @@ fn kernel_info(procfs: &Path) -> SeriesKey {
 /// The loop's own series.
 #[derive(Debug)]
 pub(super) struct OwnReadings {
-    /// What is always there, and after it the engines that are there now.
+    /// The constant series, followed by those of current engines.
     schema: Arc<Schema>,
     always: usize,
     kernel_log_schema: Arc<Schema>,
@@ -107,7 +107,7 @@ impl OwnReadings {
         }
     }
 
-    /// From now on it also tells how telemetry fares.
+    /// From now on with the counters of the exporter.
     pub(super) fn follow_otlp(&mut self, tally: Option<&Arc<OtlpTally>>) {
         self.otlp = tally.cloned();
     }
@@ -116,7 +116,7 @@ impl OwnReadings {
         self.missed_samples = self.missed_samples.saturating_add(missed);
     }
 
-    /// Returns whether that is another one.
+    /// Returns whether it has changed.
     pub(super) fn set_sampling_interval(&mut self, interval: Duration) -> bool {
         std::mem::replace(&mut self.sampling_interval, interval) != interval
     }
@@ -125,7 +125,7 @@ impl OwnReadings {
         self.step_duration = took;
     }
 
-    /// Something was done that long after there was something to do.
+    /// Records the time from the cause of an act to the act.
     pub(super) fn count_reaction(&mut self, took: Duration) {
         self.reactions.count(took);
     }
@@ -137,11 +137,11 @@ impl OwnReadings {
         }
     }
 
-    /// Which reader follows the kernel log, and whether any does that can be believed.
+    /// The reader of the kernel log, and whether it is trusted.
     pub(super) fn kernel_log(&self, source: &KernelLogSource) -> Readings {
         let current = source.reader();
         let values = Reader::ALL.map(|reader| Reading::Value(f64::from(reader == current)));
-        // What syslog(2) shows may be forged, and feeds nothing that the log feeds.
+        // The ring of syslog(2) may be forged, and feeds no metric of the log.
         let down = matches!(current, Reader::None | Reader::Syslog);
         Readings {
             source: Source::KernelLog,

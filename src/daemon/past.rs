@@ -1,7 +1,7 @@
-//! Brings what the journal knows of earlier runs to the policy, as soon as it can be read.
+//! Passes the acts of earlier runs from the journal to the policy, as soon as they can be read.
 //!
-//! A thread of its own reads: the loop waits for no disk, and until the past is known everything
-//! but watching holds.
+//! A thread reads the journal, so that the loop waits for no disk. Until the past is known,
+//! everything holds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::journal::{Journal, JournalReader, StoredAct};
 use crate::model::{Asked, Decision, Moment, Observation, Past, PastAct};
 use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
 
-/// How long the start waits for the past, so that the first decisions know it.
+/// How long the start waits, so that the first decisions know the past.
 const START_WAITS: Duration = Duration::from_secs(5);
 
 /// How long one attempt waits for the journal's writer.
@@ -27,33 +27,32 @@ const WRITER_TAKES: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is needed to look for the past.
+/// What the reader needs.
 pub(super) struct Search {
     /// The journal's folder.
     pub(super) storage: PathBuf,
-    /// The journal.
     pub(super) journal: Arc<Journal>,
-    /// This boot's kernel log.
+    /// The id of this boot's kernel log.
     pub(super) boot_id: Arc<str>,
-    /// This boot, where its name is known.
+    /// The id of this boot, if known.
     pub(super) boot: Option<Arc<str>>,
 }
 
-/// Where the past arrives, once.
+/// Receives the past, once.
 #[derive(Debug)]
 pub(super) struct Awaited {
     from: Receiver<Option<Past>>,
 }
 
 impl Search {
-    /// Starts looking, and waits a little for what is found.
+    /// Starts the reader, and waits a moment for the result.
     pub(super) fn start(self, wake: Wake) -> anyhow::Result<(Awaited, Option<Observation>)> {
         let (to, from) = channel();
         std::thread::Builder::new()
             .name("past".to_owned())
             .spawn(move || self.run(&to, &wake))
             .context("cannot start the thread that reads what earlier runs did")?;
-        // The first attempt tells; where it fails, watching begins without waiting for the next.
+        // If the first attempt fails, the loop starts without waiting for the next.
         let found = from.recv_timeout(START_WAITS).ok().flatten().map(observation);
         if found.is_none() {
             tracing::error!(
@@ -77,7 +76,7 @@ impl Search {
                 }
                 Err(error) => {
                     let again_in = pause;
-                    tracing::warn!(?again_in, "what earlier runs did cannot be read: {error:#}");
+                    tracing::warn!(?again_in, "cannot read the acts of earlier runs: {error:#}");
                     if to.send(None).is_err() {
                         return;
                     }
@@ -110,14 +109,14 @@ impl Search {
 }
 
 impl Awaited {
-    /// The past, where it has come now.
+    /// The past, if it has been read now.
     pub(super) fn take(&self) -> Option<Observation> {
         self.from.try_iter().flatten().next().map(observation)
     }
 }
 
 fn observation(past: Past) -> Observation {
-    tracing::info!(acts = past.acts.len(), "what earlier runs did is known");
+    tracing::info!(acts = past.acts.len(), "past acts restored");
     Observation::Past(Box::new(past))
 }
 
@@ -141,7 +140,7 @@ fn asked_for(decision: Decision) -> Asked {
     }
 }
 
-/// In whichever boot that was: where the wall clock cannot tell, it was just now.
+/// In another boot. Where the wall clock is not plausible, it counts as just now.
 fn lost_before_ms(now: Moment, lost: Timestamp) -> i64 {
     let ago_ms = now.utc.as_millisecond().saturating_sub(lost.as_millisecond());
     now.timeline_ms().saturating_sub(ago_ms.max(0))

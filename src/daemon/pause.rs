@@ -1,4 +1,4 @@
-//! Watches the panic switch, away from the loop: its disk may hang.
+//! Watches the panic switch on a thread of its own: its disk may hang.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,13 +12,13 @@ use super::wake::Wake;
 use crate::model::Pause;
 use crate::pause::{PauseFile, Stamp};
 
-/// How often it is looked at. Whoever is about to act looks for itself.
+/// How often it is checked. Actions check it themselves too.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the start, and an order, wait for a look at it.
+/// How long the start, and an order, wait for a check.
 const LOOK_TAKES: Duration = Duration::from_secs(2);
 
-/// The switch: the file, and what was ordered and is not in the file.
+/// The switch: the file, and a pause that was ordered and is not in the file.
 #[derive(Debug)]
 pub(super) struct PauseSwitch {
     file: PauseFile,
@@ -30,13 +30,13 @@ impl PauseSwitch {
         self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing may be done, at this very moment. Asks the disk.
+    /// Whether actions are paused now. Reads the disk.
     pub(super) fn read(&self) -> Option<Pause> {
         let ordered = self.ordered().clone();
         ordered.or_else(|| self.file.read())
     }
 
-    /// Makes an ordered pause one that outlives this process.
+    /// Writes an ordered pause to the file.
     pub(super) fn write(&self, pause: &Pause) -> Result<(), String> {
         self.file.write(pause).map_err(|error| {
             format!("{} cannot be written: {error}", self.file.path().display())
@@ -45,7 +45,7 @@ impl PauseSwitch {
         Ok(())
     }
 
-    /// Ends the pause; whether there was one.
+    /// Ends the pause. Returns whether there was one.
     pub(super) fn resume(&self) -> Result<bool, String> {
         let removed = self.file.remove().map_err(|error| {
             format!("the pause stays: {} cannot be removed: {error}", self.file.path().display())
@@ -55,13 +55,13 @@ impl PauseSwitch {
     }
 }
 
-/// What the watching thread has found.
+/// The state that the thread has found.
 #[derive(Debug, Default)]
 struct Found {
     pause: Option<Pause>,
-    /// The loop has not taken it yet.
+    /// Not taken by the loop yet.
     is_news: bool,
-    /// Who ordered that a pause should end.
+    /// Who ordered the end of the pause.
     resumed_by: Option<String>,
 }
 
@@ -71,15 +71,15 @@ impl Found {
     }
 }
 
-/// What is new of the pause.
+/// A change of the pause.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct News {
     pub(super) pause: Option<Pause>,
-    /// On whose word it has ended, where somebody gave one.
+    /// Who ended it, if it was ordered.
     pub(super) resumed_by: Option<String>,
 }
 
-/// Follows the switch.
+/// Watches the switch.
 #[derive(Clone, Debug)]
 pub(super) struct PauseWatch {
     switch: Arc<PauseSwitch>,
@@ -88,10 +88,11 @@ pub(super) struct PauseWatch {
 }
 
 impl PauseWatch {
-    /// Starts the thread, and waits for its first look. Where that does not come in time, nothing
-    /// is done until it does.
+    /// Starts the thread, and waits for its first check. If that is late, everything holds until it
+    /// is done.
     ///
     /// # Errors
+    /// The thread cannot be started.
     /// The thread cannot be started.
     pub(super) fn start(file: &Path, wake: Wake) -> anyhow::Result<Self> {
         let (file, ordered) = (PauseFile::new(file), Mutex::new(None));
@@ -110,30 +111,30 @@ impl PauseWatch {
             .spawn(move || watcher.run(&poked))
             .context("cannot start the thread that watches for a pause")?;
         watch.look();
-        // That nothing holds it is no news at a start.
+        // No pause at the start is no change.
         let mut found = watch.found();
         found.is_news = found.pause.is_some();
         drop(found);
         Ok(watch)
     }
 
-    /// The switch itself.
     pub(super) fn switch(&self) -> Arc<PauseSwitch> {
         Arc::clone(&self.switch)
     }
 
-    /// Pauses at once, whatever the disk does, until [`PauseSwitch::write`] has made a file of it.
+    /// Pauses at once, without waiting for the disk, until [`PauseSwitch::write`] has written the
+    /// file.
     pub(super) fn order(&self, pause: Pause) {
         *self.switch.ordered() = Some(pause.clone());
         *self.found() = Found::new(Some(pause));
     }
 
-    /// Remembers who ordered that the pause should end.
+    /// Stores who ordered the end of the pause.
     pub(super) fn set_resumed_by(&self, author: &str) {
         self.found().resumed_by = Some(author.to_owned());
     }
 
-    /// The pause as it was known a moment ago: the disk is not asked.
+    /// The last known pause, without reading the disk.
     pub(super) fn known(&self) -> Option<Pause> {
         self.found().pause.clone()
     }
@@ -142,15 +143,15 @@ impl PauseWatch {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread look now, and waits for it, a while.
+    /// Has the thread check now, and waits for it a moment.
     pub(super) fn look(&self) {
         let (to, looked) = channel();
         if self.pokes.send(to).is_ok() && looked.recv_timeout(LOOK_TAKES).is_err() {
-            tracing::warn!("looking whether umawarden is paused takes long: its disk is slow");
+            tracing::warn!("pause check slow: its disk is slow");
         }
     }
 
-    /// What has changed since the last call.
+    /// The change since the last call.
     pub(super) fn news(&self) -> Option<News> {
         let mut found = self.found();
         if !std::mem::take(&mut found.is_news) {
@@ -175,7 +176,7 @@ impl Watcher {
             match poked.recv_timeout(INTERVAL) {
                 Ok(reply) => {
                     self.look();
-                    // Whoever asked may have stopped waiting.
+                    // The receiver may have timed out.
                     let _gone = reply.send(());
                 }
                 Err(RecvTimeoutError::Timeout) => self.look(),
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ended_a_pause_is_told_once() {
+    fn who_ended_a_pause_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let watch = PauseWatch::start(&folder.path().join("paused"), Wake::new().unwrap()).unwrap();
         let end = |author: Option<&str>| {
@@ -298,12 +299,12 @@ mod tests {
         assert_eq!(news(&watch), None);
         watch.switch().write(&pause()).unwrap();
         watch.look();
-        let told = news(&watch).unwrap().unwrap();
-        assert_eq!(told.author, "alice");
+        let pause = news(&watch).unwrap().unwrap();
+        assert_eq!(pause.author, "alice");
         watch.look();
         assert_eq!(news(&watch), None);
         let again = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
-        assert_eq!(news(&again), Some(Some(told)), "it is paused from the start");
+        assert_eq!(news(&again), Some(Some(pause)), "it is paused from the start");
         fs::remove_file(&file).unwrap();
         watch.look();
         assert_eq!(news(&watch), Some(None));

@@ -1,32 +1,31 @@
-//! When the loop takes in what Alertmanagers have posted.
+//! When the loop takes posted alerts of Alertmanagers.
 
 use std::time::Duration;
 
 use super::{Daemon, clock};
 
-/// How soon it is looked whether the journal has room for what is held for it.
+/// How soon the capacity of the journal is checked again.
 const HELD_FOR: Duration = Duration::from_millis(20);
 
-/// At the end: for the journal to write what was posted last.
+/// At the end, for the journal to write the last posts.
 const LAST_POSTS: Duration = Duration::from_millis(300);
 const LAST_LOOKS: Duration = Duration::from_millis(1);
 
 impl Daemon {
-    /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
-    /// and whoever posts more than that is told to come again.
+    /// Returns whether there are more. While the journal is behind, posts wait in the queue, and
+    /// further ones are refused with Retry-After.
     pub(super) fn take_posted_alerts(&mut self) -> bool {
         let are_held = self.journal.is_behind() && self.alerting.has_posts();
         self.alerting.posts_are_held = are_held;
         !are_held && self.alerting.take(&mut self.seen)
     }
 
-    /// After which time posts are worth another look.
+    /// The time after which posts are checked again.
     pub(super) fn posts_wait_for(&self) -> Duration {
         if self.alerting.posts_are_held { HELD_FOR } else { Duration::MAX }
     }
 
-    /// Takes in all that was promised to whoever posted it, no faster than the journal can keep it
-    /// as long as there is time.
+    /// Takes all confirmed posts, no faster than the journal can write while there is time.
     pub(super) fn take_last_posts(&mut self) {
         let began = clock::uptime();
         self.alerting.close();

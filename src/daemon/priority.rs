@@ -1,7 +1,6 @@
-//! What this process asks of the kernel for itself, so that it goes on when memory is short: pages
-//! that stay, a CPU before others, and not to be the one that is killed.
+//! Priorities of this process when memory is short: locked pages, CPU weight, OOM score.
 //!
-//! Each is taken where it is given; what is not is told once, and nothing depends on it.
+//! Each is optional. A refused one is logged once.
 
 use std::fs;
 use std::io;
@@ -10,27 +9,26 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Of the threads that watch and act. Nine times the weight of others: enough to be next where all
-/// CPUs are busy. Not a real-time policy, under which a bug that spins, or dropping caches for
-/// seconds, would take a CPU from the machine that is to be saved.
+/// For threads that sample and act: nine times the usual weight, enough to be next if all CPUs are
+/// busy. Not real-time: a spinning bug, or dropping caches for seconds, would take a CPU from the
+/// machine.
 const NICE: i32 = -10;
 
-/// After everything else, and yet killed if it is this program itself that has eaten nine tenths of
-/// the memory. With -1000 a leak here would kill all others first, and then the kernel panics.
+/// Killed last, unless this program itself takes nine tenths of the memory. With -1000, a leak here
+/// would kill all others and then panic the kernel.
 const OOM_SCORE: i32 = -900;
 
-/// This process's own, whatever `--path.procfs` names.
+/// This process's own procfs, whatever `--path.procfs` names.
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 
-/// What the kernel gave.
+/// The granted priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct Priority {
     pub(super) is_locked: bool,
 }
 
-/// Takes all of it, and says what it got. Of threads the calling one is raised, and so are those
-/// that it starts from then on.
-pub(super) fn take() -> Standing {
+/// Requests all priorities. The calling thread is raised, and the threads that it starts later.
+pub(super) fn take() -> Priority {
     let locked = lock_memory();
     let mut got = Vec::new();
     let mut refused = Vec::new();
@@ -53,16 +51,16 @@ pub(super) fn take() -> Standing {
         )),
     }
     if !got.is_empty() {
-        tracing::info!("for when memory is short: {}", got.join(", "));
+        tracing::info!("oom_protection granted: {}", got.join(", "));
     }
     if !refused.is_empty() {
-        tracing::info!("may stand still or be killed when memory is short: {}", refused.join("; "));
+        tracing::info!("oom_protection refused: {}", refused.join("; "));
     }
-    Standing { is_locked: locked.is_ok() }
+    Priority { is_locked: locked.is_ok() }
 }
 
-/// Pages that are in use now, and those that will be, stay: what watching and acting need is not
-/// taken away when memory is short. Nothing is read in for it, so it costs no memory now.
+/// Locks current and future pages, so that sampling and acting do not need memory when it is short.
+/// Nothing is read in for it, so that it costs no memory now.
 pub(super) fn lock_memory() -> Result<(), String> {
     if let Some(bytes) = limit_on_locked_memory() {
         return Err(format!("RLIMIT_MEMLOCK is {bytes} bytes"));
@@ -71,15 +69,15 @@ pub(super) fn lock_memory() -> Result<(), String> {
     mlockall(flags).map_err(|error| error.to_string())
 }
 
-/// The limit that holds for this process. It counts whole mappings, most of which are never used;
-/// beyond it no more memory can be had, and a stack that may not grow any more ends the process.
+/// The limit of locked memory of this process. It counts whole mappings, most of which are unused.
+/// Beyond it allocations fail, and a stack that cannot grow ends the process.
 fn limit_on_locked_memory() -> Option<u64> {
     let capable = capabilities(None)
         .is_ok_and(|capabilities| capabilities.effective.contains(CapabilitySet::IPC_LOCK));
     if capable { None } else { getrlimit(Resource::Memlock).current }
 }
 
-/// Raises the calling thread. One that is higher already stays there.
+/// Raises the calling thread, unless it is higher already.
 fn raise_priority() -> io::Result<i32> {
     let nice = getpriority_process(None)?;
     if nice <= NICE {
@@ -89,7 +87,7 @@ fn raise_priority() -> io::Result<i32> {
     Ok(NICE)
 }
 
-/// One that is lower already stays there.
+/// A lower score is kept.
 fn lower_oom_score() -> io::Result<i32> {
     let score = fs::read_to_string(OOM_SCORE_FILE)?;
     match score.trim().parse() {

@@ -1,4 +1,4 @@
-//! How the HTTP server reads the journal.
+//! Journal queries of the HTTP server.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
 use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError};
 use crate::model::Moment;
 
-/// Queries of the journal in that folder. Each opens it anew: it may come, go or be replaced.
+/// Queries of the journal in this folder. Each opens it anew, since it may be created or replaced.
 pub(super) fn queries(folder: &Path) -> Queries {
     let [events_of, decisions_of, orders_of] = [(); 3].map(|()| folder.to_owned());
     Queries {
@@ -20,7 +20,7 @@ pub(super) fn queries(folder: &Path) -> Queries {
 }
 
 fn events(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
-    let (order, before_id, after_id) = place(request.start);
+    let (order, before_id, after_id) = page_start(request.start);
     let query = EventQuery {
         after_id,
         before_id,
@@ -44,7 +44,7 @@ fn events(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
 }
 
 fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
-    let (order, before_id, after_id) = place(request.start);
+    let (order, before_id, after_id) = page_start(request.start);
     let query = DecisionQuery {
         after_id,
         before_id,
@@ -67,7 +67,7 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
 }
 
 fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
-    let (order, before_id, after_id) = place(request.start);
+    let (order, before_id, after_id) = page_start(request.start);
     let query = OrderQuery {
         after_id,
         before_id,
@@ -77,7 +77,7 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         limit: request.limit,
     };
     let page = open(folder)?.orders(&query).map_err(failed)?;
-    // A silence has a number of its own, under the name that the journal's would have.
+    // A silence has an id of its own under the name of the journal's.
     let items = page.rows.into_iter().map(|row| {
         let mut item = serde_json::json!({ "id": row.id, "order": json(&row.command)? });
         tell_when(&mut item, "operator", row.command.at);
@@ -86,7 +86,7 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
 }
 
-fn place(start: Start) -> (Order, Option<i64>, Option<i64>) {
+fn page_start(start: Start) -> (Order, Option<i64>, Option<i64>) {
     let id = |id: u64| Some(i64::try_from(id).unwrap_or(i64::MAX));
     match start {
         Start::Newest => (Order::NewestFirst, None, None),
@@ -112,14 +112,14 @@ fn json(value: &impl serde::Serialize) -> Result<Value, QueryError> {
     serde_json::to_value(value).map_err(|error| QueryError::Failed(error.to_string()))
 }
 
-/// What every line of `history --json` has.
+/// The fields of every line of `history --json`.
 fn tell_when(item: &mut Value, kind: &str, at: Moment) {
     insert(item, "kind", kind.into());
     insert(item, "time", time(at.utc));
     insert(item, "uptime_seconds", at.uptime.as_secs_f64().into());
 }
 
-/// Always with three digits, so that the order of texts is that of times.
+/// With three digits, so that texts sort like times.
 fn time(utc: Timestamp) -> Value {
     format!("{utc:.3}").into()
 }

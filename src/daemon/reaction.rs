@@ -1,4 +1,4 @@
-//! How long the loop takes from having something to do to having it handed over.
+//! The time from the cause of work until the loop has handed it over.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const BOUNDS: [(Duration, &str); 11] = [
 /// A histogram of reaction times.
 #[derive(Debug, Default)]
 pub(super) struct Reactions {
-    /// How many took that long and no less than the bound before.
+    /// Reactions within each bound, above the previous one.
     within: [u64; BOUNDS.len()],
     count: u64,
     sum: Duration,
@@ -30,8 +30,8 @@ pub(super) struct Reactions {
 
 impl Reactions {
     pub(super) fn count(&mut self, took: Duration) {
-        let place = BOUNDS.partition_point(|(bound, _)| *bound < took);
-        if let Some(within) = self.within.get_mut(place) {
+        let index = BOUNDS.partition_point(|(bound, _)| *bound < took);
+        if let Some(within) = self.within.get_mut(index) {
             *within += 1;
         }
         self.count += 1;

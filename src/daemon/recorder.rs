@@ -1,7 +1,7 @@
-//! Hands what the policy was told, and what it said, to a thread that records it.
+//! Hands steps of the policy, with their input, to a thread that records them.
 //!
-//! The loop only moves what it does not need any more into a queue; it neither waits nor wakes the
-//! thread, which looks by itself twice a second.
+//! The loop only moves used values into a queue. It neither waits nor wakes the thread, which polls
+//! twice a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,40 +21,39 @@ use crate::recording::{
     Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,
 };
 
-/// Entries that may wait; half a minute at ten steps a second.
+/// Entries in the queue; half a minute at ten steps a second.
 const QUEUE_ENTRIES: usize = 1024;
 
-/// Steps that may wait to be used again; those of a storm are not.
+/// Steps that are kept for reuse; those of a storm are not.
 const QUEUE_USED: usize = 64;
 const MOST_USED: usize = 64;
 
-/// The bound on what waits, in bytes and roughly: a storm in the kernel log is no reason to take
-/// memory from a machine that has none left.
+/// The estimated memory of the queue: a storm in the kernel log must not take memory that is short.
 const QUEUE_BYTES: usize = 16 << 20;
 
-/// How long the thread lets entries gather.
-const GATHERS: Duration = Duration::from_millis(500);
+/// How long the thread sleeps between polls.
+const BATCH_FOR: Duration = Duration::from_millis(500);
 
-/// The loop's end of the recorder.
+/// The loop's handle of the recorder.
 pub(super) struct Recorder {
-    /// `None`: nothing is recorded.
+    /// `None`: recording is off.
     to: Option<SyncSender<(Entry, usize)>>,
-    /// What has been recorded comes back, for its room.
+    /// Recorded steps, whose memory is reused.
     used: Receiver<Vec<Observation>>,
     waiting_bytes: Arc<AtomicUsize>,
-    /// Steps that found the queue full and that the recording does not know of yet.
+    /// Steps that found the queue full and are not yet reported in the recording.
     dropped: u64,
     ended: Receiver<()>,
     thread: Option<std::thread::Thread>,
     tally: Arc<Tally>,
 }
 
-/// What the recorder has done so far.
+/// Counters of the recorder.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Steps that found the queue full.
     dropped_steps: AtomicU64,
-    /// Steps that the thread could not write.
+    /// Steps that could not be written.
     lost_steps: AtomicU64,
     written_bytes: AtomicU64,
     write_errors: AtomicU64,
@@ -74,7 +73,7 @@ impl Tally {
     }
 }
 
-/// What whoever replays needs to start like this process.
+/// The state from which a replay starts.
 pub(super) fn begin(
     loaded: &Loaded,
     started: Moment,
@@ -100,7 +99,7 @@ fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
         mode: loaded.settings.mode,
         evaluation_interval: loaded.settings.evaluation_interval,
         files: loaded.texts.iter().map(file).collect(),
-        // No map in it has keys that are not text, so this cannot fail.
+        // All keys are text, so that this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
         verdict: loaded.settings.verdict,
         forget_received_after: loaded.settings.alertmanager.forget_after,
@@ -109,7 +108,7 @@ fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
 }
 
 impl Recorder {
-    /// Starts the thread, unless recording is turned off.
+    /// Starts the thread, unless recording is off.
     pub(super) fn start(settings: &Settings, begin: Begin) -> Self {
         let (to, entries) = sync_channel(QUEUE_ENTRIES);
         let (give_back, used) = sync_channel(QUEUE_USED);
@@ -134,7 +133,7 @@ impl Recorder {
         let waiting = Arc::clone(&recorder.waiting_bytes);
         let thread = Builder::new().name("recorder".to_owned()).spawn(move || {
             keeper.follow(&entries, &waiting);
-            // The loop may have gone without waiting.
+            // The loop may have ended without waiting.
             let _gone = end.send(());
         });
         match thread {
@@ -142,18 +141,17 @@ impl Recorder {
                 recorder.to = Some(to);
                 recorder.thread = Some(thread.thread().clone());
             }
-            Err(error) => tracing::error!("nothing is recorded: no thread for it: {error}"),
+            Err(error) => tracing::error!("recording off: cannot start its thread: {error}"),
         }
         recorder
     }
 
-    /// What it has done so far; `None` where nothing is recorded.
+    /// Counters; `None` if recording is off.
     pub(super) fn tally(&self) -> Option<&Tally> {
         self.to.as_ref().map(|_| &*self.tally)
     }
 
-    /// Records a step. Afterwards `seen` is what nobody needs any more: of this step, or of one
-    /// that has been recorded.
+    /// Records a step. Afterwards `seen` is an unused value for reuse.
     pub(super) fn step(&mut self, at: Moment, seen: &mut Vec<Observation>, step: &Step) {
         if self.to.is_none() {
             return;
@@ -170,7 +168,7 @@ impl Recorder {
         self.send(Entry::Step(RecordedStep { at, seen, said }), bytes);
     }
 
-    /// Records that other rules are in force.
+    /// Records a change of rules.
     pub(super) fn reload(
         &mut self,
         at: Moment,
@@ -183,7 +181,7 @@ impl Recorder {
         self.send(Entry::Reload { at, rules, ended: ended.to_vec() }, bytes);
     }
 
-    /// Lets the thread write what waits; one that hangs on its disk is left behind.
+    /// Waits until the queue is written. A thread that hangs on its disk is abandoned.
     pub(super) fn close(&mut self, deadline: Duration) {
         if self.to.take().is_none() {
             return;
@@ -192,7 +190,7 @@ impl Recorder {
             thread.unpark();
         }
         if self.ended.recv_timeout(deadline).is_err() {
-            tracing::warn!("the end of the recording may be missing: its disk is slow");
+            tracing::warn!("recording may lack its end: the disk is slow");
         }
     }
 
@@ -207,7 +205,7 @@ impl Recorder {
             if to.try_send((gap, 0)).is_err() {
                 return self.drop_one();
             }
-            tracing::warn!(steps = self.dropped, "the recorder was behind; not recorded");
+            tracing::warn!(steps = self.dropped, "recorder queue full, steps dropped");
             self.dropped = 0;
         }
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -226,7 +224,7 @@ impl Recorder {
     }
 }
 
-/// About how many bytes these take.
+/// The estimated size in bytes.
 fn weight(seen: &[Observation]) -> usize {
     let one = |observation: &Observation| match observation {
         Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
@@ -247,7 +245,7 @@ fn picture_weight(picture: &GpuPicture) -> usize {
     picture.devices.iter().map(one).sum()
 }
 
-/// The thread's end.
+/// The thread's side.
 struct Keeper {
     ring: Ring,
     incidents: Incidents,
@@ -268,11 +266,11 @@ impl Keeper {
                     if let Entry::Step(step) = entry
                         && step.seen.len() <= MOST_USED
                     {
-                        // One too many is let go of.
+                        // Excess steps are dropped.
                         let _full = self.give_back.try_send(step.seen);
                     }
                 }
-                Err(TryRecvError::Empty) => std::thread::park_timeout(GATHERS),
+                Err(TryRecvError::Empty) => std::thread::park_timeout(BATCH_FOR),
                 Err(TryRecvError::Disconnected) => break,
             }
         }
@@ -280,7 +278,7 @@ impl Keeper {
             tracing::warn!("{error}");
         }
         if let Err(error) = self.incidents.end() {
-            tracing::warn!("the incident that was being kept is cut: {error}");
+            tracing::warn!("incident truncated: {error}");
         }
     }
 
@@ -293,12 +291,12 @@ impl Keeper {
             Ok(Some(path)) => {
                 self.incidents_fail = false;
                 let path = path.display();
-                tracing::info!("the incident is kept for umawarden replay: {path}");
+                tracing::info!("incident kept for umawarden replay: {path}");
             }
             Err(error) => {
                 self.incident_errors += 1;
                 if !std::mem::replace(&mut self.incidents_fail, true) {
-                    tracing::warn!("an incident cannot be kept: {error}");
+                    tracing::warn!("cannot keep the incident: {error}");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What the log says of events, decisions and outcomes.
+//! Log lines of events, decisions and outcomes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,18 +16,18 @@ use crate::model::{
 };
 use crate::policy::{Doubt, Step, old_by};
 
-/// Writes the log, and keeps storms out of it.
+/// Writes the log with a rate limit.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     thinning: Thinning,
-    /// Why each source that is down is, as the log has told.
+    /// The logged reason of each source that is down.
     down: BTreeMap<Source, Arc<str>>,
 }
 
 impl Report {
-    /// Logs what a step brought; of what comes in storms, only the beginning and samples. All of
-    /// it is counted and journalled, but for the changes of an alert that flaps: those that are not
-    /// logged are taken out, or they would push everything else out of the journal.
+    /// Logs the result of a step, rate-limited. All of it is counted and journalled, except
+    /// suppressed changes of flapping alerts: these are removed, since they would displace
+    /// everything else in the journal.
     pub(super) fn step(&mut self, at: Moment, step: &mut Step) {
         let now = at.uptime;
         for seen in &step.events {
@@ -48,7 +48,7 @@ impl Report {
             passes
         });
         for made in &step.decisions {
-            // What is really done is told each time; its own guard rails bound it.
+            // Real acts are always logged; guard rails limit them.
             let done = made.verdict == Verdict::Act && made.mode == Mode::Enforce;
             if done || self.passes(now, format!("decisions of rule {}", made.rule)) {
                 decision(made);
@@ -57,8 +57,8 @@ impl Report {
         step.assessments.iter().for_each(assessment);
     }
 
-    /// Logs which sources cannot be read any more, and which can again. The kernel log and the
-    /// journal tell it themselves, and more of it.
+    /// Logs sources that have failed or recovered. The kernel log and the journal log more
+    /// themselves.
     pub(super) fn sources(&mut self, now: Duration, seen: &[Observation]) {
         for observation in seen {
             let Observation::Readings(readings) = observation else { continue };
@@ -74,13 +74,13 @@ impl Report {
                 None => {
                     self.down.remove(&source);
                     if passes {
-                        tracing::info!(source = name, "source can be read again");
+                        tracing::info!(source = name, "source up");
                     }
                 }
                 Some(reason) => {
                     self.down.insert(source, Arc::clone(reason));
                     if passes {
-                        tracing::warn!(source = name, %reason, "source cannot be read");
+                        tracing::warn!(source = name, %reason, "source down");
                     }
                 }
             }
@@ -90,14 +90,14 @@ impl Report {
     fn passes(&mut self, now: Duration, subject: String) -> bool {
         let withheld = self.thinning.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
-            tracing::warn!(subject, lines, "not logged, since there were too many");
+            tracing::warn!(subject, lines, "log lines suppressed");
         }
         withheld.is_some()
     }
 }
 
-/// A record that has been in the kernel log for a while is no news, and its line must not look like
-/// it: the log's own time is the one at which it was read.
+/// An old record in the kernel log is no news, and its line says so: the time of the line is that
+/// of reading.
 fn event(event: &Event, now: Moment) {
     let (kind, seq) = (event.kind.kind(), event.seq);
     let detail = serde_json::to_string(&event.kind).unwrap_or_default();
@@ -111,8 +111,12 @@ fn event(event: &Event, now: Moment) {
     }
     if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, reason, .. }) = &event.kind
     {
-        let stands = to.meaning();
-        return tracing::warn!(engine, state = to.name(), "held {engine}: {stands}: {reason}");
+        let meaning = to.meaning();
+        return tracing::warn!(
+            engine,
+            state = to.name(),
+            "deferred restart of {engine}: {meaning}: {reason}"
+        );
     }
     if let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind {
         return death(report);
@@ -158,10 +162,10 @@ fn death(report: &DeathReport) {
 
 fn doubt(doubt: &Doubt) {
     if doubt.reasons.is_empty() {
-        tracing::info!(rule = %doubt.rule, "rule can be judged again");
+        tracing::info!(rule = %doubt.rule, "rule known again");
     } else {
         let reasons = doubt.reasons.join("; ");
-        tracing::warn!(rule = %doubt.rule, reasons, "rule cannot be judged: unknown");
+        tracing::warn!(rule = %doubt.rule, reasons, "rule unknown");
     }
 }
 
@@ -191,14 +195,14 @@ fn decision(decision: &Decision) {
     }
 }
 
-/// Logs what a person ordered.
+/// Logs an order.
 pub(super) fn order(command: &OperatorCommand) {
     let order = command.order.name();
     let detail = serde_json::to_string(&command.order).unwrap_or_default();
     tracing::warn!(order, author = command.author, comment = command.comment, detail, "order");
 }
 
-/// Says what it means that the journal could not be closed, and what to do.
+/// Logs that the journal could not be closed, the consequence, and the remedy.
 pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
     let reason = match error {
         JournalError::Dropped => "they could not be written".to_owned(),
@@ -213,20 +217,20 @@ pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
     );
 }
 
-/// Logs how an action ended.
+/// Logs an outcome.
 pub(super) fn outcome(outcome: &Outcome) {
     let (id, action, took) = (outcome.decision, outcome.action.as_str(), outcome.took);
     match &outcome.result {
         OutcomeResult::Done => {
-            // What is done at once takes no time worth telling.
+            // The duration of an immediate action is not logged.
             let took = (!took.is_zero()).then(|| debug(took));
             tracing::info!(%id, action, took, effect = outcome.effect, "done");
         }
-        OutcomeResult::Skipped => tracing::debug!(%id, action, "not done: observe mode"),
+        OutcomeResult::Skipped => tracing::debug!(%id, action, "skipped (observe mode)"),
         OutcomeResult::NotDone(why) => tracing::error!(%id, action, why, "not done"),
         OutcomeResult::Failed(error) => tracing::error!(%id, action, error, "failed"),
         OutcomeResult::TimedOut => {
-            tracing::error!(%id, action, ?took, "not ended in time; it may still be going on");
+            tracing::error!(%id, action, ?took, "timed out; the action may still be running")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! When memory is measured next.
+//! When memory is sampled next.
 
 #[cfg(test)]
 mod tests;
@@ -17,30 +17,30 @@ use crate::sources::is_procfs;
 use crate::sources::memory::PressureTrigger;
 use crate::sys::free_memory::FreeMemory;
 
-/// Keeps the time of samples. They fall on a grid, so that a late one does not delay the next.
+/// The schedule of samples. They are on a grid, so that a late one does not delay the next.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    /// `None`: always the same interval.
+    /// `None`: a constant interval.
     auto: Option<Auto>,
     interval: Duration,
-    /// When the last sample was due, on the clock that stops in suspend: nobody misses the samples
-    /// of that time.
+    /// When the last sample was due, on the clock that stops in suspend: samples are not missed
+    /// then.
     last: Duration,
     due: Duration,
-    /// When memory was last measured or glanced at.
-    glanced: Duration,
+    /// When memory was last sampled or checked.
+    checked: Duration,
 }
 
 #[derive(Debug)]
 struct Auto {
     pace: Pace,
-    /// How much memory the kernel says is free is that of the machine that is measured.
+    /// The kernel's free memory is that of the sampled machine.
     is_of_this_machine: bool,
     trigger: Option<PressureTrigger>,
 }
 
-/// When a sample was taken, or something else was seen, on the clock that stops in suspend and on
-/// the one that does not.
+/// The time of a sample or other observation, on the clock that stops in suspend and on the one
+/// that does not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) monotonic: Duration,
@@ -53,7 +53,7 @@ impl Sampling {
             SamplingInterval::Every(interval) => (None, interval),
             SamplingInterval::Auto => {
                 let trigger = PressureTrigger::set(procfs).inspect_err(|error| {
-                    tracing::info!("memory is measured by its own pace alone: {error}");
+                    tracing::info!("no memory pressure alarm: {error}");
                 });
                 let pace = Pace::new(clock::uptime());
                 let is_of_this_machine = is_procfs(procfs);
@@ -62,61 +62,61 @@ impl Sampling {
             }
         };
         let now = clock::monotonic();
-        Self { auto, interval, last: now, due: now, glanced: now }
+        Self { auto, interval, last: now, due: now, checked: now }
     }
 
-    /// What wakes the loop when tasks wait for memory.
+    /// The descriptor that wakes the loop when tasks wait for memory.
     pub(super) fn alarm(&self) -> Option<BorrowedFd<'_>> {
         self.auto.as_ref()?.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// What poll(2) says of the alarm: that tasks wait for memory, so that it is measured at once;
-    /// or that there is no alarm any more.
-    pub(super) fn hear(&mut self, told: PollFlags) {
+    /// Handles the alarm's poll(2) events: tasks wait for memory, so that it is sampled at once; or
+    /// the alarm has failed.
+    pub(super) fn on_alarm(&mut self, events: PollFlags) {
         let Some(Auto { pace, trigger: trigger @ Some(_), .. }) = &mut self.auto else { return };
-        if told.intersects(PollFlags::ERR | PollFlags::NVAL) {
-            tracing::warn!("the kernel does not tell any more when tasks wait for memory");
+        if events.intersects(PollFlags::ERR | PollFlags::NVAL) {
+            tracing::warn!("memory pressure alarm failed");
             *trigger = None;
-        } else if told.contains(PollFlags::PRI) {
+        } else if events.contains(PollFlags::PRI) {
             pace.stirred(clock::uptime());
             self.due = self.due.min(clock::monotonic());
         }
     }
 
-    /// Something has happened that may have to do with memory.
+    /// Something has happened that may concern memory.
     pub(super) fn stirred(&mut self, uptime: Duration) {
         if let Some(auto) = &mut self.auto {
             auto.pace.stirred(uptime);
         }
     }
 
-    /// An engine takes a model in.
+    /// An engine loads a model.
     pub(super) fn loads(&mut self, uptime: Duration) {
         if let Some(auto) = &mut self.auto {
             auto.pace.loads(uptime);
         }
     }
 
-    /// Whether memory is measured as seldom as may be, or nearly so.
+    /// Whether samples are at their lowest rate, or nearly so.
     pub(super) fn is_calm(&self) -> bool {
         self.auto.is_none() || self.interval >= crate::policy::pace::WATCHFUL
     }
 
-    /// How long until a glance is due, if any is.
-    pub(super) fn glance_in(&self) -> Option<Duration> {
+    /// How long until a check of free memory is due, if any.
+    pub(super) fn next_check(&self) -> Option<Duration> {
         let auto = self.auto.as_ref().filter(|auto| auto.is_of_this_machine)?;
         let after = auto.pace.glance(clock::uptime())?;
-        Some((self.glanced + after).saturating_sub(clock::monotonic()))
+        Some((self.checked + after).saturating_sub(clock::monotonic()))
     }
 
-    /// Looks how much memory is free, and has it measured at once where that shows a collapse.
-    /// `evictable` bytes are as good as free.
-    pub(super) fn glance(&mut self, evictable: u64) {
+    /// Checks free memory, and schedules a sample at once if it shows a collapse. `evictable`
+    /// bytes count as free.
+    pub(super) fn check_free(&mut self, evictable: u64) {
         let Some(auto) = &mut self.auto else { return };
-        self.glanced = clock::monotonic();
+        self.checked = clock::monotonic();
         let free = FreeMemory::now().free_bytes.saturating_add(evictable);
         if auto.pace.glanced(clock::uptime(), free as f64) {
-            self.due = self.due.min(self.glanced);
+            self.due = self.due.min(self.checked);
         }
     }
 
@@ -145,8 +145,8 @@ impl Sampling {
         self.interval
     }
 
-    /// A sample was taken at those times and the policy has seen it; `evictable` bytes are as good as
-    /// free. Returns how many could not be taken since the one before.
+    /// Records a sample that the policy has processed; `evictable` bytes count as free. Returns
+    /// the number of samples missed before it.
     pub(super) fn taken(&mut self, taken: Taken, policy: &Policy, evictable: u64) -> u64 {
         if let Some(auto) = &mut self.auto {
             let with_evictable =
@@ -155,8 +155,8 @@ impl Sampling {
         }
         self.choose(taken.uptime, policy);
         let (now, interval) = (taken.monotonic, self.interval);
-        self.glanced = now;
-        // One that an alarm brought forward begins a new grid.
+        self.checked = now;
+        // A sample brought forward by an alarm begins a new grid.
         self.last = self.due;
         self.due = self.last + interval;
         if self.due > now {
@@ -168,7 +168,7 @@ impl Sampling {
         u64::try_from(missed).unwrap_or(u64::MAX)
     }
 
-    /// The policy has seen something else meanwhile, which may bring the next sample forward.
+    /// The policy has processed something else, which may bring the next sample forward.
     pub(super) fn reconsider(&mut self, at: Taken, policy: &Policy) {
         self.choose(at.uptime, policy);
         self.due = self.due.min((self.last + self.interval).max(at.monotonic));

@@ -1,4 +1,4 @@
-//! What runs beside the loop: signals, the HTTP server, reloads, systemd's notifications.
+//! Threads of the daemon: signals, the HTTP server, reloads, systemd's notifications.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,10 +17,10 @@ use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
 use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted};
 
-/// Threads for what may hang on a disk: queries, and then orders all the same.
+/// Threads for work that may hang on a disk: queries, with a margin for orders.
 const BLOCKING_THREADS: usize = 12;
 
-/// One line on what was loaded, for people.
+/// One line on the loaded configuration.
 pub(super) fn summary(loaded: &Loaded) -> String {
     let groups = &loaded.rules.groups;
     let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
@@ -29,7 +29,7 @@ pub(super) fn summary(loaded: &Loaded) -> String {
     format!("{rules} in {groups}, mode {}", loaded.settings.mode.name())
 }
 
-/// The settings that differ and that only a restart puts into force.
+/// Changed settings that need a restart.
 pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static str> {
     let parts = [
         ("sampling_interval", used.sampling_interval == read.sampling_interval),
@@ -47,76 +47,75 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }
 
-/// Reads the configuration again; an error is its whole text for people.
+/// Reads the configuration again. An error has all mistakes.
 pub type Loader = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 
-/// What other threads ask of the loop.
+/// Commands of other threads for the loop.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// End in good order.
+    /// End orderly.
     End {
-        /// Why.
+        /// The reason.
         signal: &'static str,
     },
-    /// Do what a person ordered; it is kept already.
+    /// Carry out a journalled order.
     Obey {
         /// The order.
         command: Box<OperatorCommand>,
-        /// Who asked; an error says why nothing has changed.
+        /// Takes the result. An error says why it has no effect.
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Somebody has launched an engine.
+    /// An engine was launched.
     Launched {
-        /// Which processes.
+        /// Its processes.
         engine: LaunchedEngine,
     },
-    /// An engine that somebody has launched has died.
+    /// A launched engine has died.
     Died {
-        /// Of what.
+        /// The cause of death.
         report: Box<DeathReport>,
     },
-    /// Bring what is known of the pause to the policy.
+    /// Pass the pause to the policy.
     Look {
-        /// Who asked.
+        /// Takes the confirmation.
         reply: oneshot::Sender<()>,
     },
-    /// Use these rules from now on, or tell that they cannot be used.
+    /// Use these rules, or report that they cannot be used.
     Reload {
         /// What was read.
         loaded: Result<Box<Loaded>, String>,
-        /// Who wants that, in words; a signal says nothing of it.
+        /// Who requested it, in words; `None` for a signal.
         by: Option<String>,
-        /// Who asked.
+        /// Takes the result.
         reply: oneshot::Sender<Result<String, String>>,
     },
 }
 
-/// The threads beside the loop.
+/// The threads of the daemon.
 pub(super) struct Service {
     runtime: Runtime,
     commands: Receiver<Command>,
     shutdown: watch::Sender<bool>,
 }
 
-/// What comes in by HTTP for the loop.
+/// Requests by HTTP for the loop.
 pub(super) struct Requests {
     pub(super) reloads: mpsc::Receiver<ReloadRequest>,
     pub(super) orders: mpsc::Receiver<OrderRequest>,
-    /// Who carries out the orders.
+    /// Carries out orders.
     pub(super) taker: Orders,
 }
 
 /// Sends commands to the loop.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct CommandSender {
     commands: Sender<Command>,
     wake: Wake,
     loader: Loader,
 }
 
 impl Service {
-    /// Starts them. The listeners are bound already, so that a bad address is told before anything
-    /// else happens.
+    /// Starts the threads. The listeners are bound already, so that an invalid address fails first.
     pub(super) fn start(
         listeners: Vec<std::net::TcpListener>,
         served: Served,
@@ -134,35 +133,35 @@ impl Service {
             .context("cannot start the threads of the HTTP server")?;
         let (commands, received) = channel();
         let (shutdown, stopped) = watch::channel(false);
-        let desk = Desk { commands, wake, loader };
+        let sender = CommandSender { commands, wake, loader };
         {
             let _in_runtime = runtime.enter();
-            desk.clone().follow_signals(reloads).context("cannot install signal handlers")?;
+            sender.clone().follow_signals(reloads).context("cannot install signal handlers")?;
             signals::ignore().context("cannot install signal handlers")?;
         }
-        runtime.spawn(taker.take(desk, orders));
+        runtime.spawn(taker.take(sender, orders));
         runtime.spawn(async move {
             if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {
-                tracing::error!("the HTTP server has ended: {error}");
+                tracing::error!("HTTP server failed: {error}");
             }
         });
         Ok(Self { runtime, commands: received, shutdown })
     }
 
-    /// The next command, if there is one.
+    /// The next command, if any.
     pub(super) fn command(&self) -> Option<Command> {
         self.commands.try_recv().ok()
     }
 
-    /// Tells systemd that it watches now.
+    /// Notifies systemd that the daemon is ready.
     pub(super) fn ready(&self) {
         notify_systemd(&[sd_notify::NotifyState::Ready]);
     }
 
-    /// Tells systemd and the HTTP server that it ends.
+    /// Notifies systemd and the HTTP server of the end.
     pub(super) fn stopping(&self) {
         notify_systemd(&[sd_notify::NotifyState::Stopping]);
-        // Nobody listens any more if the server has failed.
+        // Without a receiver the server has failed.
         let _gone = self.shutdown.send(true);
     }
 
@@ -174,24 +173,24 @@ impl Service {
 
 fn notify_systemd(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("systemd was not notified: {error}");
+        tracing::debug!("cannot notify systemd: {error}");
     }
 }
 
-impl Desk {
-    /// Two tasks: a reload that hangs on its files must not keep the program from ending.
+impl CommandSender {
+    /// Two tasks: a reload that hangs on its files must not delay the end.
     fn follow_signals(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> std::io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let desk = self.clone();
+        let sender = self.clone();
         tokio::spawn(async move {
             loop {
                 let signal = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
                 };
-                desk.send(Command::End { signal });
+                sender.send(Command::End { signal });
             }
         });
         tokio::spawn(async move {
@@ -202,7 +201,7 @@ impl Desk {
                     }
                     Some(request) = reloads.recv() => {
                         let by = in_words(None, request.by).await;
-                        // Whoever asked may have gone.
+                        // The receiver may be gone.
                         let _gone = request.answer.send(self.reload(Some(by)).await);
                     }
                 }
@@ -211,7 +210,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Files are read here, away from the loop; the loop only takes what has been read.
+    /// Reads files here; the loop takes the result.
     async fn reload(&self, by: Option<String>) -> Result<String, String> {
         let loader = Arc::clone(&self.loader);
         let loaded = tokio::task::spawn_blocking(move || loader())
@@ -223,9 +222,9 @@ impl Desk {
         answer.await.unwrap_or_else(|_| Err("umawarden is ending".to_owned()))
     }
 
-    /// Sends one, and wakes the loop.
+    /// Sends a command, and wakes the loop.
     pub(super) fn send(&self, command: Command) {
-        // The loop has ended if nobody receives.
+        // Without a receiver the loop has ended.
         let _ended = self.commands.send(command);
         self.wake.notify();
     }

@@ -1,30 +1,28 @@
-//! Keeps the process small: what a start has taken is given back, and so is what a storm in the
-//! kernel log has.
+//! Returns unused memory to the kernel after the start and after storms.
 
 use std::thread;
 use std::time::Duration;
 
 use rustix::mm::munlockall;
 
-use super::standing;
+use super::priority;
 use crate::sys::{forget_files, give_freed_memory_back};
 
-/// A start is over by then: the kernel log has been read, and what is seldom done was done once.
+/// The start is over by then: the kernel log is read, and rare work was done once.
 const AFTER_START: Duration = Duration::from_secs(60);
 
-/// From then on: what a load or a flood has taken is not kept for long.
+/// From then on, so that memory of a load or a flood is not kept long.
 const EVERY: Duration = Duration::from_secs(900);
 
-/// Gives back memory that nothing needs: freed blocks, and pages of the program that are not in
-/// use now, which come back from its file.
+/// Returns freed blocks, and unused pages of the program, which return from its file.
 pub(super) fn settle() {
-    // Where it does not work, only memory is wasted.
+    // A failure only wastes memory.
     drop(forget_files());
-    // Last, since the former takes some for itself.
+    // Last, since the former allocates.
     give_freed_memory_back();
 }
 
-/// When that is due again.
+/// When it is due again.
 #[derive(Debug)]
 pub(super) struct Settling {
     next: Duration,
@@ -32,13 +30,13 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// The process began at `started` on the uptime clock, and settled then.
+    /// The process began at `started` by uptime, and settled then.
     pub(super) fn new(started: Duration, is_locked: bool) -> Self {
         Self { next: started + AFTER_START, is_locked }
     }
 
-    /// Settles, beside the loop, if that is due and `is_calm`: what is used afterwards is read in
-    /// again, which must not be when memory is short.
+    /// Settles on another thread, if it is due and `is_calm`: used pages are read again, which must
+    /// not happen when memory is short.
     pub(super) fn consider(&mut self, uptime: Duration, is_calm: bool) {
         if uptime < self.next || !is_calm {
             return;
@@ -47,18 +45,18 @@ impl Settling {
         let is_locked = self.is_locked;
         let thread = thread::Builder::new().name("settle".to_owned());
         if let Err(error) = thread.spawn(move || settle_unlocked(is_locked)) {
-            tracing::warn!("freed memory is not given back now: {error}");
+            tracing::warn!("cannot return freed memory: {error}");
         }
     }
 }
 
-/// Locked pages do not leave, so for some milliseconds none is.
+/// Locked pages cannot be dropped, so that none is locked for some milliseconds.
 fn settle_unlocked(is_locked: bool) {
     let unlocked = if is_locked { munlockall().map_err(|error| error.to_string()) } else { Ok(()) };
     settle();
-    let locked = if is_locked { standing::lock_memory() } else { Ok(()) };
+    let locked = if is_locked { priority::lock_memory() } else { Ok(()) };
     if let Err(error) = unlocked.and(locked) {
-        tracing::warn!("the process is no longer locked in memory: {error}");
+        tracing::warn!("cannot lock memory again: {error}");
     }
 }
 

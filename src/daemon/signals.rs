@@ -1,13 +1,12 @@
-//! Signals that would end the program although nobody means that by them.
+//! Catches signals that would end the program unintentionally.
 //!
-//! They are caught and not ignored: what is ignored stays so in every program that is started,
-//! while what is caught is as usual there.
+//! They are caught and not ignored, since children inherit ignored signals and not handlers.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// By name, as in signal(7). SIGXFSZ: the write that was too long fails then.
+/// Named as in signal(7). With SIGXFSZ caught, the oversized write fails.
 const NAMED: [(&str, i32); 9] = [
     ("SIGUSR1", libc::SIGUSR1),
     ("SIGUSR2", libc::SIGUSR2),
@@ -20,10 +19,10 @@ const NAMED: [(&str, i32); 9] = [
     ("SIGXFSZ", libc::SIGXFSZ),
 ];
 
-/// From now on they do nothing; each is logged when it first comes.
+/// Catches the signals. Each is logged when it first comes.
 ///
 /// # Errors
-/// They cannot be caught.
+/// A handler cannot be installed.
 pub(super) fn ignore() -> io::Result<()> {
     let named = NAMED.into_iter().map(|(name, number)| (name.to_owned(), number));
     let realtime = (libc::SIGRTMIN()..=libc::SIGRTMAX())

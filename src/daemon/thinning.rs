@@ -1,18 +1,18 @@
-//! Keeps a storm in what is watched from becoming one in the log.
+//! Rate limit of log lines, by subject.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Lines on one subject that pass at once.
+/// Lines of a subject that are logged at once.
 const BURST: u32 = 20;
 
-/// After a burst, one more line on the subject passes in each such time.
+/// After a burst, one line per subject in this time.
 const PACE: Duration = Duration::from_secs(10);
 
-/// Subjects that are remembered; with more than these, all begin anew.
+/// Subjects that are tracked; with more, all begin anew.
 const MOST_SUBJECTS: usize = 4096;
 
-/// Which lines are logged. Journal and counters know nothing of it.
+/// The rate limit. Journal and counters are not limited.
 #[derive(Debug, Default)]
 pub(super) struct Thinning {
     subjects: BTreeMap<String, Subject>,
@@ -26,8 +26,7 @@ struct Subject {
 }
 
 impl Thinning {
-    /// Whether another line on that subject is logged at `now`; if so, how many were withheld
-    /// since the last one.
+    /// Whether a line of the subject is logged at `now`; if so, how many were suppressed before it.
     pub(super) fn pass(&mut self, subject: String, now: Duration) -> Option<u64> {
         if self.subjects.len() >= MOST_SUBJECTS && !self.subjects.contains_key(&subject) {
             self.subjects.clear();
@@ -62,18 +61,18 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_now_and_then_is_always_told() {
-        let told = passed(&mut Thinning::default(), "rule", 1000, PACE);
-        assert_eq!(told, vec![0; 1000]);
+    fn occasional_lines_are_always_logged() {
+        let suppressed = passed(&mut Thinning::default(), "rule", 1000, PACE);
+        assert_eq!(suppressed, vec![0; 1000]);
     }
 
     #[test]
-    fn a_storm_is_told_at_its_begin_and_then_at_a_pace_with_what_was_withheld() {
+    fn a_storm_is_logged_at_its_begin_and_then_at_a_rate_with_the_suppressed_count() {
         let mut thinning = Thinning::default();
         // A hundred seconds at ten a second.
-        let told = passed(&mut thinning, "rule", 1000, Duration::from_millis(100));
-        assert!(told.len() <= BURST as usize + 10, "{told:?}");
-        assert!(told[told.len() - 1] > 50, "{told:?}");
+        let suppressed = passed(&mut thinning, "rule", 1000, Duration::from_millis(100));
+        assert!(suppressed.len() <= BURST as usize + 10, "{suppressed:?}");
+        assert!(suppressed[suppressed.len() - 1] > 50, "{suppressed:?}");
         assert_eq!(thinning.pass("another".to_owned(), Duration::ZERO), Some(0));
     }
 

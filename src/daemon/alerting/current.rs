@@ -1,7 +1,7 @@
-//! The alerts of this node that Alertmanagers are told of: what fires, and what has ended lately.
+//! The alerts of this node for Alertmanagers: firing ones and those that ended lately.
 //!
-//! It is a set and no queue, so that an Alertmanager that is away costs nothing, and is told when
-//! it is back how things are then.
+//! It is a set and not a queue: an unreachable Alertmanager costs nothing, and gets the current set
+//! once it is back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,64 +14,61 @@ use serde_json::{Value, json};
 use crate::model::{AlertState, Decision, Evidence, Mode, Moment, Reading, Verdict};
 use crate::policy::status::{AlertStatus, RuleStatus};
 
-/// Alerts that are told of at once; what fires comes before what has ended.
+/// The most alerts in the set; firing ones first.
 pub(super) const MOST_ALERTS: usize = 500;
 
-/// So long it is told that an alert has ended, as Prometheus does: one who did not hear it once may
-/// hear it later.
-pub(super) const ENDED_IS_TOLD: Duration = Duration::from_secs(15 * 60);
+/// How long an ended alert is sent, as in Prometheus, since a post may be lost.
+pub(super) const ENDED_IS_SENT: Duration = Duration::from_secs(15 * 60);
 
-/// So long after the last such decision its alert fires.
+/// How long an alert of a decision fires after the last such decision.
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(15 * 60);
 
-/// What decisions are called.
+/// Alert names of decisions.
 const DECISION: &str = "UmawardenDecision";
 
-/// A longer text is cut.
+/// Longer texts are truncated.
 const MOST_TEXT_CHARS: usize = 1_024;
 
 type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
-/// The set.
 #[derive(Debug, Default)]
 pub(super) struct CurrentAlerts {
-    /// What every alert gets.
+    /// Labels of every alert.
     common: Labels,
     alerts: BTreeMap<Labels, Current>,
-    /// Alerts that fire and that nobody is told of.
+    /// Firing alerts beyond the limit, which are not sent.
     left_out: usize,
 }
 
-/// One alert.
 #[derive(Clone, Debug)]
 struct Current {
     annotations: BTreeMap<Arc<str>, String>,
     starts_at: Timestamp,
-    /// On both clocks; `None`: it fires.
+    /// On both clocks; `None`: firing.
     ended: Option<Moment>,
-    /// A decision's alert ends by itself.
+    /// An alert of a decision ends by itself.
     lasts_until: Option<Duration>,
     is_seen: bool,
 }
 
-/// An alert as it is told.
+/// An alert as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outgoing {
     pub(super) labels: Labels,
     pub(super) annotations: BTreeMap<Arc<str>, String>,
     pub(super) starts_at: Timestamp,
-    /// When it has ended; `None`: it fires.
+    /// When it ended; `None`: firing.
     pub(super) ended_at: Option<Timestamp>,
 }
 
 impl CurrentAlerts {
-    /// None yet; every alert gets these labels.
+    /// An empty set; every alert gets these labels.
     pub(super) fn new(common: Labels) -> Self {
         Self { common, ..Self::default() }
     }
 
-    /// Looks where rules stand. Returns whether another alert fires than before, or one less.
-    pub(super) fn look(&mut self, at: Moment, rules: &[RuleStatus]) -> bool {
+    /// Updates the alerts of rules. Returns whether the set of firing alerts has changed.
+    pub(super) fn update(&mut self, at: Moment, rules: &[RuleStatus]) -> bool {
         let mut has_changed = false;
         self.left_out = 0;
         for current in self.alerts.values_mut() {
@@ -94,12 +91,12 @@ impl CurrentAlerts {
                 has_changed = true;
             }
         }
-        let is_told = |ended: Moment| at.uptime.saturating_sub(ended.uptime) < ENDED_IS_TOLD;
-        self.alerts.retain(|_, current| current.ended.is_none_or(is_told));
+        let is_sent = |ended: Moment| at.uptime.saturating_sub(ended.uptime) < ENDED_IS_SENT;
+        self.alerts.retain(|_, current| current.ended.is_none_or(is_sent));
         has_changed
     }
 
-    /// A decision was made. Returns whether its alert did not fire before.
+    /// Adds a decision. Returns whether its alert is new.
     pub(super) fn decide(&mut self, at: Moment, decision: &Decision) -> bool {
         let (summary, verdict) = match (decision.verdict, decision.mode) {
             (Verdict::Act, Mode::Enforce) => {
@@ -127,7 +124,7 @@ impl CurrentAlerts {
                 labels.insert(Arc::from(name), Arc::from(text));
             }
         }
-        let because: Vec<String> = decision.because.iter().map(told).collect();
+        let because: Vec<String> = decision.because.iter().map(evidence_text).collect();
         let annotations = [
             ("summary", cut(&summary)),
             ("description", cut(&because.join(", "))),
@@ -138,7 +135,7 @@ impl CurrentAlerts {
         self.fire(at, labels, annotations, Some(until))
     }
 
-    /// All that are told, those that fire first.
+    /// All alerts to send, firing ones first.
     pub(super) fn outgoing(&self) -> Vec<Outgoing> {
         let of = |is_firing: bool| {
             self.alerts.iter().filter(move |(_, current)| current.ended.is_none() == is_firing)
@@ -153,7 +150,7 @@ impl CurrentAlerts {
         .collect()
     }
 
-    /// How many fire, have ended lately, and are left out.
+    /// The numbers of firing, ended and omitted alerts.
     pub(super) fn counts(&self) -> [usize; 3] {
         let ended = self.alerts.values().filter(|current| current.ended.is_some()).count();
         [self.alerts.len() - ended, ended, self.left_out]
@@ -193,7 +190,7 @@ impl CurrentAlerts {
         true
     }
 
-    /// What ended the longest ago gives way. Returns whether there is room.
+    /// Drops the alert that ended first if the set is full. Returns whether there is space.
     fn make_room(&mut self) -> bool {
         if self.alerts.len() < MOST_ALERTS {
             return true;
@@ -210,10 +207,10 @@ impl CurrentAlerts {
 }
 
 impl Outgoing {
-    /// As the API wants it. An alert that fires ends where nobody tells of it again.
+    /// As JSON of the API. A firing alert ends unless it is sent again.
     pub(super) fn json(&self, now: Timestamp, lasts: Duration, generator: &str) -> Value {
         let ends_at = self.ended_at.unwrap_or_else(|| now.checked_add(lasts).unwrap_or(now));
-        // A clock that was set back must not make it end before it began.
+        // A clock that was set back must not end it before it began.
         let ends_at = ends_at.max(self.starts_at);
         json!({
             "labels": self.labels,
@@ -225,7 +222,7 @@ impl Outgoing {
     }
 }
 
-fn told(evidence: &Evidence) -> String {
+fn evidence_text(evidence: &Evidence) -> String {
     match evidence.value {
         Reading::Value(value) => format!("{} = {value}", evidence.series),
         Reading::Unsupported => format!("{} is unsupported", evidence.series),

@@ -1,10 +1,10 @@
-//! Tells Alertmanagers of this node's alerts, and takes in what they post.
+//! Sends this node's alerts to Alertmanagers, and receives the alerts that they post.
 //!
-//! One thread looks where rules stand, and one for each Alertmanager tells it. The loop only hands
-//! over decisions, and never waits for any of them.
+//! One thread tracks the states of rules, and one for each Alertmanager sends. The loop only hands
+//! over decisions, and waits for none of them.
 
-mod course;
 mod current;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +21,8 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 
-use self::course::Course;
 use self::current::{CurrentAlerts, Outgoing};
+use self::schedule::Schedule;
 use super::clock;
 use super::wake::Wake;
 use crate::clients::alertmanager;
@@ -34,36 +34,36 @@ use crate::model::{
 };
 use crate::policy::status::Status;
 
-/// How often it is looked where rules stand.
+/// How often the states of rules are read.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// Posted alerts taken in at once; more wait for the next turn of the loop.
+/// Posted alerts in one step; more wait for the next turn of the loop.
 const POSTED_A_TURN: usize = 100;
 
-/// Decisions that wait for the thread.
+/// Decisions in the queue.
 const DECISIONS: usize = 64;
 
 /// Alerts in one post.
 const ALERTS_A_POST: usize = 64;
 
-/// An alert that nobody tells of again ends after so many times: two posts may be lost.
+/// A firing alert ends after this many resend intervals: two posts may be lost.
 const RESENDS_MISSED: u32 = 4;
 
-/// The loop's end of it.
+/// The loop's handle.
 #[derive(Debug)]
 pub(super) struct Alerting {
     which: SentDecisions,
     to: Option<SyncSender<Box<Decision>>>,
     tally: Arc<Tally>,
     servers: Vec<Arc<ServerTally>>,
-    /// Where others post theirs.
+    /// The queue of posted alerts.
     inbox: Arc<AlertInbox>,
-    /// Whether those wait until the journal has room for them.
+    /// Whether posts wait until the journal has capacity for them.
     pub(super) posts_are_held: bool,
     schema: Arc<Schema>,
 }
 
-/// What is counted of all of them together.
+/// Counters of all Alertmanagers.
 #[derive(Debug, Default)]
 struct Tally {
     firing: AtomicU64,
@@ -72,19 +72,19 @@ struct Tally {
     decisions_left_out: AtomicU64,
 }
 
-/// What is counted of one of them.
+/// Counters of one Alertmanager.
 #[derive(Debug, Default)]
 struct ServerTally {
     sent: AtomicU64,
     failed: AtomicU64,
-    /// When it last took all, in milliseconds since 1970; 0: never.
+    /// The time of the last success, in milliseconds since 1970; 0: never.
     succeeded_ms: AtomicI64,
-    /// How the last post went: 0 not yet, 1 not taken, 2 taken.
+    /// The result of the last post: 0 none yet, 1 failed, 2 accepted.
     last: AtomicU64,
     took_us: AtomicU64,
 }
 
-/// The set that is told now.
+/// The current set.
 #[derive(Debug, Default)]
 struct Shared {
     set: Mutex<Set>,
@@ -93,20 +93,20 @@ struct Shared {
 
 #[derive(Clone, Debug, Default)]
 struct Set {
-    /// Grows when another alert fires, or one less.
+    /// Increases when the set of firing alerts changes.
     version: u64,
     alerts: Arc<[Outgoing]>,
 }
 
-/// What is told with every alert.
+/// Sent with every alert.
 #[derive(Clone, Debug)]
-struct Telling {
+struct SendSettings {
     resend_every: Duration,
     generator: String,
 }
 
 impl Alerting {
-    /// Starts the threads, where anybody is to be told.
+    /// Starts the threads, if Alertmanagers are configured.
     pub(super) fn start(
         settings: &Settings,
         status: &Arc<ArcSwap<Status>>,
@@ -130,31 +130,33 @@ impl Alerting {
         alerting.to = Some(to);
         let shared = Arc::<Shared>::default();
         let node = node_name();
-        let telling =
-            Telling { resend_every: sending.resend_every, generator: generator(settings, &node) };
+        let settings = SendSettings {
+            resend_every: sending.resend_every,
+            generator: generator(settings, &node),
+        };
         for (server, tally) in sending.to.iter().zip(&alerting.servers) {
             let (server, tally) = (server.clone(), Arc::clone(tally));
-            let (shared, telling) = (Arc::clone(&shared), telling.clone());
+            let (shared, settings) = (Arc::clone(&shared), settings.clone());
             Builder::new()
                 .name("alertmanager-to".to_owned())
-                .spawn(move || tell_for_ever(&server, &shared, &telling, &tally))
-                .context("cannot start a thread that tells an Alertmanager")?;
+                .spawn(move || tell_for_ever(&server, &shared, &settings, &tally))
+                .context("cannot start a thread that sends alerts")?;
         }
         let mut current = CurrentAlerts::new(common_labels(sending, &node));
         let (status, tally) = (Arc::clone(status), Arc::clone(&alerting.tally));
         Builder::new()
             .name("alertmanager".to_owned())
             .spawn(move || look_for_ever(&mut current, &status, &decisions, &shared, &tally))
-            .context("cannot start the thread that knows what Alertmanagers are told")?;
+            .context("cannot start the thread that tracks alerts")?;
         Ok(alerting)
     }
 
-    /// Where posts wait for the loop, which is woken for them.
+    /// The queue of posts, which wakes the loop.
     pub(super) fn inbox(&self) -> Arc<AlertInbox> {
         Arc::clone(&self.inbox)
     }
 
-    /// Posts that have come; returns whether there are more. Never waits.
+    /// Takes posts. Returns whether there are more. Never blocks.
     pub(super) fn take(&self, seen: &mut Vec<Observation>) -> bool {
         self.inbox.take(POSTED_A_TURN, |post| {
             seen.push(Observation::ReceivedAlerts(Box::new(post)));
@@ -166,19 +168,19 @@ impl Alerting {
         !self.inbox.is_empty()
     }
 
-    /// No more posts are taken in.
+    /// Accepts no more posts.
     pub(super) fn close(&self) {
         self.inbox.close();
     }
 
-    /// What is left of the posts once no more are taken in; returns whether there are more.
+    /// Takes the remaining posts after the close. Returns whether there are more.
     pub(super) fn take_rest(&self, seen: &mut Vec<Observation>) -> bool {
         self.inbox.take_rest(POSTED_A_TURN, |post| {
             seen.push(Observation::ReceivedAlerts(Box::new(post)));
         })
     }
 
-    /// A decision was made. Never waits.
+    /// Hands over a decision. Never blocks.
     pub(super) fn decided(&self, decision: &Decision) {
         let is_sent = match self.which {
             SentDecisions::None => false,
@@ -192,7 +194,7 @@ impl Alerting {
         }
     }
 
-    /// What is counted.
+    /// The metrics.
     #[expect(clippy::cast_precision_loss, reason = "small counts and times")]
     pub(super) fn readings(&self) -> Readings {
         let mut values = Vec::with_capacity(self.schema.series.len());
@@ -222,20 +224,20 @@ impl ServerTally {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let succeeded_ms = self.succeeded_ms.load(Ordering::Relaxed);
         let last = count(&self.last);
-        let told = (last > 0).then(|| count(&self.took_us) as f64 / 1e6);
+        let duration = (last > 0).then(|| count(&self.took_us) as f64 / 1e6);
         [
             (last > 0).then_some(f64::from(last == 2)).into(),
             Reading::Value(count(&self.sent) as f64),
             Reading::Value(count(&self.failed) as f64),
             (succeeded_ms > 0).then_some(succeeded_ms as f64 / 1e3).into(),
-            told.into(),
+            duration.into(),
         ]
     }
 }
 
 impl Shared {
-    /// What is told now; comes back after `patience`, or when another alert fires than in the set
-    /// of that version, or one less.
+    /// The current set; returns after `patience`, or when the set of firing alerts differs from
+    /// this version.
     fn wait(&self, version: u64, patience: Duration) -> Set {
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |set: &mut Set| set.version == version;
@@ -290,7 +292,7 @@ fn node_name() -> String {
     if is_name { name } else { "localhost".to_owned() }
 }
 
-/// Where whoever sees an alert finds this node's page.
+/// The URL of this node's page.
 fn generator(settings: &Settings, node: &str) -> String {
     let base = settings.alertmanager.sending.external_url.clone().unwrap_or_else(|| {
         let port = settings.web.listen.first().map_or(0, |address| address.port);
@@ -299,14 +301,14 @@ fn generator(settings: &Settings, node: &str) -> String {
     format!("{base}/")
 }
 
-/// The labels of all alerts; which node it is, is told unless somebody has said it otherwise.
+/// The labels of all alerts. The node is added unless configured otherwise.
 fn common_labels(sending: &AlertSending, node: &str) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut labels = BTreeMap::from([(Arc::from("instance"), Arc::from(node))]);
     labels.extend(sending.labels.clone());
     labels
 }
 
-/// Ends with the loop, which holds the other end of `decisions`.
+/// Ends with the loop, which has the other end of `decisions`.
 fn look_for_ever(
     current: &mut CurrentAlerts,
     status: &ArcSwap<Status>,
@@ -324,7 +326,7 @@ fn look_for_ever(
         for decision in first.into_iter().chain(decisions.try_iter().take(DECISIONS)) {
             has_changed |= current.decide(at, &decision);
         }
-        has_changed |= current.look(at, &status.load().rules);
+        has_changed |= current.update(at, &status.load().rules);
         shared.set(current.outgoing(), has_changed);
         let counts = [&tally.firing, &tally.resolved, &tally.left_out];
         for (to, count) in counts.into_iter().zip(current.counts()) {
@@ -333,57 +335,57 @@ fn look_for_ever(
     }
 }
 
-/// Ends with the program: whatever an Alertmanager does, nobody waits for this thread.
+/// Ends with the program, which does not wait for this thread.
 fn tell_for_ever(
     server: &AlertmanagerServer,
     shared: &Shared,
-    telling: &Telling,
+    settings: &SendSettings,
     tally: &ServerTally,
 ) {
-    let mut course = Course::default();
+    let mut schedule = Schedule::default();
     loop {
         let mut set = shared.now();
-        while let Some(patience) = course.waits(clock::uptime(), set.version) {
+        while let Some(patience) = schedule.waits(clock::uptime(), set.version) {
             set = shared.wait(set.version, patience);
         }
         let began = clock::uptime();
-        match tell(server, &set, telling, tally) {
+        match send(server, &set, settings, tally) {
             Ok(()) => {
-                if course.has_failed() {
-                    tracing::info!(alertmanager = %server, "Alertmanager is told again");
+                if schedule.has_failed() {
+                    tracing::info!(alertmanager = %server, "Alertmanager accepts alerts again");
                 }
-                course.succeeded(clock::uptime(), set.version, telling.resend_every);
+                schedule.succeeded(clock::uptime(), set.version, settings.resend_every);
             }
             Err(error) => {
-                if !course.has_failed() {
+                if !schedule.has_failed() {
                     tracing::warn!(
                         alertmanager = %server,
-                        "Alertmanager cannot be told of alerts, and is told again: {error}"
+                        "cannot send alerts, retrying: {error}"
                     );
                 }
-                course.failed(clock::uptime(), telling.resend_every, chance(began));
+                schedule.failed(clock::uptime(), settings.resend_every, chance(began));
             }
         }
     }
 }
 
-/// Tells it of the whole set.
-fn tell(
+/// Sends the whole set.
+fn send(
     server: &AlertmanagerServer,
     set: &Set,
-    telling: &Telling,
+    settings: &SendSettings,
     tally: &ServerTally,
 ) -> Result<(), alertmanager::TellError> {
     let mut refused = None;
     for alerts in set.alerts.chunks(ALERTS_A_POST) {
         let began = clock::now();
-        let told = alertmanager::tell(server, &body(alerts, began, telling));
+        let sent = alertmanager::tell(server, &body(alerts, began, settings));
         let ended = clock::now();
         let took = ended.uptime.saturating_sub(began.uptime);
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         tally.took_us.store(took_us, Ordering::Relaxed);
-        tally.last.store(if told.is_ok() { 2 } else { 1 }, Ordering::Relaxed);
-        match told {
+        tally.last.store(if sent.is_ok() { 2 } else { 1 }, Ordering::Relaxed);
+        match sent {
             Ok(()) => _ = tally.sent.fetch_add(alerts.len() as u64, Ordering::Relaxed),
             Err(error) => {
                 tally.failed.fetch_add(1, Ordering::Relaxed);
@@ -399,12 +401,12 @@ fn tell(
     refused.map_or(Ok(()), Err)
 }
 
-fn body(alerts: &[Outgoing], now: Moment, telling: &Telling) -> Value {
-    let lasts = telling.resend_every * RESENDS_MISSED;
-    alerts.iter().map(|alert| alert.json(now.utc, lasts, &telling.generator)).collect()
+fn body(alerts: &[Outgoing], now: Moment, settings: &SendSettings) -> Value {
+    let lasts = settings.resend_every * RESENDS_MISSED;
+    alerts.iter().map(|alert| alert.json(now.utc, lasts, &settings.generator)).collect()
 }
 
-/// From 0 to 1, another one each time and on each node.
+/// A random number from 0 to 1.
 #[expect(clippy::cast_precision_loss, reason = "any number will do")]
 fn chance(seed: Duration) -> f64 {
     RandomState::new().hash_one(seed) as f64 / u64::MAX as f64

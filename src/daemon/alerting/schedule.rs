@@ -1,35 +1,35 @@
-//! When an Alertmanager is told, and told again.
+//! When an Alertmanager is sent alerts, and when again.
 
 use std::time::Duration;
 
-/// After the first failure, and after many.
+/// The pause after the first failure, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How it has gone with one Alertmanager.
+/// The schedule of one Alertmanager.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Course {
-    /// Which set it was told last.
-    told: u64,
-    /// When it is told again, on the uptime clock.
+pub(super) struct Schedule {
+    /// The version of the last set that it accepted.
+    sent: u64,
+    /// When to send again, by uptime.
     next: Duration,
     failures: u32,
 }
 
-impl Course {
-    /// How long it may wait while nothing changes; `None`: it is to be told now.
+impl Schedule {
+    /// How long to wait while nothing changes; `None`: send now.
     pub(super) fn waits(&self, now: Duration, version: u64) -> Option<Duration> {
-        let is_news = self.failures == 0 && version != self.told;
+        let is_news = self.failures == 0 && version != self.sent;
         let left = self.next.saturating_sub(now);
         (!is_news && !left.is_zero()).then_some(left)
     }
 
-    /// It has taken that set, or there was nothing to tell.
+    /// It accepted the set, or there was nothing to send.
     pub(super) fn succeeded(&mut self, now: Duration, version: u64, resend_every: Duration) {
-        *self = Self { told: version, next: now.saturating_add(resend_every), failures: 0 };
+        *self = Self { sent: version, next: now.saturating_add(resend_every), failures: 0 };
     }
 
-    /// It has not taken it. `chance`, from 0 to 1, keeps many nodes from coming back at once.
+    /// It did not accept the set. `chance`, from 0 to 1, spreads the retries of many nodes.
     pub(super) fn failed(&mut self, now: Duration, resend_every: Duration, chance: f64) {
         self.failures = self.failures.saturating_add(1);
         let doubled = FIRST_PAUSE.saturating_mul(1 << (self.failures - 1).min(10));
@@ -37,7 +37,7 @@ impl Course {
         self.next = now.saturating_add(pause.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0));
     }
 
-    /// Whether it did not take what it was told last.
+    /// Whether it failed the last time.
     pub(super) fn has_failed(&self) -> bool {
         self.failures > 0
     }
@@ -51,32 +51,36 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(60);
 
     #[test]
-    fn it_is_told_at_once_of_what_is_new_and_again_in_time() {
-        let mut course = Course::default();
-        assert_eq!(course.waits(SECOND, 1), None);
-        course.succeeded(SECOND, 1, EVERY);
-        assert_eq!(course.waits(SECOND * 2, 1), Some(SECOND * 59));
-        assert_eq!(course.waits(SECOND * 2, 2), None, "something is new");
-        assert_eq!(course.waits(SECOND * 61, 1), None);
+    fn news_is_sent_at_once_and_everything_again_in_time() {
+        let mut schedule = Schedule::default();
+        assert_eq!(schedule.waits(SECOND, 1), None);
+        schedule.succeeded(SECOND, 1, EVERY);
+        assert_eq!(schedule.waits(SECOND * 2, 1), Some(SECOND * 59));
+        assert_eq!(schedule.waits(SECOND * 2, 2), None, "something is new");
+        assert_eq!(schedule.waits(SECOND * 61, 1), None);
     }
 
     #[test]
     fn one_that_fails_is_left_alone_longer_and_longer_whatever_is_new() {
-        let mut course = Course::default();
+        let mut schedule = Schedule::default();
         let mut waits = Vec::new();
         for version in 0..9 {
-            course.failed(SECOND, EVERY, 1.0);
-            waits.push(course.waits(SECOND, version).unwrap().as_secs());
+            schedule.failed(SECOND, EVERY, 1.0);
+            waits.push(schedule.waits(SECOND, version).unwrap().as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        course.failed(SECOND, EVERY, 0.0);
-        assert_eq!(course.waits(SECOND, 0), Some(SECOND * 30), "not all at once");
+        schedule.failed(SECOND, EVERY, 0.0);
+        assert_eq!(schedule.waits(SECOND, 0), Some(SECOND * 30), "not all at once");
         for _ in 0..10_000 {
-            course.failed(SECOND, SECOND * 5, 1.0);
+            schedule.failed(SECOND, SECOND * 5, 1.0);
         }
-        assert_eq!(course.waits(SECOND, 0), Some(SECOND * 5), "no longer than it is told anyway");
-        course.succeeded(SECOND, 7, EVERY);
-        course.failed(SECOND, EVERY, 1.0);
-        assert_eq!(course.waits(SECOND, 7), Some(SECOND), "the first pause is short again");
+        assert_eq!(
+            schedule.waits(SECOND, 0),
+            Some(SECOND * 5),
+            "no longer than the resend interval"
+        );
+        schedule.succeeded(SECOND, 7, EVERY);
+        schedule.failed(SECOND, EVERY, 1.0);
+        assert_eq!(schedule.waits(SECOND, 7), Some(SECOND), "the first pause is short again");
     }
 }

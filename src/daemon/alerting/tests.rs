@@ -1,4 +1,4 @@
-use super::current::{DECISION_LASTS, ENDED_IS_TOLD, MOST_ALERTS};
+use super::current::{DECISION_LASTS, ENDED_IS_SENT, MOST_ALERTS};
 use super::*;
 use crate::model::{Action, AlertState, DecisionId, Evidence, HoldReason, Mode, RuleId, Target};
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus};
@@ -62,41 +62,41 @@ fn decision(verdict: Verdict, mode: Mode) -> Decision {
 }
 
 #[test]
-fn what_fires_is_told_until_it_ends_and_its_end_for_a_while() {
+fn firing_alerts_are_sent_until_they_end_and_their_end_for_a_while() {
     let mut current = current();
     let [pending, firing] = [AlertState::Pending, AlertState::Firing];
-    assert!(!current.look(at(1), &rules(vec![alert("Low", pending, "a")])), "not told");
-    assert!(current.look(at(2), &rules(vec![alert("Low", firing, "a")])));
-    assert!(!current.look(at(3), &rules(vec![alert("Low", firing, "b")])), "no news");
-    let told = current.outgoing();
+    assert!(!current.update(at(1), &rules(vec![alert("Low", pending, "a")])), "not sent");
+    assert!(current.update(at(2), &rules(vec![alert("Low", firing, "a")])));
+    assert!(!current.update(at(3), &rules(vec![alert("Low", firing, "b")])), "no news");
+    let sent = current.outgoing();
     let labels: Vec<_> =
-        told[0].labels.iter().map(|(name, text)| format!("{name}={text}")).collect();
+        sent[0].labels.iter().map(|(name, text)| format!("{name}={text}")).collect();
     assert_eq!(labels, ["alertname=Low", "instance=spark-1", "severity=warning"]);
-    assert_eq!(told[0].annotations["summary"], "b", "as it is now");
-    assert_eq!((told[0].starts_at, told[0].ended_at), (at(2).utc, None));
-    assert!(current.look(at(10), &rules(Vec::new())));
+    assert_eq!(sent[0].annotations["summary"], "b", "as it is now");
+    assert_eq!((sent[0].starts_at, sent[0].ended_at), (at(2).utc, None));
+    assert!(current.update(at(10), &rules(Vec::new())));
     assert_eq!(current.outgoing()[0].ended_at, Some(at(10).utc));
     assert_eq!(current.counts(), [0, 1, 0]);
-    // Firing again it begins anew.
-    assert!(current.look(at(20), &rules(vec![alert("Low", firing, "b")])));
+    // A firing alert begins anew.
+    assert!(current.update(at(20), &rules(vec![alert("Low", firing, "b")])));
     assert_eq!(current.outgoing()[0].starts_at, at(20).utc);
-    current.look(at(30), &rules(Vec::new()));
-    let over = 30 + ENDED_IS_TOLD.as_secs();
-    current.look(at(over - 1), &rules(Vec::new()));
+    current.update(at(30), &rules(Vec::new()));
+    let over = 30 + ENDED_IS_SENT.as_secs();
+    current.update(at(over - 1), &rules(Vec::new()));
     assert_eq!(current.counts(), [0, 1, 0]);
-    current.look(at(over), &rules(Vec::new()));
+    current.update(at(over), &rules(Vec::new()));
     assert!(current.outgoing().is_empty());
 }
 
 #[test]
 fn what_fires_ends_by_itself_where_nobody_tells_of_it_again() {
     let mut current = current();
-    current.look(at(2), &rules(vec![alert("Low", AlertState::Firing, "a")]));
-    let telling = Telling {
+    current.update(at(2), &rules(vec![alert("Low", AlertState::Firing, "a")]));
+    let settings = SendSettings {
         resend_every: Duration::from_secs(60),
         generator: "http://spark-1:9942/".to_owned(),
     };
-    let told = body(&current.outgoing(), at(10), &telling);
+    let json = body(&current.outgoing(), at(10), &settings);
     let expected = serde_json::json!([{
         "labels": {"alertname": "Low", "instance": "spark-1", "severity": "warning"},
         "annotations": {"summary": "a"},
@@ -104,19 +104,19 @@ fn what_fires_ends_by_itself_where_nobody_tells_of_it_again() {
         "endsAt": "2027-01-15T08:04:10.000Z",
         "generatorURL": "http://spark-1:9942/",
     }]);
-    assert_eq!(told, expected);
-    current.look(at(20), &[]);
-    let told = body(&current.outgoing(), at(30), &telling);
-    assert_eq!(told[0]["endsAt"], "2027-01-15T08:00:20.000Z");
+    assert_eq!(json, expected);
+    current.update(at(20), &[]);
+    let json = body(&current.outgoing(), at(30), &settings);
+    assert_eq!(json[0]["endsAt"], "2027-01-15T08:00:20.000Z");
 }
 
 #[test]
 fn a_clock_that_was_set_back_makes_nothing_end_before_it_began() {
     let mut current = current();
-    current.look(at(2_000), &rules(vec![alert("Low", AlertState::Firing, "a")]));
+    current.update(at(2_000), &rules(vec![alert("Low", AlertState::Firing, "a")]));
     let lasts = Duration::from_secs(240);
-    let told = current.outgoing()[0].json(at(1_000).utc, lasts, "");
-    assert_eq!(told["endsAt"], told["startsAt"]);
+    let json = current.outgoing()[0].json(at(1_000).utc, lasts, "");
+    assert_eq!(json["endsAt"], json["startsAt"]);
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn what_ends_gives_way_to_what_fires_and_the_rest_is_counted() {
         let names = (from..to).map(|number| format!("A{number}"));
         rules(names.map(|name| alert(&name, AlertState::Firing, "")).collect())
     };
-    current.look(at(1), &firing(0, MOST_ALERTS));
-    assert!(current.look(at(2), &firing(1, MOST_ALERTS + 2)));
+    current.update(at(1), &firing(0, MOST_ALERTS));
+    assert!(current.update(at(2), &firing(1, MOST_ALERTS + 2)));
     assert_eq!(current.counts(), [MOST_ALERTS - 1, 1, 2], "the end of A0 is not known yet");
-    current.look(at(3), &firing(1, MOST_ALERTS + 2));
+    current.update(at(3), &firing(1, MOST_ALERTS + 2));
     assert_eq!(current.counts(), [MOST_ALERTS, 0, 1]);
-    current.look(at(4), &firing(1, MOST_ALERTS + 2));
+    current.update(at(4), &firing(1, MOST_ALERTS + 2));
     assert_eq!(current.counts(), [MOST_ALERTS, 0, 1], "left out, not more each time");
 }
 
@@ -149,16 +149,16 @@ fn decisions_fire_for_a_while_and_a_repeated_one_is_the_same() {
     assert!(!current.decide(at(100), &decision(Verdict::Act, Mode::Observe)));
     let held = Verdict::Hold(HoldReason::Paused);
     assert!(current.decide(at(100), &decision(held, Mode::Enforce)));
-    let told = current.outgoing();
-    let act = told.iter().find(|one| &*one.labels["verdict"] == "act").unwrap();
+    let sent = current.outgoing();
+    let act = sent.iter().find(|one| &*one.labels["verdict"] == "act").unwrap();
     assert_eq!(act.annotations["summary"], "g/Low: would compact_memory");
     assert_eq!(act.annotations["description"], "x = 2");
     assert_eq!(&*act.labels["alertname"], "UmawardenDecision");
-    let hold = told.iter().find(|one| &*one.labels["verdict"] == "hold").unwrap();
+    let hold = sent.iter().find(|one| &*one.labels["verdict"] == "hold").unwrap();
     assert_eq!(&*hold.labels["reason"], "paused");
-    // No rule stands for them.
-    assert!(!current.look(at(101), &[]));
-    assert!(current.look(at(100 + DECISION_LASTS.as_secs()), &[]));
+    // No rule has them.
+    assert!(!current.update(at(101), &[]));
+    assert!(current.update(at(100 + DECISION_LASTS.as_secs()), &[]));
     assert_eq!(current.counts(), [0, 2, 0]);
 }
 
@@ -183,7 +183,7 @@ fn only_the_decisions_that_are_asked_for_are_handed_over() {
     alerting.decided(&decision(Verdict::Act, Mode::Enforce));
     alerting.which = SentDecisions::All;
     alerting.decided(&hold);
-    assert_eq!(alerting.tally.decisions_left_out.load(Ordering::Relaxed), 1, "there is no room");
+    assert_eq!(alerting.tally.decisions_left_out.load(Ordering::Relaxed), 1, "the queue is full");
     assert_eq!(received.try_recv().unwrap().verdict, Verdict::Act);
     alerting.decided(&hold);
     assert_eq!(*received.try_recv().unwrap(), hold);

@@ -1,4 +1,4 @@
-//! From the loop's last picture, and from an event, to a record.
+//! Makes records from the loop's last status and from an event.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -20,25 +20,25 @@ const WANTED: [Wanted; 8] = [
     (Signal::OomKills, "uma_memory_oom_kills_total", &[]),
 ];
 
-/// Knows where in a picture the wanted values stand.
-pub(super) struct Picture {
+/// The positions of the recorded values in a status.
+pub(super) struct StatusReader {
     series: Arc<[SeriesKey]>,
-    places: [Option<usize>; WANTED.len()],
+    positions: [Option<usize>; WANTED.len()],
 }
 
-impl Picture {
+impl StatusReader {
     pub(super) fn new() -> Self {
-        Self { series: Arc::new([]), places: [None; WANTED.len()] }
+        Self { series: Arc::new([]), positions: [None; WANTED.len()] }
     }
 
-    /// Takes over what the loop knew.
+    /// Takes the values of a status.
     pub(super) fn copy(&mut self, status: &Status, to: &mut Record) {
         if !Arc::ptr_eq(&self.series, &status.series) {
             self.find(&status.series);
         }
         to.loop_age = Some(to.at.uptime.saturating_sub(status.at.uptime));
-        for ((signal, ..), place) in WANTED.iter().zip(self.places) {
-            let value = place.and_then(|place| status.values.get(place).copied());
+        for ((signal, ..), position) in WANTED.iter().zip(self.positions) {
+            let value = position.and_then(|position| status.values.get(position).copied());
             to.set(*signal, value.unwrap_or(Reading::Unsupported));
         }
         for rule in status.rules.iter() {
@@ -59,8 +59,8 @@ impl Picture {
 
     fn find(&mut self, series: &Arc<[SeriesKey]>) {
         self.series = Arc::clone(series);
-        for ((_, name, labels), place) in WANTED.iter().zip(&mut self.places) {
-            *place = series.iter().position(|key| {
+        for ((_, name, labels), position) in WANTED.iter().zip(&mut self.positions) {
+            *position = series.iter().position(|key| {
                 let labels_there = key.labels.iter().map(|(name, value)| (&**name, &**value));
                 *key.name == **name && labels_there.eq(labels.iter().copied())
             });
@@ -68,11 +68,11 @@ impl Picture {
     }
 }
 
-/// What fits of an event.
+/// An event, truncated to fit.
 pub(super) fn last_event(event: &Event) -> LastEvent {
     let mut detail = ShortText::default();
     if let EventKind::Kernel(event) = &event.kind {
-        // A short text takes what fits and never fails.
+        // A short text takes what fits, and does not fail.
         let _cut = write!(detail, "{}", Detail(event));
     }
     let kind = ShortText::new(event.kind.kind());
@@ -91,7 +91,7 @@ impl fmt::Display for Detail<'_> {
                 write!(f, "{function}, {bytes} bytes")
             }
             KernelEvent::Xid { xid, pci, process, .. } => {
-                write!(f, "Xid {xid} on {pci}, {}", process.as_deref().unwrap_or("nobody named"))
+                write!(f, "Xid {xid} on {pci}, {}", process.as_deref().unwrap_or("no process"))
             }
             KernelEvent::OomKill { pid, comm, .. }
             | KernelEvent::OomReaped { pid, comm }

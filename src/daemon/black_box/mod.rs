@@ -1,11 +1,11 @@
-//! The black box: a thread that writes down each second on disk, whatever the loop does.
+//! The black box: a thread that writes a record to disk every second, whatever the loop does.
 //!
-//! It reads the values that matter most for itself, and takes the rest from the loop's last
-//! [`Status`], which the loop swaps in and never waits for. Its memory is locked, its files stay
-//! open, and a second costs no allocation; so it goes on where a process that needs a page does
-//! not. A disk that hangs keeps only this thread.
+//! It reads the most important values itself, and takes the rest from the loop's last [`Status`],
+//! which the loop swaps in without waiting. Its memory is locked, its files stay open, and a record
+//! needs no allocation, so that it works when a process that needs a page blocks. A hanging disk
+//! blocks only this thread.
 
-mod picture;
+mod from_status;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::clock;
-use super::standing::Standing;
+use super::priority::Priority;
 use crate::config::settings::Settings;
 use crate::journal::black_box::{BootId, EndOfBoot, LastBoot, Record, Signal};
 use crate::model::{Event, Moment, Observation, ProgramEvent, Reading};
@@ -27,55 +27,56 @@ use crate::policy::status::Status;
 use shared::Shared;
 use writer::Writer;
 
-/// The loop's end of the black box.
+/// The loop's handle of the black box.
 pub(super) struct BlackBox {
-    /// `None`: it is turned off.
+    /// `None`: off.
     shared: Option<Arc<Shared>>,
     thread: Option<std::thread::Thread>,
     ended: Receiver<()>,
-    telling: Telling,
+    reporting: Reporting,
 }
 
-/// How far the loop is with telling how the boot before has ended.
+/// The progress of reporting how the previous boot ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Telling {
-    /// It is not known yet.
+enum Reporting {
+    /// Unknown yet.
     Waiting,
-    /// The counter stands where it was before.
+    /// The counter has its previous value.
     Counting,
-    /// The event has been told in this very second.
+    /// The event is reported in this second.
     Saying,
-    /// There is nothing more to tell.
-    Told,
+    /// Everything is reported.
+    Reported,
 }
 
 impl BlackBox {
-    /// Starts the thread, unless it is turned off. Nothing is waited for.
+    /// Starts the thread, unless it is off. Does not wait.
     pub(super) fn start(
         settings: &Settings,
         boot_id: Option<&str>,
         status: Arc<ArcSwap<Status>>,
-        standing: Standing,
+        priority: Priority,
     ) -> Self {
         let (end, ended) = channel();
-        let mut black_box = Self { shared: None, thread: None, ended, telling: Telling::Waiting };
+        let mut black_box =
+            Self { shared: None, thread: None, ended, reporting: Reporting::Waiting };
         let seconds = settings.recording.black_box.as_secs();
         let records = u32::try_from(seconds).unwrap_or(u32::MAX);
         if records == 0 {
             return black_box;
         }
-        let shared = Arc::new(Shared::new(status, clock::monotonic(), standing.is_locked));
+        let shared = Arc::new(Shared::new(status, clock::monotonic(), priority.is_locked));
         let boot_id = boot_id.map(BootId::new).unwrap_or_default();
         let mut writer = Writer::new(settings, boot_id, records, Arc::clone(&shared));
         let thread = Builder::new().name("black-box".to_owned()).spawn(move || {
             writer.run();
-            // The loop may have gone without waiting.
+            // The loop may have ended without waiting.
             let _gone = end.send(());
         });
         match thread {
             Ok(thread) => black_box.thread = Some(thread.thread().clone()),
             Err(error) => {
-                tracing::error!("there is no black box: no thread for it: {error}");
+                tracing::error!("black box off: cannot start its thread: {error}");
                 shared.fail(format!("its thread cannot be started: {error}"));
             }
         }
@@ -83,7 +84,7 @@ impl BlackBox {
         black_box
     }
 
-    /// Lets the next record know the newest event.
+    /// Adds the newest event to the next record.
     pub(super) fn note(&self, events: &[Event]) {
         let is_fault = |event: &&Event| event.is_kernel() && !event.is_claimed();
         if let (Some(shared), Some(event)) = (&self.shared, events.iter().rev().find(is_fault)) {
@@ -91,11 +92,11 @@ impl BlackBox {
         }
     }
 
-    /// How it fares, and once in a boot how the one before has ended. Called once a second.
+    /// The metrics, and once in a boot the end of the previous boot. Called once a second.
     pub(super) fn observe(&mut self, at: Moment, seen: &mut Vec<Observation>) {
         let Some(shared) = &self.shared else { return };
         let found = shared.last_boot.get().map(Option::as_ref);
-        // The first look is over within moments: a rule need not be unknown until then.
+        // The first read takes moments: rules need not be unknown until then.
         if found.is_none() && !shared.has_trouble(clock::monotonic()) {
             return;
         }
@@ -103,28 +104,28 @@ impl BlackBox {
         let news = found
             .flatten()
             .filter(|last| last.previous.end == EndOfBoot::Unclean && !last.reported);
-        self.telling = match (self.telling, found, news) {
-            (Telling::Waiting, None, _) => Telling::Waiting,
-            // What is counted has to be seen before it grows: an increase needs two values.
-            (Telling::Waiting, Some(_), Some(_)) => {
+        self.reporting = match (self.reporting, found, news) {
+            (Reporting::Waiting, None, _) => Reporting::Waiting,
+            // The counter must be seen before it grows: an increase needs two values.
+            (Reporting::Waiting, Some(_), Some(_)) => {
                 unclean_boots = unclean_boots.saturating_sub(1);
-                Telling::Counting
+                Reporting::Counting
             }
-            (Telling::Counting, _, Some(last)) => {
+            (Reporting::Counting, _, Some(last)) => {
                 seen.push(Observation::Event(event(last, at)));
-                Telling::Saying
+                Reporting::Saying
             }
             // By now the journal has it, or is down.
             _ => {
-                shared.set_told();
-                Telling::Told
+                shared.set_reported();
+                Reporting::Reported
             }
         };
         let found = found.map(|last| (last, unclean_boots));
         seen.push(Observation::Readings(shared.readings(clock::monotonic(), found)));
     }
 
-    /// The program ends in order: a record says so.
+    /// Writes the record of an orderly end.
     pub(super) fn end(&self) {
         if let Some(shared) = &self.shared {
             shared.end();
@@ -134,7 +135,7 @@ impl BlackBox {
         }
     }
 
-    /// Waits for that record; a thread that hangs on its disk is left behind.
+    /// Waits for that record. A thread that hangs on its disk is abandoned.
     pub(super) fn close(&self, deadline: Duration) {
         if self.thread.is_some() && self.ended.recv_timeout(deadline).is_err() {
             tracing::warn!(

@@ -1,4 +1,4 @@
-//! What the loop and the black box' thread know of each other. Neither waits for the other.
+//! State shared by the loop and the thread of the black box. Neither waits for the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,30 +11,29 @@ use crate::journal::black_box::{EndOfBoot, LastBoot, Signal};
 use crate::model::{Event, Reading, Readings, Schema, SeriesKey, Source};
 use crate::policy::status::Status;
 
-/// A disk that has not taken a record for so long hangs.
+/// A disk that accepts no record for this long hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) struct Shared {
-    /// The loop's picture; the newest one counts.
+    /// The loop's latest status.
     pub(super) status: Arc<ArcSwap<Status>>,
     pub(super) last_event: ArcSwapOption<Event>,
-    /// How the boot before has ended; `None` within: there is none. Not there before the folder has
-    /// been read.
+    /// The end of the previous boot; inner `None`: there is none. Empty before the folder is read.
     pub(super) last_boot: OnceLock<Option<LastBoot>>,
-    told: AtomicBool,
+    reported: AtomicBool,
     ending: AtomicBool,
     records: AtomicU64,
     missed: AtomicU64,
     errors: AtomicU64,
     write_took_us: AtomicU64,
     is_locked: bool,
-    /// When a record was written last, on the monotonic clock.
+    /// The time of the last written record, on the monotonic clock.
     progress_ms: AtomicU64,
     failing: ArcSwapOption<String>,
     schema: Arc<Schema>,
 }
 
-/// The kinds of memory of which the last values are told.
+/// The recorded kinds of memory.
 const MEMORY: [(&str, Signal); 5] = [
     ("total", Signal::Total),
     ("free", Signal::Free),
@@ -74,13 +73,13 @@ fn series() -> Vec<SeriesKey> {
 }
 
 impl Shared {
-    /// `is_locked`: this process's memory stays.
+    /// `is_locked`: this process's memory is locked.
     pub(super) fn new(status: Arc<ArcSwap<Status>>, now: Duration, is_locked: bool) -> Self {
         Self {
             status,
             last_event: ArcSwapOption::empty(),
             last_boot: OnceLock::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             records: AtomicU64::new(0),
             missed: AtomicU64::new(0),
@@ -93,12 +92,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_told(&self) {
-        self.told.store(true, Ordering::Release);
+    pub(super) fn set_reported(&self) {
+        self.reported.store(true, Ordering::Release);
     }
 
-    pub(super) fn told(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+    pub(super) fn is_reported(&self) -> bool {
+        self.reported.load(Ordering::Acquire)
     }
 
     pub(super) fn end(&self) {
@@ -122,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether that is news.
+    /// Returns whether this is news.
     pub(super) fn fail(&self, why: String) -> bool {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let known = self.failing.load().as_ref().is_some_and(|known| **known == why);
@@ -132,12 +131,12 @@ impl Shared {
         !known
     }
 
-    /// Whether the last try has failed.
+    /// Whether the last attempt failed.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load().is_some()
     }
 
-    /// Whether its disk fails, or has kept it waiting for long.
+    /// Whether its disk fails or is slow.
     pub(super) fn has_trouble(&self, now: Duration) -> bool {
         self.error(now).is_some()
     }
@@ -153,8 +152,8 @@ impl Shared {
         })
     }
 
-    /// How it fares, and what is known of the boot before. `found` is that, with the number to
-    /// tell; `None` before anything is known.
+    /// The metrics. `found` is the previous boot with the counter's value; `None` before it is
+    /// known.
     pub(super) fn readings(
         &self,
         now: Duration,

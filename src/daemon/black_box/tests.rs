@@ -1,4 +1,4 @@
-//! Behaviour of the thread and of the loop's end, without a disk, or with one that hangs.
+//! Behaviour of the thread and of the loop's handle, without a disk or with a hanging one.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -25,7 +25,7 @@ fn status(at: Moment) -> Status {
     Policy::new(at, Mode::Observe, &RuleSet::default(), crate::model::DecisionId(1)).status(at)
 }
 
-/// A disk that takes a page when it is told to.
+/// A disk that accepts a page when allowed.
 struct Slow {
     asked: Sender<Page>,
     allowed: Receiver<std::io::Result<()>>,
@@ -38,7 +38,7 @@ impl Disk for Slow {
     }
 }
 
-/// A writer in a thread of its own, which makes so many records.
+/// A writer on a thread of its own that makes this many records.
 struct Bench {
     shared: Arc<Shared>,
     asked: Receiver<Page>,
@@ -49,8 +49,8 @@ struct Bench {
 
 fn bench(records: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
-    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
+    let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
     let boot_id = BootId::new("boot");
     let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
     let ((asked, pages), (allow, allowed)) = (channel(), channel());
@@ -64,8 +64,8 @@ fn bench(records: usize) -> Bench {
     Bench { shared, asked: pages, allow, thread, _folder: folder }
 }
 
-fn record(page: &Page, place: usize) -> Record {
-    match Record::decode(&page.0.as_chunks().0[place]) {
+fn record(page: &Page, index: usize) -> Record {
+    match Record::decode(&page.0.as_chunks().0[index]) {
         Slot::Whole(record) => record,
         other => panic!("{other:?}"),
     }
@@ -87,7 +87,7 @@ fn oom_kill(pid: u32) -> Event {
 }
 
 #[test]
-fn a_disk_that_hangs_holds_up_nobody_and_afterwards_the_newest_picture_counts() {
+fn a_hanging_disk_blocks_only_its_thread_and_then_the_newest_status_counts() {
     let Bench { shared, asked, allow, thread, _folder } = bench(2);
     asked.recv().unwrap();
     // It hangs from here on; the loop goes on as if nothing were.
@@ -96,19 +96,19 @@ fn a_disk_that_hangs_holds_up_nobody_and_afterwards_the_newest_picture_counts() 
         shared: Some(Arc::clone(&shared)),
         thread: None,
         ended,
-        telling: Telling::Waiting,
+        reporting: Reporting::Waiting,
     };
     let mut seen = Vec::new();
     for pid in 1..=1_000 {
-        let mut picture = status(clock::now());
-        picture.at = Moment { uptime: Duration::from_secs(u64::from(pid)), ..picture.at };
-        shared.status.store(Arc::new(picture));
+        let mut latest = status(clock::now());
+        latest.at = Moment { uptime: Duration::from_secs(u64::from(pid)), ..latest.at };
+        shared.status.store(Arc::new(latest));
         black_box.note(&[oom_kill(pid)]);
         black_box.observe(clock::now(), &mut seen);
         seen.clear();
     }
     let later = clock::monotonic() + Duration::from_secs(37);
-    let error = shared.readings(later, None).error.expect("it is told");
+    let error = shared.readings(later, None).error.expect("an error");
     assert!(error.starts_with("the disk has not taken a record for "), "{error}");
     black_box.end();
     black_box.close(Duration::from_millis(1));
@@ -154,9 +154,9 @@ fn every_second_tells_the_rules_and_values_of_the_loop_and_its_own() {
     let Bench { shared, asked, allow, thread, _folder } = bench(2);
     asked.recv().unwrap();
     let now = clock::now();
-    let mut picture = status(now);
+    let mut latest = status(now);
     let key = crate::model::SeriesKey::new("uma_memory_reserve_bytes", &[]);
-    (picture.series, picture.values) = (Arc::new([key]), vec![Reading::Value(7.0)]);
+    (latest.series, latest.values) = (Arc::new([key]), vec![Reading::Value(7.0)]);
     let rule = |alert: &str, state| RuleStatus {
         rule: RuleId { group: "g".into(), alert: alert.into() },
         file: String::new(),
@@ -173,14 +173,14 @@ fn every_second_tells_the_rules_and_values_of_the_loop_and_its_own() {
         alerts: Vec::new(),
         remedy: None,
     };
-    picture.rules = Arc::new([
+    latest.rules = Arc::new([
         rule("A", RuleState::Firing),
         rule("B", RuleState::Inactive),
         rule("C", RuleState::Firing),
         rule("D", RuleState::Unknown),
     ]);
-    shared.status.store(Arc::new(picture));
-    // The folder stands in for /proc.
+    shared.status.store(Arc::new(latest));
+    // The folder replaces /proc.
     std::fs::write(_folder.path().join("meminfo"), "MemTotal: 9 kB\nMemFree: 5 kB\n").unwrap();
     allow.send(Ok(())).unwrap();
     let second = record(&asked.recv().unwrap(), 1);
@@ -200,20 +200,20 @@ fn last_boot(end: EndOfBoot, told: bool) -> LastBoot {
     LastBoot { previous, unclean_boots: 3, last: Some(last), reported: told, path: None }
 }
 
-/// What the loop tells second by second: whether an event, and the counter.
-type Told = Vec<(bool, Option<f64>)>;
+/// Second by second: whether an event is reported, and the counter.
+type Reports = Vec<(bool, Option<f64>)>;
 
-/// Also the event, and whether it is marked as told.
-fn told_of(last_boot: Option<LastBoot>) -> (Told, Option<Event>, bool) {
-    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
+/// Also the event, and whether it is marked as reported.
+fn reports_of(last_boot: Option<LastBoot>) -> (Reports, Option<Event>, bool) {
+    let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
         thread: None,
         ended: channel().1,
-        telling: Telling::Waiting,
+        reporting: Reporting::Waiting,
     };
-    let (mut told, mut event) = (Vec::new(), None);
+    let (mut reports, mut event) = (Vec::new(), None);
     for second in 0..5 {
         if second == 1 {
             shared.last_boot.set(last_boot.clone()).unwrap();
@@ -234,16 +234,16 @@ fn told_of(last_boot: Option<LastBoot>) -> (Told, Option<Event>, bool) {
                 other => panic!("{other:?}"),
             }
         }
-        told.push((has_event, counter));
+        reports.push((has_event, counter));
     }
-    (told, event, shared.told())
+    (reports, event, shared.is_reported())
 }
 
 #[test]
-fn an_unclean_boot_is_told_once_and_seen_to_grow() {
-    let (told, event, marked) = told_of(Some(last_boot(EndOfBoot::Unclean, false)));
+fn an_unclean_boot_is_reported_once_and_counted() {
+    let (reports, event, marked) = reports_of(Some(last_boot(EndOfBoot::Unclean, false)));
     let counts = [(false, None), (false, Some(2.0)), (true, Some(3.0)), (false, Some(3.0))];
-    assert_eq!(told[..4], counts);
+    assert_eq!(reports[..4], counts);
     assert!(marked);
     let Some(Event {
         kind: EventKind::Program(ProgramEvent::UncleanBoot { memory_free_bytes, firing, .. }),
@@ -254,32 +254,32 @@ fn an_unclean_boot_is_told_once_and_seen_to_grow() {
     };
     assert_eq!((memory_free_bytes, firing), (Some(1e9), vec!["A".to_owned(), "C".to_owned()]));
 
-    let told_before = told_of(Some(last_boot(EndOfBoot::Unclean, true)));
+    let told_before = reports_of(Some(last_boot(EndOfBoot::Unclean, true)));
     assert_eq!(told_before.0[1..3], [(false, Some(3.0)), (false, Some(3.0))]);
     for end in [EndOfBoot::Clean, EndOfBoot::Unknown] {
-        let (told, event, marked) = told_of(Some(last_boot(end, false)));
-        assert_eq!((told[1], event, marked), ((false, Some(3.0)), None, true));
+        let (reports, event, marked) = reports_of(Some(last_boot(end, false)));
+        assert_eq!((reports[1], event, marked), ((false, Some(3.0)), None, true));
     }
-    assert_eq!(told_of(None).0[1], (false, Some(0.0)), "a first boot");
+    assert_eq!(reports_of(None).0[1], (false, Some(0.0)), "a first boot");
 }
 
 #[test]
-fn before_its_first_look_nothing_is_told_unless_its_disk_fails() {
-    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
+fn before_its_first_read_nothing_is_reported_unless_its_disk_fails() {
+    let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
     let (_end, ended) = channel();
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
         thread: None,
         ended,
-        telling: Telling::Waiting,
+        reporting: Reporting::Waiting,
     };
     let mut seen = Vec::new();
     black_box.observe(clock::now(), &mut seen);
     assert!(seen.is_empty(), "a rule would be unknown for a moment: {seen:?}");
     shared.fail("no such disk".to_owned());
     black_box.observe(clock::now(), &mut seen);
-    assert_eq!(seen.len(), 1, "trouble is told at once");
+    assert_eq!(seen.len(), 1, "trouble is reported at once");
     let other = Shared::new(Arc::clone(&shared.status), clock::monotonic(), false);
     assert!(other.last_boot.set(None).is_ok());
     black_box.shared = Some(Arc::new(other));

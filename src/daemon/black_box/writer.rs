@@ -1,10 +1,10 @@
-//! The black box' thread.
+//! The thread of the black box.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::picture::{Picture, last_event};
+use super::from_status::{StatusReader, last_event};
 use super::shared::Shared;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
@@ -17,11 +17,11 @@ use crate::sources::memory::{VitalSource, Vitals};
 /// Between two records.
 const PACE: Duration = Duration::from_secs(1);
 
-/// How long a folder that cannot be used is left alone.
+/// The pause after a folder cannot be used.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// After so many records it is looked whether the file is still there, and after so many failures
-/// in a row it is opened anew: another disk may be mounted there now.
+/// The file is checked after this many records, and opened again after this many failures in a row:
+/// another disk may be mounted there.
 const LOOKED_AFTER: u32 = 60;
 
 pub(super) struct Writer {
@@ -30,11 +30,11 @@ pub(super) struct Writer {
     records: u32,
     shared: Arc<Shared>,
     vitals: VitalSource,
-    picture: Picture,
-    /// When the last record was made, on the monotonic clock.
+    reader: StatusReader,
+    /// The time of the last record, on the monotonic clock.
     last: Option<Duration>,
     write_took: Option<Duration>,
-    /// Records, or failures, since the file was looked at.
+    /// Records or failures since the file was checked.
     since_look: u32,
 }
 
@@ -51,14 +51,14 @@ impl Writer {
             records,
             shared,
             vitals: VitalSource::new(&settings.path.procfs),
-            picture: Picture::new(),
+            reader: StatusReader::new(),
             last: None,
             write_took: None,
             since_look: 0,
         }
     }
 
-    /// Writes a record a second until the program ends, and one that says so.
+    /// Writes a record a second until the program ends, and a last one for the orderly end.
     pub(super) fn run(&mut self) {
         let mut ring = None;
         let mut retry_at = Duration::ZERO;
@@ -112,12 +112,12 @@ impl Writer {
         let now = clock::now();
         let folder = Folder::read(&self.storage)?;
         let last_boot = folder.last_boot(self.boot_id, now);
-        // A disk that can only be read still tells how the boot before ended.
+        // A read-only disk still has the end of the previous boot.
         self.shared.last_boot.get_or_init(|| last_boot.clone());
         folder.open(self.boot_id, now, self.records, last_boot.as_ref())
     }
 
-    /// Makes a record of this second and writes it.
+    /// Makes and writes the record of this second.
     pub(super) fn second<D: Disk>(&mut self, ring: &mut Ring<D>, closed: bool) {
         let began = clock::monotonic();
         let mut record = self.record(clock::now());
@@ -130,7 +130,7 @@ impl Writer {
                 self.write_took = Some(took);
                 if self.shared.is_failing() {
                     self.since_look = 0;
-                    tracing::info!("the black box is written again");
+                    tracing::info!("black box written again");
                 }
                 self.shared.written(ended, took);
             }
@@ -141,20 +141,20 @@ impl Writer {
 
     fn record(&mut self, at: Moment) -> Record {
         let mut record = Record::new(self.boot_id, at);
-        record.reported = self.shared.told();
+        record.reported = self.shared.is_reported();
         record.write_took = self.write_took;
-        // The picture is let go of before the disk is waited for.
-        self.picture.copy(&self.shared.status.load(), &mut record);
+        // The status is released before the disk is waited for.
+        self.reader.copy(&self.shared.status.load(), &mut record);
         let per_cpu_lists = record.get(Signal::PerCpuLists).map(|bytes| bytes as u64);
         copy_vitals(&self.vitals.read(per_cpu_lists), &mut record);
         record.last_event = self.shared.last_event.load().as_deref().map(last_event);
         record
     }
 
-    /// Whole seconds since the last record that have none.
+    /// Whole seconds without a record since the last one.
     fn missed(&mut self, now: Duration) -> u32 {
         let since = self.last.replace(now).map_or(PACE, |last| now.saturating_sub(last));
-        // Half a second of delay is none yet.
+        // Half a second of delay is no missing record.
         let seconds = (since + PACE / 2).as_secs().saturating_sub(1);
         let missed = u32::try_from(seconds).unwrap_or(u32::MAX);
         self.shared.count_missed(missed);
@@ -169,14 +169,14 @@ impl Writer {
         let is_there = ring.disk().is_there();
         if !is_there {
             let path = ring.disk().path().display();
-            tracing::warn!("the black box {path} has been removed; another one is made");
+            tracing::warn!("black box {path} was removed; creating it again");
         }
         self.shared.is_failing() || !is_there
     }
 
     fn failed(&self, why: &str) {
         if self.shared.fail(why.to_owned()) {
-            tracing::warn!("black box: {why}; it is tried again");
+            tracing::warn!("black box: {why}; retrying");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What this process may do here, as far as it can be found out without doing it.
+//! What this process may do here, determined without doing it.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,69 +14,68 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::config::settings::Settings;
 use crate::sys::page_cache::cachestat;
 
-/// This process's own, whatever `--path.procfs` names.
+/// This process's own procfs, whatever `--path.procfs` names.
 const UID_MAP: &str = "/proc/self/uid_map";
 const OWN_NUMBERS: &str = "/proc/self/ns/pid";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// All user ids of a machine: who sees them is in no user namespace.
+/// All user ids: the mapping outside of user namespaces.
 const ALL_IDS: &str = "4294967295";
 
 /// The PID namespace of the host, on every kernel (PROC_PID_INIT_INO).
 const NUMBERS_OF_HOST: &str = "pid:[4026531836]";
 
-/// Whose numbers the processes below procfs have.
+/// The PID namespace of the processes below procfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbers {
-    /// Those by which this process can hold them.
+    /// Its pids are those of this process.
     Ours,
-    /// Those too, but only of a part of the machine: of a PID namespace below the host's.
+    /// The same, in a PID namespace below the host's.
     OfAPart,
-    /// Those of another PID namespace.
+    /// Another PID namespace.
     Others,
-    /// That cannot be told: it is no procfs, or none that shows this process.
+    /// Unknown: it is not a procfs, or does not show this process.
     Unknown,
 }
 
-/// What becomes of `memory.reclaim`.
+/// The effect of `memory.reclaim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reclaims {
-    /// As much as it is told.
+    /// It reclaims the requested amount.
     Exactly,
-    /// All that it can: cgroup v1.
+    /// It reclaims all: cgroup v1.
     Everything,
     /// The kernel is older than 5.19.
     TooOld,
-    /// Nothing: no hierarchy has the memory controller.
+    /// No hierarchy has the memory controller.
     NoController,
 }
 
-/// The way to Docker.
+/// Access to Docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Docker {
-    /// Its socket may be written to.
+    /// Its socket is writable.
     Open,
-    /// It may not, or is none.
+    /// It is not writable, or not a socket.
     Closed(Errno),
-    /// There is none.
     Absent,
 }
 
-/// All that actions on engines and control groups need.
+/// Abilities that actions on engines and control groups need.
 #[derive(Clone, Debug)]
 pub(super) struct Abilities {
     pub(super) capabilities: CapabilitySet,
-    /// In one, capabilities count for nothing outside.
+    /// In a user namespace, capabilities have no effect outside.
     pub(super) is_in_user_namespace: bool,
     pub(super) numbers: Numbers,
-    /// Whether the kernel tells what is cached of a file.
+    /// Whether the kernel has cachestat(2).
     pub(super) has_cachestat: bool,
     pub(super) reclaims: Reclaims,
     pub(super) docker: Docker,
 }
 
 impl Abilities {
-    /// Those of this process.
+    /// The abilities of this process.
     pub(super) fn find(settings: &Settings) -> Self {
         let sets = capabilities(None);
         let path = &settings.path;
@@ -92,7 +91,7 @@ impl Abilities {
 }
 
 fn is_in_user_namespace() -> bool {
-    // A kernel without user namespaces has no such file.
+    // A kernel without user namespaces lacks this file.
     fs::read_to_string(UID_MAP).is_ok_and(|map| !is_whole(&map))
 }
 
@@ -117,7 +116,7 @@ fn numbers(procfs: &Path) -> Numbers {
 }
 
 fn has_cachestat() -> bool {
-    // Refused it is there all the same.
+    // Permission denied means that it exists.
     let is_missing = |error: io::Error| Errno::from_io_error(&error) == Some(Errno::NOSYS);
     let Ok(own) = File::open(OWN_PROGRAM) else { return true };
     !cachestat(own.as_fd(), 0, 1).is_err_and(is_missing)
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_here_is_found_out() {
-        // A machine for tests may be a container.
+        // A test machine may be a container.
         let is_host = fs::read_link(OWN_NUMBERS).unwrap() == Path::new(NUMBERS_OF_HOST);
         let own = if is_host { Numbers::Ours } else { Numbers::OfAPart };
         assert_eq!(numbers(Path::new("/proc")), own);

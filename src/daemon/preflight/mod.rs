@@ -1,6 +1,6 @@
-//! What this process will not be able to see or do, told at the start and not at the incident.
+//! Reports at the start what this process will not be able to read or do.
 //!
-//! The kernel log and the journal say for themselves what they lack.
+//! The kernel log and the journal report their own failures.
 
 mod abilities;
 mod rebooting;
@@ -19,7 +19,7 @@ use crate::model::{EngineMatch, Mode, SecretPlace};
 use crate::policy::rule::RuleSet;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
-/// What `evict_checkpoint` needs to see another user's files and pages and to put them out.
+/// Capabilities of `evict_checkpoint`, to see and evict files and pages of other users.
 const OF_EVICTION: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
     (CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
@@ -27,22 +27,22 @@ const OF_EVICTION: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::FOWNER, "CAP_FOWNER"),
 ];
 
-/// What `stop_engine` needs for processes of other users.
+/// Capabilities of `stop_engine`, for processes of other users.
 const OF_STOPPING: [(CapabilitySet, &str); 1] = [(CapabilitySet::KILL, "CAP_KILL")];
 
-/// One thing that will be missing, and what would mend it.
+/// A missing ability, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// What cannot be done.
     pub what: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: &'static str,
-    /// Whether it is wanted now; otherwise only once the mode is enforce.
+    /// Whether it is needed now, or only in mode enforce.
     pub wanted_now: bool,
 }
 
-/// Looks at everything that the rules' actions need, and at files that only some kernels have.
-/// Nothing is touched.
+/// Checks everything that the rules' actions need, and files that only some kernels have.
+/// Read-only.
 pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     let mut missing = Vec::new();
     if !settings.path.procfs.join("pressure/memory").exists() {
@@ -59,7 +59,7 @@ pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     missing
 }
 
-/// Whether some rule decides an action, and if so, whether one does it in enforce mode.
+/// Whether any rule has an action, and if so, whether in enforce mode.
 fn wanted(action: &str, mode: Mode, rules: &RuleSet) -> Option<bool> {
     let deciding = rules.groups.iter().flat_map(|group| &group.rules).filter(|rule| {
         let remedy = rule.remedy.as_ref();
@@ -69,10 +69,10 @@ fn wanted(action: &str, mode: Mode, rules: &RuleSet) -> Option<bool> {
     (!modes.is_empty()).then(|| modes.contains(&Mode::Enforce))
 }
 
-/// The files that actions write.
+/// Files that actions write.
 fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     let procfs = &settings.path.procfs;
-    // Every control group has one; where it can be written, so can the files beside it.
+    // Every control group has one; if it is writable, so are its siblings.
     let root = settings.path.sysfs.join("fs/cgroup");
     let is_v2 = root.join("cgroup.controllers").exists();
     let of_root = root.join(if is_v2 { "cgroup.procs" } else { "memory/cgroup.procs" });
@@ -101,12 +101,12 @@ fn cannot_be_written(action: &str, file: &Path, error: Errno) -> (String, &'stat
         Errno::NOENT => {
             "a kernel that offers it, and --path.procfs and --path.sysfs where they are mounted"
         }
-        _ => "run as uid 0 of the host: no capability stands in for it",
+        _ => "run as uid 0 of the host: no capability replaces it",
     };
     (what, remedy)
 }
 
-/// What else actions need, and what they do without.
+/// Other needs of actions, and alternatives.
 fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
     let mut missing = Vec::new();
     let actions: [(&str, Vec<Lack>); 4] = [
@@ -126,7 +126,7 @@ fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing
     missing
 }
 
-/// What is lacking, and its remedy.
+/// A missing ability and its remedy.
 type Lack = (String, &'static str);
 
 fn evicting(able: &Abilities) -> Vec<Lack> {
@@ -135,16 +135,16 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
     lacks.extend(incapable(able, &OF_EVICTION).map(|names| {
         (
             format!(
-                "without {names} what engines of other users have cached or mapped is not seen or \
-                 stays: less is evicted, or caches are dropped once instead"
+                "without {names}, cached and mapped files of other users' engines are not seen or not \
+                 evicted: less is evicted, or caches are dropped once instead"
             ),
             "run as uid 0 of the host, or add the capabilities",
         )
     }));
     if !able.has_cachestat {
         lacks.push((
-            "the kernel does not tell what is cached of a file (cachestat)".to_owned(),
-            "Linux 6.5 or later; without, files that are not mapped are evicted unseen",
+            "this kernel has no cachestat(2)".to_owned(),
+            "Linux 6.5 or later; without it, unmapped files are evicted unmeasured",
         ));
     }
     lacks
@@ -179,19 +179,19 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
 fn emptying(able: &Abilities) -> Option<Lack> {
     incapable(able, &[(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")]).map(|name| {
         let what = format!(
-            "without {name} an engine in a container is told only where its address or port can \
-             be reached from here"
+            "without {name}, an engine in a container is emptied only if its address or port can be \
+             reached from here"
         );
         (what, "run as uid 0 of the host, or add the capability")
     })
 }
 
-/// Keys of engines that are not where the configuration says. They are not read here.
+/// Key files of engines that cannot be read. Keys are not read here.
 fn keyless(settings: &Settings) -> Vec<Missing> {
     let mut missing = Vec::new();
     for engine in &settings.engines {
-        for place in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
-            let why = match place {
+        for source in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
+            let why = match source {
                 SecretPlace::File(path) => {
                     let path = Path::new(&**path);
                     let read = access(path, Access::READ_OK).map_err(std::io::Error::from);
@@ -203,7 +203,7 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
                 }
             };
             missing.extend(why.map(|why| Missing {
-                what: format!("the key of engine {}: {place}: {why}", engine.name),
+                what: format!("the key of engine {}: {source}: {why}", engine.name),
                 remedy: "put it there, readable for this program alone",
                 wanted_now: true,
             }));
@@ -212,7 +212,7 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
     missing
 }
 
-/// Whether processes can be held by their numbers.
+/// Whether processes can be stopped by their pids.
 fn holding(able: &Abilities) -> Option<Lack> {
     let remedy = "run in the host's PID namespace (containers: --pid=host), with its /proc";
     match able.numbers {
@@ -230,13 +230,13 @@ fn holding(able: &Abilities) -> Option<Lack> {
             remedy,
         )),
         Numbers::Unknown => Some((
-            "below path.procfs this program is not found, and no engine can be held".to_owned(),
+            "this program is not below path.procfs, so that no engine can be stopped".to_owned(),
             remedy,
         )),
     }
 }
 
-/// Those capabilities that are missing, if any are.
+/// The missing capabilities, if any.
 fn incapable(able: &Abilities, wanted: &[(CapabilitySet, &str)]) -> Option<String> {
     let missing = |one: &&(CapabilitySet, &str)| {
         able.is_in_user_namespace || !able.capabilities.contains(one.0)

@@ -1,4 +1,4 @@
-//! Whether the machine can be rebooted in the configured way, as far as that shows beforehand.
+//! Whether the configured way to reboot can work, without rebooting.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::model::{RebootSettings, RebootWay};
 use crate::policy::rule::RuleSet;
 use crate::supervisors::logind::Bus;
 
-/// What the way needs that is not there.
+/// What the way needs and is missing.
 pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     let Some(wanted_now) = wanted("reboot", settings.mode, rules) else { return Vec::new() };
     let search = std::env::var_os("PATH").unwrap_or_default();
     let reboot = &rules.guard_rails.reboot;
     let lacks = of_way(&reboot.way, &Bus::system(), &search);
     let lacks = lacks.into_iter().chain(of_sysrq(reboot, &settings.path.procfs));
-    let told =
+    let report =
         |(what, remedy)| Missing { what: format!("action reboot: {what}"), remedy, wanted_now };
-    lacks.map(told).collect()
+    lacks.map(report).collect()
 }
 
 pub(super) fn of_way(way: &RebootWay, bus: &Bus, search: &OsStr) -> Option<Lack> {
@@ -32,7 +32,7 @@ pub(super) fn of_way(way: &RebootWay, bus: &Bus, search: &OsStr) -> Option<Lack>
     }
 }
 
-/// Whoever is to do it is asked over D-Bus.
+/// The D-Bus service is checked.
 fn of_bus(bus: &Bus) -> Option<Lack> {
     let socket = bus.socket();
     let error = access(socket, Access::WRITE_OK).err()?;
@@ -59,14 +59,14 @@ fn of_command(program: &str, search: &OsStr) -> Option<Lack> {
         let error = runnable(Path::new(program)).err()?;
         return Some((format!("{program} of reboot.command cannot be run: {error}"), remedy));
     }
-    let mut places = std::env::split_paths(search).map(|folder| folder.join(program));
-    let is_found = places.any(|place: PathBuf| runnable(&place).is_ok());
+    let mut paths = std::env::split_paths(search).map(|folder| folder.join(program));
+    let is_found = paths.any(|path: PathBuf| runnable(&path).is_ok());
     (!is_found).then(|| (format!("{program} of reboot.command is nowhere on PATH"), remedy))
 }
 
 fn runnable(file: &Path) -> Result<(), Errno> {
     access(file, Access::EXEC_OK)?;
-    // A folder may be entered, not run.
+    // Execute permission of a folder is no program.
     if file.is_file() { Ok(()) } else { Err(Errno::ISDIR) }
 }
 

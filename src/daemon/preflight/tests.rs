@@ -30,16 +30,16 @@ fn all() -> Abilities {
     }
 }
 
-fn told(rules: &RuleSet, able: &Abilities) -> Vec<String> {
+fn missing_with(rules: &RuleSet, able: &Abilities) -> Vec<String> {
     let settings = settings("mode: observe");
     unable(&settings, rules, able).into_iter().map(|missing| missing.what).collect()
 }
 
 #[test]
-fn only_what_a_rule_decides_is_told_and_whether_it_is_wanted_now() {
+fn only_needs_of_rules_are_reported_and_whether_they_apply_now() {
     let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
     let notice = rules("notify: {message: low}", "enforce");
-    assert_eq!(told(&notice, &able), Vec::<String>::new());
+    assert_eq!(missing_with(&notice, &able), Vec::<String>::new());
     let settings = settings("mode: observe");
     for (mode, is_now) in [("observe", false), ("enforce", true)] {
         let rules = rules("stop_engine: {grace: 1s}", mode);
@@ -50,11 +50,14 @@ fn only_what_a_rule_decides_is_told_and_whether_it_is_wanted_now() {
             "action stop_engine: without CAP_KILL only engines of this user can be stopped";
         assert_eq!(missing[0].what, wanted);
     }
-    assert_eq!(told(&rules("stop_engine: {grace: 1s}", "enforce"), &all()), Vec::<String>::new());
+    assert_eq!(
+        missing_with(&rules("stop_engine: {grace: 1s}", "enforce"), &all()),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
-fn each_lack_is_told_of_the_actions_that_need_it() {
+fn each_missing_ability_is_reported_for_its_actions() {
     let evict = rules("evict_checkpoint: {engine: a}", "enforce");
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
     let reclaim = rules("reclaim: {cgroup: /a, bytes: 1GiB}", "enforce");
@@ -80,11 +83,11 @@ fn each_lack_is_told_of_the_actions_that_need_it() {
         (&reclaim, &first, "takes back all that it can"),
         (&reclaim, &none, "no memory controller"),
     ] {
-        let told = told(rules, able);
-        assert!(told.len() == 1 && told[0].contains(wanted), "{wanted}: {told:?}");
+        let missing = missing_with(rules, able);
+        assert!(missing.len() == 1 && missing[0].contains(wanted), "{wanted}: {missing:?}");
     }
     for (rules, able) in [(&reclaim, &boxed), (&reclaim, &half), (&stop, &old), (&evict, &first)] {
-        assert_eq!(told(rules, able), Vec::<String>::new());
+        assert_eq!(missing_with(rules, able), Vec::<String>::new());
     }
 }
 
@@ -92,14 +95,14 @@ fn each_lack_is_told_of_the_actions_that_need_it() {
 fn docker_is_missed_only_by_who_declares_containers() {
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
     let able = Abilities { docker: Docker::Absent, ..all() };
-    assert_eq!(told(&stop, &able), Vec::<String>::new());
+    assert_eq!(missing_with(&stop, &able), Vec::<String>::new());
     let settings = settings("engines: [{name: a, match: {label: app=llm}}]");
     let missing = unable(&settings, &stop, &able);
     assert!(missing[0].what.contains("there is no /run/docker.sock"), "{missing:?}");
 }
 
 #[test]
-fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_entered() {
+fn missing_keys_are_reported_and_engines_that_cannot_be_entered() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("key");
     std::fs::write(&there, "sk-1").unwrap();
@@ -122,12 +125,14 @@ fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_e
     assert!(open.contains("everybody on this machine may read it (mode 0604)"), "{open}");
     let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
     let empty = rules("empty_cache: {engine: a}", "enforce");
-    assert!(told(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container"));
-    assert_eq!(told(&empty, &all()), Vec::<String>::new());
+    assert!(
+        missing_with(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container")
+    );
+    assert_eq!(missing_with(&empty, &all()), Vec::<String>::new());
 }
 
 #[test]
-fn a_way_to_reboot_that_cannot_be_gone_is_told_beforehand() {
+fn an_unusable_way_to_reboot_is_reported() {
     use std::ffi::OsStr;
     use std::os::unix::fs::PermissionsExt;
 
@@ -136,27 +141,33 @@ fn a_way_to_reboot_that_cannot_be_gone_is_told_beforehand() {
     use rebooting::of_way;
 
     let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name);
-    let (bus, search) = (Bus::Peer(place("bus")), folder.path().as_os_str());
-    let told = |way: RebootWay, search: &OsStr| {
+    let path = |name: &str| folder.path().join(name);
+    let (bus, search) = (Bus::Peer(path("bus")), folder.path().as_os_str());
+    let lacking = |way: RebootWay, search: &OsStr| {
         of_way(&way, &bus, search).map(|(what, _)| what).unwrap_or_default()
     };
     let command = |program: &str| RebootWay::Command { line: vec![program.to_owned()] };
-    let absolute = command(place("tool").to_str().unwrap());
-    let sentinel = |name: &str| RebootWay::Sentinel { file: place(name) };
-    assert!(told(RebootWay::Logind, search).contains("bus cannot be used: No such file"));
-    assert!(told(sentinel("none/file"), search).contains("none: No such file"));
-    assert!(told(absolute.clone(), search).contains("tool of reboot.command cannot be run"));
-    assert_eq!(told(command("tool"), search), "tool of reboot.command is nowhere on PATH");
-    std::fs::write(place("tool"), "").unwrap();
-    assert!(told(absolute.clone(), search).contains("Permission denied"), "it is not executable");
-    std::fs::set_permissions(place("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::write(place("bus"), "").unwrap();
+    let absolute = command(path("tool").to_str().unwrap());
+    let sentinel = |name: &str| RebootWay::Sentinel { file: path(name) };
+    assert!(lacking(RebootWay::Logind, search).contains("bus cannot be used: No such file"));
+    assert!(lacking(sentinel("none/file"), search).contains("none: No such file"));
+    assert!(lacking(absolute.clone(), search).contains("tool of reboot.command cannot be run"));
+    assert_eq!(lacking(command("tool"), search), "tool of reboot.command is nowhere on PATH");
+    std::fs::write(path("tool"), "").unwrap();
+    assert!(
+        lacking(absolute.clone(), search).contains("Permission denied"),
+        "it is not executable"
+    );
+    std::fs::set_permissions(path("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(path("bus"), "").unwrap();
     for way in [RebootWay::Logind, sentinel("file"), absolute, command("tool")] {
-        assert_eq!(told(way, search), "");
+        assert_eq!(lacking(way, search), "");
     }
-    assert_eq!(told(command("tool"), OsStr::new("")), "tool of reboot.command is nowhere on PATH");
-    assert!(told(command(folder.path().to_str().unwrap()), search).contains("Is a directory"));
+    assert_eq!(
+        lacking(command("tool"), OsStr::new("")),
+        "tool of reboot.command is nowhere on PATH"
+    );
+    assert!(lacking(command(folder.path().to_str().unwrap()), search).contains("Is a directory"));
 }
 
 #[test]

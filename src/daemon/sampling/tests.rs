@@ -54,7 +54,7 @@ fn what_happens_between_samples_changes_no_fixed_interval() {
     sampling.reconsider(at(Duration::from_millis(50)), &policy());
     assert_eq!(sampling.due, STEP);
     assert!(sampling.alarm().is_none());
-    sampling.hear(PollFlags::PRI);
+    sampling.on_alarm(PollFlags::PRI);
     assert_eq!(sampling.due, STEP);
 }
 
@@ -95,11 +95,11 @@ fn an_alarm_is_a_sample_at_once_and_a_broken_one_is_not_waited_for() {
     }
     let later = clock::monotonic() + Duration::from_secs(60);
     sampling.due = later;
-    sampling.hear(PollFlags::empty());
+    sampling.on_alarm(PollFlags::empty());
     assert_eq!(sampling.due, later);
-    sampling.hear(PollFlags::PRI);
+    sampling.on_alarm(PollFlags::PRI);
     assert_eq!(sampling.due_in(), Duration::ZERO);
-    sampling.hear(PollFlags::ERR | PollFlags::PRI);
+    sampling.on_alarm(PollFlags::ERR | PollFlags::PRI);
     assert!(sampling.alarm().is_none());
 }
 
@@ -111,20 +111,20 @@ fn loading(interval: SamplingInterval, procfs: &str) -> Sampling {
 }
 
 #[test]
-fn only_the_machine_that_is_measured_is_glanced_at_and_only_while_that_tells_something() {
-    let glance_in = |interval, procfs| loading(interval, procfs).glance_in();
-    let soon = glance_in(SamplingInterval::Auto, "/proc");
+fn free_memory_is_checked_of_the_sampled_machine_alone_and_only_while_it_is_of_use() {
+    let next_check = |interval, procfs| loading(interval, procfs).next_check();
+    let soon = next_check(SamplingInterval::Auto, "/proc");
     assert!(soon.is_some_and(|soon| soon <= GLANCE), "{soon:?}");
-    assert_eq!(glance_in(SamplingInterval::Auto, "/nowhere"), None, "another machine's");
-    assert_eq!(glance_in(SamplingInterval::Every(STEP), "/proc"), None, "as was ordered");
+    assert_eq!(next_check(SamplingInterval::Auto, "/nowhere"), None, "another machine's");
+    assert_eq!(next_check(SamplingInterval::Every(STEP), "/proc"), None, "as was ordered");
     let mut idle = Sampling::new(SamplingInterval::Auto, Path::new("/proc"));
     let Some(auto) = &mut idle.auto else { panic!("it is auto") };
     auto.pace = crate::policy::pace::Pace::new(Duration::ZERO);
-    assert_eq!(idle.glance_in(), None, "nothing loads");
+    assert_eq!(idle.next_check(), None, "nothing loads");
 }
 
 #[test]
-fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_not() {
+fn a_check_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_not() {
     let now = FreeMemory::now();
     let total = now.total_bytes as f64;
     let evictable = 1_u64 << 50;
@@ -139,8 +139,8 @@ fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_n
         let free = now.free_bytes as f64 + more;
         let memory = Memory { total, free, available: total, reserve: 0.0 };
         auto.pace.measured(before, Some(memory));
-        sampling.glance(evictable);
+        sampling.check_free(evictable);
         assert_eq!(sampling.due < later, is_brought_forward, "{more}");
-        assert_eq!(sampling.glance_in().is_none(), is_brought_forward, "all is measured then");
+        assert_eq!(sampling.next_check().is_none(), is_brought_forward, "all is measured then");
     }
 }

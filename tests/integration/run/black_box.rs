@@ -180,7 +180,7 @@ fn a_disk_that_takes_nothing_is_told_and_the_rest_goes_on() {
     assert!(status.contains("black-box") && status.contains("cannot"), "{status}");
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
-    assert!(log.contains("black box: cannot") && log.contains("it is tried again"), "{log}");
+    assert!(log.contains("black box: cannot") && log.contains("retrying"), "{log}");
 }
 
 #[test]

@@ -80,14 +80,14 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     daemon.wait_until("judged again", |_| state("inactive") == Some(1.0));
     assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 1.0);
     let (_, log) = daemon.terminate();
-    assert!(log.contains("rule cannot be judged") && log.contains("can be judged again"), "{log}");
+    assert!(log.contains("rule unknown") && log.contains("rule known again"), "{log}");
     let of_meminfo = |line: &&str| line.contains("source=\"meminfo\"");
     let told: Vec<&str> = log.lines().filter(of_meminfo).collect();
     let [garbage, vanished, back] = told[..] else { panic!("once each: {log}") };
-    assert!(garbage.contains("WARN") && garbage.contains("source cannot be read"), "{garbage}");
+    assert!(garbage.contains("WARN") && garbage.contains("source down"), "{garbage}");
     let path = node.path("proc/meminfo").display().to_string();
     assert!(vanished.contains("WARN") && vanished.contains(&format!("{path} has vanished")));
-    assert!(back.contains("INFO") && back.contains("source can be read again"), "{back}");
+    assert!(back.contains("INFO") && back.contains("source up"), "{back}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
         "{metrics:#?}"
     );
     let (_, log) = daemon.terminate();
-    assert!(log.contains("the rules in use stay"), "{log}");
+    assert!(log.contains("the current rules stay"), "{log}");
     let history = history(&node.storage());
     assert!(of_kind(&history, "note").any(|note| note["text"].to_string().contains("reloaded")));
 }

@@ -26,7 +26,7 @@ fn without_a_journal_it_watches_and_exports_and_does_not_act() {
         let (status, _) = daemon.get("/api/v1/events");
         assert!([500, 503].contains(&status), "{status}");
         let (_, log) = daemon.terminate();
-        assert!(log.contains("what earlier runs did cannot be read"), "{log}");
+        assert!(log.contains("cannot read the acts of earlier runs"), "{log}");
         for said in ["the journal is down", "nothing will be acted on", "lacks its newest entries"]
         {
             assert!(log.contains(said), "{said}: {log}");

@@ -123,10 +123,10 @@ fn one_that_fails_keeps_no_other_from_being_told_and_is_told_when_it_is_back() {
     assert_eq!(daemon.metric(&of("posts_failed_total", recovering.port)), 2.0);
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
-    assert!(log.contains("Alertmanager is told again") && !log.contains('\u{1b}'), "{log}");
+    assert!(log.contains("Alertmanager accepts alerts again") && !log.contains('\u{1b}'), "{log}");
     assert!(log.contains("it answers 302") && log.contains("name the address"), "{log}");
     // Each is told of once, and not at every try.
-    let told = log.lines().filter(|line| line.contains("cannot be told of alerts")).count();
+    let told = log.lines().filter(|line| line.contains("cannot send alerts")).count();
     assert_eq!(told, bad.len() + 1, "{log}");
 }
 
