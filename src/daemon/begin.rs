@@ -412,7 +412,7 @@ fn open_journal(settings: &Settings) -> Journal {
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
         tracing::warn!(
-            "the position in the kernel log of this boot, and its earlier events, are unknown: {error}"
+            "position in the kernel log and earlier events of this boot unknown: {error}"
         );
         None
     })

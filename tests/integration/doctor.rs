@@ -75,7 +75,7 @@ fn units_are_checked_by_their_state_in_systemd() {
     let bench = Bench::new();
     let (found, all) = bench.found(ANSWER);
     assert_eq!(names(&found), ["restart_policy", "unit_order"], "{all:#?}");
-    assert!(found[0].1.contains("again after 30s"), "{found:?}");
+    assert!(found[0].1.contains("restarts it after 30s"), "{found:?}");
     assert!(found[1].1.contains("nvidia.target") && !found[1].1.contains("online"), "{found:?}");
     // A template has no state without an instance: its file counts.
     let template = all.iter().find(|one| one["subject"] == "unit chat@.service").unwrap();

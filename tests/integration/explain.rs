@@ -350,7 +350,7 @@ fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
     assert!(text.contains("no rule \"Low\" among those that are inside the binary"), "{text}");
     let (code, text) = node.explain(&["restarts/vllm"]);
     assert_eq!(code, 2);
-    assert!(text.contains("`umawarden engines` says where vllm stands"), "{text}");
+    assert!(text.contains("`umawarden engines` shows the state of vllm"), "{text}");
     let rules = node.storage.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     let rules = rules.to_str().unwrap();

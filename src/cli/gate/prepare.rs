@@ -231,7 +231,7 @@ impl Work {
     ) -> Option<String> {
         let before = of(self);
         Some(match (perform(), before, of(self)) {
-            (Err(error), ..) => format!("{what} failed: {error}"),
+            (Err(error), ..) => format!("not {what}: {error}"),
             (Ok(()), Some(before), Some(after)) => {
                 let freed = after.saturating_sub(before);
                 format!("{what}: {} freed", bytes_text(freed))

@@ -36,7 +36,7 @@ fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
         files = segments(&folder.join("recording"))?;
     }
     if files.is_empty() {
-        anyhow::bail!("{} holds no recording (*.umarec)", folder.display());
+        anyhow::bail!("{} has no recording (*.umarec)", folder.display());
     }
     for path in &files {
         read_segment_of_folder(path, sink)?;

@@ -135,8 +135,8 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
     lacks.extend(incapable(able, &OF_EVICTION).map(|names| {
         (
             format!(
-                "without {names}, cached and mapped files of other users' engines are not seen or not \
-                 evicted: less is evicted, or caches are dropped once instead"
+                "without {names}, cached and mapped files of other users' engines are not seen or \
+                 not evicted: less is evicted, or caches are dropped once instead"
             ),
             "run as uid 0 of the host, or add the capabilities",
         )
@@ -179,8 +179,8 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
 fn emptying(able: &Abilities) -> Option<Lack> {
     incapable(able, &[(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")]).map(|name| {
         let what = format!(
-            "without {name}, an engine in a container is emptied only if its address or port can be \
-             reached from here"
+            "without {name}, an engine in a container is emptied only if its address or port can \
+             be reached from here"
         );
         (what, "run as uid 0 of the host, or add the capability")
     })

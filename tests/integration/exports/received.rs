@@ -27,7 +27,7 @@ fn a_post_waits_for_the_loop_and_is_answered_at_once() {
         "startsAt": "2026-11-22T10:00:00Z"}]});
     let answer = server.order("POST", WEBHOOK, &odd.to_string()).json();
     let warnings = answer["warnings"].to_string();
-    assert!(warnings.contains("1 label left out") && warnings.contains("3 alerts left out"));
+    assert!(warnings.contains("1 label omitted") && warnings.contains("3 alerts omitted"));
     assert_eq!(taken(&server).len(), 1);
     assert_eq!(server.get("/api/v1/alerts/received").json()["data"], json!({"alerts": []}));
     server.end();

@@ -134,7 +134,7 @@ fn a_models_folder_tells_its_weights_and_what_a_token_takes() {
         (&["--weights=1GiB", "--nodes=0"], "--nodes"),
         (&["--model=/nothing"], "cannot read the model's folder /nothing"),
         (&["--weights=1GiB", "--peers"], "--peers names no nodes"),
-        (&["--weights=1GiB", "--peers=a,b", "--nodes=2"], "fewer than there are"),
+        (&["--weights=1GiB", "--peers=a,b", "--nodes=2"], "less than the number of nodes"),
     ] {
         let output = fit(&node, arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

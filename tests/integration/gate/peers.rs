@@ -204,7 +204,9 @@ fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("there is no such file"), "{told}");
     // Half written, or with nobody in it: who names no node opens nothing.
-    for (text, why) in [("", "EOF"), ("[]", "of no node"), ("[{\"targets\": []}]", "of no node")] {
+    for (text, why) in
+        [("", "EOF"), ("[]", "names no node"), ("[{\"targets\": []}]", "names no node")]
+    {
         write("peers.json", text);
         let (code, told) = gate();
         assert_eq!(code, Some(1), "{text}: {told}");

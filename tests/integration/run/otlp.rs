@@ -287,7 +287,8 @@ fn what_a_collector_answers_is_told_once_and_counted() {
         daemon.wait_until(result, |daemon| exports(daemon, "metrics", result) >= 1.0);
         assert_eq!(exports(&daemon, "metrics", "success"), 0.0);
         let (_, log) = daemon.terminate();
-        let lines: Vec<_> = log.lines().filter(|line| line.contains("collector has not")).collect();
+        let lines: Vec<_> =
+            log.lines().filter(|line| line.contains("otlp delivery failed")).collect();
         assert!(lines.len() == 1 && lines[0].contains(told), "{told}: {lines:?}");
     }
 }
