@@ -387,10 +387,10 @@ impl Daemon {
     fn see_own(&mut self) {
         let engines = self.policy.engines();
         let containers = engines.iter().filter_map(|known| known.engine.container.clone());
-        self.held.follow(containers.collect());
+        self.held.track(containers.collect());
         let services = engines.iter().filter_map(|known| known.engine.service());
         let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
-        self.held.follow_services(services.collect());
+        self.held.track_services(services.collect());
         let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }

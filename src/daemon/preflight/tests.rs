@@ -75,7 +75,7 @@ fn each_missing_ability_is_reported_for_its_actions() {
         (&evict, &boxed, "numbers of another PID namespace"),
         (&stop, &boxed, "numbers of another PID namespace"),
         (&evict, &part, "in a PID namespace of its own"),
-        (&stop, &lost, "this program is not found"),
+        (&stop, &lost, "this program is not below path.procfs"),
         (&evict, &old, "(cachestat)"),
         (&evict, &half, "without CAP_SYS_NICE, CAP_FOWNER what engines"),
         (&stop, &rootless, "without CAP_KILL outside of its user namespace"),
@@ -126,7 +126,7 @@ fn missing_keys_are_reported_and_engines_that_cannot_be_entered() {
     let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
     let empty = rules("empty_cache: {engine: a}", "enforce");
     assert!(
-        missing_with(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container")
+        missing_with(&empty, &able)[0].contains("without CAP_SYS_ADMIN, an engine in a container")
     );
     assert_eq!(missing_with(&empty, &all()), Vec::<String>::new());
 }
