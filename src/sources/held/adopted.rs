@@ -1,5 +1,5 @@
-//! The containers that `umawarden adopt` has taken over, in a file below the journal's folder. A
-//! label cannot be given to a container that is there, so that this is what the daemon reads.
+//! The containers that `umawarden adopt` has taken over, in a file in the storage folder. Labels of
+//! an existing container cannot be changed, so that the daemon reads this file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,46 +10,46 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A longer file is none of ours.
+/// A longer file is not ours.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Its name below the journal's folder.
+/// Its name in the storage folder.
 const NAME: &str = "adopted.json";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopted {
     /// The version of its format.
     #[serde(default)]
     pub version: u32,
-    /// By their ids.
+    /// By container id.
     #[serde(default)]
     pub containers: BTreeMap<String, AdoptedContainer>,
 }
 
-/// A container that was taken over.
+/// An adopted container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedContainer {
-    /// Its name then.
+    /// Its name at the time.
     pub name: String,
-    /// How much memory it needs.
+    /// Memory that it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub need_bytes: Option<u64>,
-    /// How much of it in large blocks.
+    /// Memory that it needs in large blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contiguous_bytes: Option<u64>,
-    /// Docker's restart policy before.
+    /// Docker's previous restart policy.
     pub restart_policy: String,
-    /// How often `on-failure` tried.
+    /// The previous number of retries of `on-failure`.
     #[serde(default)]
     pub restart_most: i64,
-    /// When it was taken over.
+    /// When it was adopted.
     pub since: Timestamp,
-    /// By whom.
+    /// The user who adopted it.
     pub author: String,
 }
 
-/// The file, and what it said when it was read last.
+/// The file, and its last content.
 #[derive(Clone, Debug)]
 pub struct AdoptedFile {
     path: PathBuf,
@@ -58,20 +58,20 @@ pub struct AdoptedFile {
 }
 
 impl AdoptedFile {
-    /// Below the journal's folder.
+    /// In the storage folder.
     pub fn path_in(storage: &Path) -> PathBuf {
         storage.join(NAME)
     }
 
-    /// That file, not read yet.
+    /// The file, not read yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), known: Adopted::default(), stamp: None }
     }
 
-    /// What it says now. Where there is none, nothing was taken over.
+    /// Reads the file. Without a file no container is adopted.
     ///
     /// # Errors
-    /// It cannot be read, or makes no sense.
+    /// It cannot be read or parsed.
     pub fn read(&mut self) -> io::Result<&Adopted> {
         let found = match fs::metadata(&self.path) {
             Ok(found) => found,
@@ -93,10 +93,10 @@ impl AdoptedFile {
         Ok(&self.known)
     }
 
-    /// Writes it anew, in one go, and to the disk.
+    /// Replaces the file atomically, and syncs it to disk.
     ///
     /// # Errors
-    /// It cannot be written; then it is as before.
+    /// It cannot be written, and is unchanged.
     pub fn write(&mut self, adopted: &Adopted) -> io::Result<()> {
         let new = self.path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(adopted).map_err(io::Error::other)?;

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::adopted::AdoptedFile;
 use super::ends::Ends;
 use super::matching::{Terms, Wanted};
-use super::{Followed, Teller};
+use super::{Followed, Reporter};
 use crate::model::{
     DeclaredRestart, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartMatch, Supervisor,
@@ -63,7 +63,7 @@ pub(super) struct DockerWatch {
     adopted: AdoptedFile,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
     followed: watch::Receiver<Followed>,
-    teller: Teller,
+    reporter: Reporter,
     ends: Ends,
     has_held: bool,
     /// What happens is told late, or not at all: it is looked at more often instead.
@@ -75,16 +75,16 @@ impl DockerWatch {
         socket: &Path,
         adopted: &Path,
         (declared, followed): (watch::Receiver<Arc<[DeclaredRestart]>>, watch::Receiver<Followed>),
-        teller: Teller,
+        reporter: Reporter,
     ) -> Self {
         let docker = Docker::new(socket);
         Self {
             adopted: AdoptedFile::new(adopted),
             declared,
             followed,
-            ends: Ends::new(docker.clone(), teller.clone()),
+            ends: Ends::new(docker.clone(), reporter.clone()),
             docker,
-            teller,
+            reporter,
             has_held: false,
             is_mute: false,
         }
@@ -97,7 +97,7 @@ impl DockerWatch {
             Ok(runtime) => runtime.block_on(self.watch()),
             Err(error) => {
                 let why = format!("Docker cannot be asked: starting a runtime failed: {error}");
-                self.teller.doubt(Supervisor::Docker, &why);
+                self.reporter.doubt(Supervisor::Docker, &why);
             }
         }
     }
@@ -109,7 +109,7 @@ impl DockerWatch {
             if let Err(error) = self.look_and_tell().await {
                 self.is_mute = false;
                 if self.is_to_be_told(&error) {
-                    self.teller.doubt(Supervisor::Docker, &error.to_string());
+                    self.reporter.doubt(Supervisor::Docker, &error.to_string());
                 }
                 if self.rest(if self.has_held { AGAIN } else { IDLE }).await {
                     return;
@@ -146,13 +146,13 @@ impl DockerWatch {
 
     /// Tells all that there is, as it was when that was begun to be asked.
     async fn look_and_tell(&mut self) -> Result<(), DockerError> {
-        let read_at = (self.teller.clock)().uptime;
+        let read_at = (self.reporter.clock)().uptime;
         let looked = timeout(LOOK_TAKES, self.look()).await;
         match looked.unwrap_or(Err(DockerError::TimedOut(LOOK_TAKES))) {
             Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
                 let supervisor = Supervisor::Docker;
-                self.teller.tell(HeldReadings { supervisor, read_at, held, ended, error: None });
+                self.reporter.send(HeldReadings { supervisor, read_at, held, ended, error: None });
                 Ok(())
             }
             Err(error) => {
@@ -207,7 +207,7 @@ impl DockerWatch {
                 }
             }
             if let Err(error) = self.look_and_tell().await {
-                self.teller.doubt(Supervisor::Docker, &error.to_string());
+                self.reporter.doubt(Supervisor::Docker, &error.to_string());
                 return false;
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Teller;
+use super::Reporter;
 use super::docker::filters;
 use crate::engines::last_words;
 use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
@@ -76,15 +76,15 @@ fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp>
 #[derive(Debug)]
 pub(super) struct Ends {
     docker: Docker,
-    teller: Teller,
+    reporter: Reporter,
     known: BTreeMap<Arc<str>, Known>,
     /// In this look it did not answer in time: it is asked for nothing more of this kind.
     hangs: bool,
 }
 
 impl Ends {
-    pub(super) fn new(docker: Docker, teller: Teller) -> Self {
-        Self { docker, teller, known: BTreeMap::new(), hangs: false }
+    pub(super) fn new(docker: Docker, reporter: Reporter) -> Self {
+        Self { docker, reporter, known: BTreeMap::new(), hangs: false }
     }
 
     /// Another look begins.
@@ -99,7 +99,7 @@ impl Ends {
 
     /// Forgets those that are no longer there.
     pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        let now = (self.teller.clock)().uptime;
+        let now = (self.reporter.clock)().uptime;
         let is_told = |known: &Known| {
             known.passed.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < LOG_IS_TOLD)
         };
@@ -129,10 +129,10 @@ impl Ends {
         }
         if let Some(started) = before {
             let passed = self.passed(id, &started, found, is_podman).await;
-            let noticed = (self.teller.clock)().uptime;
+            let noticed = (self.reporter.clock)().uptime;
             self.known.get_mut(id)?.passed = passed.map(|end| (end, noticed));
         }
-        let now = (self.teller.clock)().uptime;
+        let now = (self.reporter.clock)().uptime;
         let (end, noticed) = self.known.get(id)?.passed.as_ref()?;
         (now.saturating_sub(*noticed) < LOG_IS_TOLD).then(|| end.clone())
     }
@@ -146,7 +146,7 @@ impl Ends {
         is_podman: bool,
     ) -> Option<HeldEnd> {
         let began = time(started)?;
-        let now = (self.teller.clock)().utc;
+        let now = (self.reporter.clock)().utc;
         let lived = Duration::try_from(now.duration_since(began)).unwrap_or_default();
         let until_now = HeldEnd { utc: Some(now), lived: Some(lived), ..HeldEnd::unknown() };
         let events = self.events_of(id, is_podman, &until_now).await.unwrap_or_default();
@@ -191,7 +191,7 @@ impl Ends {
                 known.was_away = false;
             }
             HeldState::Ended(end) => {
-                let now = (self.teller.clock)().uptime;
+                let now = (self.reporter.clock)().uptime;
                 if known.end.as_ref().is_none_or(|known| known.mark != end.mark) {
                     let (mark, noticed) = (Arc::clone(&end.mark), now);
                     let before = known.end.take().and_then(|before| time(&before.mark));
@@ -225,7 +225,7 @@ impl Ends {
             None => Requested::Unknown,
         };
         // What was just written down may be told a moment later.
-        let age = end.utc.map(|utc| (self.teller.clock)().utc.duration_since(utc));
+        let age = end.utc.map(|utc| (self.reporter.clock)().utc.duration_since(utc));
         let is_old = age.is_some_and(|age| age.as_secs() >= SETTLES_SECONDS) && !self.hangs;
         if (judged != Requested::Unknown || is_old)
             && let Some(known) = self.known_end(&found.id)
@@ -253,7 +253,7 @@ impl Ends {
             ("container", &[id]),
             ("event", &["start", "kill", "stop", "die", "died", "oom"]),
         ]);
-        let now = (self.teller.clock)().utc;
+        let now = (self.reporter.clock)().utc;
         // Podman knows no fractions of seconds.
         let until = (!is_podman).then(|| exact(now));
         let span = (since.to_string(), until);
@@ -268,7 +268,7 @@ impl Ends {
 
     /// What it wrote last.
     async fn log(&mut self, found: &Inspected) -> Option<Arc<OwnLog>> {
-        let now = (self.teller.clock)().uptime;
+        let now = (self.reporter.clock)().uptime;
         let known = self.known_end(&found.id)?;
         if known.log.is_none() && !self.hangs {
             let log = Arc::new(self.read_log(found).await);

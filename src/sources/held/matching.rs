@@ -1,4 +1,4 @@
-//! Which containers are started again, and on what terms.
+//! Which containers have deferred restarts, and their terms.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::model::{
 };
 use crate::parse::container::Inspected;
 
-/// The label that says that a container is one, and its only value.
+/// The label of such a container, and its only value.
 pub(super) const LABEL: &str = "umawarden.restart";
 const WHEN_READY: &str = "when-ready";
-/// Labels that say what it needs.
+/// Labels with its needs.
 const NEED: &str = "umawarden.restart.need";
 const CONTIGUOUS: &str = "umawarden.restart.contiguous";
 
-/// The terms on which one is started again.
+/// The terms of a deferred restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     need_bytes: Option<u64>,
@@ -30,15 +30,15 @@ pub(super) struct Terms {
     mistake: Option<String>,
 }
 
-/// What the configuration and the state file name.
+/// Entries of the configuration and of the file of adopted containers.
 pub(super) struct Wanted<'w> {
     pub(super) declared: &'w [DeclaredRestart],
     pub(super) adopted: &'w Adopted,
 }
 
 impl Wanted<'_> {
-    /// On what terms that container is started again, if it is. What stands first in the
-    /// configuration decides; a label of the container's own says better what it needs.
+    /// The terms of a container, if it has a deferred restart. The first matching entry of the
+    /// configuration decides; the container's own labels override its needs.
     pub(super) fn terms(
         &self,
         id: &str,
@@ -87,12 +87,14 @@ impl Terms {
             let Some(written) = labels.get(label) else { continue };
             match size_bytes(written) {
                 Ok(size) => *bytes = Some(size),
-                Err(_) => self.mistake = Some(format!("its label {label} is no size like 90GiB")),
+                Err(_) => {
+                    self.mistake = Some(format!("its label {label} is not a size like 90GiB"))
+                }
             }
         }
     }
 
-    /// A container on these terms. `requested` tells whether somebody wanted its end.
+    /// A container with these terms. `requested`: whether its end was requested.
     pub(super) fn held(self, found: &Inspected, requested: Requested) -> HeldSeen {
         let mut state = found.state.clone();
         if let HeldState::Ended(end) = &mut state {

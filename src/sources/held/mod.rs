@@ -1,10 +1,9 @@
-//! What is started again when there is memory: containers with the label, or that the
-//! configuration names, and units of systemd that it names; and how other containers end that hold
-//! engines.
+//! Deferred restarts: containers with the label or configured ones, and configured systemd units;
+//! and the ends of other containers and services of engines.
 //!
-//! Each supervisor is asked on a thread of its own, for it may hang; the loop only takes what was
-//! found. What they tell is always everything: an event of theirs only says that it is time to ask
-//! again, so that none that is lost matters.
+//! Each supervisor is queried on a thread of its own, since it may hang. The loop only takes
+//! results. A result is always complete: an event only causes a query, so that a lost one does not
+//! matter.
 
 mod adopted;
 mod docker;
@@ -31,31 +30,31 @@ use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
 use systemd::SystemdWatch;
 
-/// What may wait for the loop; more is dropped, and told again.
+/// Results in the queue. Further ones are dropped, and sent again.
 const NEWS: usize = 16;
 
-/// The ids of the containers in which engines run.
+/// The ids of the containers of engines.
 type Followed = Arc<BTreeSet<Arc<str>>>;
 
-/// The services in which engines run, and the control group of each engine.
+/// The services of engines, each with the control group of its engine.
 type FollowedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
-/// Where to look.
+/// What the threads need.
 #[derive(Clone, Debug)]
 pub struct HeldSetup {
-    /// The socket of Docker, or of what speaks its language.
+    /// The socket of Docker or a compatible API.
     pub docker: PathBuf,
-    /// Where systemd is reached.
+    /// The bus of systemd.
     pub systemd: Bus,
-    /// The file that says which containers were adopted.
+    /// The file of adopted containers.
     pub adopted: PathBuf,
-    /// What the configuration declares.
+    /// The entries of the configuration.
     pub declared: Vec<DeclaredRestart>,
     /// Both clocks.
     pub clock: fn() -> Moment,
 }
 
-/// The loop's end of the threads.
+/// The loop's handle of the threads.
 #[derive(Debug)]
 pub struct HeldWatch {
     news: Receiver<Observation>,
@@ -64,24 +63,24 @@ pub struct HeldWatch {
     services: watch::Sender<FollowedServices>,
 }
 
-/// How a thread tells the loop.
+/// Sends results to the loop.
 #[derive(Clone, Debug)]
-struct Teller {
+struct Reporter {
     to: SyncSender<Observation>,
     clock: fn() -> Moment,
 }
 
-impl Teller {
-    /// What the loop does not take in time is told again.
-    fn tell(&self, readings: HeldReadings) {
-        let _full = self.to.try_send(Observation::Held(Box::new(readings)));
+impl Reporter {
+    /// A dropped result is sent again.
+    fn send(&self, readings: HeldReadings) {
+        let _ = self.to.try_send(Observation::Held(Box::new(readings)));
     }
 
     fn doubt(&self, supervisor: Supervisor, error: &str) {
         let read_at = (self.clock)().uptime;
         let error = Some(Arc::from(error));
         let (held, ended) = (Vec::new(), Vec::new());
-        self.tell(HeldReadings { supervisor, read_at, held, ended, error });
+        self.send(HeldReadings { supervisor, read_at, held, ended, error });
     }
 }
 
@@ -94,44 +93,43 @@ impl HeldWatch {
         let HeldSetup { docker, systemd, adopted, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
-        let teller = Teller { to, clock };
+        let reporter = Reporter { to, clock };
         let (follow_services, services) = watch::channel(Arc::default());
-        let mut units = SystemdWatch::new(systemd, (declared.clone(), services), teller.clone());
+        let mut units = SystemdWatch::new(systemd, (declared.clone(), services), reporter.clone());
         Builder::new().name("held-systemd".to_owned()).spawn(move || units.run())?;
         let (follow, followed) = watch::channel(Arc::default());
-        let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), teller);
+        let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), reporter);
         Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
         Ok(Self { news, declared: declare, followed: follow, services: follow_services })
     }
 
-    /// What is new. Never waits.
+    /// Takes new results. Never blocks.
     pub fn take(&self, out: &mut Vec<Observation>) {
         out.extend(self.news.try_iter());
     }
 
-    /// These containers hold engines: of those among them that nobody here starts again it is told
-    /// how they end.
-    pub fn follow(&self, containers: BTreeSet<Arc<str>>) {
+    /// Tracks the containers of engines: reports the ends of those without a deferred restart.
+    pub fn track(&self, containers: BTreeSet<Arc<str>>) {
         replace(&self.followed, containers);
     }
 
-    /// The same of services, each with the control group of its engine.
-    pub fn follow_services(&self, services: BTreeMap<Arc<str>, Arc<str>>) {
+    /// Tracks the services of engines, each with the control group of its engine.
+    pub fn track_services(&self, services: BTreeMap<Arc<str>, Arc<str>>) {
         replace(&self.services, services);
     }
 
-    /// The configuration declares others from now on.
+    /// Replaces the entries of the configuration.
     pub fn declare(&self, declared: Vec<DeclaredRestart>) {
         self.declared.send_replace(Arc::from(declared));
     }
 }
 
-/// Tells only what is another.
-fn replace<T: PartialEq>(told: &watch::Sender<Arc<T>>, new: T) {
-    told.send_if_modified(|told| {
-        let has_changed = **told != new;
+/// Sends a value only if it differs.
+fn replace<T: PartialEq>(to: &watch::Sender<Arc<T>>, new: T) {
+    to.send_if_modified(|current| {
+        let has_changed = **current != new;
         if has_changed {
-            *told = Arc::new(new);
+            *current = Arc::new(new);
         }
         has_changed
     });

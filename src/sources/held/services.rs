@@ -1,5 +1,5 @@
-//! Services in which engines run and that nobody here starts again: how they ended. systemd may
-//! start one again within 100 ms, and then knows of its end no more, but it tells of every change.
+//! The ends of services of engines without a deferred restart. systemd may restart one within 100
+//! ms and then forgets its end, but signals every change.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::Teller;
+use super::Reporter;
 use super::systemd::end;
 use crate::model::{HeldEnd, HeldEnded, HeldTarget, Requested, Supervisor};
 use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd, number, text};
 
-/// More services are not followed.
+/// The most tracked services.
 const MOST_SERVICES: usize = 64;
 
-/// For so long an end is told: whatever is told may be lost once.
+/// How long an end is sent, since messages may be dropped.
 const IS_TOLD: Duration = Duration::from_secs(30);
 
-/// What of a service is remembered.
+/// The stored properties of a service.
 const OF_INTEREST: [&str; 5] =
     ["ExecMainCode", "ExecMainStatus", "ExecMainStartTimestamp", "ExecMainExitTimestamp", "Result"];
 
-/// One that is followed.
+/// A tracked service.
 #[derive(Debug)]
 struct Service {
     changes: Changes,
-    told: Properties,
-    /// When this life began, as systemd writes it, and where among all that is told.
+    properties: Properties,
+    /// When this life began, as systemd writes it, and its position in the sequence of messages.
     life: (u64, Sequence),
-    /// It was seen to go on.
+    /// It was seen running.
     was_watched: bool,
-    /// Where it was told that it is to be stopped.
+    /// The position of a message that it is to be stopped.
     to_stop: Option<Sequence>,
     end: Option<Ended>,
 }
@@ -41,61 +41,61 @@ struct Service {
 struct Ended {
     end: HeldEnd,
     noticed: Duration,
-    /// Where its life was told to begin, and where it was told to have ended.
-    told: (Sequence, Sequence),
+    /// The positions of the messages about the begin and the end of its life.
+    messages: (Sequence, Sequence),
 }
 
 impl Ended {
-    /// Whether somebody wanted it, if it was told there that it is to be stopped.
+    /// Whether the end was requested, given the position of a stop message.
     fn is_stopped(&self, stop: Sequence) -> bool {
-        let (began, ended) = self.told;
+        let (began, ended) = self.messages;
         began < stop && stop < ended
     }
 }
 
-/// All that are followed, over one connection.
+/// All tracked services, over one connection.
 #[derive(Debug)]
 pub(super) struct Services {
-    teller: Teller,
+    reporter: Reporter,
     each: BTreeMap<Arc<str>, Service>,
-    /// Those that systemd does not know as where their engines are.
+    /// Services that systemd has in another control group than their engines.
     others: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl Services {
-    pub(super) fn new(teller: Teller) -> Self {
-        Self { teller, each: BTreeMap::new(), others: BTreeMap::new() }
+    pub(super) fn new(reporter: Reporter) -> Self {
+        Self { reporter, each: BTreeMap::new(), others: BTreeMap::new() }
     }
 
-    /// Follows those, each where its engine's control group is, and no others.
+    /// Tracks these services, each in its engine's control group, and no others.
     pub(super) async fn follow(
         &mut self,
         systemd: &Systemd,
         services: &BTreeMap<Arc<str>, Arc<str>>,
     ) -> Result<(), String> {
-        // One that has just ended is still told of.
-        let now = (self.teller.clock)().uptime;
-        let is_told = |service: &Service| service.ended(now).is_some();
-        self.each.retain(|name, service| services.contains_key(name) || is_told(service));
+        // A service that has just ended is still reported.
+        let now = (self.reporter.clock)().uptime;
+        let is_reported = |service: &Service| service.ended(now).is_some();
+        self.each.retain(|name, service| services.contains_key(name) || is_reported(service));
         self.others.retain(|name, cgroup| services.get(name) == Some(cgroup));
         for (name, cgroup) in services {
             let is_known = self.each.contains_key(name) || self.others.contains_key(name);
             if is_known || self.each.len() >= MOST_SERVICES {
                 continue;
             }
-            let (told, changes) = systemd.follow_service(name).await?;
-            if !is_where(&told.properties, cgroup) {
+            let (message, changes) = systemd.follow_service(name).await?;
+            if !is_where(&message.properties, cgroup) {
                 self.others.insert(Arc::clone(name), Arc::clone(cgroup));
                 continue;
             }
             let mut service = Service::new(changes);
-            service.take(told, now);
+            service.take(message, now);
             self.each.insert(Arc::clone(name), service);
         }
         Ok(())
     }
 
-    /// A job was taken on that stops it.
+    /// A job was queued that stops the service.
     pub(super) fn is_to_stop(&mut self, unit: &str, told_at: Sequence) {
         if let Some(service) = self.each.get_mut(unit) {
             service.is_to_stop(told_at);
@@ -106,15 +106,14 @@ impl Services {
         self.each.contains_key(unit)
     }
 
-    /// Waits until something has changed; an error: the connection has ended. It may be given up
-    /// and called again.
+    /// Waits until something has changed. An error: the connection has ended. Cancel-safe.
     pub(super) async fn change(&mut self) -> Result<(), String> {
-        let now = self.teller.clock;
+        let now = self.reporter.clock;
         let changed = poll_fn(|cx| {
             let mut has_changed = false;
             for service in self.each.values_mut() {
-                while let Poll::Ready(told) = service.changes.poll(cx) {
-                    match told {
+                while let Poll::Ready(message) = service.changes.poll(cx) {
+                    match message {
                         Some(changed) => service.take(changed, now().uptime),
                         None => return Poll::Ready(Err(())),
                     }
@@ -126,9 +125,9 @@ impl Services {
         changed.await.map_err(|()| "systemd has ended the connection".to_owned())
     }
 
-    /// Those that have ended lately.
+    /// Services that have ended lately.
     pub(super) fn ended(&self) -> Vec<HeldEnded> {
-        let now = (self.teller.clock)().uptime;
+        let now = (self.reporter.clock)().uptime;
         let ended = |(name, service): (&Arc<str>, &Service)| {
             let end = service.ended(now)?;
             let (name, id) = (Arc::clone(name), Arc::clone(name));
@@ -139,10 +138,10 @@ impl Services {
     }
 }
 
-/// Whether that is the service in which the engine is, and not another of the same name. One that
-/// has ended meanwhile has no control group.
-fn is_where(told: &Properties, cgroup: &str) -> bool {
-    let own = told.get("ControlGroup").and_then(text).unwrap_or_default();
+/// Whether it is the service of the engine, and not another of the same name. An ended one has no
+/// control group.
+fn is_where(properties: &Properties, cgroup: &str) -> bool {
+    let own = properties.get("ControlGroup").and_then(text).unwrap_or_default();
     let below = cgroup.strip_prefix(&*own);
     own.is_empty() || below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
@@ -150,29 +149,30 @@ fn is_where(told: &Properties, cgroup: &str) -> bool {
 impl Service {
     fn new(changes: Changes) -> Self {
         let life = (0, Sequence::default());
-        let told = Properties::new();
-        Self { changes, told, life, was_watched: false, to_stop: None, end: None }
+        let properties = Properties::new();
+        Self { changes, properties, life, was_watched: false, to_stop: None, end: None }
     }
 
     fn take(&mut self, Change { properties, position }: Change, now: Duration) {
-        self.told.extend(properties.into_iter().filter(|(name, _)| OF_INTEREST.contains(&&**name)));
-        let time = |name: &str| self.told.get(name).and_then(number).unwrap_or(0);
+        self.properties
+            .extend(properties.into_iter().filter(|(name, _)| OF_INTEREST.contains(&&**name)));
+        let time = |name: &str| self.properties.get(name).and_then(number).unwrap_or(0);
         let (began, ended) = (time("ExecMainStartTimestamp"), time("ExecMainExitTimestamp"));
         if began != self.life.0 {
             (self.life, self.was_watched) = ((began, position), false);
         }
-        let has_ended = self.told.get("ExecMainCode").and_then(number).unwrap_or(0) != 0;
+        let has_ended = self.properties.get("ExecMainCode").and_then(number).unwrap_or(0) != 0;
         if !has_ended || ended < began {
             self.was_watched = true;
             return;
         }
-        let end = end(&self.told, (began, ended));
-        // More is told of the same end: that it was for memory, say.
-        let (noticed, told) = match &self.end {
-            Some(known) if known.end.mark == end.mark => (known.noticed, known.told),
+        let end = end(&self.properties, (began, ended));
+        // Later messages have more about the same end: that it was an OOM kill, for example.
+        let (noticed, messages) = match &self.end {
+            Some(known) if known.end.mark == end.mark => (known.noticed, known.messages),
             _ => (now, (self.life.1, position)),
         };
-        let mut ended = Ended { end, noticed, told };
+        let mut ended = Ended { end, noticed, messages };
         let is_stopped = self.to_stop.is_some_and(|stop| ended.is_stopped(stop));
         ended.end.requested = match (is_stopped, self.was_watched) {
             (true, _) => Requested::Yes,
@@ -182,13 +182,13 @@ impl Service {
         self.end = Some(ended);
     }
 
-    /// Its last end, as long as that is told.
+    /// Its last end, while it is reported.
     fn ended(&self, now: Duration) -> Option<&HeldEnd> {
         let ended = self.end.as_ref()?;
         (now.saturating_sub(ended.noticed) < IS_TOLD).then_some(&ended.end)
     }
 
-    /// It was told there that it is to be stopped. That may be heard after its end.
+    /// A message that it is to be stopped, which may arrive after its end.
     fn is_to_stop(&mut self, stop: Sequence) {
         self.to_stop = Some(stop);
         if let Some(ended) = self.end.as_mut().filter(|ended| ended.is_stopped(stop)) {

@@ -1,5 +1,5 @@
-//! Asks systemd how the units fare that are started again, and how others ended in which engines
-//! ran. It is only asked where the configuration names one, or an engine runs in one.
+//! Queries systemd about units with deferred restarts, and about the ends of other services of
+//! engines. Only if the configuration names a unit, or an engine runs in one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::services::Services;
-use super::{FollowedServices, Teller};
+use super::{FollowedServices, Reporter};
 use crate::model::{
     DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartMatch, Supervisor,
 };
 use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
 
-/// Between two looks, whatever systemd tells by itself; and after it could not be asked.
+/// Between two queries without signals, and after a failed one.
 const EVERY: Duration = Duration::from_secs(1);
-/// The same while nothing is started again.
+/// The same without deferred restarts.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What is known of a unit beyond what is asked anew each time.
+/// The state of a unit between queries.
 #[derive(Clone, Debug, Default)]
-struct Known {
-    /// It was seen up while its jobs were followed.
+struct Tracked {
+    /// It was running while its jobs were tracked.
     was_watched: bool,
     /// It was to be stopped in this life.
     is_to_stop: bool,
-    /// The end of which it is known whether somebody wanted it.
-    judged: Option<(Arc<str>, Requested)>,
+    /// The end for which it is known whether it was requested.
+    examined: Option<(Arc<str>, Requested)>,
 }
 
-/// Asks.
+/// The thread that queries systemd.
 #[derive(Debug)]
 pub(super) struct SystemdWatch {
     bus: Bus,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
     followed: watch::Receiver<FollowedServices>,
-    teller: Teller,
-    known: BTreeMap<Arc<str>, Known>,
+    reporter: Reporter,
+    known: BTreeMap<Arc<str>, Tracked>,
 }
 
 impl SystemdWatch {
@@ -50,24 +50,24 @@ impl SystemdWatch {
             watch::Receiver<Arc<[DeclaredRestart]>>,
             watch::Receiver<FollowedServices>,
         ),
-        teller: Teller,
+        reporter: Reporter,
     ) -> Self {
-        Self { bus, declared, followed, teller, known: BTreeMap::new() }
+        Self { bus, declared, followed, reporter, known: BTreeMap::new() }
     }
 
-    /// Until nobody can want to know any more.
+    /// Runs until the loop has ended.
     pub(super) fn run(&mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
             Ok(runtime) => runtime.block_on(self.watch()),
             Err(error) => {
-                let why = format!("systemd cannot be asked: starting a runtime failed: {error}");
-                self.teller.doubt(Supervisor::Systemd, &why);
+                let why = format!("cannot query systemd: starting a runtime failed: {error}");
+                self.reporter.doubt(Supervisor::Systemd, &why);
             }
         }
     }
 
-    /// The units that the configuration names.
+    /// The configured units.
     fn units(&mut self) -> Vec<(Arc<str>, DeclaredRestart)> {
         let declared = self.declared.borrow_and_update();
         let unit = |entry: &DeclaredRestart| match &entry.matches {
@@ -90,13 +90,13 @@ impl SystemdWatch {
                 Ok(()) => return,
                 Err(why) => why,
             };
-            // What happens meanwhile is not seen.
+            // Changes meanwhile are not seen.
             for known in self.known.values_mut() {
                 known.was_watched = false;
             }
-            // Nobody counts on it else.
+            // Without such units systemd is not needed.
             if !is_idle {
-                self.teller.doubt(Supervisor::Systemd, &why);
+                self.reporter.doubt(Supervisor::Systemd, &why);
             }
             let rest = if is_idle { IDLE } else { EVERY };
             if timeout(rest, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
@@ -105,7 +105,7 @@ impl SystemdWatch {
         }
     }
 
-    /// Waits until others are to be looked at; an error: nobody can want to know any more.
+    /// Waits until the units or services change. An error: the loop has ended.
     async fn has_changed(&mut self) -> Result<(), watch::error::RecvError> {
         tokio::select! {
             changed = self.declared.changed() => changed,
@@ -113,7 +113,7 @@ impl SystemdWatch {
         }
     }
 
-    /// The services in which engines run and that nobody here starts again.
+    /// The services of engines without a deferred restart.
     fn others(&mut self, units: &[(Arc<str>, DeclaredRestart)]) -> BTreeMap<Arc<str>, Arc<str>> {
         let followed = Arc::clone(&self.followed.borrow_and_update());
         let is_other = |name: &Arc<str>| units.iter().all(|(unit, _)| unit != name);
@@ -121,12 +121,11 @@ impl SystemdWatch {
         others.map(|(name, cgroup)| (Arc::clone(name), Arc::clone(cgroup))).collect()
     }
 
-    /// Looks whenever something happens, and once a second; ends when nobody can want to know any
-    /// more.
+    /// Queries after each signal, and once a second. Ends with the loop.
     async fn follow(&mut self) -> Result<(), String> {
         let systemd = Systemd::connect(&self.bus).await?;
         let mut jobs = systemd.follow().await?;
-        let mut services = Services::new(self.teller.clone());
+        let mut services = Services::new(self.reporter.clone());
         let (mut was_ended, mut kept) = (false, BTreeSet::new());
         loop {
             let units = self.units();
@@ -139,24 +138,24 @@ impl SystemdWatch {
             services.follow(&systemd, &others).await?;
             let mut held = Vec::with_capacity(units.len());
             for (name, entry) in &units {
-                let told = systemd.service(name).await?;
-                // A job that was taken on before that look is told before it.
+                let properties = systemd.service(name).await?;
+                // A job that was queued before this query is received before it.
                 self.hear_waiting(&systemd, &mut jobs, &mut services).await?;
-                held.push(self.seen(name, entry, &told));
+                held.push(self.seen(name, entry, &properties));
             }
-            let read_at = (self.teller.clock)().uptime;
+            let read_at = (self.reporter.clock)().uptime;
             let (supervisor, ended) = (Supervisor::Systemd, services.ended());
             let is_idle = units.is_empty();
             let is_news = !is_idle || !ended.is_empty() || was_ended;
             was_ended = !ended.is_empty();
             if is_news {
-                self.teller.tell(HeldReadings { supervisor, read_at, held, ended, error: None });
+                self.reporter.send(HeldReadings { supervisor, read_at, held, ended, error: None });
             }
             if is_idle && others.is_empty() && !was_ended {
-                return Err("nobody is to be asked about".to_owned());
+                return Err("no units or services".to_owned());
             }
             tokio::select! {
-                job = jobs.next() => self.hear(&systemd, job, &mut services).await?,
+                job = jobs.next() => self.take_job(&systemd, job, &mut services).await?,
                 changed = services.change() => changed?,
                 changed = self.has_changed() => if changed.is_err() {
                     return Ok(());
@@ -173,12 +172,12 @@ impl SystemdWatch {
         services: &mut Services,
     ) -> Result<(), String> {
         while let Ok(job) = timeout(Duration::ZERO, jobs.next()).await {
-            self.hear(systemd, job, services).await?;
+            self.take_job(systemd, job, services).await?;
         }
         Ok(())
     }
 
-    async fn hear(
+    async fn take_job(
         &mut self,
         systemd: &Systemd,
         job: Option<Job>,
@@ -188,7 +187,7 @@ impl SystemdWatch {
         if !self.known.contains_key(&*unit) && !services.knows(&unit) {
             return Ok(());
         }
-        // A job that is over already was most likely one that stops: others take longer.
+        // A finished job was most likely a stop: others take longer.
         let kind = systemd.job_type(&path).await;
         if kind.is_none_or(|kind| kind.contains("stop") || kind == "restart") {
             services.is_to_stop(&unit, position);
@@ -199,21 +198,27 @@ impl SystemdWatch {
         Ok(())
     }
 
-    fn seen(&mut self, name: &Arc<str>, entry: &DeclaredRestart, told: &Properties) -> HeldSeen {
+    fn seen(
+        &mut self,
+        name: &Arc<str>,
+        entry: &DeclaredRestart,
+        properties: &Properties,
+    ) -> HeldSeen {
         let known = self.known.entry(Arc::clone(name)).or_default();
-        let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
-        let mut state = state(told);
+        let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+        let mut state = state(properties);
         match &mut state {
             HeldState::Running { .. } => {
-                (known.was_watched, known.judged) = (true, None);
+                (known.was_watched, known.examined) = (true, None);
                 if property("ActiveState") == "active" {
                     known.is_to_stop = false;
                 }
             }
             HeldState::Ended(end) => {
-                let judged = known.judged.clone().filter(|(mark, _)| *mark == end.mark);
-                end.requested = judged.map_or_else(|| judge(known, told), |(_, judged)| judged);
-                known.judged = Some((Arc::clone(&end.mark), end.requested));
+                let examined = known.examined.clone().filter(|(mark, _)| *mark == end.mark);
+                end.requested = examined
+                    .map_or_else(|| requested(known, properties), |(_, requested)| requested);
+                known.examined = Some((Arc::clone(&end.mark), end.requested));
             }
             HeldState::Fresh | HeldState::Between { .. } => {}
         }
@@ -224,7 +229,7 @@ impl SystemdWatch {
                 "systemd starts it again itself (Restart={restart}), whether or not there is \
                  memory: `systemctl edit {name}`, with Restart=no below [Service]"
             )),
-            other => Some(format!("systemd has no such unit that it could start ({other})")),
+            other => Some(format!("systemd cannot load this unit ({other})")),
         };
         HeldSeen {
             target: HeldTarget {
@@ -243,22 +248,22 @@ impl SystemdWatch {
     }
 }
 
-/// Whether somebody wanted that end: a unit that has failed has ended by itself, and one that was
-/// followed while nobody had it stopped has, too.
-fn judge(known: &Known, told: &Properties) -> Requested {
-    let failed = told.get("ActiveState").and_then(text).is_some_and(|state| state == "failed");
+/// Whether an end was requested: not if the unit has failed, or was tracked without a stop job.
+fn requested(known: &Tracked, properties: &Properties) -> Requested {
+    let failed =
+        properties.get("ActiveState").and_then(text).is_some_and(|state| state == "failed");
     match known {
-        Known { is_to_stop: true, .. } => Requested::Yes,
+        Tracked { is_to_stop: true, .. } => Requested::Yes,
         _ if failed => Requested::No,
-        Known { was_watched: true, .. } => Requested::No,
-        Known { .. } => Requested::Unknown,
+        Tracked { was_watched: true, .. } => Requested::No,
+        Tracked { .. } => Requested::Unknown,
     }
 }
 
-/// What systemd's words come to.
-pub(crate) fn state(told: &Properties) -> HeldState {
-    let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
-    let time = |key: &str| told.get(key).and_then(number).unwrap_or(0);
+/// The state for systemd's properties.
+pub(crate) fn state(properties: &Properties) -> HeldState {
+    let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+    let time = |key: &str| properties.get(key).and_then(number).unwrap_or(0);
     let running = |health| HeldState::Running {
         mark: time("InactiveExitTimestamp").to_string().into(),
         health,
@@ -273,16 +278,16 @@ pub(crate) fn state(told: &Properties) -> HeldState {
         "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => HeldState::Fresh,
         "inactive" | "failed" => {
             let times = (time("InactiveExitTimestamp"), time("InactiveEnterTimestamp"));
-            HeldState::Ended(end(told, times))
+            HeldState::Ended(end(properties, times))
         }
         other => HeldState::Between { status: other.into() },
     }
 }
 
-/// How it ended. `began` and `ended` are when, in microseconds since 1970.
-pub(super) fn end(told: &Properties, (began, ended): (u64, u64)) -> HeldEnd {
-    let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
-    let value = |key: &str| told.get(key).and_then(number);
+/// The end of a life; `began` and `ended` are in microseconds since 1970.
+pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> HeldEnd {
+    let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+    let value = |key: &str| properties.get(key).and_then(number);
     let utc = i64::try_from(ended).ok().and_then(|usec| Timestamp::from_microsecond(usec).ok());
     let status = value("ExecMainStatus").and_then(|status| i32::try_from(status).ok());
     let result = property("Result");

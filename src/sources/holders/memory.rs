@@ -1,4 +1,4 @@
-//! What processes have taken that they do not give back by themselves.
+//! Memory of processes that they do not return by themselves.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -20,30 +20,30 @@ use crate::sources::bounded::read_file;
 use crate::sys::descriptors::with_reserve;
 use crate::sys::socket_queue;
 
-/// Longer files are cut.
+/// Longer files are truncated.
 const MAX_SOCKSTAT_BYTES: u64 = 4 << 10;
 const MAX_MEMINFO_BYTES: u64 = 64 << 10;
 
 /// A process with less is not listed.
 const LEAST_LISTED: u64 = 64 << 20;
 
-/// What stands for all processes that are not listed.
+/// The entry for all processes that are not listed.
 const SMALLER: &str = "smaller ones";
 
-/// Processes that are listed, of those that have most.
+/// The most processes that are listed, largest first.
 const MOST_LISTED: usize = 128;
 
-/// A pipe holds at most 1 MiB unless root has raised that (pipe(7)), and the queues of a TCP socket
-/// 10 MiB by default (tcp(7)): fewer of one process are examined only while memory falls.
+/// A pipe holds at most 1 MiB unless root has raised that (pipe(7)), and a TCP socket 10 MiB by
+/// default (tcp(7)): fewer of one process are examined only while memory falls.
 const MANY: usize = 64;
 
 /// Bytes in pipes and sockets of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
-    /// What can be read from its pipes.
+    /// Readable bytes in its pipes.
     pub(super) pipe_bytes: u64,
-    /// The size of those of its pipes that are not empty: the most that they take. A packet of one
-    /// byte takes a page (pipe(2), `O_DIRECT`).
+    /// The size of its non-empty pipes, which is the most that they take. A packet of one byte
+    /// takes a page (pipe(2), `O_DIRECT`).
     pub(super) pipe_size_bytes: u64,
     pub(super) socket_bytes: u64,
 }
@@ -64,9 +64,9 @@ impl Queues {
         self.pipes.len() >= MANY || self.sockets.len() >= MANY
     }
 
-    /// What is in them: the kernel counts it nowhere. `None` where this program may not look. It
-    /// may wait for as long as the process likes: a descriptor may be that of a file by now,
-    /// whose server never answers (FUSE).
+    /// The bytes in them, which no counter of the kernel has. `None` without permission. May block
+    /// as long as the process likes: a descriptor may now be that of a file whose server (FUSE)
+    /// never responds.
     pub(super) fn queued(&self, pid: u32) -> Option<Queued> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let open = || Ok(pidfd_open(pid, PidfdFlags::empty())?);
@@ -86,14 +86,14 @@ impl Queues {
     }
 }
 
-/// Borrows each of these for a moment, an inode once. `None` where one cannot be borrowed.
+/// Borrows each descriptor for a moment, an inode once. `None` if one cannot be borrowed.
 fn for_each(process: &OwnedFd, open: &[(u32, u64)], mut act: impl FnMut(&OwnedFd)) -> Option<()> {
     let mut seen = BTreeSet::new();
     for (number, inode) in open.iter().filter(|(_, inode)| seen.insert(*inode)) {
         let Ok(number) = i32::try_from(*number) else { continue };
         let borrow = || Ok(pidfd_getfd(process, number, PidfdGetfdFlags::empty())?);
         match with_reserve(borrow) {
-            // Whether it is the one that was meant, its inode shows.
+            // The inode shows whether it is still the same.
             Ok(borrowed) if inode_of(&borrowed) == Some(*inode) => act(&borrowed),
             Ok(_) => {}
             Err(error) => match Errno::from_io_error(&error) {
@@ -114,7 +114,7 @@ fn inode_of(file: &OwnedFd) -> Option<u64> {
 fn in_socket(socket: &OwnedFd) -> u64 {
     let Ok((unread, unsent)) = socket_queue::queued(socket) else { return 0 };
     match sockopt::socket_domain(socket) {
-        // What one end has sent is what the other has not read.
+        // Bytes sent by one end are those that the other has not read.
         Ok(AddressFamily::UNIX) => unsent,
         _ => unread.saturating_add(unsent),
     }
@@ -125,13 +125,13 @@ fn in_socket(socket: &OwnedFd) -> u64 {
 pub(super) struct Tally {
     has_huge_pages: bool,
     listed: Vec<ProcessMemory>,
-    /// What all those that are too small to be listed have together.
+    /// The total of processes that are not listed.
     smaller: ProcessMemory,
 }
 
 impl Tally {
     pub(super) fn begin(procfs: &Path) -> Self {
-        // In a huge page pool memory is in no resident size, so that each process must be examined.
+        // Huge pages are in no resident size, so that each process must be examined.
         let text = read_file(&procfs.join("meminfo"), MAX_MEMINFO_BYTES).unwrap_or_default();
         let has_none = text.split(|byte| *byte == b'\n').any(|line| {
             let value = line.strip_prefix(b"Hugetlb:").map(<[u8]>::trim_ascii);
@@ -141,7 +141,7 @@ impl Tally {
         Self { has_huge_pages: !has_none, listed: Vec::new(), smaller }
     }
 
-    /// The memory of a process; zero where it is below the listed size.
+    /// The memory of a process; zero below the listed size.
     pub(super) fn of(
         &self,
         pid: u32,
@@ -173,7 +173,7 @@ impl Tally {
         }
     }
 
-    /// Those that have most, by number. All others are process 0.
+    /// The largest processes, by pid. All others are process 0.
     pub(super) fn end(mut self) -> Vec<ProcessMemory> {
         self.listed.sort_by_key(|memory| (std::cmp::Reverse(memory.sum_bytes()), memory.id));
         for memory in self.listed.split_off(self.listed.len().min(MOST_LISTED)) {
@@ -192,7 +192,7 @@ fn resident_pages(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The memory of TCP and UDP sockets, in bytes: the kernel counts it over all network namespaces.
+/// The memory of TCP and UDP sockets in bytes, which the kernel counts over all network namespaces.
 pub(super) fn sockets(procfs: &Path) -> Reading<u64> {
     match read_file(&procfs.join("net/sockstat"), MAX_SOCKSTAT_BYTES) {
         Ok(text) => sockstat::memory_pages(&text).map_or(Reading::Failed, |pages| {

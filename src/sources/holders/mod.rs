@@ -1,8 +1,8 @@
-//! Who has the driver open: all processes of all PID namespaces that this `/proc` shows, those too
-//! that wait in the kernel or are half dead.
+//! Processes that have the driver open, of all PID namespaces in this `/proc`, including blocked
+//! and half-dead ones.
 //!
-//! A thread of its own looks, since reading the mappings of a process takes a lock that it may hold
-//! while it hangs. The loop only takes what was found, and tells when nothing comes any more.
+//! A thread of its own scans, since reading the mappings of a process takes a lock that a hanging
+//! process may hold. The loop only takes results, and reports their absence.
 
 mod memory;
 mod scan;
@@ -24,29 +24,29 @@ use crate::model::{
 };
 use scan::Scan;
 
-/// Between two looks. What is judged by them is judged over minutes.
+/// Between two scans. Verdicts from them take minutes.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// A look takes at most this share of the time, on machines with many processes.
+/// The largest share of time for scans, on machines with many processes.
 const SHARE: u32 = 50;
 
-/// A look that takes longer hangs.
+/// A longer scan hangs.
 const LOOK_TAKES: Duration = Duration::from_secs(10);
 
-/// Between two complaints about that.
+/// Between two warnings about that.
 const COMPLAINS: Duration = Duration::from_secs(5);
 
-/// What may wait for the loop; more is dropped, and seen again at the next look.
+/// Results in the queue. Further ones are dropped, and found again by the next scan.
 const NEWS: usize = 8;
 
-/// So many tasks are looked up: the kernel names at most ten hung ones before it is silent
+/// The most tasks that are looked up: the kernel reports at most ten hung ones
 /// (kernel.hung_task_warnings), each with the owner of its lock.
 const MOST_LOOKED_UP: usize = 32;
 
-/// So long a task is looked up: what was named longer ago is no sign any more.
+/// How long a task is looked up. An older report is no sign any more.
 const LOOKED_UP_FOR: Duration = Duration::from_secs(600);
 
-/// Where to look.
+/// What the thread needs.
 #[derive(Clone, Debug)]
 pub struct HolderSetup {
     /// Where procfs is mounted.
@@ -57,25 +57,25 @@ pub struct HolderSetup {
     pub clock: fn() -> Duration,
 }
 
-/// What the thread is asked for.
+/// Requests to the thread.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    /// A scan of all processes at once.
+    /// Scan all processes at once.
     Now,
-    /// To look up that task.
+    /// Look up this task.
     Task(u32),
 }
 
-/// The loop's end of the thread.
+/// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct HolderWatch {
     news: Receiver<Observation>,
-    /// Asks the thread, which ends when this is gone.
+    /// Requests; the thread ends when this is dropped.
     asks: Sender<Asked>,
-    /// A scan is asked for, and has not ended yet.
+    /// A requested scan has not ended yet.
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
-    /// When the last look ended, on the uptime clock, and how long until the next.
+    /// When the last scan ended, by uptime, and the time until the next.
     looked: Duration,
     rests: Duration,
     complained: Duration,
@@ -105,17 +105,15 @@ impl HolderWatch {
         Ok(Self { news, asks, is_awaited, schema, looked, rests: EVERY, complained: looked })
     }
 
-    /// All processes are scanned at once. Never waits; while such a scan has not ended there is no
-    /// second one.
+    /// Requests a scan of all processes, unless one is pending. Never blocks.
     pub fn look_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
-            // The thread has ended only if the program does.
+            // The thread ends only with the program.
             let _ = self.asks.send(Asked::Now);
         }
     }
 
-    /// Has the tasks that the kernel log calls hung looked up at the next looks, for ten minutes.
-    /// Never waits.
+    /// Has tasks that the kernel log reports as hung looked up for ten minutes. Never blocks.
     pub fn look_up_hung(&self, events: &[Event]) {
         let hung = events.iter().filter(|event| !event.is_claimed());
         let named = hung.filter_map(|event| match &event.kind {
@@ -125,12 +123,12 @@ impl HolderWatch {
             _ => None,
         });
         for task in named.flatten().flatten() {
-            // Without the thread nothing is looked up, and that is a source that is down.
+            // Without the thread nothing is looked up, and the source is down.
             let _ = self.asks.send(Asked::Task(task));
         }
     }
 
-    /// What is new. Never waits.
+    /// Takes new results. Never blocks.
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         for observation in self.news.try_iter() {
             if let Observation::Readings(readings) = &observation {
@@ -148,7 +146,13 @@ impl HolderWatch {
                  kernel",
                 silent.as_secs()
             );
-            out.push(told(&self.schema, Reading::Failed, Reading::Failed, silent, Some(why)));
+            out.push(observation(
+                &self.schema,
+                Reading::Failed,
+                Reading::Failed,
+                silent,
+                Some(why),
+            ));
         }
     }
 }
@@ -166,7 +170,7 @@ fn schema() -> Arc<Schema> {
     })
 }
 
-fn told(
+fn observation(
     schema: &Arc<Schema>,
     holders: Reading<f64>,
     unseen: Reading<f64>,
@@ -188,7 +192,7 @@ struct Looker {
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     clock: fn() -> Duration,
-    /// Tasks to look up, by number, and when somebody asked last.
+    /// Tasks to look up by pid, with the time of the last request.
     asked: BTreeMap<u32, Duration>,
 }
 
@@ -200,9 +204,9 @@ impl Looker {
             self.asked.retain(|_, asked| began.saturating_sub(*asked) < LOOKED_UP_FOR);
             let numbers: Vec<u32> = self.asked.keys().copied().collect();
             let tasks = self.scan.tasks(&numbers);
-            let readings = HolderReadings { tasks, ..self.scan.look(began, is_urgent) };
+            let readings = HolderReadings { tasks, ..self.scan.run(began, is_urgent) };
             let took = (self.clock)().saturating_sub(began);
-            self.tell(readings, took);
+            self.send(readings, took);
             if is_urgent {
                 self.is_awaited.store(false, Ordering::Relaxed);
             }
@@ -213,8 +217,8 @@ impl Looker {
         }
     }
 
-    /// Rests for so long, and takes what is to be looked up. Whether a scan was asked for
-    /// meanwhile; an error: nobody wants to know any more.
+    /// Sleeps, and takes requests. Returns whether a scan was requested; an error: the loop has
+    /// ended.
     fn rest(&mut self, long: Duration, asked: &Receiver<Asked>) -> Result<bool, RecvTimeoutError> {
         let until = (self.clock)().saturating_add(long);
         loop {
@@ -233,26 +237,26 @@ impl Looker {
         }
     }
 
-    fn tell(&self, readings: HolderReadings, took: Duration) {
+    fn send(&self, readings: HolderReadings, took: Duration) {
         let users = readings.holders.iter().filter(|holder| holder.uses_driver()).count();
         let (holders, unseen) = match &readings.error {
             Some(_) => (Reading::Failed, Reading::Failed),
             None => (Reading::Value(users as f64), Reading::Value(f64::from(readings.unseen))),
         };
         let error = readings.error.as_deref().map(str::to_owned).or_else(|| blind(&readings));
-        // What the loop does not take in time is seen again.
+        // A dropped result is found again.
         let _ = self.to.try_send(Observation::Holders(Box::new(readings)));
-        let _ = self.to.try_send(told(&self.schema, holders, unseen, took, error));
+        let _ = self.to.try_send(observation(&self.schema, holders, unseen, took, error));
     }
 }
 
-/// Why next to nothing can be seen, if that is so.
+/// Why hardly anything is visible, if so.
 fn blind(readings: &HolderReadings) -> Option<String> {
     let is_blind = readings.unseen > 0 && readings.unseen.saturating_mul(2) > readings.processes;
     is_blind.then(|| {
         format!(
             "cannot see what {} of {} processes have open: needs root or CAP_SYS_PTRACE; without, \
-             memory is never told as leaked",
+             memory is never reported as leaked",
             readings.unseen, readings.processes
         )
     })

@@ -1,4 +1,4 @@
-//! A look at what all processes have open and map.
+//! A scan of open files and mappings of all processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,28 +18,28 @@ use crate::sources::is_procfs;
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 use kernel_faults::container_id;
 
-/// A scan without descriptors finds nobody's.
+/// A scan without descriptors sees no holders.
 const TOO_MANY_OPEN: &str =
     "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
-/// More processes than this are not looked at, but counted as unseen.
+/// The most processes that are examined; others count as unseen.
 const MAX_PROCESSES: usize = 32_768;
-/// More descriptors of one process are not looked at: it counts as unseen.
+/// The most descriptors of one process; beyond it counts as unseen.
 const MAX_OPEN: usize = 65_536;
-/// More holders than this are not told; the rest counts as unseen.
+/// The most holders that are reported; others count as unseen.
 const MAX_HOLDERS: usize = 256;
 /// A clock tick in `/proc`, on every architecture.
 const MS_PER_TICK: u64 = 10;
 
-/// Threads of a process whose first one has ended that are looked at.
+/// The most threads that are examined of a process whose first thread has ended.
 const MAX_THREADS: usize = 64;
-/// A longer list of devices is cut.
+/// A longer list of devices is truncated.
 const MAX_DEVICES_BYTES: u64 = 64 << 10;
-/// Longer files of mappings are cut.
+/// Longer files of mappings are truncated.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
 
-/// A process that had nothing is not examined again for so long while it has as many files open:
-/// what is judged by holders is judged over minutes, and most processes never hold anything.
+/// A process without holdings is skipped for this time while it has as many files open: verdicts
+/// take minutes, and most processes never hold anything.
 const NOTHING_COUNTS: Duration = Duration::from_secs(30);
 
 /// The smallest page of a huge page pool, on any architecture: 64 KiB (arm64, 4 KiB pages).
@@ -48,27 +48,28 @@ const LEAST_HUGE_PAGE: u32 = 64 << 10;
 /// Less than this in pipes is not reported.
 const LEAST_IN_PIPES: u64 = 64 << 20;
 
-/// Which process holds what.
+/// Finds holders.
 #[derive(Debug)]
 pub(super) struct Scan {
     procfs: PathBuf,
     sysfs: PathBuf,
-    /// This process, whose own children ask the driver.
+    /// This process, whose children query the driver.
     own: u32,
-    /// That folder is the kernel's: in no other does the size of `fd` tell what is open.
+    /// Whether this is the kernel's procfs: only there the size of `fd` is the number of open
+    /// files.
     pub(super) is_procfs: bool,
-    /// For what another process may keep from being read.
+    /// For files that another process may block.
     bounded: BoundedReads,
-    /// The majors of the driver's devices. A name says nothing for sure: whoever has a mount
-    /// namespace of his own can give a device another one.
+    /// The majors of the driver's devices. Names prove nothing: in a mount namespace a device can
+    /// have any name.
     majors: Vec<(u32, bool)>,
-    /// Who holds nothing, when that was seen, and with how many files open.
+    /// Processes without holdings, with the time and their number of open files.
     nothing: BTreeMap<ProcessId, (Duration, u64)>,
-    /// Memory falls: everybody is examined anew, in all that he has open.
+    /// Memory falls: every process is examined completely.
     is_urgent: bool,
 }
 
-/// What one process has been found to hold.
+/// The holdings of one process.
 #[derive(Debug, Default)]
 struct Found {
     devices: u32,
@@ -100,8 +101,8 @@ impl Scan {
         Self { procfs, sysfs, own, is_procfs, bounded, majors, nothing, is_urgent }
     }
 
-    /// Examines all of them. `is_urgent`: memory falls, and it must be known who has what now.
-    pub(super) fn look(&mut self, now: Duration, is_urgent: bool) -> HolderReadings {
+    /// Examines all processes. `is_urgent`: memory falls, and current holders are needed.
+    pub(super) fn run(&mut self, now: Duration, is_urgent: bool) -> HolderReadings {
         self.bounded.begin(now);
         self.is_urgent = is_urgent;
         let devices = read_file(&self.procfs.join("devices"), MAX_DEVICES_BYTES);
@@ -156,8 +157,8 @@ impl Scan {
             .retain(|_, (seen_at, _)| !is_urgent && now.saturating_sub(*seen_at) <= NOTHING_COUNTS);
     }
 
-    /// How tasks are, by the numbers that the kernel log has named: those of threads too, which are
-    /// not listed in `/proc`.
+    /// The states of tasks that the kernel log has named, including threads, which are not listed
+    /// in `/proc`.
     pub(super) fn tasks(&self, numbers: &[u32]) -> Vec<TaskSeen> {
         let seen = numbers.iter().filter_map(|number| {
             let stat = self.stat(*number)?;
@@ -200,7 +201,7 @@ impl Scan {
             }
             Err(error) => (Err(error), None),
         };
-        // One that has ended meanwhile, or whose number is another's now, holds nothing.
+        // A process that has ended meanwhile, or whose pid was reused, holds nothing.
         if self.stat(pid).is_none_or(|now| now.start_ticks != stat.start_ticks) {
             return;
         }
@@ -221,7 +222,7 @@ impl Scan {
         }
     }
 
-    /// What is in its pipes and sockets, where there are many or memory falls.
+    /// The content of its pipes and sockets, if there are many or memory falls.
     fn queued(&mut self, id: ProcessId, queues: Queues) -> Option<Queued> {
         if !self.is_urgent && !queues.has_many() || queues.is_empty() {
             return Some(Queued::default());
@@ -229,13 +230,13 @@ impl Scan {
         self.bounded.read(id, move || queues.queued(id.pid))?
     }
 
-    /// Who has the driver open comes before everybody else, if there are too many.
+    /// Processes that have the driver open come first, if there are too many.
     fn add(&self, holder: Holder, readings: &mut HolderReadings) {
         if readings.holders.len() >= MAX_HOLDERS {
             readings.unseen = readings.unseen.saturating_add(1);
             let other = readings.holders.iter().rposition(|other| !other.uses_driver());
-            let Some(place) = other.filter(|_| holder.uses_driver()) else { return };
-            readings.holders.remove(place);
+            let Some(index) = other.filter(|_| holder.uses_driver()) else { return };
+            readings.holders.remove(index);
         }
         readings.holders.push(holder);
     }
@@ -259,7 +260,7 @@ impl Scan {
         }
     }
 
-    /// How many files a process has open, where the kernel tells it without listing them: since 6.2
+    /// The number of open files of a process, if the kernel reports it without a list: since 6.2
     /// (proc(5), `/proc/PID/fd`).
     fn open(&self, pid: u32) -> Option<u64> {
         let about = fs::metadata(self.procfs.join(format!("{pid}/fd"))).ok()?;
@@ -269,15 +270,15 @@ impl Scan {
     fn found(&mut self, pid: u32, stat: &Stat) -> io::Result<Found> {
         let mut found = Found::default();
         if stat.state == 'Z' {
-            // Its first thread has ended. Others may live on, and hold all that it had open.
+            // Its first thread has ended. Others may still have its files open.
             for thread in self.threads(pid) {
-                self.look_at_open(&format!("{pid}/task/{thread}/fd"), &mut found)?;
+                self.examine_open(&format!("{pid}/task/{thread}/fd"), &mut found)?;
             }
             return Ok(found);
         }
-        self.look_at_open(&format!("{pid}/fd"), &mut found)?;
-        // Who waits in the kernel may hold the lock that reading its mappings takes. What it has
-        // open tells enough: a mapping outlives its descriptor only where somebody closed that.
+        self.examine_open(&format!("{pid}/fd"), &mut found)?;
+        // A blocked process may hold the lock for reading its mappings. Its open files suffice: a
+        // mapping outlives its descriptor only if that was closed.
         if !found.has_any() && stat.state != 'D' {
             let id = ProcessId { pid, start_ticks: stat.start_ticks };
             self.look_at_mapped(id, &mut found)?;
@@ -285,7 +286,7 @@ impl Scan {
         Ok(found)
     }
 
-    /// The living threads of a process, but its first.
+    /// The living threads of a process, without its first.
     fn threads(&self, pid: u32) -> Vec<u32> {
         let Ok(entries) = fs::read_dir(self.procfs.join(format!("{pid}/task"))) else {
             return Vec::new();
@@ -295,11 +296,11 @@ impl Scan {
         threads.filter(|thread| *thread != pid).take(MAX_THREADS).collect()
     }
 
-    fn look_at_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
+    fn examine_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
         let path = self.procfs.join(folder);
         let entries = with_reserve(|| fs::read_dir(&path))?;
-        for (place, entry) in entries.flatten().enumerate() {
-            if place >= MAX_OPEN {
+        for (index, entry) in entries.flatten().enumerate() {
+            if index >= MAX_OPEN {
                 found.is_cut = true;
                 break;
             }
@@ -319,7 +320,7 @@ impl Scan {
                     let bytes = about.as_ref().map_or(0, |about| about.stx_blocks * 512);
                     found.memfds = found.memfds.saturating_add(1);
                     found.memfd_bytes = found.memfd_bytes.saturating_add(bytes);
-                    // hugetlbfs reports the size of its pages there.
+                    // hugetlbfs has the size of its pages there.
                     if about.is_some_and(|about| about.stx_blksize >= LEAST_HUGE_PAGE) {
                         found.huge_memfd_bytes = found.huge_memfd_bytes.saturating_add(bytes);
                     }
@@ -336,7 +337,7 @@ impl Scan {
         Ok(())
     }
 
-    /// A device of the driver under whatever name, where the driver is loaded.
+    /// A device of the driver by any name, if the driver is loaded.
     fn device(&self, link: &Path, target: &Path) -> Option<HeldObject> {
         if self.majors.is_empty() || !target.has_root() {
             return None;
@@ -370,14 +371,14 @@ impl Scan {
     }
 
     fn is_driver_loaded(&self) -> Reading<bool> {
-        let places = [
+        let paths = [
             self.procfs.join("driver/nvidia"),
             self.sysfs.join("module/nvidia"),
             self.sysfs.join("module/nvgpu"),
         ];
         let mut is_known = true;
-        for place in places {
-            match place.try_exists() {
+        for path in paths {
+            match path.try_exists() {
                 Ok(true) => return Reading::Value(true),
                 Ok(false) => {}
                 Err(_) => is_known = false,
@@ -402,12 +403,12 @@ fn hide(process: HiddenProcess, readings: &mut HolderReadings) {
     }
 }
 
-/// What a descriptor's link leads to. It is not asked of a server (NFS, FUSE), which may hang.
+/// The target of a descriptor's link. No server (NFS, FUSE) is queried, which may hang.
 fn status(link: &Path) -> Option<Statx> {
     statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
 }
 
-/// The number of a descriptor, as its link in `fd` is called.
+/// The number of a descriptor, from the name of its link in `fd`.
 fn number(entry: &fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What is found in real processes, and in a `/proc` of the tests' own.
+//! Findings in real processes, and in a fake `/proc`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,10 +22,10 @@ fn process(proc: &Path, pid: u32, comm: &str, state: char, parent: u32) {
     fs::write(own.join("cgroup"), "0::/\n").unwrap();
 }
 
-fn opens(proc: &Path, place: &str, target: &str) {
-    let place = proc.join(place);
-    fs::create_dir_all(place.parent().unwrap()).unwrap();
-    symlink(target, place).unwrap();
+fn opens(proc: &Path, path: &str, target: &str) {
+    let path = proc.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    symlink(target, path).unwrap();
 }
 
 /// A script that waits for its input once it has printed a line; it ends with this.
@@ -51,8 +51,8 @@ impl Drop for Python {
     }
 }
 
-fn look(proc: &Path) -> HolderReadings {
-    Scan::new(proc.to_owned(), proc.join("sys"), 1).look(Duration::from_secs(5), false)
+fn scan(proc: &Path) -> HolderReadings {
+    Scan::new(proc.to_owned(), proc.join("sys"), 1).run(Duration::from_secs(5), false)
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
     opens(proc, "14/fd/3", "/dev/nvidiactl");
     process(proc, 15, "bash", 'S', 2);
     opens(proc, "15/fd/0", "/dev/pts/0");
-    // The process that asks the driver for this program, and the program itself.
+    // The process that queries the driver for this program, and the program itself.
     process(proc, 1, "umawarden", 'S', 2);
     process(proc, 16, "umawarden", 'S', 1);
     opens(proc, "16/fd/3", "/dev/nvidiactl");
-    let found = look(proc);
-    let told: Vec<String> = found.holders.iter().map(ToString::to_string).collect();
+    let found = scan(proc);
+    let listed: Vec<String> = found.holders.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        listed,
         [
             "python3 (pid 10, vllm.service) has the GPU open",
             "VLLM::EngineCor (pid 11, state D) has the GPU open",
@@ -100,7 +100,7 @@ fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
     assert_eq!((users, found.processes, found.unseen), (4, 6, 0));
     assert_eq!(found.is_driver_loaded, Reading::Value(false));
     fs::create_dir_all(proc.join("driver/nvidia")).unwrap();
-    assert_eq!(look(proc).is_driver_loaded, Reading::Value(true));
+    assert_eq!(scan(proc).is_driver_loaded, Reading::Value(true));
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn a_device_of_the_driver_is_known_by_its_number_whatever_it_is_called() {
     process(proc, 10, "hides", 'S', 2);
     // Major 1 is that of /dev/null.
     opens(proc, "10/fd/3", "/dev/null");
-    assert_eq!(look(proc).holders, []);
+    assert_eq!(scan(proc).holders, []);
     fs::write(proc.join("devices"), "Character devices:\n  1 nvidia\n").unwrap();
-    let found = look(proc);
+    let found = scan(proc);
     assert!(found.holders[0].uses_driver(), "{found:?}");
 }
 
@@ -120,19 +120,19 @@ fn a_device_of_the_driver_is_known_by_its_number_whatever_it_is_called() {
 fn what_cannot_be_seen_counts_and_is_never_nothing() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
-    assert!(look(proc).error.unwrap().contains("shows no process"));
-    assert!(look(&proc.join("none")).error.unwrap().contains("cannot list"));
+    assert!(scan(proc).error.unwrap().contains("shows no process"));
+    assert!(scan(&proc.join("none")).error.unwrap().contains("cannot list"));
     process(proc, 10, "python3", 'S', 2);
     fs::remove_dir(proc.join("10/fd")).unwrap();
     process(proc, 11, "python3", 'S', 2);
     fs::remove_file(proc.join("11/maps")).unwrap();
-    let found = look(proc);
+    let found = scan(proc);
     assert_eq!((found.processes, found.unseen, found.holders.len()), (2, 2, 0));
     assert!(super::blind(&found).unwrap().contains("2 of 2 processes"));
-    // Gone between two looks, cut off, or nonsense: that is no process.
+    // Ended between two scans, truncated, or invalid: not a process.
     process(proc, 12, "gone", 'S', 2);
     fs::write(proc.join("12/stat"), "12 (go").unwrap();
-    assert_eq!(look(proc).processes, 2);
+    assert_eq!(scan(proc).processes, 2);
 }
 
 /// On the real kernel: this very process, as another looks at it.
@@ -148,16 +148,16 @@ fn pipes_and_files_without_a_name_are_measured() {
         pipes.push((read, write));
     }
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
-    let found = scan.look(Duration::ZERO, false);
+    let found = scan.run(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
     assert!(own.memfds >= 1 && own.memfd_bytes >= 8192, "{own}");
-    // A process without CAP_SYS_PTRACE may look into itself.
+    // A process without CAP_SYS_PTRACE may examine itself.
     assert!((70 << 20..=90 << 20).contains(&own.pipe_bytes), "{own}");
     let memory = found.memory.iter().find(|memory| memory.id == own.id).unwrap();
     assert!(memory.pipe_bytes >= 80 << 20, "{memory:?}");
     drop(pipes);
-    let own = scan.look(Duration::ZERO, false);
+    let own = scan.run(Duration::ZERO, false);
     let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
     assert_eq!(own.pipe_bytes, 0);
 }
@@ -173,7 +173,7 @@ fn what_waits_in_sockets_is_measured() {
         while one.write(&[1; 16_384]).is_ok() {}
         pairs.push((one, other));
     }
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO, false);
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.memory.iter().find(|memory| memory.id.pid == own).unwrap();
     assert!(own.socket_bytes >= 96 << 20, "{own:?}");
@@ -193,7 +193,7 @@ print('has', flush=True); input()";
     let _python = Python::run(script);
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let mut smaller = |is_urgent| {
-        let found = scan.look(Duration::ZERO, is_urgent).memory;
+        let found = scan.run(Duration::ZERO, is_urgent).memory;
         found.iter().find(|memory| memory.id.pid == 0).map_or(0, |memory| memory.pipe_bytes)
     };
     let (calm, urgent) = (smaller(false), smaller(true));
@@ -205,7 +205,7 @@ print('has', flush=True); input()";
 fn large_processes_are_listed_with_what_they_have() {
     let script = "x = bytearray(80 << 20); print('has', flush=True); input()";
     let python = Python::run(script);
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO, false);
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
     let its = found.memory.iter().find(|memory| memory.id.pid == python.0.id()).unwrap();
     assert!((80 << 20..=120 << 20).contains(&its.anon_bytes), "{its:?}");
     assert!(found.memory.is_sorted_by_key(|memory| memory.id));
@@ -220,7 +220,7 @@ fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_
     let mut scan = Scan::new(proc.to_owned(), proc.join("sys"), 1);
     assert!(!scan.is_procfs && Scan::new("/proc".into(), "/sys".into(), 1).is_procfs);
     scan.is_procfs = true;
-    let mut holders = |seconds| scan.look(Duration::from_secs(seconds), false).holders.len();
+    let mut holders = |seconds| scan.run(Duration::from_secs(seconds), false).holders.len();
     let map = |text: &str| fs::write(proc.join("10/maps"), text).unwrap();
     const MAPPING: &str = "7f0000000000-7f0000200000 rw-s 00000000 00:05 600 /dev/nvidia0\n";
     assert_eq!(holders(0), 0);
@@ -252,7 +252,7 @@ fn a_real_process_that_opens_another_file_is_looked_at_at_once() {
     let pid = shell.id();
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let mut holds = |seconds| {
-        let found = scan.look(Duration::from_secs(seconds), false);
+        let found = scan.run(Duration::from_secs(seconds), false);
         found.holders.iter().any(|holder| holder.id.pid == pid && holder.memfds > 0)
     };
     assert!(!holds(0));

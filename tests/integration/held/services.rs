@@ -37,7 +37,7 @@ impl World {
         let world = Self { fake, watch: watch(Bus::Peer(socket), &folder), _folder: folder };
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(world.fake.count("Subscribe"), 0, "no engine is in a service");
-        world.watch.follow_services(BTreeMap::from([(Arc::from(UNIT), Arc::from(cgroup))]));
+        world.watch.track_services(BTreeMap::from([(Arc::from(UNIT), Arc::from(cgroup))]));
         let asked = |fake: &Fake| fake.count("GetAll") >= 2;
         world.until("looked at", |world, _| asked(&world.fake));
         std::thread::sleep(Duration::from_millis(100));
@@ -167,7 +167,7 @@ fn where_no_systemd_answers_that_is_no_lack() {
         watch: watch(Bus::Peer(folder.path().join("bus")), &folder),
         _folder: folder,
     };
-    world.watch.follow_services(BTreeMap::from([(Arc::from(UNIT), Arc::from("/a"))]));
+    world.watch.track_services(BTreeMap::from([(Arc::from(UNIT), Arc::from("/a"))]));
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(world.told(), []);
 }

@@ -39,7 +39,7 @@ impl World {
         });
         let world = Self { docker, watch: watch.unwrap(), _folder: folder };
         world.until("asked", |world, _| world.docker.asked(Question::List) > 0);
-        world.watch.follow(BTreeSet::from([Arc::from(id("llm"))]));
+        world.watch.track(BTreeSet::from([Arc::from(id("llm"))]));
         world.until("looked at", |world, _| world.docker.asked(Question::Inspect) > 0);
         world
     }
