@@ -3,21 +3,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, Response, Uri};
-use rustls::ClientConfig;
+use hyper::{Method, Request};
 use tokio::time::timeout;
 
+use super::http::{self, Client, HttpError, Response};
 use super::keys::read_secret;
 use super::tls;
-use super::wire::{self, Wire};
 use crate::model::TlsFiles;
-use crate::parse::answer::shown;
+use crate::parse::answer::Answer;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
 
 /// How long a connection may take, of the time that all of a request has.
@@ -48,7 +45,7 @@ pub struct CollectorPlace {
 pub struct Collector {
     place: CollectorPlace,
     /// Made when it is first needed, and again after a failure.
-    tls: Option<Arc<ClientConfig>>,
+    client: Option<Client>,
 }
 
 impl fmt::Debug for Collector {
@@ -60,41 +57,18 @@ impl fmt::Debug for Collector {
 /// What it answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body, or its beginning.
-    pub body: Vec<u8>,
+    /// Status and body, or its beginning.
+    pub answer: Answer,
     /// Whether it says that the body is a page for people.
     pub is_page: bool,
     /// For how long it wants to be left alone.
     pub retry_after: Option<Duration>,
 }
 
-impl Answered {
-    /// What people are shown of it.
-    pub fn beginning(&self) -> String {
-        shown(&self.body)
-    }
-}
-
-/// It has not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// Nothing was sent: what is needed for that cannot be read.
-    #[error("{0}")]
-    NotSent(String),
-    /// The connection failed.
-    #[error("{0}")]
-    Failed(String),
-    /// It did not answer in time.
-    #[error("no answer within {} s", .0.as_secs_f32())]
-    TimedOut(Duration),
-}
-
 impl Collector {
     /// The collector at that place.
     pub fn new(place: CollectorPlace) -> Self {
-        Self { place, tls: None }
+        Self { place, client: None }
     }
 
     /// Where it is, for people.
@@ -111,45 +85,40 @@ impl Collector {
         path: &str,
         message: Bytes,
         patience: Duration,
-    ) -> Result<Answered, Unanswered> {
+    ) -> Result<Answered, HttpError> {
         let sent = self.attempt(path, message);
         let answered = timeout(patience, sent).await;
-        let answered = answered.unwrap_or(Err(Unanswered::TimedOut(patience)));
+        let answered = answered.unwrap_or(Err(HttpError::TimedOut(patience)));
         if answered.is_err() {
-            self.tls = None;
+            self.client = None;
         }
         answered
     }
 
-    async fn attempt(&mut self, path: &str, message: Bytes) -> Result<Answered, Unanswered> {
-        let not_sent = |why: String| Unanswered::NotSent(why);
+    async fn attempt(&mut self, path: &str, message: Bytes) -> Result<Answered, HttpError> {
         let url = format!("{}{path}", self.place.endpoint);
-        let uri: Uri = url.parse().map_err(|_| not_sent(format!("{url} is no address")))?;
         // Read each time: whoever changes credentials need not restart anything.
-        let request = self.request(&uri, message).map_err(not_sent)?;
-        let is_tls = uri.scheme_str() == Some("https");
-        let tls = is_tls.then(|| self.tls()).transpose().map_err(not_sent)?;
-        let connected = timeout(CONNECTING_TAKES, Wire::to(&uri, tls)).await;
-        let connected = connected.map_err(|_| Unanswered::TimedOut(CONNECTING_TAKES))?;
-        let mut wire = connected.map_err(Unanswered::Failed)?;
-        let answered =
-            async { answer(wire.send(request).await.map_err(|error| wire::broken(&error))?).await };
-        answered.await.map_err(|why| with_hint(why, &uri))
+        let request = self.request(&url, message)?;
+        let port = request.uri().port_u16();
+        let is_tls = request.uri().scheme_str() == Some("https");
+        let answered = async { answer(self.client(is_tls)?.send(request).await?).await };
+        answered.await.map_err(|error| with_hint(error, port))
     }
 
-    fn tls(&mut self) -> Result<Arc<ClientConfig>, String> {
-        if let Some(config) = &self.tls {
-            return Ok(Arc::clone(config));
+    fn client(&mut self, is_tls: bool) -> Result<Client, HttpError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
         }
-        let config = tls::config(&TlsFiles::trusting(self.place.ca_file.clone()))?;
-        Ok(Arc::clone(self.tls.insert(config)))
+        let tls = || tls::config(&TlsFiles::trusting(self.place.ca_file.clone()));
+        let tls = is_tls.then(tls).transpose()?;
+        let client = Client::new(CONNECTING_TAKES, tls)?;
+        Ok(self.client.insert(client).clone())
     }
 
-    fn request(&self, uri: &Uri, message: Bytes) -> Result<Request<Full<Bytes>>, String> {
-        let mut request = wire::request_to(Method::POST, uri)
+    fn request(&self, url: &str, message: Bytes) -> Result<Request<Bytes>, HttpError> {
+        let mut request = http::request(Method::POST, url)?
             .header(CONTENT_TYPE, "application/x-protobuf")
-            .body(Full::new(message))
-            .map_err(|error| error.to_string())?;
+            .body(message)?;
         self.add_headers(request.headers_mut())?;
         Ok(request)
     }
@@ -196,18 +165,18 @@ fn is_framing(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE].contains(name)
 }
 
-async fn answer(response: Response<Incoming>) -> Result<Answered, String> {
-    let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-    let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
-    let is_page = header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
-    let status = response.status().as_u16();
-    let (body, _is_cut) = wire::beginning(response.into_body(), MOST_ANSWER_BYTES).await?;
-    Ok(Answered { status, body, is_page, retry_after: seconds.map(Duration::from_secs) })
+async fn answer(response: Response) -> Result<Answered, HttpError> {
+    let seconds = response.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
+    let is_page = response.header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
+    let answer = response.read(MOST_ANSWER_BYTES).await?;
+    Ok(Answered { answer, is_page, retry_after: seconds.map(Duration::from_secs) })
 }
 
-fn with_hint(why: String, uri: &Uri) -> Unanswered {
-    Unanswered::Failed(match uri.port_u16() {
-        Some(GRPC_PORT) => why + "; port 4317 is usually gRPC's: OTLP over HTTP has 4318",
-        _ => why,
-    })
+fn with_hint(error: HttpError, port: Option<u16>) -> HttpError {
+    match error {
+        HttpError::Broken(why) if port == Some(GRPC_PORT) => {
+            HttpError::Broken(why + "; port 4317 is usually gRPC's: OTLP over HTTP has 4318")
+        }
+        error => error,
+    }
 }

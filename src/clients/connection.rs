@@ -3,18 +3,15 @@
 //!
 //! It has no deadline of its own: whoever asks gives the whole question one, and drops it.
 
-use std::sync::Arc;
-
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::Method;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
 use rustls::ClientConfig;
 use tokio::task::spawn_blocking;
 
+use super::http::{self, HttpError, Response};
 use super::keys::Secret;
 use super::tls;
-use super::wire::{self, Wire};
 use crate::model::Access;
 
 /// The header by which a running umawarden knows itself.
@@ -59,7 +56,7 @@ pub struct Head {
 /// A connection that has been made, and what lets this program in.
 #[derive(Debug)]
 struct Open {
-    wire: Wire,
+    connection: http::Connection,
     authorization: Option<HeaderValue>,
 }
 
@@ -87,65 +84,53 @@ impl Connection {
         take: &mut (dyn FnMut(&[u8]) -> Result<(), String> + Send),
     ) -> Result<Head, String> {
         let Question { path, accept, most_bytes, also } = question;
-        let (response, open) = self.ask(path, accept).await?;
-        let status = response.status();
-        let instance = response.headers().get(INSTANCE_HEADER);
-        let instance = instance.and_then(|value| value.to_str().ok());
+        let (mut response, open) = self.ask(path, accept).await?;
+        let instance = response.header(HeaderName::from_static(INSTANCE_HEADER));
         let instance = instance.filter(|text| text.len() <= LONGEST_INSTANCE).map(str::to_owned);
-        let head = Head { status: status.as_u16(), instance };
-        if let Some(why) = refusal(status).filter(|_| also != Some(head.status)) {
+        let head = Head { status: response.status(), instance };
+        if let Some(why) = refusal(head.status).filter(|_| also != Some(head.status)) {
             return Err(why);
         }
-        let mut body = response.into_body();
         let mut read = 0;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| format!("the answer breaks off: {error}"))?;
-            let Some(part) = frame.data_ref() else { continue };
+        while let Some(part) = response.part().await.map_err(|error| error.to_string())? {
             read += part.len();
             if read > most_bytes {
-                return Err(format!("the answer is longer than {} MiB", most_bytes >> 20));
+                return Err(HttpError::TooLong(most_bytes).to_string());
             }
-            take(part)?;
+            take(&part)?;
         }
         self.kept = Some(open);
         Ok(head)
     }
 
     /// Asks on the connection that was kept, or on a new one where that has been closed.
-    async fn ask(
-        &mut self,
-        path: &str,
-        accept: &'static str,
-    ) -> Result<(Response<Incoming>, Open), String> {
+    async fn ask(&mut self, path: &str, accept: &'static str) -> Result<(Response, Open), String> {
         if let Some(mut open) = self.kept.take()
-            && open.wire.is_open().await
+            && open.connection.is_open().await
+            && let Ok(response) = self.send(&mut open, path, accept).await
         {
-            let request = self.request(path, accept, open.authorization.as_ref())?;
-            if let Ok(response) = open.wire.send(request).await {
-                return Ok((response, open));
-            }
+            return Ok((response, open));
         }
         let mut open = self.connect().await?;
-        let request = self.request(path, accept, open.authorization.as_ref())?;
-        match open.wire.send(request).await {
+        match self.send(&mut open, path, accept).await {
             Ok(response) => Ok((response, open)),
-            Err(error) => Err(self.broken(&error)),
+            Err(error) => Err(self.told(&error)),
         }
     }
 
-    fn request(
+    async fn send(
         &self,
+        open: &mut Open,
         path: &str,
         accept: &'static str,
-        authorization: Option<&HeaderValue>,
-    ) -> Result<Request<Full<Bytes>>, String> {
+    ) -> Result<Response, HttpError> {
         let Server { host, port, .. } = &self.server;
-        let mut request =
-            wire::request(Method::GET, &format!("{host}:{port}"), path).header(ACCEPT, accept);
-        if let Some(value) = authorization {
+        let url = format!("http://{host}:{port}{path}");
+        let mut request = http::request(Method::GET, &url)?.header(ACCEPT, accept);
+        if let Some(value) = &open.authorization {
             request = request.header(AUTHORIZATION, value);
         }
-        request.body(Full::default()).map_err(|error| error.to_string())
+        open.connection.send(request.body(Bytes::new())?).await
     }
 
     /// Connects; keys and certificates are read anew each time.
@@ -166,16 +151,23 @@ impl Connection {
             }
         };
         let name = access.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
-        let wire = Wire::connect(host, *port, tls.map(|config| (config, name))).await?;
-        Ok(Open { wire, authorization })
+        let connected = async {
+            let stream = http::connect(host, *port, None).await.map_err(HttpError::Connect)?;
+            match tls {
+                None => http::Connection::over(stream).await,
+                Some(tls) => http::Connection::over_tls(stream, tls, name).await,
+            }
+        };
+        let connection = connected.await.map_err(|error| error.to_string())?;
+        Ok(Open { connection, authorization })
     }
 
     /// What a server that ends a new connection may want. It need not have said so: its last words
     /// are lost where it has not heard all of the request.
-    fn broken(&self, error: &hyper::Error) -> String {
-        let why = wire::broken(error);
-        match &self.server.access.tls {
-            _ if tls::remedy(error).is_some() => why,
+    fn told(&self, error: &HttpError) -> String {
+        let (why, tls) = (error.to_string(), &self.server.access.tls);
+        match tls {
+            _ if !matches!(error, HttpError::Broken(_)) => why,
             None => why + "; if it speaks TLS, write tls: {ca_file: …}",
             Some(files) if files.own.is_none() => {
                 why + "; it may want a certificate (tls: {cert_file: …, key_file: …})"
@@ -185,20 +177,19 @@ impl Connection {
     }
 }
 
-fn refusal(status: StatusCode) -> Option<String> {
+fn refusal(status: u16) -> Option<String> {
     Some(match status {
-        StatusCode::OK => return None,
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let status = status.as_u16();
+        200 => return None,
+        401 | 403 => {
             format!(
                 "it answers {status}: it wants other credentials (bearer_token_file, or basic_auth)"
             )
         }
-        _ => format!("it answers {}", status.as_u16()),
+        _ => format!("it answers {status}"),
     })
 }
 
-type Secrets = (Option<Arc<ClientConfig>>, Option<HeaderValue>);
+type Secrets = (Option<ClientConfig>, Option<HeaderValue>);
 
 /// Reads who is trusted and what lets this program in.
 fn read(access: &Access) -> Result<Secrets, String> {

@@ -1,14 +1,15 @@
-//! Thin clients: [`Session`] calls one engine or server, and is where whatever they answer is
-//! bounded; [`KeyedSession`] is what engines are called over. [`fleet_lock`] asks the server that
+//! Thin clients: [`Session`] calls one engine or server, and one request after the other;
+//! [`KeyedSession`] is what engines are called over. [`fleet_lock`] asks the server that
 //! keeps a cluster's reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] tells
-//! of alerts, and [`collector`] sends telemetry. What is asked of them is bounded in one place,
-//! `wire`; TLS is in `tls`.
+//! of alerts, and [`collector`] sends telemetry. All requests leave
+//! through [`http`]; TLS is in `tls`.
 
 pub mod alertmanager;
 pub mod collector;
 pub mod connection;
 pub mod files;
 pub mod fleet_lock;
+pub mod http;
 mod key_ring;
 mod keyed_session;
 mod keys;
@@ -17,7 +18,6 @@ pub mod owner;
 pub mod peer;
 mod session;
 mod tls;
-mod wire;
 
 pub use key_ring::{EngineKey, KeyRing, NoKey};
 pub use keyed_session::KeyedSession;

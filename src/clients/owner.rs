@@ -6,6 +6,8 @@ use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use tokio::net::TcpStream;
+
 use super::network;
 use super::session::Place;
 use crate::model::{EngineTarget, ProcessId, Proof};
@@ -54,6 +56,16 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// That of a socket.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn of(stream: &TcpStream) -> Result<Self, String> {
+        let ends = stream.local_addr().and_then(|client| Ok((client, stream.peer_addr()?)));
+        let (client, server) = ends.map_err(|_| "the connection has ended".to_owned())?;
+        Ok(Self::new(client, server))
+    }
+
     /// Between those two.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());

@@ -5,28 +5,24 @@
 //! a network of its own, that thread enters it, and all sockets that are made there belong to it.
 
 use std::fmt;
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Body, Bytes};
+use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, Uri};
-use reqwest::{Client, redirect, retry};
-use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use super::http::{self, Client, HttpError, connect, send_over};
 use super::key_ring::EngineKey;
 use super::keys::Secret;
 use super::network::Network;
+use super::owner::Connection;
 use super::tls;
-use super::wire::{self, Wire};
 use crate::model::{EngineTarget, TlsFiles};
 use crate::parse::answer::Answer;
 
@@ -291,44 +287,20 @@ fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutErr
 struct Caller {
     runtime: Runtime,
     origin: String,
-    way: Way,
+    client: Client,
     connecting_takes: Duration,
 }
 
-/// How the server is spoken to.
-enum Way {
-    Plain(Client),
-    Tls(Arc<ClientConfig>),
-}
-
-impl Way {
-    fn plain(connecting_takes: Duration) -> reqwest::Result<Self> {
-        // What an engine answers leads nowhere else, and what the environment says of proxies is
-        // for other programs.
-        let client = Client::builder()
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .retry(retry::never())
-            .referer(false)
-            .http1_only()
-            .http1_max_headers(wire::MOST_HEADERS)
-            .pool_max_idle_per_host(0)
-            .connect_timeout(connecting_takes);
-        client.build().map(Self::Plain)
-    }
-}
-
 impl Caller {
-    fn new(place: Place, connecting_takes: Duration, trust: Option<&TlsFiles>) -> io::Result<Self> {
-        let way = match trust {
-            Some(trust) => Way::Tls(tls::config(trust).map_err(io::Error::other)?),
-            None => Way::plain(connecting_takes).map_err(io::Error::other)?,
-        };
+    fn new(place: Place, takes: Duration, trust: Option<&TlsFiles>) -> Result<Self, HttpError> {
+        let tls = trust.map(tls::config).transpose()?;
+        let client = Client::new(takes, tls)?;
         if let Some(network) = &place.network {
-            network.enter()?;
+            network.enter().map_err(|error| error.to_string())?;
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, origin: place.origin, way, connecting_takes })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        Ok(Self { runtime, origin: place.origin, client, connecting_takes: takes })
     }
 
     fn make(&self, call: &Call) -> Result<Answer, CallError> {
@@ -337,65 +309,35 @@ impl Caller {
             self.runtime.block_on(async { timeout(call.patience, self.exchange(call)).await });
         match made {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(why)) => Err(CallError::Failed { path: path(), why }),
+            Ok(Err(why)) => Err(CallError::Failed { path: path(), why: why.to_string() }),
             Err(_) => Err(CallError::TimedOut { path: path(), after: call.patience }),
         }
     }
 
     /// Each call has a connection of its own.
-    async fn exchange(&self, call: &Call) -> Result<Answer, String> {
-        let url = format!("{}{}", self.origin, call.path);
-        let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
-        let mut request = request(call, &uri)?;
-        match (&self.way, &call.with.key) {
-            (Way::Plain(client), None) => plain(client, uri, request).await,
-            (Way::Plain(_), Some(key)) => {
-                let wire = self.connect(&uri, None).await?;
-                let key = wire.ends().and_then(|made| key.reveal(&made));
-                let key = key.map_err(|why| format!("no key is sent: {why}"))?;
+    async fn exchange(&self, call: &Call) -> Result<Answer, HttpError> {
+        let mut request = request(call, &format!("{}{}", self.origin, call.path))?;
+        let response = match &call.with.key {
+            None => self.client.send(request).await?,
+            Some(key) => {
+                let (uri, takes) = (request.uri(), self.connecting_takes);
+                let connecting =
+                    connect(uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80), None);
+                let stream = timeout(takes, connecting).await;
+                let stream = stream.map_err(|_| HttpError::ConnectTimedOut(takes))?;
+                let stream = stream.map_err(HttpError::Connect)?;
+                let key = Connection::of(&stream).and_then(|made| key.reveal(&made));
+                let key = key.map_err(HttpError::Untrusted)?;
                 request.headers_mut().insert(AUTHORIZATION, key.header());
-                send(wire, request).await
+                send_over(stream, request).await?
             }
-            (Way::Tls(config), _) => {
-                let wire = self.connect(&uri, Some(Arc::clone(config))).await?;
-                send(wire, request).await
-            }
-        }
-    }
-
-    async fn connect(&self, uri: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<Wire, String> {
-        let connected = timeout(self.connecting_takes, Wire::to(uri, tls)).await;
-        connected
-            .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))?
+        };
+        response.read(MOST_BYTES).await
     }
 }
 
-async fn send(mut wire: Wire, request: Request<Bytes>) -> Result<Answer, String> {
-    let response = wire.send(request.map(Full::new)).await;
-    let response = response.map_err(|error| wire::broken(&error))?;
-    answer(response.status().as_u16(), response.into_body()).await
-}
-
-async fn plain(client: &Client, uri: Uri, mut request: Request<Bytes>) -> Result<Answer, String> {
-    // Told without the address, which is told anyway.
-    let failed = |error: reqwest::Error| wire::broken(&error.without_url());
-    *request.uri_mut() = uri;
-    let request = request.try_into().map_err(failed)?;
-    let response = client.execute(request).await.map_err(failed)?;
-    answer(response.status().as_u16(), reqwest::Body::from(response)).await
-}
-
-async fn answer<B>(status: u16, body: B) -> Result<Answer, String>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + 'static,
-{
-    let (body, is_cut) = wire::beginning(body, MOST_BYTES).await?;
-    Ok(Answer { status, body, is_cut })
-}
-
-fn request(call: &Call, uri: &Uri) -> Result<Request<Bytes>, String> {
-    let mut request = wire::request_to(call.method.clone(), uri).header(ACCEPT, "*/*");
+fn request(call: &Call, url: &str) -> Result<Request<Bytes>, HttpError> {
+    let mut request = http::request(call.method.clone(), url)?.header(ACCEPT, "*/*");
     if let Some(secret) = &call.with.secret {
         request = request.header(AUTHORIZATION, secret.header());
     }
@@ -405,6 +347,5 @@ fn request(call: &Call, uri: &Uri) -> Result<Request<Bytes>, String> {
     if call.body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
-    let body = Bytes::from(call.body.clone().unwrap_or_default());
-    request.body(body).map_err(|error| error.to_string())
+    Ok(request.body(Bytes::from(call.body.clone().unwrap_or_default()))?)
 }

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
+};
 
+use super::http::bare;
 use super::keys::{read_file, read_secret};
 use crate::model::TlsFiles;
 
@@ -30,17 +33,15 @@ const OWN_CERTIFICATE: &str = "it wants a certificate of this program, or anothe
 
 /// Reads who is trusted there, and who this program is; an error says what is wrong with that.
 /// Disks may hang: not for a thread that others wait for.
-pub(super) fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let told = |key: &str, file: &Path, why: &str| format!("{key} {}: {why}", file.display());
     let roots = match &files.ca {
         None => of_system()?,
         Some(file) => of_file(file).map_err(|why| told("ca_file", file, &why))?,
     };
-    let versions = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions();
-    let config = versions.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    let config = builder()?.with_root_certificates(roots);
     let Some((certificate, key)) = &files.own else {
-        return Ok(Arc::new(config.with_no_client_auth()));
+        return Ok(config.with_no_client_auth());
     };
     let of_certificate = |why: &str| told("cert_file", certificate, why);
     let of_key = |why: &str| told("key_file", key, why);
@@ -56,7 +57,24 @@ pub(super) fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
     let private = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|error| of_key(&format!("no private key: {error}")))?;
     let config = config.with_client_auth_cert(chain, private);
-    config.map(Arc::new).map_err(|error| of_certificate(&error.to_string()))
+    config.map_err(|error| of_certificate(&error.to_string()))
+}
+
+/// The name that a certificate is to bear; an error says what to do where none can.
+pub(super) fn name(name: &str) -> Result<ServerName<'static>, String> {
+    let known = ServerName::try_from(bare(name).to_owned());
+    known.map_err(|_| format!("{name} is no name that a certificate can bear; {OTHER_NAME}"))
+}
+
+/// For clients that speak without TLS, and have to be given something.
+pub(super) fn trusting_nobody() -> Result<ClientConfig, String> {
+    Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
+fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    let versions = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions();
+    versions.map_err(|error| error.to_string())
 }
 
 fn of_system() -> Result<RootCertStore, String> {
@@ -125,12 +143,16 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
 }
 
 /// What TLS says, if it is that.
-fn failure<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
-    let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.find_map(|error| match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-        Some(inner) => inner.downcast_ref(),
+pub(super) fn failure<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    std::iter::successors(Some(error), |&error| error.source()).find_map(within)
+}
+
+/// The same of one error, which may be wrapped several times: that is no cause of its own.
+fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => within(inner),
         None => error.downcast_ref(),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -151,12 +173,20 @@ mod tests {
         // As it comes from a connection.
         let wrapped = io::Error::other(name);
         assert_eq!(remedy(&wrapped), Some(OTHER_NAME));
+        assert_eq!(remedy(&io::Error::other(wrapped)), Some(OTHER_NAME));
         assert!(OTHER_NAME.contains("in its address") && OTHER_NAME.contains("{server_name: …}"));
         let told = remedy(&alert).unwrap();
         assert!(told.contains("{cert_file: …, key_file: …}") && told.contains("ask for none"));
         let issuer = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(remedy(&issuer).unwrap().ends_with("as ca_file"));
         assert_eq!(remedy(&io::Error::other("gone")), None);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_bear_is_told_with_what_to_write() {
+        let why = name("a..b").unwrap_err();
+        assert!(why.starts_with("a..b is no name") && why.ends_with(OTHER_NAME), "{why}");
+        assert!(name("[::1]").is_ok());
     }
 
     #[test]

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::tally::Tally;
-use crate::clients::collector::{Answered, Collector, Unanswered};
+use crate::clients::collector::{Answered, Collector};
+use crate::clients::http::HttpError;
 use crate::model::{ExportResult, Moment, Signal, counted};
 
 /// The time for a pending request when the program ends.
@@ -62,7 +63,7 @@ impl Delivery {
         let mut ending = self.ending.clone();
         let answered = tokio::select! {
             answered = self.collector.send(path(self.signal), message, self.timeout) => answered,
-            () = after_end(&mut ending) => Err(Unanswered::TimedOut(FLUSH_TAKES)),
+            () = after_end(&mut ending) => Err(HttpError::TimedOut(FLUSH_TAKES)),
         };
         let (result, rejected, why) = classify(self.signal, answered.as_ref());
         self.tally.exported(self.signal, result, (self.clock)().utc_ms());
@@ -166,20 +167,20 @@ pub(super) fn spread(time: Duration) -> Duration {
 /// The result, the number of rejected items, and a reason for the log.
 fn classify(
     signal: Signal,
-    answered: Result<&Answered, &Unanswered>,
+    answered: Result<&Answered, &HttpError>,
 ) -> (ExportResult, u64, Option<String>) {
     let answered = match answered {
         Ok(answered) => answered,
         Err(error) => return (ExportResult::Unreachable, 0, Some(error.to_string())),
     };
-    let (status, text) = (answered.status, answered.beginning());
+    let (status, text) = (answered.answer.status, answered.answer.beginning());
     let reason = |hint: &str| Some(format!("the collector responded {status}: {text}{hint}"));
     match status {
         200..=299 if answered.is_page => {
             let hint = "; the body is an HTML page: check otlp.endpoint";
             (ExportResult::Refused, 0, reason(hint))
         }
-        200..=299 => match rejected(signal, &answered.body) {
+        200..=299 => match rejected(signal, &answered.answer.body) {
             Some((0, text)) if text.is_empty() => (ExportResult::Success, 0, None),
             Some((count, text)) => {
                 let text: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
@@ -232,10 +233,12 @@ mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
 
     use super::*;
+    use crate::clients::http::Answer;
 
     fn of(status: u16, body: &[u8]) -> (ExportResult, u64) {
         let (body, is_page) = (body.to_vec(), body.starts_with(b"<"));
-        let answered = Answered { status, body, is_page, retry_after: None };
+        let answer = Answer { status, body, is_cut: false };
+        let answered = Answered { answer, is_page, retry_after: None };
         let (result, rejected, _) = classify(Signal::Traces, Ok(&answered));
         (result, rejected)
     }
@@ -254,7 +257,7 @@ mod tests {
         for refused in [301, 400, 401, 403, 404, 413, 500, 999] {
             assert_eq!(of(refused, b"x").0, ExportResult::Refused);
         }
-        let gone = Unanswered::Failed("x".to_owned());
+        let gone = HttpError::Broken("x".to_owned());
         assert_eq!(classify(Signal::Metrics, Err(&gone)).0, ExportResult::Unreachable);
     }
 

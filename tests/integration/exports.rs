@@ -72,7 +72,7 @@ fn metrics_come_in_the_form_that_was_asked_for() {
 #[test]
 fn a_scraper_of_ours_and_of_others_understands_it_over_one_connection() {
     let server = start();
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let client = crate::daemon::http_client().build().unwrap();
     for _ in 0..3 {
         let url = format!("http://{}/metrics", server.address);
         let response = client.get(url).send().unwrap();

@@ -77,7 +77,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
     ("actions", &["model", "parse", "engines", "clients", "supervisors", "sys", "files"], false),
     ("traces", &["model"], true),
-    ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),
+    ("otlp", &["model", "policy::status", "clients::collector", "clients::http", "traces"], false),
     (
         "daemon",
         &[

@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::{Request, header};
-use hyper_util::rt::TokioIo;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request};
 use serde_json::Value;
 use tokio::net::UnixStream;
 
+use crate::clients::http::{self, HttpError, send_over};
 use crate::exports::control_address;
 
 /// How long an order may take; the daemon itself gives up before.
@@ -96,13 +96,12 @@ impl Client {
             .build()
             .map_err(|error| failed(&error))?;
         let body = body.map(Value::to_string).unwrap_or_default();
-        let request = Request::builder()
-            .method(method)
-            .uri(target)
-            .header(header::HOST, "umawarden")
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::CONTENT_LENGTH, body.len())
-            .body(Full::new(Bytes::from(body)))
+        let method = Method::from_bytes(method.as_bytes()).map_err(|error| failed(&error))?;
+        let request = http::request(method, &format!("http://umawarden{target}"))
+            .and_then(|request| {
+                let request = request.header(CONTENT_TYPE, "application/json");
+                Ok(request.body(Bytes::from(body))?)
+            })
             .map_err(|error| failed(&error))?;
         let answer = runtime
             .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
@@ -114,7 +113,7 @@ impl Client {
         self.socket.clone()
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Reply, ClientError> {
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Reply, ClientError> {
         let failed =
             |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
         control_address(&self.socket).map_err(|error| failed(&error))?;
@@ -130,19 +129,13 @@ impl Client {
         if ![0, rustix::process::getuid().as_raw()].contains(&listener) {
             return Err(ClientError::Stranger(self.path(), listener));
         }
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| failed(&error))?;
-        let connection = tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
-        let status = response.status().as_u16();
-        let bytes = Limited::new(response.into_body(), MOST_BYTES)
-            .collect()
-            .await
-            .map_err(|error| failed(&error))?
-            .to_bytes();
-        connection.abort();
-        Ok(read(status, &bytes))
+        // Only now: what was asked is for the owner of this socket alone.
+        let answered = async { send_over(stream, request).await?.read(MOST_BYTES).await };
+        let answer = answered.await.map_err(|error| failed(&error))?;
+        match answer.is_cut {
+            true => Err(failed(&HttpError::TooLong(MOST_BYTES))),
+            false => Ok(read(answer.status, &answer.body)),
+        }
     }
 }
 

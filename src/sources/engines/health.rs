@@ -12,7 +12,8 @@ use hyper::StatusCode;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use super::http::{ANSWER_TAKES, NoAnswer, get};
+use super::http::{ANSWER_TAKES, client, get};
+use crate::clients::http::{Client, HttpError};
 use crate::clients::network::Network;
 use crate::clients::{EngineKey, KeyRing, NoKey, Place, origin};
 use crate::engines::{HealthPath, LoadSource, facts};
@@ -113,6 +114,7 @@ pub(super) struct HealthProber {
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
     runtime: Runtime,
+    client: Client,
     probes: BTreeMap<(Arc<str>, ProcessId), ProbeState>,
     logged: Logged,
     /// Whether the loop has ended.
@@ -127,7 +129,8 @@ impl HealthProber {
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (probes, is_over, logged) = (BTreeMap::new(), Arc::default(), Arc::default());
-        Ok(Self { targets, to, clock, runtime, probes, logged, is_over })
+        let client = client().map_err(io::Error::other)?;
+        Ok(Self { targets, to, clock, runtime, client, probes, logged, is_over })
     }
 
     /// Runs until the loop ends.
@@ -169,8 +172,9 @@ impl HealthProber {
             let is_over = Arc::clone(&self.is_over);
             let (is_pending, is_up) = (Arc::clone(&state.is_pending), Arc::clone(&state.is_up));
             let (is_logged, logged) = (Arc::clone(&state.is_logged), Arc::clone(&self.logged));
+            let client = self.client.clone();
             self.runtime.spawn(async move {
-                let health = probe(target, now).await;
+                let health = probe(target, &client, now).await;
                 is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
                 is_pending.store(false, Ordering::Relaxed);
                 log_withheld(&health, &is_logged, &logged);
@@ -186,8 +190,8 @@ impl HealthProber {
     }
 }
 
-async fn probe(target: Target, now: Duration) -> EngineHealth {
-    let answer = target.answer().await;
+async fn probe(target: Target, client: &Client, now: Duration) -> EngineHealth {
+    let answer = target.answer(client).await;
     let (key, key_withheld) = match answer {
         HealthAnswer::Ready => {
             target.key().await.map_or_else(|why| (None, Some(why)), |k| (k, None))
@@ -195,7 +199,7 @@ async fn probe(target: Target, now: Duration) -> EngineHealth {
         _ => (None, None),
     };
     let load = match answer {
-        HealthAnswer::Ready => target.load(key.as_ref()).await,
+        HealthAnswer::Ready => target.load(client, key.as_ref()).await,
         _ => EngineLoad::default(),
     };
     let key_withheld = key_withheld.or_else(|| key.and_then(|key| key.refusal()));
@@ -216,12 +220,12 @@ fn log_withheld(health: &EngineHealth, is_logged: &AtomicBool, logged: &Logged) 
 }
 
 impl Target {
-    async fn answer(&self) -> HealthAnswer {
+    async fn answer(&self, client: &Client) -> HealthAnswer {
         let (usual, origin) = (facts(self.kind).health, origin(&self.url));
         let is_usual =
             usual.first().is_some_and(|first| format!("{origin}{}", first.path) == *self.url);
         if !is_usual {
-            return self.answer_at(&self.url).await;
+            return self.answer_at(client, &self.url).await;
         }
         let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
         for HealthPath { path, overrules_unready } in usual {
@@ -229,7 +233,7 @@ impl Target {
             if unready && !overrules_unready {
                 return last;
             }
-            match self.answer_at(&format!("{origin}{path}")).await {
+            match self.answer_at(client, &format!("{origin}{path}")).await {
                 HealthAnswer::Failed { error } if error.starts_with("404") => {
                     if !unready {
                         last = HealthAnswer::Failed { error };
@@ -242,22 +246,29 @@ impl Target {
         last
     }
 
-    async fn answer_at(&self, url: &str) -> HealthAnswer {
-        match get(url, self.network.as_ref(), None, 0).await {
-            Ok(answer) => answer_of(answer.status),
-            Err(NoAnswer::TimedOut) => HealthAnswer::TimedOut,
-            Err(NoAnswer::Refused) => HealthAnswer::Refused,
-            Err(NoAnswer::Absent) => {
-                HealthAnswer::Failed { error: "its network is gone".to_owned() }
-            }
-            Err(NoAnswer::Failed(error)) => HealthAnswer::Failed { error },
+    async fn answer_at(&self, client: &Client, url: &str) -> HealthAnswer {
+        let error = match get(client, url, self.network.as_ref(), None, 0).await {
+            Ok(answer) => return answer_of(answer.status),
+            Err(error) => error,
+        };
+        match &error {
+            HttpError::TimedOut(_) | HttpError::ConnectTimedOut(_) => HealthAnswer::TimedOut,
+            HttpError::Connect(why) => match why.kind() {
+                io::ErrorKind::ConnectionRefused => HealthAnswer::Refused,
+                io::ErrorKind::TimedOut => HealthAnswer::TimedOut,
+                io::ErrorKind::NotFound => {
+                    HealthAnswer::Failed { error: "its network is gone".to_owned() }
+                }
+                _ => HealthAnswer::Failed { error: why.to_string() },
+            },
+            error => HealthAnswer::Failed { error: error.to_string() },
         }
     }
 
     /// The load that the engine reports.
-    async fn load(&self, key: Option<&EngineKey>) -> EngineLoad {
+    async fn load(&self, client: &Client, key: Option<&EngineKey>) -> EngineLoad {
         for source in facts(self.kind).load {
-            let load = self.load_from(source, key).await;
+            let load = self.load_from(client, source, key).await;
             if !load.is_empty() {
                 return load;
             }
@@ -265,12 +276,15 @@ impl Target {
         EngineLoad::NONE
     }
 
-    async fn load_from(&self, source: &LoadSource, key: Option<&EngineKey>) -> EngineLoad {
+    async fn load_from(
+        &self,
+        client: &Client,
+        source: &LoadSource,
+        key: Option<&EngineKey>,
+    ) -> EngineLoad {
         let url = format!("{}{}", origin(&self.url), source.path);
-        match get(&url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
-            Ok(answer) if answer.status.is_success() => {
-                (source.read)(&String::from_utf8_lossy(&answer.body)).unwrap_or_default()
-            }
+        match get(client, &url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
+            Ok(answer) if answer.is_success() => (source.read)(&answer.text()).unwrap_or_default(),
             Ok(_) => EngineLoad::default(),
             Err(_) => facts(self.kind).unread_load,
         }
@@ -295,12 +309,15 @@ impl Target {
     }
 }
 
-fn answer_of(status: StatusCode) -> HealthAnswer {
+fn answer_of(status: u16) -> HealthAnswer {
     match status {
-        status if status.is_success() => HealthAnswer::Ready,
         // A server that requires a key is ready.
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HealthAnswer::Ready,
-        status if status.is_server_error() => HealthAnswer::NotReady { status: status.as_u16() },
-        status => HealthAnswer::Failed { error: format!("{status}") },
+        200..=299 | 401 | 403 => HealthAnswer::Ready,
+        500..=599 => HealthAnswer::NotReady { status },
+        status => {
+            let known = StatusCode::from_u16(status);
+            let error = known.map_or_else(|_| status.to_string(), |status| status.to_string());
+            HealthAnswer::Failed { error }
+        }
     }
 }

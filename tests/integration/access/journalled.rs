@@ -103,7 +103,7 @@ fn every_call_that_acts_is_in_the_journal_with_who_it_was() {
         let breakers = &of_api(daemon, "/api/v1/breakers")["breakers"];
         asked[0]["decision"].is_u64() && breakers[0]["is_open"] == true
     });
-    let client = reqwest::blocking::Client::new();
+    let client = crate::daemon::http_client().build().unwrap();
     let (name, secret) =
         bearer(&ops).split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let call = |method: &str, target: &str, body: String| {

@@ -48,7 +48,7 @@ impl Living {
     }
 
     fn client(&self) -> reqwest::blocking::Client {
-        reqwest::blocking::Client::builder().timeout(Duration::from_secs(60)).build().unwrap()
+        crate::daemon::http_client().timeout(Duration::from_secs(60)).build().unwrap()
     }
 
     fn url(&self, path: &str) -> String {

@@ -77,7 +77,7 @@ pub fn free_port() -> u16 {
 fn ask(port: u16, path: &'static str, body: &'static str) {
     std::thread::spawn(move || {
         let client =
-            reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
+            crate::daemon::http_client().timeout(Duration::from_secs(120)).build().unwrap();
         // The server is killed while it answers.
         let _killed = client
             .post(format!("http://127.0.0.1:{port}{path}"))
@@ -133,7 +133,7 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
         .spawn()
         .unwrap();
     let mut server = Server(child);
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let client = crate::daemon::http_client().build().unwrap();
     let deadline = Instant::now() + Duration::from_secs(300);
     let is_up = || {
         let asked = client.get(format!("http://127.0.0.1:{port}/health")).send();

@@ -52,7 +52,7 @@ fn watch_events(daemon: &Daemon, before: f64, kill: usize) -> std::thread::JoinH
     let address = daemon.address().to_owned();
     let kernel = KernelLines::open();
     std::thread::spawn(move || {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let client = crate::daemon::http_client().build().unwrap();
         let get = |path: &str| {
             client.get(format!("http://{address}{path}")).send().unwrap().text().unwrap()
         };

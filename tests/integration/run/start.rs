@@ -123,7 +123,12 @@ fn free_port() -> u16 {
 
 fn ready(address: &str) -> bool {
     let url = format!("http://{address}/-/ready");
-    reqwest::blocking::get(url).is_ok_and(|answer| answer.status() == 200)
+    crate::daemon::http_client()
+        .build()
+        .unwrap()
+        .get(url)
+        .send()
+        .is_ok_and(|answer| answer.status() == 200)
 }
 
 #[test]
@@ -264,7 +269,12 @@ fn a_log_that_cannot_be_written_does_not_end_it() {
     let node = Node::new("gb10-4k");
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let (_child, address) = with_stderr(&node, full.into());
-    let answer = reqwest::blocking::get(format!("http://{address}/metrics")).unwrap();
+    let answer = crate::daemon::http_client()
+        .build()
+        .unwrap()
+        .get(format!("http://{address}/metrics"))
+        .send()
+        .unwrap();
     assert!(answer.text().unwrap().contains("uma_memory_total_bytes"));
 }
 

@@ -133,7 +133,7 @@ fn refuses_others(daemon: &Daemon, address: &str) {
     let post = r#"{"version": "4", "groupKey": "g", "status": "firing", "alerts": [{"status":
         "firing", "labels": {"alertname": "Forged"}, "startsAt": "2026-01-01T00:00:00Z",
         "fingerprint": "00000000000000ff"}]}"#;
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let client = crate::daemon::http_client().build().unwrap();
     for (token, expected) in
         [(None, 401), (Some("wrong"), 401), (Some("was-good-once"), 401), (Some("only-looks"), 403)]
     {

@@ -108,7 +108,7 @@ impl Prometheus {
     }
 
     fn ask(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let client = crate::daemon::http_client().build().unwrap();
         let request = client.post(format!("{}/{path}", self.url)).body(body.to_owned());
         let request = request.header("content-type", "application/x-www-form-urlencoded");
         let Ok(answer) = request.send() else { return Vec::new() };
