@@ -64,7 +64,7 @@ pub struct Alert<T> {
     pub active_since: T,
     /// The expression's value.
     pub value: f64,
-    /// On the clock of `now`; moved forward by time that cannot be told.
+    /// On the clock of `now`; moved forward by time in which the condition is unknown.
     held_from: Duration,
     /// When the condition ended, while `keep_firing_for` lasts.
     ended_from: Option<Duration>,
@@ -100,7 +100,7 @@ impl<T: Copy> Alerts<T> {
         current.sort_by(|left, right| left.labels.cmp(&right.labels));
         if let Some(pair) = current.windows(2).find(|pair| pair[0].labels == pair[1].labels) {
             return Err(format!(
-                "two samples give one alert, {:?}: keep a label that tells them apart",
+                "two samples give one alert, {:?}: keep a label that distinguishes them",
                 pair[0].labels
             ));
         }
@@ -123,7 +123,7 @@ impl<T: Copy> Alerts<T> {
         Ok(())
     }
 
-    /// The condition cannot be told: nothing advances, nothing resolves.
+    /// The condition is unknown: nothing advances, nothing resolves.
     pub fn stand_still(&mut self, unknown_for: Duration) {
         for alert in &mut self.active {
             alert.held_from += unknown_for;

@@ -124,7 +124,7 @@ fn satisfiable(
     if values.iter().any(|value| of_label.iter().all(|matcher| matcher.passes(value))) {
         return Ok(());
     }
-    // Of several that exclude each other, the last is told.
+    // Of several that exclude each other, the last is reported.
     let alone = !values.iter().any(|value| matcher.passes(value));
     if !alone && of_label.last().is_none_or(|last| !std::ptr::eq(*last, matcher)) {
         return Ok(());
@@ -132,7 +132,7 @@ fn satisfiable(
     let written = format!("{label}{}\"{}\"", matcher.op.symbol(), matcher.value);
     let message = match alone {
         true => format!("no series \"{name}\" has {written}"),
-        false => format!("no series \"{name}\" has {written} and what stands before it"),
+        false => format!("no series \"{name}\" has {written} and the matchers before it"),
     };
     let error = ExprError::new(matcher.value_span.clone(), message);
     Err(error.with_hint(values_hint(label, &matcher.value, values)))

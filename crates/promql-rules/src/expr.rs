@@ -84,13 +84,12 @@ pub enum Value {
     Vector(Vec<Sample>),
 }
 
-/// What came of an evaluation.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evaluated {
     /// A result.
     Known(Value),
-    /// It cannot be told: these readings are missing, each with the reason. Whatever they were, no
-    /// other part decides.
+    /// It is unknown: these readings are missing, each with the reason, and no other part decides.
     Unknown(Vec<String>),
 }
 
@@ -153,14 +152,14 @@ impl Expr {
         analysis::never(&self.root, known)
     }
 
-    /// Values in matchers that no series has, beside others that some have.
+    /// Values in matchers that no series has, where other values of the same matcher exist.
     pub fn idle_values(&self, known: &dyn KnownSeries) -> Vec<ExprError> {
         analysis::idle_values(&self.root, known)
     }
 
-    /// The same condition for series as Prometheus has them, with the labels of a target, of which
-    /// these tell targets apart; `None` where nothing changes. An error is of a part that cannot be
-    /// told apart.
+    /// The same condition for the series in Prometheus, with the labels of targets, of which these
+    /// identify targets; `None` where nothing changes. The error names a part that cannot be
+    /// separated by target.
     pub fn by(
         &self,
         labels: &[Arc<str>],
@@ -194,7 +193,7 @@ impl Expr {
         Facts::of(&self.root, known)
     }
 
-    /// The labels that what it yields may have; `None` where that cannot be told.
+    /// The labels that its results may have; `None` where they are unknown.
     pub fn labels(&self, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
         analysis::labels(&self.root, known)
     }
@@ -220,8 +219,8 @@ impl Expr {
         matches!(self.root.kind, Kind::Selector(_))
     }
 
-    /// The series that it reads of any node: by their names, and by labels that are plainly given
-    /// and no node is told by.
+    /// The series that it reads of any node: by name, and by labels with a fixed value that do not
+    /// name a node.
     pub fn wanted(&self) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         let mut nodes = vec![&self.root];
@@ -236,8 +235,8 @@ impl Expr {
         wanted
     }
 
-    /// Whether it may or may not hold: as a vector it may be empty by what it compares, as a number
-    /// it tells the truth of a comparison.
+    /// Whether it is a condition: a vector that a comparison may empty, or a number that is the
+    /// truth of a comparison.
     pub fn is_condition(&self) -> bool {
         let is_number = self.root.value_type() == ValueType::Scalar;
         let mut nodes = vec![&self.root];
@@ -257,13 +256,13 @@ impl Expr {
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.
     pub fn evaluate(&self, store: &SeriesStore, at: EvalTime) -> Result<Evaluated, String> {
-        eval::judge(&self.root, store, at).map(|judged| judged.evaluated)
+        eval::evaluate_root(&self.root, store, at).map(|evaluation| evaluation.evaluated)
     }
 
-    /// Whether it yields any element, or a number that is neither 0 nor NaN; `None` where that
-    /// cannot be told. It can be where what it yields cannot.
+    /// Whether it yields any element, or a number that is neither 0 nor NaN; `None` where that is
+    /// unknown. It may be known where the result is not.
     pub fn yields(&self, store: &SeriesStore, at: EvalTime) -> Result<Option<bool>, String> {
-        eval::judge(&self.root, store, at).map(|judged| judged.yields)
+        eval::evaluate_root(&self.root, store, at).map(|evaluation| evaluation.yields)
     }
 
     /// The series of the store that each of its selectors matches.

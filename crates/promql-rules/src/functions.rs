@@ -96,7 +96,7 @@ pub(super) enum Function {
 /// How a function is called.
 #[derive(Debug)]
 pub(super) struct Signature {
-    /// Which.
+    /// The function.
     pub function: Function,
     /// Its name; case matters.
     pub name: &'static str,

@@ -48,15 +48,15 @@ impl MatchOp {
 /// One condition on one label.
 #[derive(Clone, Debug)]
 pub(super) struct Matcher {
-    /// The label.
+    /// Name of the label.
     pub label: Arc<str>,
-    /// How it is compared.
+    /// The operator.
     pub op: MatchOp,
     /// The value or pattern, as written.
     pub value: Arc<str>,
-    /// Where the label's name stands.
+    /// Range of the label's name in the text.
     pub span: Range<usize>,
-    /// Where the value stands.
+    /// Range of the value in the text.
     pub value_span: Range<usize>,
     regex: Option<Regex>,
 }
@@ -138,13 +138,13 @@ fn translate(pattern: &str) -> String {
     out
 }
 
-/// The length of a class's negation and of a `]` that stands first and so does not close it.
+/// The length of a class's negation, and of a leading `]`, which does not close it.
 fn class_start(after: &str) -> usize {
     let negation = usize::from(after.starts_with('^'));
     negation + usize::from(after[negation..].starts_with(']'))
 }
 
-/// The length of what stands at the start of `rest`, and what Rust's dialect writes for it.
+/// The length of an escape at the start of `rest`, and its form in Rust's dialect.
 fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
     const ESCAPES: [(&str, &str); 6] = [
         (r"\d", "[0-9]"),

@@ -8,7 +8,9 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::eval::{Range, apply, compares, is_open, judge, matching_series, reduced, scalars};
+use super::eval::{
+    Range, apply, compares, evaluate_root, is_open, matching_series, reduced, scalars,
+};
 use super::functions::Function;
 use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
 use super::{EvalTime, Evaluated, Expr, Value};
@@ -57,8 +59,8 @@ impl Watch {
             }
             return nothing;
         }
-        let judged = judge(&expr.root, store, at);
-        let has_failed = judged.as_ref().map_or(true, |judged| judged.has_failed);
+        let evaluation = evaluate_root(&expr.root, store, at);
+        let has_failed = evaluation.as_ref().map_or(true, |evaluation| evaluation.has_failed);
         let is_of_now = self.known.is_some_and(|(known, _)| {
             known.series == now.series
                 && (known.kinds == now.kinds || !(has_failed || self.has_failed))
@@ -67,8 +69,8 @@ impl Watch {
             self.proof = Part::of(&expr.root, store).map(Part::proof);
             self.has_failed = has_failed;
         }
-        self.known = Some((now, judged.as_ref().is_ok_and(|judged| !judged.lacks)));
-        judged.map(|judged| judged.evaluated)
+        self.known = Some((now, evaluation.as_ref().is_ok_and(|evaluation| !evaluation.lacks)));
+        evaluation.map(|evaluation| evaluation.evaluated)
     }
 }
 

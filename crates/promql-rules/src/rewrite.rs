@@ -7,9 +7,9 @@ use super::functions::Function;
 use super::syntax::{AggregateOp, Binary, BinaryOp, Kind, Node, ValueType};
 use super::{ExprError, KnownSeries};
 
-/// The expression for series that carry further labels, those of the target that was scraped, of
-/// which the named ones tell targets apart; `None` where it is the same. What has no labels at all
-/// cannot be told apart.
+/// The expression for series with further labels of the scraped target, of which the named ones
+/// identify targets; `None` where it is the same. Expressions without labels cannot be separated by
+/// target.
 pub(super) fn by(
     root: &Node,
     labels: &[Arc<str>],

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub const CLUSTER_LABEL: &str = "cluster";
 /// The label that names a node.
 pub const NODE_LABEL: &str = "node";
-/// What a series' own label `node` (a NUMA node, for one) is called beside other nodes' series.
+/// Replaces a series' own label `node`, such as a NUMA node, among series of several nodes.
 pub const EXPORTED_NODE_LABEL: &str = "exported_node";
 
 /// The identity of one series: a metric's name and its label set.
@@ -63,7 +63,7 @@ impl Wanted {
         self.is(&other.name, &other.labels)
     }
 
-    /// Whether that series is meant. Labels that were given by whoever asks do not count.
+    /// Whether it selects that series. Further labels of the series do not matter.
     pub fn is(&self, name: &str, labels: &[(Arc<str>, Arc<str>)]) -> bool {
         *self.name == *name && self.labels.iter().all(|wanted| labels.contains(wanted))
     }

@@ -15,13 +15,13 @@ use self::past::Past;
 pub use self::window::Window;
 use crate::{NODE_LABEL, Reading, SeriesKey};
 
-/// How far back an instant selector looks for a sample, in milliseconds.
+/// Age of the oldest sample that an instant selector uses, in milliseconds.
 pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
 /// The most series of one metric; more are refused.
 pub const MAX_SERIES_PER_NAME: usize = 1000;
 /// The most series of all metrics together; more are refused.
 pub const MAX_SERIES: usize = 10_000;
-/// The most series of one metric, and of all, beside those of other nodes.
+/// Most series of one metric, and of all, without those of other nodes.
 pub const MAX_SERIES_OF_CLUSTER: [usize; 2] = [20_000, 40_000];
 /// The most samples that one series keeps; 1 h 49 min at ten a second.
 pub const MAX_SAMPLES: usize = 65_536;
@@ -42,12 +42,12 @@ pub fn is_stale(value: f64) -> bool {
 /// The name of the source that feeds a metric, if the metric is known.
 pub type SourceOf = fn(metric: &str) -> Option<&'static str>;
 
-/// A series' place in the store; stays valid for the store's life.
+/// Index of a series in the store; valid as long as the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeriesId(pub u32);
 
 impl SeriesId {
-    /// Stands for every series that was refused; nothing is kept of it.
+    /// The index of all refused series, which are not kept.
     pub const REFUSED: Self = Self(u32::MAX);
 }
 
@@ -60,23 +60,23 @@ pub struct Point {
     pub value: f64,
 }
 
-/// Every series, each with as much past as somebody asks for.
+/// All series, each with as much past as was requested.
 #[derive(Debug, Default)]
 pub struct SeriesStore {
     keys: Vec<SeriesKey>,
-    /// What is known of each series now, apart from its past: this is written at every step.
+    /// The present of each series, without its past: written at every step.
     presents: Vec<Present>,
     pasts: Vec<Past>,
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
-    /// What feeds each metric, as far as anybody has given that.
+    /// The source of each metric, where it was given.
     source_of: Option<SourceOf>,
-    /// Why each source that is down is, by its name.
+    /// The error of each source that is down, by its name.
     faults: BTreeMap<&'static str, Arc<str>>,
-    /// Metrics of which there may be series that nobody knows of, and why.
+    /// Metrics that may have unknown series, with the reason.
     gaps: BTreeMap<Arc<str>, &'static str>,
-    /// Why nothing is known of each node of which that is so.
+    /// The reason for each node that is unknown.
     silent: BTreeMap<Arc<str>, Arc<str>>,
     bounds: Bounds,
     /// Whether only [`SeriesStore::declare`] adds series.
@@ -84,23 +84,22 @@ pub struct SeriesStore {
     /// Until when the series of each keeper stay as they are.
     stayed_ms: Vec<Option<i64>>,
     revisions: Revisions,
-    /// How often a place was given to another series.
+    /// Number of reused indexes.
     replaced: u64,
 }
 
-/// What others have derived from the store holds while these numbers are the same.
+/// Data derived from the store are valid while these numbers are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Revisions {
-    /// Grows when there are other series, or one cannot be looked back through any more.
+    /// Grows when series are added or removed, or the past of one is cut.
     pub series: u64,
-    /// Grows when a series has a value and had none, or the other way round, and when another
-    /// reason is why not.
+    /// Grows when a series gets or loses its value, and when the reason changes.
     pub kinds: u64,
     /// Grows when a series has lost its keeper, or can have none any more.
     pub kept: u64,
 }
 
-/// How many series there may be.
+/// Limits of the number of series.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     of_a_name: usize,
@@ -113,7 +112,7 @@ impl Default for Bounds {
     }
 }
 
-/// A place among those who let series stay as they are; at most one lets a series stay.
+/// Number of a keeper, whose series stay as they are; a series has at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keeper(u8);
 
@@ -130,21 +129,19 @@ struct Name {
 struct Present {
     latest: Option<Reading<f64>>,
     newest: Option<Point>,
-    /// Who lets it stay as it is.
+    /// Its keeper, if it has one.
     keeper: Option<Keeper>,
     /// Whether older points than the newest one are kept.
     has_past: bool,
 }
 
 impl SeriesStore {
-    /// A store that holds declared series alone: what anybody else writes is refused, and does not
-    /// count as refused.
+    /// A store of declared series alone: others are refused, without being counted.
     pub fn closed() -> Self {
         Self { is_closed: true, ..Self::default() }
     }
 
-    /// The same store, which gives the fault of a source as the reason why a series that it feeds
-    /// is unknown.
+    /// The same store, which reports the error of a source as the reason for its unknown series.
     pub fn fed_by(self, source_of: SourceOf) -> Self {
         Self { source_of: Some(source_of), ..self }
     }
@@ -154,13 +151,13 @@ impl SeriesStore {
         self.is_closed
     }
 
-    /// A store for the series of several nodes, which their label `node` tells apart.
+    /// A store for the series of several nodes, which have a label `node`.
     pub fn of_cluster() -> Self {
         let [of_a_name, of_all] = MAX_SERIES_OF_CLUSTER;
         Self { bounds: Bounds { of_a_name, of_all }, ..Self::default() }
     }
 
-    /// An empty store in the place of this one, which nobody takes for it.
+    /// An empty store that is distinguishable from this one.
     pub fn successor(&self) -> Self {
         let Revisions { series, kinds, kept } = self.revisions;
         let revisions = Revisions { series: series + 1, kinds: kinds + 1, kept: kept + 1 };
@@ -202,12 +199,11 @@ impl SeriesStore {
         id
     }
 
-    /// Gives the place of a series to another one of the same metric, which is not there yet. What
-    /// was known of the first is gone.
+    /// Replaces a series by a new one of the same metric. The data of the first are dropped.
     pub fn replace(&mut self, id: SeriesId, key: &SeriesKey) {
-        let place = id.0 as usize;
+        let index = id.0 as usize;
         let (Some(old), Some(present), Some(past)) =
-            (self.keys.get_mut(place), self.presents.get_mut(place), self.pasts.get_mut(place))
+            (self.keys.get_mut(index), self.presents.get_mut(index), self.pasts.get_mut(index))
         else {
             return;
         };
@@ -221,12 +217,12 @@ impl SeriesStore {
         *past = Past::of(past.retain_ms);
     }
 
-    /// How often a place was given to another series.
+    /// Number of reused indexes.
     pub fn replaced(&self) -> u64 {
         self.replaced
     }
 
-    /// Says why there may be series of that metric that nobody knows of, or that there are none.
+    /// Sets why the metric may have unknown series; `None`: it has none.
     pub fn set_gap(&mut self, name: &str, why: Option<&'static str>) {
         let before = match why {
             Some(why) => self.gaps.insert(Arc::from(name), why),
@@ -235,7 +231,7 @@ impl SeriesStore {
         self.revisions.kinds += u64::from(before != why);
     }
 
-    /// Why there may be series of that metric that nobody knows of, if there may.
+    /// Why the metric may have unknown series, if it may.
     pub(crate) fn gap(&self, name: &str) -> Option<&'static str> {
         self.gaps.get(name).copied()
     }
@@ -248,9 +244,9 @@ impl SeriesStore {
         };
         entry.retain_ms = entry.retain_ms.max(range_ms);
         for id in &entry.ids {
-            let place = id.0 as usize;
-            let Some(present) = self.presents.get_mut(place) else { continue };
-            let Some(past) = self.pasts.get_mut(place) else { continue };
+            let index = id.0 as usize;
+            let Some(present) = self.presents.get_mut(index) else { continue };
+            let Some(past) = self.pasts.get_mut(index) else { continue };
             past.retain_ms = entry.retain_ms;
             if past.retain_ms > 0 && !std::mem::replace(&mut present.has_past, true) {
                 self.revisions.kept += 1;
@@ -291,41 +287,41 @@ impl SeriesStore {
 
     #[inline]
     fn add(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
-        let place = id.0 as usize;
-        let Some(present) = self.presents.get_mut(place) else { return };
+        let index = id.0 as usize;
+        let Some(present) = self.presents.get_mut(index) else { return };
         if present.newest.is_some_and(|newest| newest.at_ms > at_ms) {
             return;
         }
-        self.revisions.kinds += u64::from(present.tell(reading));
+        self.revisions.kinds += u64::from(present.set(reading));
         let value = reading.value().unwrap_or_else(stale_marker);
         if !present.has_past {
             if present.newest.is_some() || !is_stale(value) {
                 present.newest = Some(Point { at_ms, value });
             }
-        } else if let Some(past) = self.pasts.get_mut(place) {
+        } else if let Some(past) = self.pasts.get_mut(index) {
             let was_cut = past.is_cut();
             present.newest = past.append(Point { at_ms, value });
             self.revisions.series += u64::from(past.is_cut() != was_cut);
         }
     }
 
-    /// Replaces the latest reading, for whoever looks at the present, and adds nothing to the past.
+    /// Replaces the latest reading without adding it to the past.
     pub fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
         if let Some(present) = self.presents.get_mut(id.0 as usize) {
-            self.revisions.kinds += u64::from(present.tell(reading));
+            self.revisions.kinds += u64::from(present.set(reading));
         }
     }
 
-    /// Counts later what happened earlier: each sample grows by as many of the instants `since_ms`,
-    /// which are sorted, as lie at or before it. So what is older than every sample is no increase.
+    /// Adds late counts: each sample grows by the number of instants in `since_ms`, which are
+    /// sorted, at or before it. So counts older than every sample are no increase.
     pub fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
-        let place = id.0 as usize;
-        let Some(present) = self.presents.get_mut(place) else { return };
+        let index = id.0 as usize;
+        let Some(present) = self.presents.get_mut(index) else { return };
         present.settle(&self.stayed_ms);
         if let Some(newest) = &mut present.newest {
             newest.raise(since_ms);
         }
-        if let Some(past) = self.pasts.get_mut(place) {
+        if let Some(past) = self.pasts.get_mut(index) {
             past.raise(since_ms);
         }
     }
@@ -406,10 +402,10 @@ impl SeriesStore {
 
     /// The newest point of a series at or before an instant, within the lookback and not ended.
     pub fn at(&self, id: SeriesId, at_ms: i64) -> Option<Point> {
-        let place = id.0 as usize;
-        let mut newest = self.presents.get(place)?.newest(&self.stayed_ms)?;
+        let index = id.0 as usize;
+        let mut newest = self.presents.get(index)?.newest(&self.stayed_ms)?;
         if newest.at_ms > at_ms {
-            newest = self.pasts.get(place)?.at(at_ms)?;
+            newest = self.pasts.get(index)?.at(at_ms)?;
         }
         let is_recent = newest.at_ms > at_ms.saturating_sub(LOOKBACK_MS);
         (is_recent && !is_stale(newest.value)).then_some(newest)
@@ -417,16 +413,16 @@ impl SeriesStore {
 
     /// The points of a series after `after_ms`, up to and including `to_ms`.
     pub fn window(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> Window<'_> {
-        let place = id.0 as usize;
-        match (self.presents.get(place), self.pasts.get(place)) {
+        let index = id.0 as usize;
+        match (self.presents.get(index), self.pasts.get(index)) {
             (Some(present), Some(past)) if present.has_past => past.window(after_ms, to_ms),
             (Some(present), _) => Window::of_one(present.newest(&self.stayed_ms), after_ms, to_ms),
             (None, _) => Window::default(),
         }
     }
 
-    /// Whether the same finite value was there at least twice after `after_ms`, up to and including
-    /// `to_ms`, and no other. There may be more such windows than are told.
+    /// Whether the window from after `after_ms` to `to_ms` has at least two points, all with the
+    /// same finite value. May be false for such windows too.
     pub(crate) fn is_flat(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> bool {
         let past = self.pasts.get(id.0 as usize);
         past.is_some_and(|past| past.is_flat(after_ms, to_ms))
@@ -459,7 +455,7 @@ impl Present {
     }
 
     /// Takes the latest reading; returns whether it is of another kind.
-    fn tell(&mut self, reading: Reading<f64>) -> bool {
+    fn set(&mut self, reading: Reading<f64>) -> bool {
         let before = self.latest.replace(reading);
         before.map(|before| discriminant(&before)) != Some(discriminant(&reading))
     }

@@ -13,11 +13,11 @@ use crate::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Wanted};
 /// One node of the tree.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// Where it stands in the text.
+    /// Range in the text.
     pub span: Range<usize>,
-    /// Its longest way down to a leaf; bounded, since evaluation follows it.
+    /// Depth of the tree below; bounded, since evaluation is recursive.
     pub height: usize,
-    /// What it is.
+    /// Its kind, with its operands.
     pub kind: Kind,
 }
 
@@ -32,9 +32,9 @@ pub(super) enum Kind {
     Selector(Selector),
     /// `metric[5m]`.
     Range {
-        /// What is selected.
+        /// The selector.
         selector: Selector,
-        /// How far back.
+        /// Length of the range.
         range_ms: i64,
     },
     /// `+expr` or `-expr`.
@@ -64,13 +64,13 @@ pub(super) enum Kind {
 /// A vector selector; also the inside of a range selector.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
-    /// The metric.
+    /// Name of the metric.
     pub name: Arc<str>,
-    /// Where the name stands.
+    /// Range of the name in the text.
     pub name_span: Range<usize>,
     /// Conditions on labels.
     pub matchers: Vec<Matcher>,
-    /// How far the past begins before the evaluation.
+    /// Offset into the past.
     pub offset_ms: i64,
 }
 
@@ -123,7 +123,7 @@ pub(super) struct Matching {
 /// Many-to-one matching.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// `group_left`: the many stand on the left.
+    /// `group_left`: the many side is the left one.
     pub left: bool,
     /// Labels copied from the one side.
     pub include: Vec<Arc<str>>,

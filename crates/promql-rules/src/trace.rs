@@ -1,4 +1,4 @@
-//! An expression taken apart: the value of each of its parts at one instant.
+//! A trace of an expression: the value of each of its parts at one instant.
 
 use super::eval;
 use super::functions::Function;
@@ -8,39 +8,39 @@ use super::{EvalTime, Evaluated, Expr, Labels, Value};
 use crate::SeriesKey;
 use crate::store::SeriesStore;
 
-/// Said of parts that look back where nothing of the past is there.
-const NO_PAST: &str = "only present values are kept, and this looks back";
+/// The reason for parts that need past samples where there are none.
+const NO_PAST: &str = "only present values are kept, and this needs past ones";
 
 /// A part of an expression, with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traced {
     /// As written, in one line.
     pub text: String,
-    /// What it does with its parts.
+    /// How its value follows from its parts.
     pub relation: Relation,
     /// Whether its numbers are bytes.
     pub is_bytes: bool,
-    /// What it yields.
+    /// Its value.
     pub value: TracedValue,
-    /// Whether it yields anything; `None` where that cannot be told. It can be where the value
-    /// cannot.
+    /// Whether it yields anything; `None` where that is unknown. It may be known where the value is
+    /// not.
     pub yields: Option<bool>,
-    /// Where it is unknown, and that does not matter: what decides without it.
+    /// Where it is unknown without effect: the part that decides.
     pub decided_by: Option<&'static str>,
-    /// What it is made of; numbers as written are left out.
+    /// Its parts, without literal numbers.
     pub parts: Vec<Self>,
 }
 
-/// What must be known of a part.
+/// What is needed of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Each element, with its value.
     Value,
-    /// Whether there is any.
+    /// Whether there is any element.
     Existence,
 }
 
-/// How a part's value follows from what it is made of, as far as that tells why it yields nothing.
+/// How a part's value follows from its own parts, to explain why it yields nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Both must yield something.
@@ -49,7 +49,7 @@ pub enum Relation {
     Or,
     /// The second takes away from the first.
     Unless,
-    /// What is true of it stays.
+    /// It filters by a comparison.
     Compares,
     /// It yields what its parts yield, in another form.
     Other,
@@ -62,7 +62,7 @@ pub enum TracedValue {
     Known(Value),
     /// The samples of each series in a range.
     Range(Vec<TracedRange>),
-    /// It cannot be told, for these reasons.
+    /// It is unknown, for these reasons.
     Unknown(Vec<String>),
     /// It cannot be computed from this data.
     Failed(String),
@@ -73,15 +73,15 @@ pub enum TracedValue {
 pub struct TracedRange {
     /// The series' labels.
     pub labels: Labels,
-    /// How many there are; the rest is 0 where there is none.
+    /// Number of samples; the other fields are 0 where there is none.
     pub count: usize,
-    /// The oldest.
+    /// Value of the oldest sample.
     pub first: f64,
-    /// The newest.
+    /// Value of the newest sample.
     pub last: f64,
-    /// The least.
+    /// Smallest value.
     pub least: f64,
-    /// The greatest.
+    /// Greatest value.
     pub greatest: f64,
 }
 
@@ -136,13 +136,13 @@ impl Traced {
 }
 
 impl Expr {
-    /// Takes it apart. `text` is what it was parsed from. Without a past, parts that look back are
+    /// Traces it. `text` is what it was parsed from. Without past samples, parts that need them are
     /// unknown.
     pub fn trace(&self, text: &str, store: &SeriesStore, at: EvalTime, has_past: bool) -> Traced {
         Tracer { text, store, at, has_past }.trace(self.root.bare(), Need::Value)
     }
 
-    /// The same of one that is asked only whether it yields anything.
+    /// As [`Self::trace`], where only the existence of a result matters.
     pub fn trace_aim(
         &self,
         text: &str,
@@ -186,14 +186,14 @@ impl Tracer<'_> {
             parts: Vec::new(),
         };
         let is_decided = traced.is_decided(need);
-        for (place, part) in node.children().into_iter().map(Node::bare).enumerate() {
+        for (index, part) in node.children().into_iter().map(Node::bare).enumerate() {
             if is_literal(part) {
                 continue;
             }
-            let need = part_need(node, place, need);
+            let need = part_need(node, index, need);
             let mut part = self.trace(part, need);
             if !part.is_decided(need) && (is_decided || !traced.value.shares_reason(&part.value)) {
-                part.leave_out(what_decides(traced.relation, place));
+                part.leave_out(what_decides(traced.relation, index));
             }
             traced.parts.push(part);
         }
@@ -211,10 +211,10 @@ impl Tracer<'_> {
             };
             return (value, None);
         }
-        match eval::judge(node, self.store, self.at) {
-            Ok(judged) => match judged.evaluated {
-                Evaluated::Known(value) => (TracedValue::Known(value), judged.yields),
-                Evaluated::Unknown(reasons) => (TracedValue::Unknown(reasons), judged.yields),
+        match eval::evaluate_root(node, self.store, self.at) {
+            Ok(evaluation) => match evaluation.evaluated {
+                Evaluated::Known(value) => (TracedValue::Known(value), evaluation.yields),
+                Evaluated::Unknown(reasons) => (TracedValue::Unknown(reasons), evaluation.yields),
             },
             Err(error) => (TracedValue::Failed(error), None),
         }
@@ -222,9 +222,9 @@ impl Tracer<'_> {
 }
 
 /// What must be known of a part of what that must be known of.
-fn part_need(node: &Node, place: usize, need: Need) -> Need {
+fn part_need(node: &Node, index: usize, need: Need) -> Need {
     match &node.kind {
-        Kind::Binary(binary) => match (binary.op, place) {
+        Kind::Binary(binary) => match (binary.op, index) {
             (BinaryOp::And | BinaryOp::Unless, 1) => Need::Existence,
             (BinaryOp::And | BinaryOp::Or | BinaryOp::Unless, _) => need,
             _ => Need::Value,
@@ -234,8 +234,8 @@ fn part_need(node: &Node, place: usize, need: Need) -> Need {
     }
 }
 
-fn what_decides(relation: Relation, place: usize) -> &'static str {
-    match (relation, place) {
+fn what_decides(relation: Relation, index: usize) -> &'static str {
+    match (relation, index) {
         (Relation::And, _) => "the other side of `and` decides",
         (Relation::Or, 0) => "the right side of `or` decides",
         (Relation::Or, _) => "the left side of `or` decides",
@@ -274,7 +274,7 @@ fn relation(node: &Node) -> Relation {
     }
 }
 
-/// Whether a part's numbers are bytes, as far as names and operators tell.
+/// Whether a part's numbers are bytes, by names and operators.
 fn is_bytes(node: &Node) -> bool {
     match &node.kind {
         Kind::Selector(selector) | Kind::Range { selector, .. } => {
@@ -333,7 +333,7 @@ fn keeps_unit(function: Function) -> bool {
     )
 }
 
-/// Without the line breaks and the space between them, unless some of it stands in quotes.
+/// On one line with single spaces, unless it has quotes.
 fn one_line(text: &str) -> String {
     if !text.contains('\n') || text.contains('#') {
         return text.replace('\n', " ");

@@ -56,7 +56,7 @@ fn binary(node: &Node, binary: &Binary) -> Result<(), ExprError> {
             let message = "binary expression must contain only scalar and instant vector types";
             return Err(ExprError::new(side.span.clone(), message).with_hint(match found {
                 ValueType::Range => "take a function over the range, such as rate(…)",
-                _ => "strings stand only in matchers and arguments",
+                _ => "strings are only allowed in matchers and arguments",
             }));
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn text(arguments: &[Node], position: usize) -> Option<(&str, &Node)>
     }
 }
 
-/// Makes sure that a value has the type that its place takes.
+/// Checks the type of a value in its context.
 fn expect_type(node: &Node, expected: ValueType, context: &str) -> Result<(), ExprError> {
     let found = node.value_type();
     if found == expected {
@@ -147,7 +147,7 @@ fn expect_type(node: &Node, expected: ValueType, context: &str) -> Result<(), Ex
     Err(match (expected, found) {
         (ValueType::Range, ValueType::Vector) => match node.bare().kind {
             Kind::Selector(_) => error.with_hint("add a range such as [1m]"),
-            _ => error.with_hint("a range such as [1m] stands right after a metric"),
+            _ => error.with_hint("a range such as [1m] follows a metric directly"),
         },
         (ValueType::Vector, ValueType::Range) => {
             error.with_hint("leave the range out, or take a function over it such as rate(…)")

@@ -262,7 +262,7 @@ fn a_value_that_no_series_has_is_refused_where_it_matters() {
     );
     assert!(refused("cache{state=~\"x.*\"}").contains("values of state: clean, dirty"));
     assert!(refused("cache{state=\"\"}").contains("no series"));
-    assert!(refused("cache{state=~\"clean\",state=~\"dirty\"}").contains("what stands before"));
+    assert!(refused("cache{state=~\"clean\",state=~\"dirty\"}").contains("the matchers before"));
     assert!(parse("cache{state!=\"clena\"}").unwrap().check(&Known).is_ok());
 }
 

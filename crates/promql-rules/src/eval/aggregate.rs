@@ -70,17 +70,17 @@ impl Members {
 /// Groups in the order in which they are met.
 #[derive(Default)]
 struct Groups {
-    places: HashMap<Key, usize>,
+    indexes: HashMap<Key, usize>,
     groups: Vec<(Key, Members)>,
 }
 
 impl Groups {
     fn of(&mut self, key: Key) -> &mut Members {
-        let place = *self.places.entry(key.clone()).or_insert(self.groups.len());
-        if place == self.groups.len() {
+        let index = *self.indexes.entry(key.clone()).or_insert(self.groups.len());
+        if index == self.groups.len() {
             self.groups.push((key, Members::default()));
         }
-        &mut self.groups[place].1
+        &mut self.groups[index].1
     }
 }
 
@@ -99,7 +99,7 @@ fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Ve
     if let Some(of) = vector.open {
         let keys: Vec<Key> = of.possible.iter().map(|of| key(&of.sample, aggregate)).collect();
         for set in &of.some {
-            let mut keys = set.iter().filter_map(|place| keys.get(*place));
+            let mut keys = set.iter().filter_map(|index| keys.get(*index));
             let Some(first) = keys.next() else { continue };
             if keys.all(|key| key == first) {
                 groups.of(first.clone()).exists = true;
@@ -195,12 +195,12 @@ fn grouped(samples: Vec<Sample>, aggregate: &Aggregate) -> Vec<(Key, Vec<Sample>
     if !aggregate.without && aggregate.grouping.is_empty() {
         return vec![((None, [].into()), samples)];
     }
-    let mut places: HashMap<Key, usize> = HashMap::new();
+    let mut indexes: HashMap<Key, usize> = HashMap::new();
     let mut groups: Vec<(Key, Vec<Sample>)> = Vec::new();
     for sample in samples {
         let key = key(&sample, aggregate);
-        let place = *places.entry(key.clone()).or_insert(groups.len());
-        match groups.get_mut(place) {
+        let index = *indexes.entry(key.clone()).or_insert(groups.len());
+        match groups.get_mut(index) {
             Some((_, members)) => members.push(sample),
             None => groups.push((key, vec![sample])),
         }

@@ -48,7 +48,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// An operator between each element and a number, which stands on the left if `swapped`.
+/// An operator between each element and a number, which is the left operand if `swapped`.
 fn with_scalar(
     binary: &Binary,
     vector: Vector,
@@ -116,7 +116,7 @@ fn whole_vectors(
     }
 }
 
-/// What most rules come to: nothing has to be looked up.
+/// The case of most rules, without a lookup.
 fn of_one_each(binary: &Binary, left: &Sample, right: &Sample) -> Vec<Sample> {
     let matching = &binary.matching;
     let fit = Signature { sample: left, matching } == Signature { sample: right, matching };

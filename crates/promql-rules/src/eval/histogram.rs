@@ -24,18 +24,18 @@ type Key = (Option<Arc<str>>, Labels);
 
 /// The quantile of each histogram among the elements; those without a bound are left out.
 pub(super) fn quantile(q: f64, samples: Vec<Sample>) -> Result<Vec<Sample>, String> {
-    let mut places: HashMap<Key, usize> = HashMap::new();
+    let mut indexes: HashMap<Key, usize> = HashMap::new();
     let mut histograms: Vec<(Labels, Vec<Bucket>)> = Vec::new();
     for mut sample in samples {
         let Some(bound) = bound(label(&sample, BOUND_LABEL)) else { continue };
         let bucket = Bucket { bound, count: sample.value };
         relabel::set(&mut sample, BOUND_LABEL, "");
         let key = (sample.name, sample.labels);
-        match places.get(&key).and_then(|place| histograms.get_mut(*place)) {
+        match indexes.get(&key).and_then(|index| histograms.get_mut(*index)) {
             Some((_, buckets)) => buckets.push(bucket),
             None => {
                 let labels = key.1.clone();
-                places.insert(key, histograms.len());
+                indexes.insert(key, histograms.len());
                 histograms.push((labels, vec![bucket]));
             }
         }
@@ -74,24 +74,24 @@ fn of_buckets(q: f64, mut buckets: Vec<Bucket>) -> f64 {
     }
     let mut rank = q * last.count;
     // Searched as in Go, where it matters: counts that are NaN are in no order.
-    let (mut place, mut end) = (0, buckets.len() - 1);
-    while place < end {
-        let middle = usize::midpoint(place, end);
+    let (mut index, mut end) = (0, buckets.len() - 1);
+    while index < end {
+        let middle = usize::midpoint(index, end);
         if buckets[middle].count >= rank {
             end = middle;
         } else {
-            place = middle + 1;
+            index = middle + 1;
         }
     }
-    if place == buckets.len() - 1 {
+    if index == buckets.len() - 1 {
         return before_last.bound;
     }
-    let Bucket { bound: end, mut count } = buckets[place];
-    if place == 0 && end <= 0.0 {
+    let Bucket { bound: end, mut count } = buckets[index];
+    if index == 0 && end <= 0.0 {
         return end;
     }
     let mut start = 0.0;
-    if let Some(below) = place.checked_sub(1).map(|below| buckets[below]) {
+    if let Some(below) = index.checked_sub(1).map(|below| buckets[below]) {
         start = below.bound;
         count -= below.count;
         rank -= below.count;

@@ -33,20 +33,24 @@ use partial::{Because, Given, Number, Vector};
 use select::SeriesWindow;
 pub(super) use select::{is_open, matching_series};
 
-/// What came of an evaluation, and what it took.
-pub(super) struct Judged {
+/// The result of an evaluation.
+pub(super) struct Evaluation {
     pub(super) evaluated: Evaluated,
-    /// Whether it yields any element, or a number that is neither 0 nor NaN, whatever it is; `None`
-    /// where that cannot be told.
+    /// Whether it yields any element, or a number that is neither 0 nor NaN; `None` where that is
+    /// unknown.
     pub(super) yields: Option<bool>,
-    /// Whether it met readings that failed, needed or not.
+    /// Whether it read failed readings, needed or not.
     pub(super) has_failed: bool,
-    /// Whether it would need what this machine does not have.
+    /// Whether it needs a reading that this machine lacks.
     pub(super) lacks: bool,
 }
 
 /// Evaluates a whole expression.
-pub(super) fn judge(root: &Node, store: &SeriesStore, at: EvalTime) -> Result<Judged, String> {
+pub(super) fn evaluate_root(
+    root: &Node,
+    store: &SeriesStore,
+    at: EvalTime,
+) -> Result<Evaluation, String> {
     let mut evaluator = Evaluator { store, at, missing: Vec::new() };
     let given = evaluator.value(root);
     let missing = evaluator.missing;
@@ -71,14 +75,14 @@ pub(super) fn judge(root: &Node, store: &SeriesStore, at: EvalTime) -> Result<Ju
         Some(value) => Evaluated::Known(value),
         None => Evaluated::Unknown(reasons(missing, because)),
     };
-    Ok(Judged { evaluated, yields, has_failed, lacks })
+    Ok(Evaluation { evaluated, yields, has_failed, lacks })
 }
 
 /// What this machine lacks, and why the failed readings failed, once each.
 fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
-    for (place, missing) in missing.into_iter().enumerate() {
-        let counts = missing.is_lack() || (!missing.unsupported && because.contains(place));
+    for (index, missing) in missing.into_iter().enumerate() {
+        let counts = missing.is_lack() || (!missing.unsupported && because.contains(index));
         if counts && !reasons.contains(&missing.reason) {
             reasons.push(missing.reason);
         }
@@ -86,7 +90,7 @@ fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
     reasons
 }
 
-/// The samples in a range, series by series, or why they cannot be told.
+/// The samples in a range, series by series, or why they are unknown.
 pub(super) fn windows(
     selector: &Selector,
     range_ms: i64,

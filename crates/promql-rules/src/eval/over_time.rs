@@ -9,7 +9,7 @@ use super::sums::{self, Sum};
 use super::{Evaluator, unique};
 use crate::store::{Point, Window};
 
-/// What a function is told beside the window.
+/// Further arguments of a function over a window.
 pub(crate) struct Range {
     /// The range begins after this instant.
     pub(crate) start_ms: i64,
@@ -17,7 +17,7 @@ pub(crate) struct Range {
     pub(crate) end_ms: i64,
     /// The instant of the evaluation, which differs from the end by the offset.
     now_ms: i64,
-    /// The number beside the range, such as `predict_linear`'s seconds.
+    /// The number argument, such as `predict_linear`'s seconds.
     parameter: f64,
 }
 

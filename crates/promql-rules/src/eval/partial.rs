@@ -1,8 +1,8 @@
-//! Vectors of which not everything is known.
+//! Partly unknown vectors.
 //!
-//! A reading that failed may have been any value, or none. What is `known` of a vector is there
-//! whatever it was; all else that may be there is `open`. A reading of which there is a value, but
-//! with which the evaluation would be an error, is not thought of.
+//! A failed reading may have had any value, or none. The `known` part of a vector holds for all of
+//! them; all other possible elements are `open`. Values that would make the evaluation an error are
+//! not considered.
 
 use std::iter::Sum;
 use std::ops::BitOr;
@@ -10,20 +10,20 @@ use std::ops::BitOr;
 use super::super::Sample;
 use super::{MAX_ELEMENTS, mapped};
 
-/// The failed readings that something depends on: a bit for each place among what is missing, the
-/// last of them for all places from there on.
+/// The failed readings that a result depends on: a bit for each missing reading by index, the last
+/// bit for all further ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Because(u64);
 
 impl Because {
     pub(super) const ALL: Self = Self(u64::MAX);
 
-    pub(super) fn of(place: usize) -> Self {
-        Self(1 << place.min(63))
+    pub(super) fn of(index: usize) -> Self {
+        Self(1 << index.min(63))
     }
 
-    pub(super) fn contains(self, place: usize) -> bool {
-        self.0 & Self::of(place).0 != 0
+    pub(super) fn contains(self, index: usize) -> bool {
+        self.0 & Self::of(index).0 != 0
     }
 }
 
@@ -41,10 +41,10 @@ impl Sum for Because {
     }
 }
 
-/// A number, or the readings without which it cannot be told.
+/// A number, or the missing readings that it depends on.
 pub(super) type Number = Result<f64, Because>;
 
-/// What a part of an expression gives.
+/// The value of a part of an expression.
 pub(super) enum Given {
     Number(Number),
     Vector(Vector),
@@ -53,24 +53,24 @@ pub(super) enum Given {
 /// An instant vector.
 #[derive(Default)]
 pub(super) struct Vector {
-    /// What is there for certain, with its labels and its value.
+    /// Certain elements, with labels and value.
     pub known: Vec<Sample>,
-    /// What else may be there; `None` where nothing may.
+    /// Other possible elements; `None` where there are none.
     pub open: Option<Open>,
 }
 
-/// What may be in a vector beside what is known.
+/// The unknown part of a vector.
 #[derive(Default)]
 pub(super) struct Open {
     /// Elements that may be there.
     pub possible: Vec<Possible>,
     /// Whether there may be others, whatever their labels.
     pub any: bool,
-    /// Of each of these sets of `possible`, by place, at least one is there.
+    /// Sets of indexes in `possible`, of each of which at least one element exists.
     pub some: Vec<Vec<usize>>,
     /// Whether the vector has an element for certain, whichever.
     pub exists: bool,
-    /// Why that is not known.
+    /// The readings that it depends on.
     pub because: Because,
 }
 
@@ -127,7 +127,7 @@ impl Vector {
         self.known.is_empty() && self.open.is_none()
     }
 
-    /// Whether it has any element; `None` where that cannot be told.
+    /// Whether it has any element; `None` where that is unknown.
     pub(super) fn exists(&self) -> Option<bool> {
         match &self.open {
             None => Some(!self.known.is_empty()),
@@ -194,8 +194,8 @@ impl Vector {
         self.sift(|_, _| Fate::MayLeave, Fate::MayLeave, because)
     }
 
-    /// Lets elements leave. Of elements of whatever labels, `any` is told. `because` of those that
-    /// may leave.
+    /// Removes elements by their fate; `any` is the fate of elements with unknown labels. `because`
+    /// applies to those that may be removed.
     pub(super) fn sift(
         mut self,
         fate: impl Fn(&Sample, Option<f64>) -> Fate,
@@ -217,20 +217,20 @@ impl Vector {
         }
         let mut open = self.open.unwrap_or_default();
         let mut is_doubtful = !loosened.is_empty() || (open.any && any == Fate::MayLeave);
-        let mut places = Vec::new();
+        let mut indexes = Vec::new();
         let has_sets = !open.some.is_empty();
         let mut kept = 0;
         open.possible.retain(|element| {
             let fate = fate(&element.sample, element.value());
             if has_sets {
-                places.push((fate == Fate::Stays).then_some(kept));
+                indexes.push((fate == Fate::Stays).then_some(kept));
             }
             is_doubtful |= fate == Fate::MayLeave;
             all_stay &= fate == Fate::Stays;
             kept += usize::from(fate != Fate::Leaves);
             fate != Fate::Leaves
         });
-        let moved = |set: &Vec<usize>| set.iter().map(|place| *places.get(*place)?).collect();
+        let moved = |set: &Vec<usize>| set.iter().map(|index| *indexes.get(*index)?).collect();
         open.some = open.some.iter().filter_map(moved).collect();
         open.possible.append(&mut loosened);
         open.any &= any != Fate::Leaves;

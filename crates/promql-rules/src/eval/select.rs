@@ -79,8 +79,7 @@ impl<'s> Evaluator<'s> {
         Windows { series, any, because }
     }
 
-    /// Visits the series that match, and tells of each whether it has failed. Notes what cannot be
-    /// known of them.
+    /// Visits the matching series, with whether each has failed. Records what is unknown of them.
     fn matching(
         &mut self,
         selector: &Selector,

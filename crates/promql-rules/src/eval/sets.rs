@@ -31,7 +31,7 @@ impl<'s> Coverage<'s> {
         let mut sure: HashSet<_> = vector.known.iter().map(signature).collect();
         let possible = vector.possible();
         for set in vector.open.iter().flat_map(|open| &open.some) {
-            let mut members = set.iter().filter_map(|place| possible.get(*place));
+            let mut members = set.iter().filter_map(|index| possible.get(*index));
             let Some(first) = members.next().map(|first| signature(&first.sample)) else {
                 continue;
             };
@@ -100,7 +100,7 @@ fn sifted(matching: &Matching, left: Vector, right: &Vector, [surely, never]: [F
     left.sift(|sample, _| fate(coverage.met(sample)), any, right.because())
 }
 
-/// What the left side has, and what the right side has beside it.
+/// Elements of the left side, and those of the right side without a match.
 fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, String> {
     let exists = [&left, &right].iter().any(|side| side.exists() == Some(true));
     let coverage = Coverage::of(&left, matching);
@@ -126,9 +126,9 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
     if !has_any_left {
         let groups = groups(&open, matching);
         // Where there were too many, the right side's are not among them.
-        let is_told = |group: &&Vec<usize>| group.iter().any(|place| *place >= of_left);
+        let is_known = |group: &&Vec<usize>| group.iter().any(|index| *index >= of_left);
         let some = only_right.iter().filter_map(|sample| {
-            groups.get(&Signature { sample, matching }).filter(is_told).cloned()
+            groups.get(&Signature { sample, matching }).filter(is_known).cloned()
         });
         let some: Vec<Vec<usize>> = some.collect();
         open.some.extend(some);
@@ -138,7 +138,7 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
 
 fn joined(left: Open, right: Open) -> Open {
     let offset = left.possible.len();
-    let moved = right.some.into_iter().map(|set| set.iter().map(|place| place + offset).collect());
+    let moved = right.some.into_iter().map(|set| set.iter().map(|index| index + offset).collect());
     Open {
         some: left.some.into_iter().chain(moved).collect(),
         possible: left.possible.into_iter().chain(right.possible).collect(),
@@ -148,11 +148,11 @@ fn joined(left: Open, right: Open) -> Open {
     }
 }
 
-/// The places of what may be there, by what it is matched by.
+/// Indexes of possible elements, by their matching labels.
 fn groups<'s>(open: &'s Open, matching: &'s Matching) -> HashMap<Signature<'s>, Vec<usize>> {
     let mut groups: HashMap<Signature<'s>, Vec<usize>> = HashMap::new();
-    for (place, possible) in open.possible.iter().enumerate() {
-        groups.entry(Signature { sample: &possible.sample, matching }).or_default().push(place);
+    for (index, possible) in open.possible.iter().enumerate() {
+        groups.entry(Signature { sample: &possible.sample, matching }).or_default().push(index);
     }
     groups
 }

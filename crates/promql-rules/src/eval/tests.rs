@@ -1,8 +1,8 @@
-//! What is told of readings that failed holds whatever they were.
+//! Results with failed readings hold for all their possible values.
 
-use self::Told::{Exists, No, Nothing, Yes};
+use self::Knowledge::{Exists, No, Nothing, Yes};
 use super::super::{EvalTime, Evaluated, Value, parse};
-use super::judge;
+use super::evaluate_root;
 use crate::store::SeriesStore;
 use crate::{Reading, SeriesKey};
 
@@ -190,11 +190,11 @@ fn what_is_decided_is_so_whatever_the_failed_readings_were() {
             .collect();
         let has_gap = dice.roll(3) == 0;
         let partly = stored(&pasts, has_gap, &[]);
-        let Ok(judged) = judge(&expr.root, &partly, NOW) else { continue };
-        if !judged.has_failed {
+        let Ok(evaluation) = evaluate_root(&expr.root, &partly, NOW) else { continue };
+        if !evaluation.has_failed {
             continue;
         }
-        match (&judged.evaluated, judged.yields) {
+        match (&evaluation.evaluated, evaluation.yields) {
             (Evaluated::Known(_), _) => decided += 1,
             (Evaluated::Unknown(reasons), yields) => {
                 assert!(!reasons.is_empty(), "{text}");
@@ -217,13 +217,13 @@ fn what_is_decided_is_so_whatever_the_failed_readings_were() {
                 .collect();
             let whole = stored(&whole, false, &others);
             // An error is no answer.
-            let Ok(truth) = judge(&expr.root, &whole, NOW) else { continue };
+            let Ok(truth) = evaluate_root(&expr.root, &whole, NOW) else { continue };
             let Evaluated::Known(value) = &truth.evaluated else { panic!("{text}") };
-            if let Evaluated::Known(found) = &judged.evaluated {
+            if let Evaluated::Known(found) = &evaluation.evaluated {
                 assert_eq!(comparable(found), comparable(value), "{text} of {pasts:?} {others:?}");
             }
-            if judged.yields.is_some() {
-                assert_eq!(judged.yields, truth.yields, "{text} of {pasts:?} {others:?}");
+            if evaluation.yields.is_some() {
+                assert_eq!(evaluation.yields, truth.yields, "{text} of {pasts:?} {others:?}");
             }
         }
     }
@@ -252,18 +252,18 @@ fn three() -> SeriesStore {
     store
 }
 
-/// What is told: everything, only whether there is anything, or nothing.
+/// What is known of a result: all, only its existence, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Knowledge {
     Yes,
     No,
     Exists,
     Nothing,
 }
 
-fn found(text: &str) -> Told {
-    let judged = judge(&parse(text).unwrap().root, &three(), NOW).unwrap();
-    match (&judged.evaluated, judged.yields) {
+fn found(text: &str) -> Knowledge {
+    let evaluation = evaluate_root(&parse(text).unwrap().root, &three(), NOW).unwrap();
+    match (&evaluation.evaluated, evaluation.yields) {
         (Evaluated::Known(_), Some(true)) => Yes,
         (Evaluated::Known(_), _) => No,
         (Evaluated::Unknown(_), Some(_)) => Exists,
@@ -358,8 +358,8 @@ fn only_what_matters_is_told_as_missing() {
         ("(u and on() f > 0) or on() v", &["v"]),
         ("v + on() u", &["v", "u"]),
     ] {
-        let judged = judge(&parse(text).unwrap().root, &store, NOW).unwrap();
+        let evaluation = evaluate_root(&parse(text).unwrap().root, &store, NOW).unwrap();
         let reasons = expected.iter().map(|name| format!("{name}: reading failed"));
-        assert_eq!(judged.evaluated, Evaluated::Unknown(reasons.collect()), "{text}");
+        assert_eq!(evaluation.evaluated, Evaluated::Unknown(reasons.collect()), "{text}");
     }
 }

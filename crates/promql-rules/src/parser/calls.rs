@@ -22,7 +22,7 @@ pub(crate) const REFUSED_AGGREGATIONS: [(&str, &str); 3] = [
 type Grouping = (bool, Vec<Arc<str>>);
 
 impl Parser<'_> {
-    /// Reads `sum by (label) (expr)` or `sum(expr) by (label)`, if an aggregation stands here.
+    /// Reads `sum by (label) (expr)` or `sum(expr) by (label)`, if an aggregation follows.
     pub(super) fn aggregate(&mut self, called: bool) -> Result<Option<Node>, ExprError> {
         let span = self.span();
         let written = self.written().to_ascii_lowercase();
@@ -98,12 +98,12 @@ impl Parser<'_> {
         let kind = Kind::Call { function: signature.function, arguments, pattern: None };
         let mut node = self.node(span.start, kind)?;
         if let Kind::Call { function: Function::LabelReplace, arguments, pattern } = &mut node.kind
-            && let Some((text, place)) = typing::text(arguments, 4)
+            && let Some((text, node)) = typing::text(arguments, 4)
         {
-            self.count_pattern(place.span.clone())?;
+            self.count_pattern(node.span.clone())?;
             *pattern = Some(matcher::compile(text).map_err(|reason| {
                 let message = format!("invalid regular expression in label_replace(): {reason}");
-                ExprError::new(place.span.clone(), message)
+                ExprError::new(node.span.clone(), message)
             })?);
         }
         Ok(node)

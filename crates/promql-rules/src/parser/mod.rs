@@ -23,7 +23,7 @@ const MAX_HEIGHT: usize = 128;
 /// The most regular expressions: each may take tens of kibibytes once compiled.
 const MAX_PATTERNS: usize = 32;
 
-/// Reads a whole expression; also tells how many regular expressions it holds.
+/// Reads a whole expression; also returns the number of its regular expressions.
 pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
     if text.len() > MAX_LENGTH {
         let message =
@@ -128,9 +128,7 @@ impl<'t> Parser<'t> {
         );
         match self.peek() {
             Token::Sign("=") => error.with_hint("write == to compare"),
-            Token::Sign("=~" | "!~") => {
-                error.with_hint("patterns stand in braces: {label=~\"a|b\"}")
-            }
+            Token::Sign("=~" | "!~") => error.with_hint("patterns are in braces: {label=~\"a|b\"}"),
             _ => error,
         }
     }
@@ -222,7 +220,7 @@ impl<'t> Parser<'t> {
         }
         if matching.written && self.peek() == &Token::End {
             return Err(ExprError::new(on_span, "the right operand is missing")
-                .with_hint("on and ignoring stand between the operator and the right operand"));
+                .with_hint("on and ignoring are between the operator and the right operand"));
         }
         Ok((returns_bool, matching))
     }
@@ -310,7 +308,7 @@ impl<'t> Parser<'t> {
                 self.span(),
                 "the @ modifier is not supported in rules here",
             )
-            .with_hint("a rule looks at the present; use offset to look back"));
+            .with_hint("a rule reads the present; use offset to read the past"));
         }
         if self.at_sign("[") {
             if self.is_subquery() {

@@ -155,7 +155,7 @@ impl Parser<'_> {
     /// Reads the duration after `offset`.
     fn offset(&mut self) -> Result<i64, ExprError> {
         if self.at_sign("-") {
-            let message = "a negative offset looks into the future, which is not there yet";
+            let message = "a negative offset reads the future, which does not exist yet";
             return Err(
                 ExprError::new(self.span(), message).with_hint("predict_linear(…) extends a trend")
             );

@@ -33,9 +33,9 @@ impl Batch {
         }
     }
 
-    /// All of them that are not restless have been seen again as they were.
+    /// Marks all series that are not restless as unchanged at that instant.
     pub fn stay(&self, store: &mut SeriesStore, at_ms: i64) {
-        let stayed_ms = self.keeper.and_then(|keeper| store.stayed_ms.get_mut(keeper.place()));
+        let stayed_ms = self.keeper.and_then(|keeper| store.stayed_ms.get_mut(keeper.index()));
         if let Some(stayed_ms) = stayed_ms {
             *stayed_ms = (*stayed_ms).max(Some(at_ms));
         }
@@ -47,8 +47,8 @@ impl Batch {
         stayed_ms.is_some_and(|stayed_ms| stayed_ms > at_ms)
     }
 
-    /// Finds out which of `ids`, all of this batch, do not stay: a past of them is kept, or
-    /// somebody else has written them, or they have not been written yet.
+    /// Finds the series among `ids`, all of this batch, that do not stay: those with a past,
+    /// written by others, or not written yet.
     pub fn find_restless(&mut self, store: &SeriesStore, ids: impl Iterator<Item = SeriesId>) {
         let now = store.revisions;
         let is_known = |known: Revisions| (known.series, known.kept) == (now.series, now.kept);
@@ -59,12 +59,12 @@ impl Batch {
                 present.is_some_and(|present| own.is_none() || present.keeper != own)
             };
             self.restless.clear();
-            let places = ids.enumerate().filter(|(_, id)| is_restless(*id));
-            self.restless.extend(places.map(|(place, _)| place));
+            let indexes = ids.enumerate().filter(|(_, id)| is_restless(*id));
+            self.restless.extend(indexes.map(|(index, _)| index));
         }
     }
 
-    /// The places of those that must be written each time.
+    /// Indexes of the series that must be written each time.
     pub fn restless(&self) -> &[usize] {
         &self.restless
     }
@@ -79,10 +79,10 @@ impl Keeper {
     /// Until when its series stay as they are.
     #[inline]
     pub(super) fn stayed_ms(self, of_all: &[Option<i64>]) -> Option<i64> {
-        of_all.get(self.place()).copied().flatten()
+        of_all.get(self.index()).copied().flatten()
     }
 
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         usize::from(self.0)
     }
 }

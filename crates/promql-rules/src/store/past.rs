@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::{MAX_SAMPLES, Point, Window, is_stale};
 
-/// The points of a series, the newest one included, as far back as somebody asks for them. Of a
-/// series of which nobody does, there are none.
+/// The points of a series, including the newest one, as far back as requested. Empty without a
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     pub(super) retain_ms: i64,
@@ -86,8 +86,8 @@ impl Past {
         Window::new(&self.points, after_ms, to_ms, never_falls)
     }
 
-    /// Whether the same finite value was there at least twice after `after_ms`, up to and including
-    /// `to_ms`, and no other. Tells that of windows that reach to the newest point alone.
+    /// Whether the window from after `after_ms` to `to_ms` has at least two points, all with the
+    /// same finite value. False for windows that end before the newest point.
     pub(super) fn is_flat(&self, after_ms: i64, to_ms: i64) -> bool {
         let mut newest = self.points.iter().rev();
         let (Some(last), Some(before)) = (newest.next(), newest.next()) else { return false };

@@ -7,7 +7,7 @@ use super::{Datum, MAX_RENDERED};
 /// Bound on the memory of one compiled regular expression, in bytes.
 const REGEX_SIZE: usize = 32 * 1024;
 
-/// The longest text in which a pattern is looked for: to find all matches may take its square.
+/// The longest text that is searched: finding all matches may take quadratic time.
 const MAX_SEARCHED: usize = 2048;
 
 /// A function.

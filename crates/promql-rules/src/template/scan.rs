@@ -57,7 +57,7 @@ fn push_text(parts: &mut Vec<Part>, mut text: &str, trim_start: bool, trim_end: 
     }
 }
 
-/// Where the `}}` of an action stands, strings skipped.
+/// Offset of the `}}` of an action, skipping strings.
 fn action_end(text: &str, from: usize) -> Option<usize> {
     let mut quote: Option<char> = None;
     let mut escaped = false;
@@ -95,7 +95,7 @@ struct Scanner {
     nesting: usize,
 }
 
-/// Reads what stands between the braces; a comment yields nothing.
+/// Reads the text between the braces; a comment yields nothing.
 fn action(text: &str, span: Range<usize>) -> Result<Option<Pipe>, Vec<TemplateError>> {
     let inside = text[span.clone()].trim();
     if inside.starts_with("/*") && inside.ends_with("*/") && inside.len() >= 4 {
@@ -152,7 +152,7 @@ fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, 
             ')' => (Token::Close, 1),
             '"' | '`' => quoted(text, at, span.end, first)?,
             _ if word_length == 0 => {
-                let message = "unexpected quote: strings stand in \" or `".to_owned();
+                let message = "unexpected quote: write strings in \" or `".to_owned();
                 return Err(TemplateError { span: at..at + 1, message });
             }
             '0'..='9' | '-' | '+' | '.' if is_number(&rest[..word_length]) => {
