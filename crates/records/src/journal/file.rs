@@ -160,7 +160,7 @@ pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// SQLite blocks forever on a FIFO in the place of its files.
+/// SQLite blocks forever on a FIFO with the name of one of its files.
 pub(super) fn refuse_other_than_files(database: &Path) -> Result<(), (PathBuf, std::io::Error)> {
     for ending in ["", "-wal", "-shm", "-journal"] {
         let path = database.with_file_name(format!("{FILE_NAME}{ending}"));

@@ -207,7 +207,7 @@ fn what_a_damaged_journal_held_is_told_to_be_lost() {
     assert!(open().is_some());
     assert!(open().is_some(), "and stays so");
     let known = JournalReader::open(dir.path()).unwrap().reboots(Some(BOOT)).unwrap();
-    assert!(known.is_newly_lost, "no wall clock tells when, for reboots");
+    assert!(known.is_newly_lost, "no wall clock shows when, for reboots");
 }
 
 fn restart(engine: &str, to: RestartState) -> Entry {

@@ -1,4 +1,4 @@
-//! Reading beside a writer, in pages, and the timeline.
+//! Reading during writes, in pages, and the timeline.
 
 use super::super::{
     DecisionQuery, EventQuery, FILE_NAME, JournalReader, Order, ReadError, TimelineItem,

@@ -150,7 +150,7 @@ fn a_slot_may_be_held_until_its_release_was_done() {
     let release = act(4, RebootAct::ReleaseSlot(lock.clone()));
     let row = |decision: &Decision| RebootRow::Decision(decision.clone());
     let mut rows = vec![row(&take)];
-    assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "nobody tells");
+    assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "it is not known");
     rows.push(RebootRow::Outcome(ended(&take, OutcomeResult::Failed("lost".to_owned()))));
     assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "it may be granted");
     rows.push(row(&release));

@@ -39,7 +39,7 @@ fn a_restart_goes_on_where_the_last_one_stopped() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     assert_eq!(journal.resume_point(BOOT, PATIENCE), Ok(None));
     assert_eq!(journal.last_boot_id(PATIENCE), Ok(None));
-    // An OOM trace that began at 7 is not finished; event 9 stands within it.
+    // An OOM trace that began at 7 is not finished; event 9 is within it.
     journal.record(&log(vec![event(5), event(9)], 7));
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
@@ -444,7 +444,7 @@ fn age_deletes_decisions_with_what_came_of_them() {
     }
 }
 
-/// What the journal tells of how often it was lost.
+/// The counter of lost journals.
 fn losses(journal: &Journal) -> f64 {
     let readings = journal.readings();
     let series = &readings.schema.series;

@@ -144,12 +144,12 @@ fn the_ring_keeps_the_newest_and_gives_up_at_most_a_page_of_the_oldest() {
 fn a_torn_a_flipped_and_a_misplaced_record_are_left_out_alone() {
     let header = header(16);
     let whole = file(&header, 16);
-    let place = |sequence: usize| PAGE_BYTES + sequence * RECORD_BYTES;
+    let offset = |sequence: usize| PAGE_BYTES + sequence * RECORD_BYTES;
 
     let mut torn = whole.clone();
-    torn[place(15) + 200..place(15) + RECORD_BYTES].fill(0);
-    torn[place(3) + 17] ^= 0x40;
-    let (from, to) = (place(7), place(9));
+    torn[offset(15) + 200..offset(15) + RECORD_BYTES].fill(0);
+    torn[offset(3) + 17] ^= 0x40;
+    let (from, to) = (offset(7), offset(9));
     torn.copy_within(from..from + RECORD_BYTES, to);
     let found = recovered(&torn);
     assert_eq!(sequences(&found), [0, 1, 2, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14]);
@@ -158,7 +158,7 @@ fn a_torn_a_flipped_and_a_misplaced_record_are_left_out_alone() {
     let mut foreign = Record::new(boot("another boot"), moment(0));
     foreign.sequence = 5;
     let mut mixed = whole.clone();
-    mixed[place(5)..place(6)].copy_from_slice(&encoded(&foreign));
+    mixed[offset(5)..offset(6)].copy_from_slice(&encoded(&foreign));
     assert_eq!(recovered(&mixed).damaged, 1);
 
     let cut = recovered(&whole[..PAGE_BYTES + PAGE_BYTES + 100]);
@@ -265,11 +265,11 @@ proptest! {
 
     #[test]
     fn a_damaged_record_is_never_taken_for_another(
-        place in 0..RECORD_BYTES,
+        index in 0..RECORD_BYTES,
         flips in 1..=u8::MAX,
     ) {
         let mut bytes = encoded(&full_record());
-        bytes[place] ^= flips;
+        bytes[index] ^= flips;
         prop_assert_eq!(Record::decode(&bytes), Slot::Damaged);
     }
 
