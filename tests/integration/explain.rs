@@ -11,8 +11,8 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
-    DecisionId, Event, FORGET_RECEIVED_AFTER, HeldMemory, Mode, Moment, Observation, Outcome,
-    OutcomeResult, ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema,
+    DecisionId, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, Outcome, OutcomeResult,
+    ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleaseMemory, ReleasePoint, Schema,
     SeriesKey, Source, Verdict, VerdictLimits, WhyUnknown,
 };
 use umawarden::policy::Policy;
@@ -407,7 +407,7 @@ fn an_incident_file_of_elsewhere_is_enough() {
 }
 
 fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
-    let memory = |unaccounted| HeldMemory {
+    let memory = |unaccounted| ReleaseMemory {
         unaccounted,
         shmem: Some(2 << 30),
         page_cache: Some(7 << 30),

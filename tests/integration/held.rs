@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
-    Action, Decision, DeclaredRestart, HeldHealth, HeldReadings, HeldSeen, HeldState, Moment,
-    Observation, OutcomeResult, Requested, RestartLimits, RestartMatch, Supervisor, Target,
+    Action, Decision, DeclaredRestart, DeferredRestart, Moment, Observation, OutcomeResult,
+    Requested, RestartLimits, RestartMatch, RestartReadings, Supervisor, Target, WorkloadHealth,
+    WorkloadState,
 };
 use umawarden::sources::held::{HeldSetup, HeldWatch};
 use umawarden::supervisors::systemd::Bus;
@@ -190,14 +191,14 @@ impl World {
     }
 
     /// What systemd is told to say, as soon as it is so.
-    fn until(&self, what: &str, is_so: impl Fn(&HeldReadings) -> bool) -> HeldReadings {
+    fn until(&self, what: &str, is_so: impl Fn(&RestartReadings) -> bool) -> RestartReadings {
         let began = Instant::now();
         let mut last = None;
         loop {
             let mut seen = Vec::new();
             self.watch.take(&mut seen);
             for observation in seen {
-                let Observation::Held(held) = observation else { continue };
+                let Observation::Restarts(held) = observation else { continue };
                 if held.supervisor == Supervisor::Systemd {
                     if is_so(&held) {
                         return *held;
@@ -210,21 +211,23 @@ impl World {
         }
     }
 
-    fn ended(&self) -> HeldSeen {
-        let is_so = |held: &HeldReadings| {
-            held.held.first().is_some_and(|seen| matches!(seen.state, HeldState::Ended(_)))
+    fn ended(&self) -> DeferredRestart {
+        let is_so = |held: &RestartReadings| {
+            held.held.first().is_some_and(|seen| matches!(seen.state, WorkloadState::Ended(_)))
         };
         self.until("ended", is_so).held.remove(0)
     }
 
-    fn runs(&self) -> HeldSeen {
-        let is_so = |held: &HeldReadings| {
-            held.held.first().is_some_and(|seen| matches!(seen.state, HeldState::Running { .. }))
+    fn runs(&self) -> DeferredRestart {
+        let is_so = |held: &RestartReadings| {
+            held.held
+                .first()
+                .is_some_and(|seen| matches!(seen.state, WorkloadState::Running { .. }))
         };
         self.until("running", is_so).held.remove(0)
     }
 
-    fn start(&self, seen: &HeldSeen, ended: &str) -> OutcomeResult {
+    fn start(&self, seen: &DeferredRestart, ended: &str) -> OutcomeResult {
         let action = Action::StartUnit { ended: ended.into() };
         let target = Target::Held(Box::new(seen.target.clone()));
         let decision = Decision { target, ..crate::actions::decision(action) };
@@ -235,8 +238,8 @@ impl World {
     }
 }
 
-fn requested(seen: &HeldSeen) -> Requested {
-    let HeldState::Ended(end) = &seen.state else { panic!("{seen:?}") };
+fn requested(seen: &DeferredRestart) -> Requested {
+    let WorkloadState::Ended(end) = &seen.state else { panic!("{seen:?}") };
     end.requested
 }
 
@@ -252,7 +255,7 @@ fn a_unit_that_fails_is_told_with_its_end_and_started_once() {
         unit.ended = usec(31);
     });
     let seen = world.ended();
-    let HeldState::Ended(end) = &seen.state else { panic!() };
+    let WorkloadState::Ended(end) = &seen.state else { panic!() };
     assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
     let lived = end.lived.unwrap().as_secs();
     assert!((29..=30).contains(&lived), "{lived}");
@@ -306,11 +309,11 @@ fn systemd_that_restarts_units_itself_or_hangs_is_told() {
     let world = World::new();
     world.fake.set(|unit| (unit.restart, unit.kind) = ("on-failure", "notify"));
     let has_obstacle =
-        |held: &HeldReadings| held.held.first().is_some_and(|seen| seen.obstacle.is_some());
+        |held: &RestartReadings| held.held.first().is_some_and(|seen| seen.obstacle.is_some());
     let seen = world.until("told", has_obstacle).held.remove(0);
     assert!(seen.obstacle.unwrap().contains("Restart=on-failure"));
     assert!(
-        matches!(seen.state, HeldState::Running { health: Some(HeldHealth::Healthy), .. }),
+        matches!(seen.state, WorkloadState::Running { health: Some(WorkloadHealth::Healthy), .. }),
         "what says that it is ready is active only then"
     );
     *world.fake.hangs.lock().unwrap() = true;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::NotStarted;
-use crate::model::{HeldState, HeldTarget, Supervisor};
+use crate::model::{Supervisor, Workload, WorkloadState};
 use crate::parse::container::{Inspected, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Started, within};
 
@@ -15,7 +15,7 @@ const STARTING_TAKES: Duration = Duration::from_secs(20);
 /// For a thread to begin.
 const SLACK: Duration = Duration::from_secs(1);
 
-pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(), NotStarted> {
+pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), NotStarted> {
     let is_id = held.id.len() == 64 && held.id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if held.supervisor != Supervisor::Docker || !is_id {
         return Err(NotStarted::Failed(format!("{held} is no container")));
@@ -58,14 +58,16 @@ pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(),
 fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
     let stale = |why: &str| Err(NotStarted::Stale(why.to_owned()));
     match &found.state {
-        HeldState::Ended(end) if *end.mark != *ended => stale("it has run and ended again since"),
-        HeldState::Ended(_) if &*found.restart_policy != "no" => {
+        WorkloadState::Ended(end) if *end.mark != *ended => {
+            stale("it has run and ended again since")
+        }
+        WorkloadState::Ended(_) if &*found.restart_policy != "no" => {
             stale("Docker starts it again itself by now (its restart policy has changed)")
         }
-        HeldState::Ended(_) => Ok(()),
-        HeldState::Running { .. } => stale("somebody else has started it"),
-        HeldState::Fresh => stale("it has never been started"),
-        HeldState::Between { status: told } => {
+        WorkloadState::Ended(_) => Ok(()),
+        WorkloadState::Running { .. } => stale("somebody else has started it"),
+        WorkloadState::Fresh => stale("it has never been started"),
+        WorkloadState::Between { status: told } => {
             Err(NotStarted::Stale(format!("Docker says that it is {told}")))
         }
     }

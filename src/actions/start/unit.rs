@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::NotStarted;
-use crate::model::{HeldTarget, Supervisor};
+use crate::model::{Supervisor, Workload};
 use crate::supervisors::docker::within;
 use crate::supervisors::systemd::{Bus, Systemd, number, text};
 
 /// Each of the few calls has a deadline of its own.
 const STARTING_TAKES: Duration = Duration::from_secs(25);
 
-pub(super) fn start(bus: &Bus, held: &HeldTarget, ended: &str) -> Result<(), NotStarted> {
+pub(super) fn start(bus: &Bus, held: &Workload, ended: &str) -> Result<(), NotStarted> {
     if held.supervisor != Supervisor::Systemd {
         return Err(NotStarted::Failed(format!("{held} is no unit")));
     }

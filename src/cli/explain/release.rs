@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::history::printable;
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{EventKind, HeldMemory, ProgramEvent, Release, ReleaseEnd, bytes_text};
+use crate::model::{EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text};
 
 /// Releases that are printed.
 const SHOWN: usize = 5;
@@ -130,7 +130,7 @@ fn verdict(release: &Release) -> String {
 
 type Kind = (&'static str, Option<u64>, Option<u64>);
 
-fn kinds(held: &HeldMemory, outstanding: &HeldMemory) -> [Kind; 4] {
+fn kinds(held: &ReleaseMemory, outstanding: &ReleaseMemory) -> [Kind; 4] {
     [
         ("in no counter (driver)", held.unaccounted, outstanding.unaccounted),
         ("shared memory", held.shmem, outstanding.shmem),

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::holders::Holders;
 use crate::cli::control::Client;
-use crate::model::{DeclaredEngine, Observation, Reading, Readings, Room, Source};
+use crate::model::{DeclaredEngine, GateMemory, Observation, Reading, Readings, Source};
 use crate::policy::gate::{GateWatch, room};
 use crate::sources::memory::MemorySource;
 
@@ -51,7 +51,7 @@ impl GateNode {
     }
 
     /// Memory now, and how it has changed since earlier samples.
-    pub(crate) fn sample(&mut self) -> Room {
+    pub(crate) fn sample(&mut self) -> GateMemory {
         let began = self.began;
         let clock = move || began.elapsed();
         self.memory.read(&clock, &mut self.seen);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    MOST_SERIES_OF_A_NODE, NodeNews, NodeReadings, Reading, Refusal, Schema, SeriesKey, Wanted,
+    MOST_SERIES_OF_A_NODE, NodeNews, NodeReadings, Reading, Rejection, Schema, SeriesKey, Wanted,
     metric, series_of_node,
 };
 
@@ -20,7 +20,7 @@ const SOURCE_UP: &str = "uma_source_up";
 pub(super) struct NodeSamples {
     /// `None`: an impossible value, or two values.
     samples: BTreeMap<SeriesKey, Option<f64>>,
-    refused: [u64; Refusal::ALL.len()],
+    refused: [u64; Rejection::ALL.len()],
 }
 
 impl NodeSamples {
@@ -35,7 +35,7 @@ impl NodeSamples {
         let is_long =
             labels.iter().any(|(name, value)| name.len().max(value.len()) > MAX_LABEL_BYTES);
         if is_long {
-            return self.refuse(Refusal::TooLong);
+            return self.refuse(Rejection::TooLong);
         }
         let key = SeriesKey::new(name, labels);
         if !wanted.iter().any(|wanted| wanted.is(&key.name, &key.labels)) {
@@ -43,29 +43,29 @@ impl NodeSamples {
         }
         if let Some(before) = self.samples.get_mut(&key) {
             *before = None;
-            return self.refuse(Refusal::Twice);
+            return self.refuse(Rejection::Twice);
         }
         if self.samples.len() >= MOST_SERIES_OF_A_NODE {
-            return self.refuse(Refusal::TooMany);
+            return self.refuse(Rejection::TooMany);
         }
         let is_possible = match metric(name) {
             Some(metric) => metric.allows(value),
             None => value.is_finite(),
         };
         if !is_possible {
-            self.refuse(Refusal::Impossible);
+            self.refuse(Rejection::Impossible);
         }
         self.samples.insert(key, Some(value).filter(|_| is_possible));
     }
 
-    fn refuse(&mut self, reason: Refusal) {
-        if let Some(place) = Refusal::ALL.iter().position(|known| *known == reason) {
+    fn refuse(&mut self, reason: Rejection) {
+        if let Some(place) = Rejection::ALL.iter().position(|known| *known == reason) {
             self.refused[place] += 1;
         }
     }
 
-    fn refusals(&self) -> Vec<(Refusal, u64)> {
-        let all = Refusal::ALL.into_iter().zip(self.refused);
+    fn refusals(&self) -> Vec<(Rejection, u64)> {
+        let all = Rejection::ALL.into_iter().zip(self.refused);
         all.filter(|(_, count)| *count > 0).collect()
     }
 
@@ -76,14 +76,15 @@ impl NodeSamples {
 
     /// Why the whole response is rejected, if it is.
     fn doubt(&self) -> Option<String> {
-        let of = |reason: Refusal| {
-            let place = Refusal::ALL.iter().position(|known| *known == reason);
+        let of = |reason: Rejection| {
+            let place = Rejection::ALL.iter().position(|known| *known == reason);
             place.and_then(|place| self.refused.get(place)).is_some_and(|count| *count > 0)
         };
-        if of(Refusal::TooMany) {
+        if of(Rejection::TooMany) {
             return Some(format!("it has more than {MOST_SERIES_OF_A_NODE} series"));
         }
-        of(Refusal::TooLong).then(|| format!("it has labels of more than {MAX_LABEL_BYTES} bytes"))
+        of(Rejection::TooLong)
+            .then(|| format!("it has labels of more than {MAX_LABEL_BYTES} bytes"))
     }
 
     /// Whether this source of the node is down.

@@ -9,7 +9,7 @@ use std::thread;
 
 use super::*;
 use crate::model::{
-    Access, Credentials, NodeNews, PeerAddress, PrometheusServer, Reading, Refusal,
+    Access, Credentials, NodeNews, PeerAddress, PrometheusServer, Reading, Rejection,
 };
 
 /// Nothing takes so long, on any machine.
@@ -234,7 +234,7 @@ fn a_million_series_are_not_read() {
     let more = readings((0..1_000).map(line).collect());
     let NodeNews::Silent { why, schema } = &more.news else { panic!("{more:?}") };
     assert!(why.contains("more than 150 series") && schema.series.len() < 10, "{why}");
-    assert_eq!(more.refused, [(Refusal::TooMany, 850)]);
+    assert_eq!(more.refused, [(Rejection::TooMany, 850)]);
     let wide = readings(format!("uma_memory_free_bytes{{x=\"{}\"}} 1\n", "y".repeat(300)));
     assert!(matches!(wide.news, NodeNews::Silent { .. }), "{wide:?}");
 }
@@ -249,7 +249,7 @@ fn a_value_that_cannot_be_is_a_reading_that_failed() {
     );
     let mut watching = Watching::new(settings(&[&peer]));
     let readings = watching.next(|readings| matches!(readings.news, NodeNews::Answered { .. }));
-    assert_eq!(readings.refused, [(Refusal::Impossible, 4), (Refusal::Twice, 1)]);
+    assert_eq!(readings.refused, [(Rejection::Impossible, 4), (Rejection::Twice, 1)]);
     let known: Vec<_> =
         values(&readings).into_iter().filter(|(_, v)| *v != Reading::Failed).collect();
     assert_eq!(known.len(), 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::engines::{Role, facts};
+use crate::engines::{ProcessRole, facts};
 use crate::model::{EngineKind, ProcessId};
 
 /// The most ancestors of a process. It ends loops, which reads at different times can cause.
@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 128;
 pub(super) struct Kin {
     pub(super) start_ticks: u64,
     pub(super) parent: u32,
-    pub(super) recognised: Option<(EngineKind, Role)>,
+    pub(super) recognised: Option<(EngineKind, ProcessRole)>,
     /// Index among the declared engines.
     pub(super) declared: Option<usize>,
     /// Whether `umawarden launch` started it. It is then the head of all processes below it.

@@ -11,7 +11,7 @@ use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
 use super::matching::{Matcher, Traits};
 use super::selection::{Candidate, LeftOut, MAX_ENGINES, ranked};
-use crate::engines::{Role, Serving, facts, recognise, serving_with};
+use crate::engines::{ProcessRole, Serving, facts, recognise, serving_with};
 use crate::model::{
     DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
 };
@@ -284,7 +284,8 @@ impl Scanner {
         let before = self.known.get(&pid).filter(is_same);
         let first = before.map_or(self.scan_number, |known| known.first);
         // A worker keeps its title. Any other process may change by exec at any time.
-        let is_worker = |known: &&Known| matches!(known.kin.recognised, Some((_, Role::Worker)));
+        let is_worker =
+            |known: &&Known| matches!(known.kin.recognised, Some((_, ProcessRole::Worker)));
         let is_settled = before
             .filter(is_worker)
             .is_some_and(|known| known.stat.comm == stat.comm && !self.has_new_containers);
@@ -326,10 +327,10 @@ impl Scanner {
         known.kin.recognised = recognise(&comm, &arguments, folder);
         if let Some((kind, role)) = known.kin.recognised {
             known.found_by = match role {
-                Role::Server => format!("the command line of pid {pid}"),
-                Role::Worker => format!("the title {comm} of pid {pid}"),
+                ProcessRole::Server => format!("the command line of pid {pid}"),
+                ProcessRole::Worker => format!("the title {comm} of pid {pid}"),
             };
-            if role == Role::Server {
+            if role == ProcessRole::Server {
                 known.serving = Some(self.serving(id, kind, &arguments));
             }
         }
@@ -541,7 +542,7 @@ impl Scanner {
     /// interpreter; a process that adopts orphans (systemd, tini, a shell) does not.
     fn is_left_behind(&self, head: ProcessId) -> bool {
         let Some(known) = self.known.get(&head.pid) else { return false };
-        if !matches!(known.kin.recognised, Some((_, Role::Worker))) {
+        if !matches!(known.kin.recognised, Some((_, ProcessRole::Worker))) {
             return false;
         }
         let parent = known.kin.parent;

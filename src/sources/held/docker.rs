@@ -14,8 +14,8 @@ use super::ends::Ends;
 use super::matching::{Terms, Wanted};
 use super::{Followed, Reporter};
 use crate::model::{
-    DeclaredRestart, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
-    RestartMatch, Supervisor,
+    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartMatch, RestartReadings,
+    Supervisor, Workload, WorkloadState,
 };
 use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Events};
@@ -152,7 +152,13 @@ impl DockerWatch {
             Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
                 let supervisor = Supervisor::Docker;
-                self.reporter.send(HeldReadings { supervisor, read_at, held, ended, error: None });
+                self.reporter.send(RestartReadings {
+                    supervisor,
+                    read_at,
+                    held,
+                    ended,
+                    error: None,
+                });
                 Ok(())
             }
             Err(error) => {
@@ -214,7 +220,7 @@ impl DockerWatch {
     }
 
     /// All containers that are started again, and how those ended that are only followed.
-    async fn look(&mut self) -> Result<(Vec<HeldSeen>, Vec<HeldEnded>), DockerError> {
+    async fn look(&mut self) -> Result<(Vec<DeferredRestart>, Vec<EndedWorkload>), DockerError> {
         let listed = self.docker.list(true, ANSWER_TAKES).await?;
         let all = containers(&listed).map_err(DockerError::Failed)?;
         let declared = Arc::clone(&self.declared.borrow_and_update());
@@ -224,7 +230,8 @@ impl DockerWatch {
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
         let followed = Arc::clone(&self.followed.borrow_and_update());
-        let (mut held, mut ended): (Vec<HeldSeen>, Vec<HeldEnded>) = (Vec::new(), Vec::new());
+        let (mut held, mut ended): (Vec<DeferredRestart>, Vec<EndedWorkload>) =
+            (Vec::new(), Vec::new());
         self.ends.begin();
         for (id, container) in &all {
             let Some(terms) = wanted.terms(id, &container.name, &container.labels) else {
@@ -263,8 +270,8 @@ impl DockerWatch {
             let Some(end) = self.ends.follow(id, found.as_ref(), is_podman).await else { continue };
             let name = container.map_or(id, |container| &container.name);
             let (supervisor, name) = (Supervisor::Docker, Arc::clone(name));
-            let target = HeldTarget { supervisor, name, id: Arc::clone(id) };
-            ended.push(HeldEnded { target, end });
+            let target = Workload { supervisor, name, id: Arc::clone(id) };
+            ended.push(EndedWorkload { target, end });
         }
         self.ends.keep(|id| all.contains_key(id));
         Ok((held, ended))
@@ -299,13 +306,13 @@ impl DockerWatch {
         container: &Container,
         terms: Terms,
         is_followed: bool,
-    ) -> Result<Option<(HeldSeen, Option<HeldEnded>)>, DockerError> {
+    ) -> Result<Option<(DeferredRestart, Option<EndedWorkload>)>, DockerError> {
         let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
         let found = match found {
             Ok(found) => found,
             Err(why) => {
                 let told = Arc::from(format!("nothing that helps: {why}"));
-                let state = HeldState::Between { status: told };
+                let state = WorkloadState::Between { status: told };
                 Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
             }
         };
@@ -316,13 +323,13 @@ impl DockerWatch {
         // One that Docker starts again itself may run by now as if it had never ended.
         if seen.obstacle.is_some() && is_followed {
             let end = self.ends.follow(id, Some(&found), is_podman).await;
-            if let (HeldState::Ended(known), Some(end)) = (&mut seen.state, &end)
+            if let (WorkloadState::Ended(known), Some(end)) = (&mut seen.state, &end)
                 && known.mark == end.mark
             {
                 known.clone_from(end);
             }
             let target = seen.target.clone();
-            return Ok(Some((seen, end.map(|end| HeldEnded { target, end }))));
+            return Ok(Some((seen, end.map(|end| EndedWorkload { target, end }))));
         }
         self.ends.learn(&found, is_podman, &mut seen.state).await;
         Ok(Some((seen, None)))

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::Reporter;
 use super::docker::filters;
 use crate::engines::last_words;
-use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
+use crate::model::{Requested, WorkloadEnd, WorkloadLog, WorkloadState};
 use crate::parse::container::{
     ContainerEvent, Inspected, end_after, event, log_end, requested, time,
 };
@@ -45,7 +45,7 @@ struct Known {
     was_away: bool,
     end: Option<KnownEnd>,
     /// Of one that only its end is told of: the last one, and when that was noticed.
-    passed: Option<(HeldEnd, Duration)>,
+    passed: Option<(WorkloadEnd, Duration)>,
 }
 
 /// The last end that was looked at.
@@ -58,7 +58,7 @@ struct KnownEnd {
     before: Option<Timestamp>,
     /// Whether somebody wanted it, once that is certain.
     requested: Option<Requested>,
-    log: Option<Arc<OwnLog>>,
+    log: Option<Arc<WorkloadLog>>,
 }
 
 /// From when on what is written is of the life that began then, and not of the one that ended
@@ -113,16 +113,16 @@ impl Ends {
         id: &Arc<str>,
         found: Option<&Inspected>,
         is_podman: bool,
-    ) -> Option<HeldEnd> {
+    ) -> Option<WorkloadEnd> {
         let known = self.known.entry(Arc::clone(id)).or_default();
         let state = found.map(|found| &found.state);
         let goes_on = match state {
-            Some(HeldState::Running { mark, .. }) => known.seen_running.as_ref() == Some(mark),
-            Some(HeldState::Between { .. } | HeldState::Fresh) => true,
-            Some(HeldState::Ended(_)) | None => false,
+            Some(WorkloadState::Running { mark, .. }) => known.seen_running.as_ref() == Some(mark),
+            Some(WorkloadState::Between { .. } | WorkloadState::Fresh) => true,
+            Some(WorkloadState::Ended(_)) | None => false,
         };
         let before = known.seen_running.take_if(|_| !goes_on);
-        if let (Some(HeldState::Running { mark, .. }), Some(known)) =
+        if let (Some(WorkloadState::Running { mark, .. }), Some(known)) =
             (state, self.known.get_mut(id))
         {
             known.seen_running = Some(Arc::clone(mark));
@@ -144,17 +144,18 @@ impl Ends {
         started: &str,
         found: Option<&Inspected>,
         is_podman: bool,
-    ) -> Option<HeldEnd> {
+    ) -> Option<WorkloadEnd> {
         let began = time(started)?;
         let now = (self.reporter.clock)().utc;
         let lived = Duration::try_from(now.duration_since(began)).unwrap_or_default();
-        let until_now = HeldEnd { utc: Some(now), lived: Some(lived), ..HeldEnd::unknown() };
+        let until_now =
+            WorkloadEnd { utc: Some(now), lived: Some(lived), ..WorkloadEnd::unknown() };
         let events = self.events_of(id, is_podman, &until_now).await.unwrap_or_default();
         let before = self.known.get(id).and_then(|known| known.passed.as_ref()?.0.utc);
         let mut end = match (found.map(|found| &found.state), end_after(began, &events)) {
-            (Some(HeldState::Ended(end)), told) => {
+            (Some(WorkloadState::Ended(end)), told) => {
                 let requested = told.map_or(Requested::Unknown, |told| told.requested);
-                HeldEnd { requested, ..end.clone() }
+                WorkloadEnd { requested, ..end.clone() }
             }
             (_, told) => told?,
         };
@@ -165,14 +166,14 @@ impl Ends {
         end.log = Some(Arc::new(match found {
             Some(found) => {
                 let until = match &found.state {
-                    HeldState::Running { .. } => {
+                    WorkloadState::Running { .. } => {
                         time(&found.started).and_then(|next| writes_from(next, end.utc))
                     }
                     _ => None,
                 };
                 self.read_log_of(found, writes_from(began, before), until).await
             }
-            None => OwnLog::Unknown("its container is gone, and its log with it".to_owned()),
+            None => WorkloadLog::Unknown("its container is gone, and its log with it".to_owned()),
         }));
         Some(end)
     }
@@ -182,15 +183,15 @@ impl Ends {
         &mut self,
         found: &Inspected,
         is_podman: bool,
-        state: &mut HeldState,
+        state: &mut WorkloadState,
     ) {
         let known = self.known.entry(Arc::clone(&found.id)).or_default();
         match state {
-            HeldState::Running { mark, .. } => {
+            WorkloadState::Running { mark, .. } => {
                 known.seen_running = Some(Arc::clone(mark));
                 known.was_away = false;
             }
-            HeldState::Ended(end) => {
+            WorkloadState::Ended(end) => {
                 let now = (self.reporter.clock)().uptime;
                 if known.end.as_ref().is_none_or(|known| known.mark != end.mark) {
                     let (mark, noticed) = (Arc::clone(&end.mark), now);
@@ -202,12 +203,12 @@ impl Ends {
                 end.requested = self.judge(found, is_podman, end).await;
                 end.log = self.log(found).await;
             }
-            HeldState::Fresh | HeldState::Between { .. } => {}
+            WorkloadState::Fresh | WorkloadState::Between { .. } => {}
         }
     }
 
     /// Whether somebody wanted it.
-    async fn judge(&mut self, found: &Inspected, is_podman: bool, end: &HeldEnd) -> Requested {
+    async fn judge(&mut self, found: &Inspected, is_podman: bool, end: &WorkloadEnd) -> Requested {
         let known = self.known.get(&found.id).cloned().unwrap_or_default();
         if let Some(requested) = known.end.and_then(|known| known.requested) {
             return requested;
@@ -244,7 +245,7 @@ impl Ends {
         &mut self,
         id: &str,
         is_podman: bool,
-        end: &HeldEnd,
+        end: &WorkloadEnd,
     ) -> Option<Vec<ContainerEvent>> {
         let ended = end.utc?.as_second();
         let lived = i64::try_from(end.lived.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
@@ -267,7 +268,7 @@ impl Ends {
     }
 
     /// What it wrote last.
-    async fn log(&mut self, found: &Inspected) -> Option<Arc<OwnLog>> {
+    async fn log(&mut self, found: &Inspected) -> Option<Arc<WorkloadLog>> {
         let now = (self.reporter.clock)().uptime;
         let known = self.known_end(&found.id)?;
         if known.log.is_none() && !self.hangs {
@@ -279,7 +280,7 @@ impl Ends {
         known.log.clone().filter(|_| is_told)
     }
 
-    async fn read_log(&mut self, found: &Inspected) -> OwnLog {
+    async fn read_log(&mut self, found: &Inspected) -> WorkloadLog {
         let before = self.known_end(&found.id).and_then(|known| known.before);
         let began = time(&found.started).map_or(before, |began| writes_from(began, before));
         self.read_log_of(found, began, None).await
@@ -291,7 +292,7 @@ impl Ends {
         found: &Inspected,
         began: Option<Timestamp>,
         until: Option<Timestamp>,
-    ) -> OwnLog {
+    ) -> WorkloadLog {
         let since = began.map_or(0, Timestamp::as_second).to_string();
         let until = until.map(exact);
         let mut told = Err("nobody asked".to_owned());
@@ -306,9 +307,9 @@ impl Ends {
         match told {
             Ok(pieces) => {
                 let tells_why = |line: &str| last_words(line).is_some();
-                OwnLog::Lines(log_end(&pieces, began, tells_why))
+                WorkloadLog::Lines(log_end(&pieces, began, tells_why))
             }
-            Err(why) => OwnLog::Unknown(why),
+            Err(why) => WorkloadLog::Unknown(why),
         }
     }
 

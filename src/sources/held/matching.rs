@@ -7,8 +7,8 @@ use glob::Pattern;
 
 use super::adopted::Adopted;
 use crate::model::{
-    DeclaredRestart, HeldSeen, HeldState, HeldTarget, Mode, Requested, RestartLimits, RestartMatch,
-    Supervisor, size_bytes,
+    DeclaredRestart, DeferredRestart, Mode, Requested, RestartLimits, RestartMatch, Supervisor,
+    Workload, WorkloadState, size_bytes,
 };
 use crate::parse::container::Inspected;
 
@@ -95,9 +95,9 @@ impl Terms {
     }
 
     /// A container with these terms. `requested`: whether its end was requested.
-    pub(super) fn held(self, found: &Inspected, requested: Requested) -> HeldSeen {
+    pub(super) fn held(self, found: &Inspected, requested: Requested) -> DeferredRestart {
         let mut state = found.state.clone();
-        if let HeldState::Ended(end) = &mut state {
+        if let WorkloadState::Ended(end) = &mut state {
             end.requested = requested;
         }
         let own_policy = (&*found.restart_policy != "no").then(|| {
@@ -110,8 +110,8 @@ impl Terms {
         let removed = found.is_removed_at_end.then(|| {
             "Docker removes it when it ends (--rm), so that there is nothing to start".to_owned()
         });
-        HeldSeen {
-            target: HeldTarget {
+        DeferredRestart {
+            target: Workload {
                 supervisor: Supervisor::Docker,
                 name: Arc::clone(&found.name),
                 id: Arc::clone(&found.id),

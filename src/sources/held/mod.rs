@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
 
-use crate::model::{DeclaredRestart, HeldReadings, Moment, Observation, Supervisor};
+use crate::model::{DeclaredRestart, Moment, Observation, RestartReadings, Supervisor};
 use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
 use systemd::SystemdWatch;
@@ -72,15 +72,15 @@ struct Reporter {
 
 impl Reporter {
     /// A dropped result is sent again.
-    fn send(&self, readings: HeldReadings) {
-        let _ = self.to.try_send(Observation::Held(Box::new(readings)));
+    fn send(&self, readings: RestartReadings) {
+        let _ = self.to.try_send(Observation::Restarts(Box::new(readings)));
     }
 
     fn doubt(&self, supervisor: Supervisor, error: &str) {
         let read_at = (self.clock)().uptime;
         let error = Some(Arc::from(error));
         let (held, ended) = (Vec::new(), Vec::new());
-        self.send(HeldReadings { supervisor, read_at, held, ended, error });
+        self.send(RestartReadings { supervisor, read_at, held, ended, error });
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Reporter;
 use super::systemd::end;
-use crate::model::{HeldEnd, HeldEnded, HeldTarget, Requested, Supervisor};
+use crate::model::{EndedWorkload, Requested, Supervisor, Workload, WorkloadEnd};
 use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd, number, text};
 
 /// The most tracked services.
@@ -39,7 +39,7 @@ struct Service {
 /// Its last end.
 #[derive(Debug)]
 struct Ended {
-    end: HeldEnd,
+    end: WorkloadEnd,
     noticed: Duration,
     /// The positions of the messages about the begin and the end of its life.
     messages: (Sequence, Sequence),
@@ -126,13 +126,13 @@ impl Services {
     }
 
     /// Services that have ended lately.
-    pub(super) fn ended(&self) -> Vec<HeldEnded> {
+    pub(super) fn ended(&self) -> Vec<EndedWorkload> {
         let now = (self.reporter.clock)().uptime;
         let ended = |(name, service): (&Arc<str>, &Service)| {
             let end = service.ended(now)?;
             let (name, id) = (Arc::clone(name), Arc::clone(name));
-            let target = HeldTarget { supervisor: Supervisor::Systemd, name, id };
-            Some(HeldEnded { target, end: end.clone() })
+            let target = Workload { supervisor: Supervisor::Systemd, name, id };
+            Some(EndedWorkload { target, end: end.clone() })
         };
         self.each.iter().filter_map(ended).collect()
     }
@@ -183,7 +183,7 @@ impl Service {
     }
 
     /// Its last end, while it is reported.
-    fn ended(&self, now: Duration) -> Option<&HeldEnd> {
+    fn ended(&self, now: Duration) -> Option<&WorkloadEnd> {
         let ended = self.end.as_ref()?;
         (now.saturating_sub(ended.noticed) < IS_TOLD).then_some(&ended.end)
     }

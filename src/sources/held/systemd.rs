@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 use super::services::Services;
 use super::{FollowedServices, Reporter};
 use crate::model::{
-    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
-    RestartMatch, Supervisor,
+    DeclaredRestart, DeferredRestart, Requested, RestartMatch, RestartReadings, Supervisor,
+    Workload, WorkloadEnd, WorkloadHealth, WorkloadState,
 };
 use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
 
@@ -149,7 +149,13 @@ impl SystemdWatch {
             let is_news = !is_idle || !ended.is_empty() || was_ended;
             was_ended = !ended.is_empty();
             if is_news {
-                self.reporter.send(HeldReadings { supervisor, read_at, held, ended, error: None });
+                self.reporter.send(RestartReadings {
+                    supervisor,
+                    read_at,
+                    held,
+                    ended,
+                    error: None,
+                });
             }
             if is_idle && others.is_empty() && !was_ended {
                 return Err("no units or services".to_owned());
@@ -203,24 +209,24 @@ impl SystemdWatch {
         name: &Arc<str>,
         entry: &DeclaredRestart,
         properties: &Properties,
-    ) -> HeldSeen {
+    ) -> DeferredRestart {
         let known = self.known.entry(Arc::clone(name)).or_default();
         let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
         let mut state = state(properties);
         match &mut state {
-            HeldState::Running { .. } => {
+            WorkloadState::Running { .. } => {
                 (known.was_watched, known.examined) = (true, None);
                 if property("ActiveState") == "active" {
                     known.is_to_stop = false;
                 }
             }
-            HeldState::Ended(end) => {
+            WorkloadState::Ended(end) => {
                 let examined = known.examined.clone().filter(|(mark, _)| *mark == end.mark);
                 end.requested = examined
                     .map_or_else(|| requested(known, properties), |(_, requested)| requested);
                 known.examined = Some((Arc::clone(&end.mark), end.requested));
             }
-            HeldState::Fresh | HeldState::Between { .. } => {}
+            WorkloadState::Fresh | WorkloadState::Between { .. } => {}
         }
         let restart = property("Restart");
         let obstacle = match property("LoadState").as_str() {
@@ -231,8 +237,8 @@ impl SystemdWatch {
             )),
             other => Some(format!("systemd cannot load this unit ({other})")),
         };
-        HeldSeen {
-            target: HeldTarget {
+        DeferredRestart {
+            target: Workload {
                 supervisor: Supervisor::Systemd,
                 name: Arc::clone(name),
                 id: Arc::clone(name),
@@ -261,31 +267,33 @@ fn requested(known: &Tracked, properties: &Properties) -> Requested {
 }
 
 /// The state for systemd's properties.
-pub(crate) fn state(properties: &Properties) -> HeldState {
+pub(crate) fn state(properties: &Properties) -> WorkloadState {
     let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
     let time = |key: &str| properties.get(key).and_then(number).unwrap_or(0);
-    let running = |health| HeldState::Running {
+    let running = |health| WorkloadState::Running {
         mark: time("InactiveExitTimestamp").to_string().into(),
         health,
     };
     let notifies = property("Type").starts_with("notify");
     match property("ActiveState").as_str() {
-        "active" | "reloading" | "refreshing" => running(notifies.then_some(HeldHealth::Healthy)),
-        "activating" if property("SubState") == "auto-restart" => {
-            HeldState::Between { status: "auto-restart".into() }
+        "active" | "reloading" | "refreshing" => {
+            running(notifies.then_some(WorkloadHealth::Healthy))
         }
-        "activating" => running(Some(HeldHealth::Starting)),
-        "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => HeldState::Fresh,
+        "activating" if property("SubState") == "auto-restart" => {
+            WorkloadState::Between { status: "auto-restart".into() }
+        }
+        "activating" => running(Some(WorkloadHealth::Starting)),
+        "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => WorkloadState::Fresh,
         "inactive" | "failed" => {
             let times = (time("InactiveExitTimestamp"), time("InactiveEnterTimestamp"));
-            HeldState::Ended(end(properties, times))
+            WorkloadState::Ended(end(properties, times))
         }
-        other => HeldState::Between { status: other.into() },
+        other => WorkloadState::Between { status: other.into() },
     }
 }
 
 /// The end of a life; `began` and `ended` are in microseconds since 1970.
-pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> HeldEnd {
+pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> WorkloadEnd {
     let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
     let value = |key: &str| properties.get(key).and_then(number);
     let utc = i64::try_from(ended).ok().and_then(|usec| Timestamp::from_microsecond(usec).ok());
@@ -297,7 +305,7 @@ pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> HeldEn
         Some(2 | 3) => status.map(|signal| 128 + signal),
         _ => None,
     };
-    HeldEnd {
+    WorkloadEnd {
         mark: ended.to_string().into(),
         utc,
         lived: ended.checked_sub(began).map(Duration::from_micros),

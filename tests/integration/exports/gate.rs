@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use umawarden::model::{Baseline, Motion, Reading, Room, Trend};
+use umawarden::model::{Baseline, GateMemory, Motion, Reading, Trend};
 use umawarden::policy::status::Status;
 
 use super::server::{made_up_status, moment, start};
 
 /// A node of 120 GiB with that much free, on which nothing moves.
-fn room(free_gib: u64) -> Room {
+fn room(free_gib: u64) -> GateMemory {
     let gib = |gib: u64| Reading::Value(gib << 30);
     let still = Some(Trend::default());
-    Room {
+    GateMemory {
         total: gib(120),
         free: gib(free_gib),
         free_cma: Reading::Unsupported,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use umawarden::model::{HeldEnded, Observation, Requested, Supervisor};
+use umawarden::model::{EndedWorkload, Observation, Requested, Supervisor};
 use umawarden::sources::held::{HeldSetup, HeldWatch};
 use umawarden::supervisors::systemd::Bus;
 use zbus::Variant;
@@ -44,7 +44,11 @@ impl World {
         world
     }
 
-    fn until(&self, what: &str, is_so: impl Fn(&Self, &[HeldEnded]) -> bool) -> Vec<HeldEnded> {
+    fn until(
+        &self,
+        what: &str,
+        is_so: impl Fn(&Self, &[EndedWorkload]) -> bool,
+    ) -> Vec<EndedWorkload> {
         let began = Instant::now();
         let mut told = Vec::new();
         while !is_so(self, &told) {
@@ -55,11 +59,11 @@ impl World {
         told
     }
 
-    fn told(&self) -> Vec<HeldEnded> {
+    fn told(&self) -> Vec<EndedWorkload> {
         let mut seen = Vec::new();
         self.watch.take(&mut seen);
         let held = seen.into_iter().filter_map(|observation| match observation {
-            Observation::Held(held) if held.supervisor == Supervisor::Systemd => Some(held),
+            Observation::Restarts(held) if held.supervisor == Supervisor::Systemd => Some(held),
             _ => None,
         });
         held.flat_map(|held| {
@@ -69,7 +73,7 @@ impl World {
         .collect()
     }
 
-    fn ended(&self) -> HeldEnded {
+    fn ended(&self) -> EndedWorkload {
         let told = self.until("told", |_, told| !told.is_empty()).pop().unwrap();
         assert_eq!((&*told.target.name, told.target.supervisor), (UNIT, Supervisor::Systemd));
         told
@@ -114,7 +118,7 @@ fn one_that_systemd_starts_again_at_once_has_ended_all_the_same() {
     assert!((29..=30).contains(&lived) && told.end.utc.is_some(), "{told:#?}");
     // The next life ends otherwise than the last one, and is another.
     world.ends((1, 3), "exit-code", usec(40));
-    let is_next = |_: &World, all: &[HeldEnded]| {
+    let is_next = |_: &World, all: &[EndedWorkload]| {
         all.iter().any(|next| next.end.mark != told.end.mark && next.end.exit_code == Some(3))
     };
     world.until("the next", is_next);
@@ -127,7 +131,7 @@ fn what_is_told_later_of_the_same_end_belongs_to_it() {
     let first = world.ended();
     assert!(!first.end.is_oom_killed);
     world.changes(&[("Result", Variant::from("oom-kill"))]);
-    let is_whole = |_: &World, all: &[HeldEnded]| {
+    let is_whole = |_: &World, all: &[EndedWorkload]| {
         all.iter().any(|told| told.end.mark == first.end.mark && told.end.is_oom_killed)
     };
     world.until("killed for memory", is_whole);
@@ -146,8 +150,9 @@ fn one_that_somebody_stops_is_told_from_one_that_ends_by_itself() {
     world.begins(usec(40));
     world.fake.takes_on("stop");
     world.ends((1, 0), "success", usec(50));
-    let is_stopped =
-        |_: &World, all: &[HeldEnded]| all.iter().any(|told| told.end.requested == Requested::Yes);
+    let is_stopped = |_: &World, all: &[EndedWorkload]| {
+        all.iter().any(|told| told.end.requested == Requested::Yes)
+    };
     world.until("stopped", is_stopped);
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, Mode, Moment, Observation,
-    OutcomeResult, Requested, RestartLimits, Supervisor,
+    DeferredRestart, Mode, Moment, Observation, OutcomeResult, Requested, RestartLimits,
+    RestartReadings, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 
 use super::chance::Chance;
@@ -41,7 +41,7 @@ pub const TROUBLES: [Trouble; 4] =
 
 pub struct Fleet {
     held: Vec<Held>,
-    troubles: BTreeMap<Supervisor, (Trouble, Duration, Vec<HeldSeen>)>,
+    troubles: BTreeMap<Supervisor, (Trouble, Duration, Vec<DeferredRestart>)>,
     next_look: BTreeMap<Supervisor, Duration>,
     has_changed: bool,
     chance: Chance,
@@ -49,7 +49,7 @@ pub struct Fleet {
 }
 
 struct Held {
-    seen: HeldSeen,
+    seen: DeferredRestart,
     goal: f64,
 }
 
@@ -95,14 +95,14 @@ impl Fleet {
     }
 
     fn is_running(&self, number: usize) -> bool {
-        matches!(self.held[number].seen.state, HeldState::Running { .. })
+        matches!(self.held[number].seen.state, WorkloadState::Running { .. })
     }
 
     fn end(&mut self, number: usize, at: Moment, code: Option<i32>, requested: Requested) {
         self.lives += 1;
         self.has_changed = true;
         let is_oom_killed = code == Some(137) && requested == Requested::No;
-        self.held[number].seen.state = HeldState::Ended(HeldEnd {
+        self.held[number].seen.state = WorkloadState::Ended(WorkloadEnd {
             mark: format!("end {} at {}", self.lives, at.utc).into(),
             utc: Some(at.utc),
             lived: None,
@@ -151,7 +151,7 @@ impl Fleet {
         self.has_changed = true;
         let Held { seen, goal } = &mut self.held[number];
         let mark = format!("life {} at {}", self.lives, at.utc).into();
-        seen.state = HeldState::Running { mark, health: None };
+        seen.state = WorkloadState::Running { mark, health: None };
         let target = &seen.target;
         let id = Some(Arc::clone(&target.id));
         let (container, unit) = match target.supervisor {
@@ -165,7 +165,7 @@ impl Fleet {
     /// Starts one after that end, as the executor does: it looks once more before.
     pub fn start(
         &mut self,
-        target: &HeldTarget,
+        target: &Workload,
         ended: &str,
         machine: &mut Machine,
         at: Moment,
@@ -184,15 +184,17 @@ impl Fleet {
             return Ok(OutcomeResult::Failed("its supervisor does not answer".to_owned()));
         }
         match &self.held[number].seen.state {
-            HeldState::Ended(end) if *end.mark != *ended => not_done("it has ended again since"),
-            HeldState::Ended(_) if lives => {
+            WorkloadState::Ended(end) if *end.mark != *ended => {
+                not_done("it has ended again since")
+            }
+            WorkloadState::Ended(_) if lives => {
                 let what = format!("{target} has ended, and lives");
                 Err(Violation { invariant: "no container lives twice", what })
             }
-            HeldState::Ended(_) if self.chance.once_in(8) => {
+            WorkloadState::Ended(_) if self.chance.once_in(8) => {
                 Ok(OutcomeResult::Failed("no such device".to_owned()))
             }
-            HeldState::Ended(_) => {
+            WorkloadState::Ended(_) => {
                 self.begin(number, machine, at);
                 Ok(OutcomeResult::Done)
             }
@@ -200,7 +202,7 @@ impl Fleet {
         }
     }
 
-    fn picture(&self, supervisor: Supervisor) -> Vec<HeldSeen> {
+    fn picture(&self, supervisor: Supervisor) -> Vec<DeferredRestart> {
         let all = self.held.iter().map(|held| &held.seen);
         all.filter(|seen| seen.target.supervisor == supervisor).cloned().collect()
     }
@@ -234,13 +236,13 @@ impl Fleet {
                 None => {}
             }
             let ended = Vec::new();
-            let readings = HeldReadings { supervisor, read_at: uptime, held, ended, error };
-            out.push(Observation::Held(Box::new(readings)));
+            let readings = RestartReadings { supervisor, read_at: uptime, held, ended, error };
+            out.push(Observation::Restarts(Box::new(readings)));
         }
     }
 }
 
-fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> HeldSeen {
+fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> DeferredRestart {
     let supervisor = *chance.one_of(&[Supervisor::Docker, Supervisor::Docker, Supervisor::Systemd]);
     let (name, id): (Arc<str>, Arc<str>) = match supervisor {
         Supervisor::Docker => (
@@ -258,9 +260,9 @@ fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> He
         _ => None,
     };
     let long = beat.max(Duration::from_secs(1));
-    HeldSeen {
-        target: HeldTarget { supervisor, name, id },
-        state: if chance.once_in(4) { HeldState::Fresh } else { began() },
+    DeferredRestart {
+        target: Workload { supervisor, name, id },
+        state: if chance.once_in(4) { WorkloadState::Fresh } else { began() },
         need_bytes: need,
         contiguous_bytes: chance.once_in(4).then_some(goal as u64 / 8),
         limits: RestartLimits {
@@ -279,8 +281,8 @@ fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> He
 }
 
 /// Down since long ago: it was wanted to run, and nobody has seen why it does not.
-fn began() -> HeldState {
-    HeldState::Ended(HeldEnd {
+fn began() -> WorkloadState {
+    WorkloadState::Ended(WorkloadEnd {
         mark: "before all".into(),
         utc: None,
         lived: None,

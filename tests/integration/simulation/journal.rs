@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, EventKind,
-    HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    PastReboots, PastReceived, ProgramEvent, RestartState, Verdict,
+    AlertChange, Assessment, Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason,
+    Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, PastReboots,
+    PastReceived, PendingApproval, ProgramEvent, RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -44,8 +44,8 @@ pub struct Lost {
     pub judgements: BTreeSet<DecisionId>,
 }
 
-fn asked_for(decision: &Decision) -> Asked {
-    Asked {
+fn asked_for(decision: &Decision) -> PendingApproval {
+    PendingApproval {
         decision: decision.id,
         rule: decision.rule.clone(),
         mode: decision.mode,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Observation, Reading, Refusal, Schema,
+    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Observation, Reading, Rejection, Schema,
     SeriesKey, metric, series_of_node,
 };
 
@@ -162,7 +162,7 @@ impl Neighbours {
             if let Some(news) = node.news(self.total, chance, &mut self.fresh) {
                 let took = Duration::from_millis(3);
                 let refused = match chance.once_in(30) {
-                    true => vec![(*chance.one_of(&Refusal::ALL), chance.whole(0..=9))],
+                    true => vec![(*chance.one_of(&Rejection::ALL), chance.whole(0..=9))],
                     false => Vec::new(),
                 };
                 let node = Arc::clone(&node.name);

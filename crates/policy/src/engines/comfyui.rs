@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::emptying::{Emptying, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use crate::model::{EngineKind, EngineLoad, Reading, counted};
@@ -24,13 +24,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_it = match program.name {
         "comfyui" => true,
         "main.py" => is_in_its_folder(program),
         _ => false,
     };
-    is_it.then_some(Role::Server)
+    is_it.then_some(ProcessRole::Server)
 }
 
 fn is_in_its_folder(program: &Program<'_>) -> bool {

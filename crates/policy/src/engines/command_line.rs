@@ -8,7 +8,7 @@ use crate::model::EngineKind;
 
 /// The role of a process in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProcessRole {
     /// The server, whose arguments have address, port and model.
     Server,
     /// A worker of a server.
@@ -92,11 +92,11 @@ pub fn recognise(
     comm: &str,
     arguments: &[String],
     folder: Option<&str>,
-) -> Option<(EngineKind, Role)> {
+) -> Option<(EngineKind, ProcessRole)> {
     let title = arguments.first().map_or("", String::as_str);
     let is_worker = |facts: &&&EngineFacts| facts.has_title(comm) || facts.has_title(title);
     if let Some(facts) = ENGINES.iter().find(is_worker) {
-        return Some((facts.kind, Role::Worker));
+        return Some((facts.kind, ProcessRole::Worker));
     }
     let program = Program { folder, ..program(arguments)? };
     ENGINES.iter().find_map(|facts| Some((facts.kind, (facts.recognise)(&program)?)))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command_line::{Program, Role, Serving};
+use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{GivesBack, GoOn};
 use super::last_words::LastWords;
 use crate::model::{EngineKind, EngineLoad};
@@ -18,7 +18,7 @@ pub struct EngineFacts {
     /// Its usual name, if it is recognised without a declaration.
     pub known_as: Option<&'static str>,
     /// Recognises its processes by what they run.
-    pub recognise: fn(&Program<'_>) -> Option<Role>,
+    pub recognise: fn(&Program<'_>) -> Option<ProcessRole>,
     /// How the titles of its workers begin. The kernel keeps 15 bytes of a title.
     pub titles: &'static [&'static str],
     /// Engines that are workers of this one if it has started them.
@@ -64,7 +64,7 @@ pub struct EngineFacts {
     pub hides_killed_workers: Option<&'static str>,
     /// A health path that answers slowly in one of its states.
     pub slow_health: Option<SlowHealth>,
-    /// Repositories of its official images; one that ends with `/` stands for all below it.
+    /// Repositories of its official images; one that ends with `/` includes all below it.
     pub images: &'static [&'static str],
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::command_line::{Program, Role, Serving};
+use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{Emptying, GivesBack, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::LastWords;
@@ -38,8 +38,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
-    (program.name == "llama-server").then_some(Role::Server)
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
+    (program.name == "llama-server").then_some(ProcessRole::Server)
 }
 
 /// Reads its metrics; those of one model where it is a router.

@@ -1,6 +1,6 @@
 //! LMDeploy.
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::emptying::GivesBack;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::load::{greatest_share, sum};
@@ -28,12 +28,12 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Lmdeploy)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_it = match (program.name, program.rest) {
         ("lmdeploy", [first, second, ..]) => first == "serve" && second == "api_server",
         (name, _) => name == "lmdeploy.serve.openai.api_server",
     };
-    is_it.then_some(Role::Server)
+    is_it.then_some(ProcessRole::Server)
 }
 
 fn metrics(text: &str) -> Option<EngineLoad> {

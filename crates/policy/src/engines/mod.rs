@@ -27,7 +27,7 @@ mod tgi;
 mod triton;
 mod vllm;
 
-pub use command_line::{Program, Role, Serving, recognise, serving, serving_with};
+pub use command_line::{ProcessRole, Program, Serving, recognise, serving, serving_with};
 pub use emptying::{
     Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
 };

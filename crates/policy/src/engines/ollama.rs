@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::command_line::{Program, Role, Serving};
+use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath};
 use crate::model::{EngineKind, counted};
@@ -27,10 +27,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Ollama)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match (program.name, program.rest.first()?.as_str()) {
-        ("ollama", "serve" | "start") => Some(Role::Server),
-        ("ollama", "runner") => Some(Role::Worker),
+        ("ollama", "serve" | "start") => Some(ProcessRole::Server),
+        ("ollama", "runner") => Some(ProcessRole::Worker),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
 use super::last_words::{LastWords, python_status, worker_name};
@@ -74,11 +74,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Sglang)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {
-        "sglang" | "sglang.cli.main" if program.has_command("serve") => Some(Role::Server),
-        "sglang.launch_server" => Some(Role::Server),
-        "launch_server.py" if program.path.contains("sglang/") => Some(Role::Server),
+        "sglang" | "sglang.cli.main" if program.has_command("serve") => Some(ProcessRole::Server),
+        "sglang.launch_server" => Some(ProcessRole::Server),
+        "launch_server.py" if program.path.contains("sglang/") => Some(ProcessRole::Server),
         _ => None,
     }
 }

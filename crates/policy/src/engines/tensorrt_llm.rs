@@ -1,6 +1,6 @@
 //! TensorRT-LLM.
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::facts::{EngineFacts, HealthPath};
 use crate::model::EngineKind;
 
@@ -17,7 +17,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::TensorRtLlm)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_it = matches!(program.name, "trtllm-serve" | "tensorrt_llm.commands.serve");
-    is_it.then_some(Role::Server)
+    is_it.then_some(ProcessRole::Server)
 }

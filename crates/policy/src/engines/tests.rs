@@ -18,7 +18,7 @@ fn load_in_metrics(kind: EngineKind, text: &str) -> EngineLoad {
     (source.read)(text).unwrap_or_default()
 }
 
-fn actual(line: &str) -> Option<(EngineKind, Role)> {
+fn actual(line: &str) -> Option<(EngineKind, ProcessRole)> {
     recognise("python3", &words(line), Some("srv"))
 }
 
@@ -41,10 +41,10 @@ fn every_engine_is_known_however_it_is_started() {
         ("python -m lmdeploy.serve.openai.api_server /m", Lmdeploy),
         ("text-generation-launcher --model-id a/b", Tgi),
     ] {
-        assert_eq!(actual(line), Some((kind, Role::Server)), "{line}");
+        assert_eq!(actual(line), Some((kind, ProcessRole::Server)), "{line}");
     }
     let here = |folder| recognise("python", &words("python3 main.py --listen"), Some(folder));
-    assert_eq!(here("ComfyUI"), Some((ComfyUi, Role::Server)));
+    assert_eq!(here("ComfyUI"), Some((ComfyUi, ProcessRole::Server)));
     assert_eq!(here("srv"), None);
 }
 
@@ -58,7 +58,11 @@ fn workers_are_known_by_their_titles() {
         ("text-generation", "text-generation-router --port 80", Tgi),
         ("text-generation", "/opt/py/bin/python /opt/bin/text-generation-server serve /m", Tgi),
     ] {
-        assert_eq!(recognise(comm, &words(line), None), Some((kind, Role::Worker)), "{line}");
+        assert_eq!(
+            recognise(comm, &words(line), None),
+            Some((kind, ProcessRole::Worker)),
+            "{line}"
+        );
     }
 }
 

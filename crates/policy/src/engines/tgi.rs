@@ -1,6 +1,6 @@
 //! Hugging Face's text-generation-inference.
 
-use super::command_line::{Program, Role, Serving};
+use super::command_line::{ProcessRole, Program, Serving};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::load::sum;
 use crate::model::{EngineKind, EngineLoad};
@@ -26,11 +26,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Tgi)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {
-        "text-generation-launcher" => Some(Role::Server),
+        "text-generation-launcher" => Some(ProcessRole::Server),
         // The launcher starts both, with the options of each.
-        "text-generation-router" | "text-generation-server" => Some(Role::Worker),
+        "text-generation-router" | "text-generation-server" => Some(ProcessRole::Worker),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::emptying::{Emptying, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath};
 use crate::model::{CachePermission, EngineKind, counted};
@@ -24,8 +24,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Triton)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
-    (program.name == "tritonserver").then_some(Role::Server)
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
+    (program.name == "tritonserver").then_some(ProcessRole::Server)
 }
 
 const INDEX: &str = "/v2/repository/index";

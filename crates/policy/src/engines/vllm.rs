@@ -1,6 +1,6 @@
 //! vLLM.
 
-use super::command_line::{Program, Role};
+use super::command_line::{ProcessRole, Program};
 use super::emptying::GivesBack;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::{LastWords, python_status, worker_name};
@@ -49,10 +49,14 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::Vllm)
 };
 
-fn recognise(program: &Program<'_>) -> Option<Role> {
+fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {
-        "vllm" | "vllm.entrypoints.cli.main" if program.has_command("serve") => Some(Role::Server),
-        "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Some(Role::Server),
+        "vllm" | "vllm.entrypoints.cli.main" if program.has_command("serve") => {
+            Some(ProcessRole::Server)
+        }
+        "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => {
+            Some(ProcessRole::Server)
+        }
         _ => None,
     }
 }

@@ -169,7 +169,7 @@ pub struct NodeReadings {
     pub took: Duration,
     /// Number of rejected values and series, for each reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<(Refusal, u64)>,
+    pub refused: Vec<(Rejection, u64)>,
 }
 
 /// What is reported of a node.
@@ -197,7 +197,7 @@ pub enum NodeNews {
 
 named! {
     /// Why a value or series of a node was rejected.
-    pub enum Refusal {
+    pub enum Rejection {
         /// A value that the series cannot have.
         Impossible = "impossible",
         /// The same series twice in one answer.

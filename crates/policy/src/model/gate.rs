@@ -82,7 +82,7 @@ pub struct Motion {
 
 /// Memory of the node, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Room {
+pub struct GateMemory {
     /// `MemTotal`.
     #[serde(rename = "total_bytes", serialize_with = "known")]
     pub total: Reading<u64>,
@@ -304,7 +304,7 @@ pub struct GateAnswer {
     #[serde(serialize_with = "with_text")]
     pub notes: Vec<GateNote>,
     /// The memory that the response is based on.
-    pub room: Room,
+    pub room: GateMemory,
     /// Responses of the other nodes of the engine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerAnswer>,

@@ -15,7 +15,6 @@ mod engine_access;
 mod event;
 mod gate;
 mod gpu;
-mod held;
 mod holder;
 mod identity;
 mod moment;
@@ -29,6 +28,7 @@ mod reboot;
 mod reboot_stage;
 mod received_alert;
 mod release;
+mod restart;
 mod series;
 mod sysctl;
 mod target;
@@ -46,7 +46,7 @@ pub use alertmanager::{
 pub use cluster::{
     Access, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus, Credentials, MOST_NODES,
     MOST_PEERS, MOST_SERIES_OF_A_NODE, NodeMemory, NodeNews, NodeReadings, NodeStatus,
-    PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal, TlsFiles, series_of_node,
+    PEERS_ASKED_CHEAPLY, PrometheusServer, Rejection, TlsFiles, series_of_node,
 };
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
@@ -64,24 +64,21 @@ pub use engine::{
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
-    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
-    PeerAnswer, PeerGate, Room, Trend,
+    Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
+    Orphan, PeerAnswer, PeerGate, Trend,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
     GpuRecovery,
 };
-pub use held::{
-    DeclaredRestart, HeldEnd, HeldEnded, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget,
-    OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
-};
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
+pub(crate) use names::named;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
-pub use past::{Asked, Past, PastAct};
+pub use past::{Past, PastAct, PendingApproval};
 pub use peer::PeerAddress;
 pub use program_event::ProgramEvent;
 pub use promql_rules::{
@@ -98,7 +95,12 @@ pub use received_alert::{
     ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
     ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
 };
-pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
+pub use release::{Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown};
+pub use restart::{
+    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartLimits, RestartMatch,
+    RestartReadings, RestartState, RestartStatus, Supervisor, Workload, WorkloadEnd,
+    WorkloadHealth, WorkloadLog, WorkloadState,
+};
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};

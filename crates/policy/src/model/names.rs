@@ -54,4 +54,4 @@ macro_rules! named {
         }
     )+};
 }
-pub(super) use named;
+pub(crate) use named;

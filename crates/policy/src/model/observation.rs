@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::{
-    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
-    HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
-    ReceivedAlerts, SYSLOG_SEQ_BASE, Schema, SeriesKey,
+    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HolderReadings,
+    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, ReceivedAlerts,
+    RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey,
 };
 
 named! {
@@ -131,7 +131,7 @@ pub enum Observation {
     /// A health check of an engine.
     EngineHealth(Box<EngineHealth>),
     /// A supervisor's report of deferred restarts.
-    Held(Box<HeldReadings>),
+    Restarts(Box<RestartReadings>),
     /// The state of the NVIDIA driver and its GPUs.
     Gpu(Box<GpuReadings>),
     /// A scan for processes that have the driver open.

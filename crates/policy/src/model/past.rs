@@ -18,7 +18,7 @@ pub struct Past {
     pub acts: Vec<PastAct>,
     /// Approval requests that are still open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub asked: Vec<Asked>,
+    pub asked: Vec<PendingApproval>,
     /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
@@ -85,7 +85,7 @@ pub struct PastAct {
 
 /// An approval request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct PendingApproval {
     /// The held decision, whose number a person approves.
     pub decision: DecisionId,
     /// Rule of the remedy.

@@ -8,7 +8,7 @@ use super::wording::bytes_text;
 
 /// Memory by kind, in bytes; `None` where it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldMemory {
+pub struct ReleaseMemory {
     /// Memory that no counter of the kernel names: a driver's.
     pub unaccounted: Option<u64>,
     /// Shared memory.
@@ -76,7 +76,7 @@ fn shown(curve: &[ReleasePoint]) -> Vec<&ReleasePoint> {
     if shown.len() > 1 { shown } else { Vec::new() }
 }
 
-impl std::fmt::Display for HeldMemory {
+impl std::fmt::Display for ReleaseMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kinds = [
             (self.unaccounted, "in no counter"),
@@ -97,7 +97,7 @@ impl std::fmt::Display for HeldMemory {
     }
 }
 
-impl HeldMemory {
+impl ReleaseMemory {
     /// Memory that must be returned: all but the page cache. `None` where it is unknown.
     pub fn to_return(&self) -> Option<u64> {
         Some(self.unaccounted?.saturating_add(self.shmem?).saturating_add(self.orphans))
@@ -149,7 +149,7 @@ pub struct ReleasePoint {
     pub seconds: f64,
     /// Memory that was not returned.
     #[serde(flatten)]
-    pub outstanding: HeldMemory,
+    pub outstanding: ReleaseMemory,
     /// `MemFree` of the node.
     pub free: Option<u64>,
 }
@@ -162,9 +162,9 @@ pub struct Release {
     /// Time from when the engine was last seen until all was returned, or until memory last fell.
     pub seconds: f64,
     /// Its memory then, above the state before its start.
-    pub held: HeldMemory,
+    pub held: ReleaseMemory,
     /// Memory that was not returned.
-    pub outstanding: HeldMemory,
+    pub outstanding: ReleaseMemory,
     /// Processes that outlive it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Orphan>,

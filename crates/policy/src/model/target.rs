@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKeys, EngineKind, EngineSeen, HeldTarget, ProcessId, Proof, Supervisor};
+use super::{EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, Workload};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -31,7 +31,7 @@ pub enum Target {
     /// An inference engine.
     Engine(Box<EngineTarget>),
     /// A container or a unit to start.
-    Held(Box<HeldTarget>),
+    Held(Box<Workload>),
 }
 
 /// An engine at the time of the decision. Other processes, and files outside of the patterns, are
@@ -128,7 +128,7 @@ impl Target {
     /// That container or unit.
     pub fn held(supervisor: Supervisor, name: &str, id: &str) -> Self {
         let (name, id) = (Arc::from(name), Arc::from(id));
-        Self::Held(Box::new(HeldTarget { supervisor, name, id }))
+        Self::Held(Box::new(Workload { supervisor, name, id }))
     }
 
     /// These settings, in order.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Asked, Decision, DecisionId, Mode, Moment, Outcome, RuleId, Target, Verdict,
+    Action, Decision, DecisionId, Mode, Moment, Outcome, PendingApproval, RuleId, Target, Verdict,
 };
 
 /// After this an act whose outcome has not come is taken for lost. Executors bound their actions
@@ -30,7 +30,7 @@ pub(super) struct Proposal<'a> {
 
 impl Proposal<'_> {
     /// Whether people were asked to approve of this.
-    pub(super) fn is(&self, asked: &Asked) -> bool {
+    pub(super) fn is(&self, asked: &PendingApproval) -> bool {
         asked.rule == *self.rule
             && asked.mode == self.mode
             && asked.step == self.step

@@ -45,7 +45,7 @@ impl Policy {
             Observation::EngineHealth(health) => {
                 self.engines.hear(at, health, &mut step.events);
             }
-            Observation::Held(readings) => {
+            Observation::Restarts(readings) => {
                 self.restarts.observe(
                     (at, self.started),
                     readings,

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryAccount,
-    MemoryJudgement, Mode, Moment, Pause, ProcessId, Reading, RebootStatus, ReceivedAlertStatus,
-    RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, GateMemory, MemoryAccount,
+    MemoryJudgement, Mode, Moment, Pause, PendingApproval, ProcessId, Reading, RebootStatus,
+    ReceivedAlertStatus, RestartStatus, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -35,7 +35,7 @@ pub struct Status {
     /// The inference engines, by name, those too that have gone lately.
     pub engines: Arc<[EngineStatus]>,
     /// What there is for another one, if memory was measured of late.
-    pub room: Option<Room>,
+    pub room: Option<GateMemory>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
@@ -120,7 +120,7 @@ pub struct SilenceStatus {
 pub struct ApprovalStatus {
     /// What is asked for; its decision's number is what a person approves.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: PendingApproval,
     /// When the question lapses, or the approval that was given.
     pub lapses: Timestamp,
     /// Who has given it, if anybody has: it is used at the next chance.

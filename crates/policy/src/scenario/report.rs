@@ -3,31 +3,19 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use serde::Serialize;
+use crate::model::named;
 
-/// The kind of an expectation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Check {
-    /// The firing alerts of one name.
-    Alert,
-    /// The result of an expression.
-    Expr,
-    /// The decisions since the previous check.
-    Remedy,
-    /// Whether the rules could be evaluated.
-    Evaluation,
-}
-
-impl Check {
-    /// The name in JSON and texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Alert => "alert",
-            Self::Expr => "expr",
-            Self::Remedy => "remedy",
-            Self::Evaluation => "evaluation",
-        }
+named! {
+    /// The kind of an expectation.
+    pub enum Check {
+        /// The firing alerts of one name.
+        Alert = "alert",
+        /// The result of an expression.
+        Expr = "expr",
+        /// The decisions since the previous check.
+        Remedy = "remedy",
+        /// Whether the rules could be evaluated.
+        Evaluation = "evaluation",
     }
 }
 

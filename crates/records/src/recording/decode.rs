@@ -108,7 +108,7 @@ impl Decoder {
             LOGGED_IN => Ok(Observation::LoggedIn(Box::new(json(from)?))),
             CLUSTER => Ok(Observation::Cluster(Box::new(json(from)?))),
             HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),
-            HELD => Ok(Observation::Held(Box::new(json(from)?))),
+            HELD => Ok(Observation::Restarts(Box::new(json(from)?))),
             RECEIVED_ALERTS => Ok(Observation::ReceivedAlerts(Box::new(json(from)?))),
             GPU => Ok(Observation::Gpu(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),

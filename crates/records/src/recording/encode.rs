@@ -186,7 +186,7 @@ impl Encoder {
                 out.push(ENGINE_HEALTH);
                 put_json(health, out);
             }
-            Observation::Held(held) => {
+            Observation::Restarts(held) => {
                 out.push(HELD);
                 put_json(held, out);
             }

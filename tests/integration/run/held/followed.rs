@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use umawarden::model::{HeldEnded, Moment, Observation, OwnLog, Requested};
+use umawarden::model::{EndedWorkload, Moment, Observation, Requested, WorkloadLog};
 use umawarden::sources::held::{HeldSetup, HeldWatch};
 use umawarden::supervisors::systemd::Bus;
 
@@ -44,7 +44,11 @@ impl World {
         world
     }
 
-    fn until(&self, what: &str, is_so: impl Fn(&Self, &[HeldEnded]) -> bool) -> Vec<HeldEnded> {
+    fn until(
+        &self,
+        what: &str,
+        is_so: impl Fn(&Self, &[EndedWorkload]) -> bool,
+    ) -> Vec<EndedWorkload> {
         let began = Instant::now();
         let mut told = Vec::new();
         while !is_so(self, &told) {
@@ -53,7 +57,7 @@ impl World {
             let mut seen = Vec::new();
             self.watch.take(&mut seen);
             for observation in seen {
-                let Observation::Held(held) = observation else { continue };
+                let Observation::Restarts(held) = observation else { continue };
                 assert!(held.held.is_empty(), "nothing is started again");
                 if !held.ended.is_empty() {
                     told = held.ended;
@@ -63,7 +67,7 @@ impl World {
         told
     }
 
-    fn ended(&self) -> HeldEnded {
+    fn ended(&self) -> EndedWorkload {
         let mut told = self.until("told", |_, told| !told.is_empty());
         assert_eq!(told.len(), 1, "of the other one nobody asked: {told:#?}");
         let told = told.remove(0);
@@ -81,9 +85,9 @@ impl World {
     }
 }
 
-fn lines(ended: &HeldEnded) -> Vec<String> {
+fn lines(ended: &EndedWorkload) -> Vec<String> {
     match ended.end.log.as_deref() {
-        Some(OwnLog::Lines(lines)) => lines.clone(),
+        Some(WorkloadLog::Lines(lines)) => lines.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -110,7 +114,7 @@ fn one_that_docker_starts_again_at_once_has_ended_all_the_same() {
     }
     world.docker.dies("llm");
     world.docker.starts("llm");
-    let is_other = |_: &World, told: &[HeldEnded]| {
+    let is_other = |_: &World, told: &[EndedWorkload]| {
         told.first().is_some_and(|told| told.end.mark != first.end.mark)
     };
     let second = world.until("told", is_other).remove(0);
@@ -135,7 +139,7 @@ fn one_with_the_label_that_docker_starts_again_itself_is_told_as_any_other() {
         let mut seen = Vec::new();
         world.watch.take(&mut seen);
         for observation in seen {
-            let Observation::Held(told) = observation else { continue };
+            let Observation::Restarts(told) = observation else { continue };
             ended = ended.or(told.ended.into_iter().next());
             let Some(held) = told.held.into_iter().next() else { continue };
             // It has been looked at while it ran.
@@ -146,7 +150,7 @@ fn one_with_the_label_that_docker_starts_again_itself_is_told_as_any_other() {
             obstacle = held.obstacle;
         }
     }
-    let ended: HeldEnded = ended.unwrap();
+    let ended: EndedWorkload = ended.unwrap();
     assert_eq!((&*ended.target.id, ended.end.exit_code), (&*id("llm"), Some(1)));
     assert!(obstacle.unwrap().contains("restart policy always"));
 }
@@ -157,7 +161,7 @@ fn one_that_is_removed_when_it_ends_is_told_without_its_log() {
     world.docker.dies("llm");
     world.docker.state().containers.remove(&id("llm"));
     let told = world.ended();
-    let Some(OwnLog::Unknown(why)) = told.end.log.as_deref() else { panic!("{told:#?}") };
+    let Some(WorkloadLog::Unknown(why)) = told.end.log.as_deref() else { panic!("{told:#?}") };
     assert!(why.contains("its container is gone"), "{why}");
 }
 

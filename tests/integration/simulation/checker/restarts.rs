@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, Assessment, Decision, DecisionId, EnginePhase, EngineReadings, EngineSeen,
-    EngineTarget, EventKind, HealthAnswer, HeldHealth, HeldReadings, HeldSeen, HeldState,
-    Observation, Outcome, OutcomeResult, ProcessId, ProgramEvent, Reading, Requested, Source,
-    Supervisor, Target, Verdict,
+    Action, Assessment, Decision, DecisionId, DeferredRestart, EnginePhase, EngineReadings,
+    EngineSeen, EngineTarget, EventKind, HealthAnswer, Observation, Outcome, OutcomeResult,
+    ProcessId, ProgramEvent, Reading, Requested, RestartReadings, Source, Supervisor, Target,
+    Verdict, WorkloadHealth, WorkloadState,
 };
 use umawarden::policy::Step;
 
@@ -47,7 +47,7 @@ pub struct Restarts {
 }
 
 struct Told {
-    seen: HeldSeen,
+    seen: DeferredRestart,
     read_at: Duration,
     /// When it was first told that it is so.
     since: Duration,
@@ -73,11 +73,11 @@ struct Start {
     died_in: Option<EnginePhase>,
 }
 
-fn mark(state: &HeldState) -> Option<(bool, &str)> {
+fn mark(state: &WorkloadState) -> Option<(bool, &str)> {
     match state {
-        HeldState::Running { mark, .. } => Some((true, mark)),
-        HeldState::Ended(end) => Some((false, &end.mark)),
-        HeldState::Fresh | HeldState::Between { .. } => None,
+        WorkloadState::Running { mark, .. } => Some((true, mark)),
+        WorkloadState::Ended(end) => Some((false, &end.mark)),
+        WorkloadState::Fresh | WorkloadState::Between { .. } => None,
     }
 }
 
@@ -94,7 +94,7 @@ impl Restarts {
 
     pub fn see(&mut self, clock: &Clock, seen: &Observation) {
         match seen {
-            Observation::Held(readings) => self.be_told(readings),
+            Observation::Restarts(readings) => self.be_told(readings),
             Observation::Engines(readings) => self.look(readings),
             Observation::EngineHealth(health) if health.answer == HealthAnswer::Ready => {
                 self.ready.insert(health.server);
@@ -139,7 +139,7 @@ impl Restarts {
         self.memory.push_back((now, memory));
     }
 
-    fn be_told(&mut self, readings: &HeldReadings) {
+    fn be_told(&mut self, readings: &RestartReadings) {
         let read_at = readings.read_at;
         self.told.insert(readings.supervisor, (read_at, readings.error.is_none()));
         if readings.error.is_some() {
@@ -232,7 +232,7 @@ impl Restarts {
         told.is_some_and(|(at, could)| *could && now.saturating_sub(*at) <= TOLD_WITHIN)
     }
 
-    fn engine_in(&self, seen: &HeldSeen) -> Option<&EngineSeen> {
+    fn engine_in(&self, seen: &DeferredRestart) -> Option<&EngineSeen> {
         let id = Some(&seen.target.id);
         self.engines.iter().find(|engine| match seen.target.supervisor {
             Supervisor::Docker => engine.container.as_ref() == id,
@@ -244,8 +244,8 @@ impl Restarts {
     fn occupant(&self, own: &str, now: Duration) -> Option<String> {
         let starts = |told: &&Told| {
             let seen = &told.seen;
-            let runs = matches!(&seen.state, HeldState::Running { health, .. }
-                if *health != Some(HeldHealth::Healthy));
+            let runs = matches!(&seen.state, WorkloadState::Running { health, .. }
+                if *health != Some(WorkloadHealth::Healthy));
             let is_young = now.saturating_sub(told.since) < SETTLES.min(seen.limits.ready_within);
             let engine = self.engine_in(seen).filter(|engine| {
                 engine.health_url.is_some() && !self.ready.contains(&engine.server)
@@ -263,7 +263,7 @@ impl Restarts {
     }
 
     /// There is memory for it, nothing is being given back, and nothing of it is left behind.
-    fn has_room(&self, seen: &HeldSeen, now: Duration) -> Result<(), String> {
+    fn has_room(&self, seen: &DeferredRestart, now: Duration) -> Result<(), String> {
         let Some((at, memory)) = self.memory.back() else { return Err("unmeasured".to_owned()) };
         if now.saturating_sub(*at) > Duration::from_secs(2) {
             return Err(format!("measured at {at:?}"));
@@ -310,7 +310,7 @@ impl Checker {
         if !self.restarts.is_known(target.supervisor, now) || told.seen.obstacle.is_some() {
             return broken("nothing is started in the dark", format!("{decision:?}"));
         }
-        let HeldState::Ended(end) = &told.seen.state else {
+        let WorkloadState::Ended(end) = &told.seen.state else {
             let what = format!("it is {:?}: {decision:?}", told.seen.state);
             return broken("never two starts without an end in between", what);
         };

@@ -95,14 +95,6 @@ pub struct FileSettings {
 pub(in crate::config) const MODES: [(&str, Mode); 2] =
     [("observe", Mode::Observe), ("enforce", Mode::Enforce)];
 
-const LEVELS: [(&str, LogLevel); 5] = [
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
-];
-
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 const KEYS: [&str; 19] = [
@@ -312,8 +304,9 @@ fn read_verdict(table: &Table<'_>, settings: &mut FileSettings, findings: &mut F
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
     let Some(table) = section(table, "log", &["level", "format"], findings) else { return };
-    settings.log_level =
-        table.get("level").and_then(|node| choice(node, "level", &LEVELS, findings));
+    settings.log_level = table.get("level").and_then(|node| {
+        choice(node, "level", &LogLevel::ALL.map(|level| (level.name(), level)), findings)
+    });
     settings.log_format =
         table.get("format").and_then(|node| choice(node, "format", &FORMATS, findings));
 }

@@ -12,6 +12,7 @@ use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
 use crate::model::{
     AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, VerdictLimits,
+    named,
 };
 use crate::policy::guard::GuardRails;
 
@@ -165,32 +166,21 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-/// The lowest level of log messages that are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogLevel {
-    /// Only what failed.
-    Error,
-    /// And what may go wrong.
-    Warn,
-    /// And what was done.
-    #[default]
-    Info,
-    /// And why.
-    Debug,
-    /// And everything.
-    Trace,
-}
-
-impl LogLevel {
-    /// As `tracing` filters name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
+named! {
+    /// The lowest level of log messages that are shown.
+    #[derive(Default, ValueEnum)]
+    pub enum LogLevel {
+        /// Failures.
+        Error = "error",
+        /// And possible failures.
+        Warn = "warn",
+        /// And actions.
+        #[default]
+        Info = "info",
+        /// And reasons.
+        Debug = "debug",
+        /// And everything.
+        Trace = "trace",
     }
 }
 

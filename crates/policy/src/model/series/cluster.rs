@@ -1,6 +1,6 @@
 //! What is known of other nodes.
 
-use super::super::{Refusal, Source};
+use super::super::{Rejection, Source};
 use super::{Metric, MetricKind};
 
 /// This area's metrics.
@@ -53,5 +53,5 @@ pub(super) const METRICS: &[Metric] = &[
          (in one answer), too_many, too_long. At most 150 series of a node are kept; labels have \
          at most 256 bytes.",
     )
-    .closed(&[("reason", &Refusal::NAMES)]),
+    .closed(&[("reason", &Rejection::NAMES)]),
 ];

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{MAX_NAME_BYTES, is_id, label_map};
-use crate::model::{HeldEnd, HeldHealth, HeldState, Requested};
+use crate::model::{Requested, WorkloadEnd, WorkloadHealth, WorkloadState};
 use crate::parse::process::printable;
 
 /// A longer text is cut.
@@ -33,7 +33,7 @@ pub struct Inspected {
     /// Its labels, as they are: to be compared, and not to be shown.
     pub labels: BTreeMap<String, String>,
     /// Its state. It does not show whether its end was requested.
-    pub state: HeldState,
+    pub state: WorkloadState,
     /// When it was started, as Docker writes it.
     pub started: Arc<str>,
     /// Docker's own restart policy: `no`, `always`, `unless-stopped`, `on-failure`.
@@ -48,7 +48,7 @@ pub struct Inspected {
 
 impl Inspected {
     /// One of which nothing else is known.
-    pub fn unknown(id: Arc<str>, name: Arc<str>, state: HeldState) -> Self {
+    pub fn unknown(id: Arc<str>, name: Arc<str>, state: WorkloadState) -> Self {
         Self {
             id,
             name,
@@ -105,21 +105,21 @@ fn text_of(state: &Value, key: &str) -> Arc<str> {
     short(state.get(key).and_then(Value::as_str).unwrap_or_default(), 64)
 }
 
-fn read_state(state: &Value) -> Result<HeldState, String> {
+fn read_state(state: &Value) -> Result<WorkloadState, String> {
     let status = state.get("Status").and_then(Value::as_str).unwrap_or_default();
     let flag = |key: &str| state.get(key).and_then(Value::as_bool).unwrap_or(false);
     let (started, finished) = (text_of(state, "StartedAt"), text_of(state, "FinishedAt"));
     let health = state.get("Health").or_else(|| state.get("Healthcheck"));
     let health = match health.and_then(|health| health.get("Status")?.as_str()) {
-        Some("starting") => Some(HeldHealth::Starting),
-        Some("healthy") => Some(HeldHealth::Healthy),
-        Some("unhealthy") => Some(HeldHealth::Unhealthy),
+        Some("starting") => Some(WorkloadHealth::Starting),
+        Some("healthy") => Some(WorkloadHealth::Healthy),
+        Some("unhealthy") => Some(WorkloadHealth::Unhealthy),
         _ => None,
     };
     Ok(match status {
-        "running" if flag("Restarting") => HeldState::Between { status: "restarting".into() },
-        "running" => HeldState::Running { mark: started, health },
-        "exited" | "stopped" if time(&finished).is_some() => HeldState::Ended(HeldEnd {
+        "running" if flag("Restarting") => WorkloadState::Between { status: "restarting".into() },
+        "running" => WorkloadState::Running { mark: started, health },
+        "exited" | "stopped" if time(&finished).is_some() => WorkloadState::Ended(WorkloadEnd {
             utc: time(&finished),
             lived: lived(&started, &finished),
             mark: finished,
@@ -134,9 +134,9 @@ fn read_state(state: &Value) -> Result<HeldState, String> {
             are_stops_silent: false,
             log: None,
         }),
-        "created" | "configured" if time(&started).is_none() => HeldState::Fresh,
+        "created" | "configured" if time(&started).is_none() => WorkloadState::Fresh,
         "" => return Err("the state of a container has no name".to_owned()),
-        other => HeldState::Between { status: short(other, 64) },
+        other => WorkloadState::Between { status: short(other, 64) },
     })
 }
 
@@ -194,27 +194,27 @@ pub fn event(line: &[u8]) -> Option<ContainerEvent> {
 }
 
 /// The first end after that start, by the events of the container, oldest first.
-pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<HeldEnd> {
+pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<WorkloadEnd> {
     let started_ns = i64::try_from(started.as_nanosecond()).ok()?;
     let of_life = || events.iter().skip_while(|event| event.time_ns < started_ns);
     let dies = of_life().find(|event| &*event.action == "die")?;
     let utc = Timestamp::from_nanosecond(dies.time_ns.into()).ok()?;
     let is_before = |event: &&ContainerEvent| event.time_ns <= dies.time_ns;
-    let end = HeldEnd {
+    let end = WorkloadEnd {
         mark: utc.to_string().into(),
         utc: Some(utc),
         lived: Duration::try_from(utc.duration_since(started)).ok(),
         exit_code: dies.exit_code,
         is_oom_killed: of_life().take_while(is_before).any(|event| &*event.action == "oom"),
-        ..HeldEnd::unknown()
+        ..WorkloadEnd::unknown()
     };
     let requested = requested(&end, events);
-    Some(HeldEnd { requested, ..end })
+    Some(WorkloadEnd { requested, ..end })
 }
 
 /// Whether that end was requested, by the events of the container, oldest first. Docker keeps a few
 /// hundred events of all containers, and none from before its start.
-pub fn requested(end: &HeldEnd, events: &[ContainerEvent]) -> Requested {
+pub fn requested(end: &WorkloadEnd, events: &[ContainerEvent]) -> Requested {
     let ended_ns = end.utc.and_then(|utc| i64::try_from(utc.as_nanosecond()).ok());
     let Some(ended_ns) = ended_ns else { return Requested::Unknown };
     let slack_ns: i64 = 2_000_000_000;
@@ -265,7 +265,7 @@ mod tests {
     fn an_end_is_told_with_its_mark_and_how_long_it_had_lived() {
         let found = read(DEAD).unwrap();
         assert_eq!((&*found.name, &*found.restart_policy), ("vllm", "no"));
-        let HeldState::Ended(end) = found.state else { panic!("{found:?}") };
+        let WorkloadState::Ended(end) = found.state else { panic!("{found:?}") };
         assert_eq!(&*end.mark, "2026-11-22T10:00:03.25Z");
         assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
         assert_eq!(end.lived, Some(Duration::from_millis(2750)));
@@ -277,13 +277,13 @@ mod tests {
         let none = r#""StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z""#;
         for status in ["created", "configured"] {
             let found = read(&format!(r#"{{"Status":"{status}",{none}}}"#)).unwrap();
-            assert_eq!(found.state, HeldState::Fresh);
+            assert_eq!(found.state, WorkloadState::Fresh);
         }
         // Docker that has not written down when it ended has not written down that it did.
         for status in ["paused", "restarting", "removing", "dead", "exited", "new\u{1b}[2J"] {
             let status = serde_json::to_string(status).unwrap();
             let found = read(&format!(r#"{{"Status":{status},{none}}}"#)).unwrap();
-            assert!(matches!(found.state, HeldState::Between { .. }), "{found:?}");
+            assert!(matches!(found.state, WorkloadState::Between { .. }), "{found:?}");
         }
         for broken in ["{}", "[]", "7", r#"{"Status":null}"#] {
             assert!(read(broken).is_err(), "{broken}");
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn who_wanted_an_end_is_told_by_what_came_before_it() {
-        let HeldState::Ended(end) = read(DEAD).unwrap().state else { panic!() };
+        let WorkloadState::Ended(end) = read(DEAD).unwrap().state else { panic!() };
         let start = || happens("start", None, 3);
         let dies = || happens("die", None, 0);
         for (events, wanted) in [

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::log::tests::pieces;
 use super::*;
-use crate::model::{HeldState, Requested};
+use crate::model::{Requested, WorkloadState};
 
 /// What dockerd 20.10.24 answered of four containers: a bridge with a published port, the host's
 /// network, none, and a network of its own.
@@ -105,9 +105,9 @@ fn what_podman_answers_is_read() {
     assert_eq!(names, ["llm-created", "llm-died", "llm-killed", "llm-runs", "llm-stopped"]);
     assert!(all.values().all(|container| container.labels["umawarden.restart"] == "when-ready"));
     let created = inspected(podman!("inspect-created-4.3.1.json")).unwrap();
-    assert_eq!((created.state, &*created.restart_policy), (HeldState::Fresh, "no"));
+    assert_eq!((created.state, &*created.restart_policy), (WorkloadState::Fresh, "no"));
     let runs = inspected(podman!("inspect-runs-4.3.1.json")).unwrap();
-    assert!(matches!(runs.state, HeldState::Running { health: None, .. }), "{runs:?}");
+    assert!(matches!(runs.state, WorkloadState::Running { health: None, .. }), "{runs:?}");
     let died = inspected(podman!("inspect-died-4.3.1.json")).unwrap();
     assert_eq!((&*died.restart_policy, died.restart_most), ("on-failure", 3));
     let events: Vec<ContainerEvent> =
@@ -119,7 +119,7 @@ fn what_podman_answers_is_read() {
         (podman!("inspect-stopped-4.3.1.json"), 0, Requested::No),
     ] {
         let found = inspected(text).unwrap();
-        let HeldState::Ended(end) = found.state else { panic!("{found:?}") };
+        let WorkloadState::Ended(end) = found.state else { panic!("{found:?}") };
         assert_eq!(end.exit_code, Some(code));
         let mut its = events.clone();
         its.retain(|event| event.id == found.id);

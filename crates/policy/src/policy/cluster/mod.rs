@@ -19,7 +19,7 @@ use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterStatus, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE,
-    Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Refusal, Schema, SeriesKey,
+    Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Rejection, Schema, SeriesKey,
     Wanted, series_of_node,
 };
 
@@ -50,7 +50,7 @@ pub(super) struct Cluster {
     nodes: BTreeMap<Arc<str>, Node>,
     /// The series that told of nodes that have gone, the oldest first: others use them again.
     retired: VecDeque<(Arc<str>, Cells)>,
-    refused: Option<[Cell; Refusal::ALL.len()]>,
+    refused: Option<[Cell; Rejection::ALL.len()]>,
     /// When the store was made, and whether it is to be made anew.
     renewed: Duration,
     is_worn: bool,
@@ -193,13 +193,13 @@ impl Cluster {
 
     fn count_refused(&mut self, told: &NodeReadings, (counters, store): Own<'_>) {
         let cells = self.refused.get_or_insert_with(|| {
-            Refusal::ALL.map(|reason| {
+            Rejection::ALL.map(|reason| {
                 let labels = [("reason", reason.name())];
                 counters.cell(store, &SeriesKey::new("uma_cluster_refused_series_total", &labels))
             })
         });
         for (reason, count) in &told.refused {
-            let place = Refusal::ALL.iter().position(|known| known == reason);
+            let place = Rejection::ALL.iter().position(|known| known == reason);
             if let Some(cell) = place.and_then(|place| cells.get(place)) {
                 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
                 counters.add(*cell, *count as f64);

@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, Decision, EnginePhase, EngineProcess, EngineSeen,
-    Event, EventKind, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
-    OutcomeResult, OwnLog, ProcessEnd, Reading, Requested, Supervisor, Target, Verdict,
+    Event, EventKind, ExitStatus, KernelEvent, Mode, Moment, Orphan, Outcome, OutcomeResult,
+    ProcessEnd, Reading, Requested, Supervisor, Target, Verdict, Workload, WorkloadEnd,
+    WorkloadLog,
 };
 use crate::policy::Context;
 
@@ -76,7 +77,7 @@ impl Kills {
 
     /// Whether something killed a process of it for memory shortly before that end. Podman on
     /// cgroup v1 does not know that, nor does Docker of a process that was not the first.
-    pub(in crate::policy) fn explain(&self, target: &HeldTarget, end: &HeldEnd) -> bool {
+    pub(in crate::policy) fn explain(&self, target: &Workload, end: &WorkloadEnd) -> bool {
         let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
             Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
             Supervisor::Systemd => cgroup.split('/').any(|part| *part == *target.name),
@@ -135,9 +136,9 @@ pub(in crate::policy) fn own_bytes(engine: &EngineSeen) -> u64 {
 #[derive(Debug)]
 pub(in crate::policy) struct Bereavement<'a> {
     /// The container or the unit, where there is one.
-    pub(in crate::policy) held: Option<&'a HeldTarget>,
+    pub(in crate::policy) held: Option<&'a Workload>,
     /// What its supervisor says of its end; `None`: nobody does.
-    pub(in crate::policy) end: Option<&'a HeldEnd>,
+    pub(in crate::policy) end: Option<&'a WorkloadEnd>,
     /// When it was noticed, on the uptime clock.
     pub(in crate::policy) noticed: Duration,
     /// When it began, on the same, where nobody tells how long it has lived.
@@ -216,8 +217,10 @@ impl Bereavement<'_> {
     /// What it wrote itself, and why nobody knows that.
     fn own_log(&self) -> (&[String], Vec<String>) {
         match self.end.map(|end| end.log.as_deref()) {
-            Some(Some(OwnLog::Lines(lines))) => (lines, Vec::new()),
-            Some(Some(OwnLog::Unknown(why))) => (&[], vec![format!("what it wrote itself: {why}")]),
+            Some(Some(WorkloadLog::Lines(lines))) => (lines, Vec::new()),
+            Some(Some(WorkloadLog::Unknown(why))) => {
+                (&[], vec![format!("what it wrote itself: {why}")])
+            }
             Some(None) | None => {
                 let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
                 let why = unit.map_or_else(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::life::{self, Life, ticks};
 use crate::model::{
-    DeathMemory, EnginePhase, EngineReadings, EngineSeen, Event, HeldEnded, HeldTarget, ProcessId,
-    ProgramEvent, Supervisor,
+    DeathMemory, EndedWorkload, EnginePhase, EngineReadings, EngineSeen, Event, ProcessId,
+    ProgramEvent, Supervisor, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{Bereavement, TOLD_AFTER, memory};
@@ -57,16 +57,16 @@ impl Dead {
         })
     }
 
-    fn held(&self) -> Option<HeldTarget> {
+    fn held(&self) -> Option<Workload> {
         let seen = &self.seen;
         if let Some(id) = &seen.container {
             let name = seen.container_name.as_ref().unwrap_or(id);
             let (name, id) = (Arc::clone(name), Arc::clone(id));
-            return Some(HeldTarget { supervisor: Supervisor::Docker, name, id });
+            return Some(Workload { supervisor: Supervisor::Docker, name, id });
         }
         // What people started themselves shares the unit of their session.
         let name = Arc::clone(seen.service()?.0);
-        Some(HeldTarget { supervisor: Supervisor::Systemd, id: Arc::clone(&name), name })
+        Some(Workload { supervisor: Supervisor::Systemd, id: Arc::clone(&name), name })
     }
 }
 
@@ -75,7 +75,7 @@ impl Dead {
 pub(in crate::policy) struct Deaths {
     to_tell: Vec<Dead>,
     /// What supervisors have told of ends, the newest last.
-    ends: VecDeque<HeldEnded>,
+    ends: VecDeque<EndedWorkload>,
 }
 
 impl Deaths {
@@ -85,9 +85,10 @@ impl Deaths {
     }
 
     /// A supervisor tells of ends of what it does not start again for us.
-    pub(in crate::policy) fn hear(&mut self, ended: &[HeldEnded]) {
+    pub(in crate::policy) fn hear(&mut self, ended: &[EndedWorkload]) {
         for ended in ended {
-            let of = |ended: &HeldEnded| (ended.target.supervisor, Arc::clone(&ended.target.id));
+            let of =
+                |ended: &EndedWorkload| (ended.target.supervisor, Arc::clone(&ended.target.id));
             self.ends.retain(|known| of(known) != of(ended));
             self.ends.push_back(ended.clone());
             if self.ends.len() > MOST {
@@ -145,14 +146,14 @@ impl Deaths {
 
 /// What its supervisor told of that very end.
 fn end_of<'e>(
-    ends: &'e VecDeque<HeldEnded>,
+    ends: &'e VecDeque<EndedWorkload>,
     dead: &Dead,
     context: &Context<'_>,
-) -> Option<&'e HeldEnded> {
+) -> Option<&'e EndedWorkload> {
     let at = context.at;
     let since_alive = at.uptime.saturating_sub(dead.last_alive).saturating_add(SLACK);
     let held = dead.held()?;
-    let is_its = |ended: &&HeldEnded| {
+    let is_its = |ended: &&EndedWorkload| {
         let ago = ended.end.utc.map(|utc| Duration::try_from(at.utc.duration_since(utc)));
         // One that lies a little ahead is of now.
         let is_since = ago.is_some_and(|ago| ago.is_ok_and(|ago| ago <= since_alive));

@@ -27,7 +27,7 @@ use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    HeldTarget, Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Supervisor,
+    Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Supervisor, Workload,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
@@ -431,20 +431,20 @@ impl Engines {
 
     /// The engine that a container or a unit holds, while any of its processes is there: its name,
     /// its phase, and what shows that.
-    pub(super) fn of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, EnginePhase, &str)> {
+    pub(super) fn of_held(&self, held: &Workload) -> Option<(&Arc<str>, EnginePhase, &str)> {
         let (name, life) = self.life_of_held(held)?;
         Some((name, life.phase(), life.reason()))
     }
 
     /// The same as it was seen last. Where none is confirmed, one that claims to be in that
     /// container: nothing but a start that is held back follows from it.
-    pub(super) fn seen_of_held(&self, held: &HeldTarget) -> Option<&EngineSeen> {
+    pub(super) fn seen_of_held(&self, held: &Workload) -> Option<&EngineSeen> {
         let claims = |life: &&Life| life.seen().claimed_container.as_ref() == Some(&held.id);
         let claimed = || self.lives.values().map(|(life, _)| life).find(claims);
         self.life_of_held(held).map(|(_, life)| life).or_else(claimed).map(Life::seen)
     }
 
-    fn life_of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, &Life)> {
+    fn life_of_held(&self, held: &Workload) -> Option<(&Arc<str>, &Life)> {
         let is_its = |seen: &EngineSeen| match held.supervisor {
             Supervisor::Docker => seen.container.as_ref() == Some(&held.id),
             Supervisor::Systemd => seen.unit.as_ref() == Some(&held.id),
@@ -454,7 +454,7 @@ impl Engines {
     }
 
     /// Another engine than that takes a model in.
-    pub(super) fn loading_beside(&self, held: &HeldTarget) -> Option<Arc<str>> {
+    pub(super) fn loading_beside(&self, held: &Workload) -> Option<Arc<str>> {
         let own = self.life_of_held(held).map(|(name, _)| name);
         let mut others = self.lives.iter().filter(|(name, _)| Some(*name) != own);
         let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
@@ -470,7 +470,7 @@ impl Engines {
     /// of its `family` and runs elsewhere now. `None` where nobody has looked lately.
     pub(super) fn left_of(
         &self,
-        held: Option<&HeldTarget>,
+        held: Option<&Workload>,
         family: &BTreeSet<ProcessId>,
         now: Duration,
     ) -> Option<Vec<Orphan>> {

@@ -13,8 +13,8 @@ use promql_rules::store::SeriesStore;
 
 use super::life::Life;
 use crate::model::{
-    EngineProcess, EngineSeen, HeldMemory, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
-    ReleasePoint, WhyUnknown,
+    EngineProcess, EngineSeen, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
+    ReleaseMemory, ReleasePoint, WhyUnknown,
 };
 use crate::policy::gate::whole;
 
@@ -64,9 +64,9 @@ impl Levels {
     }
 
     /// What there is more than `before`.
-    fn above(&self, before: &Self, orphans: u64) -> HeldMemory {
+    fn above(&self, before: &Self, orphans: u64) -> ReleaseMemory {
         let above = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        HeldMemory {
+        ReleaseMemory {
             unaccounted: above(self.unaccounted, before.unaccounted),
             shmem: above(self.shmem, before.shmem),
             page_cache: above(self.page_cache, before.page_cache),
@@ -122,8 +122,8 @@ pub(super) struct Releasing {
     /// When the engine was last seen alive.
     began: Duration,
     before: Levels,
-    pub(super) held: HeldMemory,
-    pub(super) outstanding: HeldMemory,
+    pub(super) held: ReleaseMemory,
+    pub(super) outstanding: ReleaseMemory,
     orphans: Vec<Orphan>,
     /// The least that was outstanding, and when that fell last.
     low: u64,

@@ -4,8 +4,8 @@ use promql_rules::store::SeriesStore;
 
 use super::life::Life;
 use crate::model::{
-    EngineLoad, EnginePhase, EngineProcess, EngineSeen, HeldMemory, Moment, Reading, Release,
-    ReleaseEnd, SeriesKey,
+    EngineLoad, EnginePhase, EngineProcess, EngineSeen, Moment, Reading, Release, ReleaseEnd,
+    ReleaseMemory, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::gate::orphans;
@@ -21,7 +21,7 @@ const MEMORY: [Memory; 4] = [
 ];
 
 /// A kind of memory that an engine may leave behind.
-type Left = (&'static str, fn(&HeldMemory) -> Option<u64>);
+type Left = (&'static str, fn(&ReleaseMemory) -> Option<u64>);
 
 const LEFT: [Left; 4] = [
     ("unaccounted", |held| held.unaccounted),
@@ -180,8 +180,8 @@ impl EngineCells {
     /// What it held when it died, and what of that is not back.
     pub(super) fn set_release(
         &self,
-        held: &HeldMemory,
-        outstanding: &HeldMemory,
+        held: &ReleaseMemory,
+        outstanding: &ReleaseMemory,
         counters: &mut Counters,
     ) {
         let both = [(&self.held, held), (&self.outstanding, outstanding)];

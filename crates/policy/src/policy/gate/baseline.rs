@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::room::allowance;
-use crate::model::{Baseline, Room};
+use crate::model::{Baseline, GateMemory};
 
 /// It must stay as it is for so long to count as usual,
 const STEADY: Duration = Duration::from_secs(10);
@@ -46,7 +46,12 @@ impl BaselineWatch {
     }
 
     /// Returns what was learned, if that is news.
-    pub(super) fn take(&mut self, at: Duration, room: &Room, presence: Presence) -> Option<u64> {
+    pub(super) fn take(
+        &mut self,
+        at: Duration,
+        room: &GateMemory,
+        presence: Presence,
+    ) -> Option<u64> {
         let may_learn = match presence {
             Presence::Unknown | Presence::Some => false,
             // Less than what was known already is certainly nobody's.
@@ -82,9 +87,9 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn with(unaccounted: u64) -> Room {
+    fn with(unaccounted: u64) -> GateMemory {
         let absent = Reading::Unsupported;
-        Room {
+        GateMemory {
             total: Reading::Value(120 * GIB),
             free: absent,
             free_cma: absent,

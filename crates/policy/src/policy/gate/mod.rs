@@ -25,7 +25,7 @@ mod watch;
 use std::time::Duration;
 
 use crate::model::{
-    GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Reading, Room, Trend,
+    GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Reading, Trend,
 };
 pub(super) use baseline::Presence;
 pub(super) use node::NodeGate;
@@ -69,7 +69,7 @@ impl Had {
 }
 
 /// What of the room can be had; which reading is missing for that.
-fn had(room: &Room) -> Result<Had, &'static str> {
+fn had(room: &GateMemory) -> Result<Had, &'static str> {
     let or_none = |reading: Reading<u64>| match reading {
         Reading::Unsupported => Reading::Value(0),
         reading => reading,
@@ -89,7 +89,7 @@ fn had(room: &Room) -> Result<Had, &'static str> {
 }
 
 /// Judges whether the node can take it.
-pub fn judge(question: &GateQuestion, room: &Room) -> GateAnswer {
+pub fn judge(question: &GateQuestion, room: &GateMemory) -> GateAnswer {
     let mut judge = Judge {
         question: *question,
         room,
@@ -129,7 +129,7 @@ pub fn judge(question: &GateQuestion, room: &Room) -> GateAnswer {
 
 struct Judge<'r> {
     question: GateQuestion,
-    room: &'r Room,
+    room: &'r GateMemory,
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
     /// How long each reason will last, as far as that can be told.

@@ -7,7 +7,7 @@ use promql_rules::store::SeriesStore;
 
 use super::baseline::BaselineWatch;
 use super::{GateWatch, room};
-use crate::model::{Orphan, Reading, Room};
+use crate::model::{GateMemory, Orphan, Reading};
 use crate::policy::engines::Engines;
 
 /// Follows the room of the node that the policy watches.
@@ -15,7 +15,7 @@ use crate::policy::engines::Engines;
 pub(in crate::policy) struct NodeGate {
     watch: GateWatch,
     baseline: BaselineWatch,
-    room: Option<Room>,
+    room: Option<GateMemory>,
 }
 
 impl NodeGate {
@@ -52,7 +52,7 @@ impl NodeGate {
     }
 
     /// The room as it was last measured, if that is of now.
-    pub(in crate::policy) fn room(&self) -> Option<&Room> {
+    pub(in crate::policy) fn room(&self) -> Option<&GateMemory> {
         self.room.as_ref()
     }
 }

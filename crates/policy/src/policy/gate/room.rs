@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Baseline, Motion, Orphan, Reading, Room};
+use crate::model::{Baseline, GateMemory, Motion, Orphan, Reading};
 
 /// What no counter names on a node that nothing runs on, where that was not seen: 1.1 GiB with a
 /// desktop on a node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
@@ -22,13 +22,13 @@ pub fn room(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
     baseline: Option<Baseline>,
     orphans: Reading<Arc<[Orphan]>>,
-) -> Room {
+) -> GateMemory {
     let bytes = |name: &str, labels: &[(&str, &str)]| whole(latest(name, labels));
     let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
     let total = bytes("uma_memory_total_bytes", &[]);
     let evictable = |list| bytes("uma_memory_lru_bytes", &[("list", list)]);
     let evictable = evictable("active_file").zip(evictable("inactive_file"));
-    Room {
+    GateMemory {
         total,
         free: bytes("uma_memory_free_bytes", &[]),
         free_cma: bytes("uma_memory_cma_free_bytes", &[]),

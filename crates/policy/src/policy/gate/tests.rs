@@ -7,17 +7,17 @@ use proptest::prelude::*;
 
 use super::{GateWatch, SETTLES, allowance, judge, room, with_peers};
 use crate::model::{
-    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
-    PeerAnswer, PeerGate, ProcessId, Reading, Room, Trend,
+    Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
+    Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
 };
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// A node of 120 GiB on which nothing moves, with so much free.
-fn node(free: u64) -> Room {
+fn node(free: u64) -> GateMemory {
     let still = Some(Trend::default());
-    Room {
+    GateMemory {
         total: Reading::Value(120 * GIB),
         free: Reading::Value(free),
         free_cma: Reading::Value(0),
@@ -36,7 +36,7 @@ fn node(free: u64) -> Room {
     }
 }
 
-fn asked(gib: u64, room: &Room) -> GateAnswer {
+fn asked(gib: u64, room: &GateMemory) -> GateAnswer {
     judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, room)
 }
 
@@ -71,7 +71,7 @@ fn what_is_free_above_the_reserve_opens_it() {
 
 #[test]
 fn caches_count_as_far_as_they_go_at_once_and_it_is_said_that_they_are_needed() {
-    let caches = Room {
+    let caches = GateMemory {
         clean_cache: Reading::Value(20 * GIB),
         dirty_cache: Reading::Value(20 * GIB),
         mapped_cache: Reading::Value(20 * GIB),
@@ -89,10 +89,10 @@ fn caches_count_as_far_as_they_go_at_once_and_it_is_said_that_they_are_needed() 
 
 #[test]
 fn what_the_reserve_lacks_and_what_is_kept_for_cma_is_not_there() {
-    let lacking = Room { clean_cache: Reading::Value(20 * GIB), ..node(GIB) };
+    let lacking = GateMemory { clean_cache: Reading::Value(20 * GIB), ..node(GIB) };
     assert!(asked(19, &lacking).is_open);
     assert!(!asked(20, &lacking).is_open);
-    let cma = Room { free_cma: Reading::Value(4 * GIB), ..node(92 * GIB) };
+    let cma = GateMemory { free_cma: Reading::Value(4 * GIB), ..node(92 * GIB) };
     assert!(asked(86, &cma).is_open);
     assert!(!asked(87, &cma).is_open);
 }
@@ -110,7 +110,7 @@ fn what_no_such_node_ever_has_is_hopeless() {
 
 #[test]
 fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
-    let releasing = |held: u64, sank_bytes| Room {
+    let releasing = |held: u64, sank_bytes| GateMemory {
         unaccounted: Reading::Value(GIB + held),
         motion: Motion {
             unaccounted: Some(Trend { bytes_per_second: -(4.0 * GIB as f64), sank_bytes }),
@@ -138,20 +138,20 @@ fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
 fn shared_memory_that_goes_is_waited_for_too() {
     let trend = Trend { bytes_per_second: -(GIB as f64), sank_bytes: GIB };
     let motion = Motion { shmem: Some(trend), ..node(0).motion };
-    let going = Room { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
+    let going = GateMemory { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
     let answer = asked(50, &going);
     let is_shmem = |reason: &GateReason| {
         matches!(reason, GateReason::Releasing { what: Lingering::Shmem, .. })
     };
     assert!(answer.reasons.iter().all(is_shmem) && !answer.is_open);
-    let stays = Room { shmem: Reading::Value(30 * GIB), ..node(100 * GIB) };
+    let stays = GateMemory { shmem: Reading::Value(30 * GIB), ..node(100 * GIB) };
     let answer = asked(50, &stays);
     assert_eq!((answer.is_open, answer.notes), (true, vec![GateNote::Shmem { bytes: 30 * GIB }]));
 }
 
 #[test]
 fn somebody_who_takes_what_is_needed_keeps_it_closed() {
-    let taking = |bytes_per_second| Room {
+    let taking = |bytes_per_second| GateMemory {
         motion: Motion {
             room: Some(Trend { bytes_per_second, sank_bytes: GIB }),
             ..node(0).motion
@@ -170,16 +170,16 @@ fn how_long_it_takes_is_told_from_the_pace_and_only_where_all_reasons_have_one()
         room: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
         ..node(0).motion
     };
-    let coming = Room { motion, ..node(42 * GIB) };
+    let coming = GateMemory { motion, ..node(42 * GIB) };
     assert_eq!(asked(90, &coming).wait, Some(Duration::from_secs(10)));
-    let orphaned = Room { orphans: Reading::Value(Arc::new([orphan()])), ..coming };
+    let orphaned = GateMemory { orphans: Reading::Value(Arc::new([orphan()])), ..coming };
     let answer = asked(90, &orphaned);
     assert_eq!((answer.wait, answer.reasons.len()), (None, 2));
 }
 
 #[test]
 fn what_the_last_engine_has_left_behind_is_named_and_not_started_into() {
-    let orphaned = Room { orphans: Reading::Value(Arc::new([orphan()])), ..node(110 * GIB) };
+    let orphaned = GateMemory { orphans: Reading::Value(Arc::new([orphan()])), ..node(110 * GIB) };
     let answer = asked(10, &orphaned);
     assert!(!answer.is_open);
     assert_eq!(
@@ -193,10 +193,10 @@ fn what_the_last_engine_has_left_behind_is_named_and_not_started_into() {
 #[test]
 fn memory_in_one_piece_is_asked_for_where_it_is_wanted() {
     let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
-    let pieces = Room { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
+    let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
     let answer = judge(&question, &pieces);
     assert_eq!(told(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
-    let blind = Room { contiguous_2mib: Reading::Failed, ..pieces.clone() };
+    let blind = GateMemory { contiguous_2mib: Reading::Failed, ..pieces.clone() };
     assert!(!judge(&question, &blind).is_open);
     question.contiguous_bytes = Some(2 * GIB);
     assert!(judge(&question, &pieces).is_open);
@@ -208,17 +208,23 @@ fn memory_in_one_piece_is_asked_for_where_it_is_wanted() {
 fn doubt_means_to_wait() {
     let plenty = || node(110 * GIB);
     let failed = || Reading::Failed;
-    let doubtful: [(&str, Room); 8] = [
-        ("MemTotal", Room { total: failed(), ..plenty() }),
-        ("MemFree", Room { free: failed(), ..plenty() }),
-        ("the page cache (Cached, Dirty, Mapped)", Room { clean_cache: failed(), ..plenty() }),
-        ("SReclaimable", Room { reclaimable_slab: failed(), ..plenty() }),
-        ("the reserve (watermarks of /proc/zoneinfo)", Room { reserve: failed(), ..plenty() }),
-        ("memory that no counter names", Room { unaccounted: failed(), ..plenty() }),
-        ("Shmem", Room { shmem: failed(), ..plenty() }),
+    let doubtful: [(&str, GateMemory); 8] = [
+        ("MemTotal", GateMemory { total: failed(), ..plenty() }),
+        ("MemFree", GateMemory { free: failed(), ..plenty() }),
+        (
+            "the page cache (Cached, Dirty, Mapped)",
+            GateMemory { clean_cache: failed(), ..plenty() },
+        ),
+        ("SReclaimable", GateMemory { reclaimable_slab: failed(), ..plenty() }),
+        (
+            "the reserve (watermarks of /proc/zoneinfo)",
+            GateMemory { reserve: failed(), ..plenty() },
+        ),
+        ("memory that no counter names", GateMemory { unaccounted: failed(), ..plenty() }),
+        ("Shmem", GateMemory { shmem: failed(), ..plenty() }),
         (
             "what engines have left behind (/proc/PID)",
-            Room { orphans: Reading::Failed, ..plenty() },
+            GateMemory { orphans: Reading::Failed, ..plenty() },
         ),
     ];
     for (what, room) in doubtful {
@@ -226,11 +232,11 @@ fn doubt_means_to_wait() {
         assert_eq!(told(&answer), [format!("{what} cannot be read")]);
         assert!(!answer.is_open);
     }
-    let fresh = Room { motion: Motion::default(), ..plenty() };
+    let fresh = GateMemory { motion: Motion::default(), ..plenty() };
     let answer = asked(1, &fresh);
     assert_eq!(answer.reasons, [GateReason::TooShort]);
     assert_eq!(answer.wait, Some(SETTLES));
-    let unwatched = Room { orphans: Reading::Unsupported, ..plenty() };
+    let unwatched = GateMemory { orphans: Reading::Unsupported, ..plenty() };
     assert!(asked(1, &unwatched).is_open, "where nobody looks for engines, none is missed");
 }
 
@@ -268,7 +274,7 @@ fn the_room_is_what_the_series_tell() {
 fn play(looks: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
     let mut watch = GateWatch::default();
     let looked = looks.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
-        let mut room = Room {
+        let mut room = GateMemory {
             unaccounted: Reading::Value(unaccounted_mib * MIB),
             motion: Motion::default(),
             ..node(free_mib * MIB)
@@ -343,11 +349,11 @@ prop_compose! {
         trends in prop::array::uniform4(trend()),
         baseline in 0..4 * GIB,
         orphans in 0..4_u8,
-    ) -> Room {
+    ) -> GateMemory {
         let [total, free, free_cma, clean_cache, dirty_cache, mapped_cache, ..] = amounts;
         let [.., reclaimable_slab, reserve, two, thirty_two, unaccounted, shmem] = amounts;
         let [room, contiguous, held, shared] = trends;
-        Room {
+        GateMemory {
             total, free, free_cma, clean_cache, dirty_cache, mapped_cache, reclaimable_slab,
             reserve, unaccounted, shmem,
             contiguous_2mib: two,
@@ -393,7 +399,7 @@ proptest! {
     #[test]
     fn more_free_memory_never_closes_it(room in any_room(), gib in 0..130_u64, more in 0..GIB) {
         let is_open = asked(gib, &room).is_open;
-        let roomier = Room { free: room.free.map(|free| free.saturating_add(more)), ..room };
+        let roomier = GateMemory { free: room.free.map(|free| free.saturating_add(more)), ..room };
         prop_assert!(!is_open || asked(gib, &roomier).is_open);
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::had;
-use crate::model::{Motion, Room, Trend};
+use crate::model::{GateMemory, Motion, Trend};
 
 /// What has not moved for so long has settled: an engine's memory that comes back by steps shows in
 /// steps, a few in a second.
@@ -26,7 +26,7 @@ struct Sample {
 }
 
 /// What is followed, in the order of [`Motion`].
-const AMOUNTS: [fn(&Room) -> Option<u64>; 4] = [
+const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
     |room| had(room).ok().map(super::Had::all),
     |room| room.contiguous_2mib.value(),
     |room| room.unaccounted.value(),
@@ -42,7 +42,7 @@ pub struct GateWatch {
 impl GateWatch {
     /// Takes the room as it is at that time, and tells it how it has changed. Times are on one
     /// clock; if that goes back, all is forgotten.
-    pub fn take(&mut self, at: Duration, room: &mut Room) {
+    pub fn take(&mut self, at: Duration, room: &mut GateMemory) {
         if self.samples.back().is_some_and(|last| last.at > at) {
             self.samples.clear();
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Asked, DecisionId, Moment, Outcome, OutcomeResult, RuleId};
+use crate::model::{DecisionId, Moment, Outcome, OutcomeResult, PendingApproval, RuleId};
 use crate::policy::act::{Act, Proposal};
 use crate::policy::status::ApprovalStatus;
 
@@ -27,7 +27,7 @@ struct Used {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
-    asked: Asked,
+    asked: PendingApproval,
     lapses: Lapse,
     given_by: Option<String>,
 }
@@ -51,8 +51,8 @@ impl Lapse {
 }
 
 /// Whether both ask for the same.
-fn is_same(one: &Asked, other: &Asked) -> bool {
-    let Asked { rule, mode, step, action, target, .. } = other;
+fn is_same(one: &PendingApproval, other: &PendingApproval) -> bool {
+    let PendingApproval { rule, mode, step, action, target, .. } = other;
     Proposal { rule, mode: *mode, step: *step, action, target }.is(one)
 }
 
@@ -74,7 +74,7 @@ impl Approvals {
     }
 
     /// Remembers a question.
-    pub(super) fn ask(&mut self, asked: Asked, expires: Duration, at: Moment) {
+    pub(super) fn ask(&mut self, asked: PendingApproval, expires: Duration, at: Moment) {
         let ends = asked.since.saturating_add(expires).unwrap_or(Timestamp::MAX);
         let lapses = Lapse::new(at, ends);
         // A clock that was set back since an earlier run has asked makes that question no longer.

@@ -43,8 +43,9 @@ use super::act::{Act, Proposal};
 use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Action, Asked, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, Pause, RebootSettings, RuleId, Target, Verdict,
+    Action, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
+    OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval, RebootSettings, RuleId,
+    Target, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -376,7 +377,7 @@ impl Guard {
                 self.status = None;
             }
             (Verdict::Hold(HoldReason::Approval), Some(expires)) => {
-                let asked = Asked {
+                let asked = PendingApproval {
                     decision: decision.id,
                     rule: decision.rule.clone(),
                     mode: decision.mode,

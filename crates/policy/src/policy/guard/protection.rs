@@ -7,7 +7,7 @@ use glob::Pattern;
 use promql_rules::Labels;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{EngineTarget, HeldTarget, Supervisor, Target};
+use crate::model::{EngineTarget, Supervisor, Target, Workload};
 use crate::parse::process::system_units;
 
 /// A pattern with `*`, `?` and `[…]`.
@@ -125,7 +125,7 @@ impl Traits {
     }
 
     /// What has ended has no processes, and its name says what it is.
-    fn of_held(held: &HeldTarget) -> Self {
+    fn of_held(held: &Workload) -> Self {
         let (name, id) = (held.name.to_string(), held.id.to_string());
         let (units, containers) = match held.supervisor {
             Supervisor::Docker => (Vec::new(), vec![name, id]),

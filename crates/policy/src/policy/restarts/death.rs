@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{DeathMemory, EnginePhase, EngineSeen, HeldEnd};
+use crate::model::{DeathMemory, EnginePhase, EngineSeen, WorkloadEnd};
 
 /// A death that is still to be told.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
-    pub(super) end: HeldEnd,
+    pub(super) end: WorkloadEnd,
     /// When it is known, on the uptime clock.
     pub(super) noticed: Duration,
     /// How far it had come.

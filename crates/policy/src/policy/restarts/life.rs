@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{EnginePhase, HeldHealth, HeldSeen, HeldState, Moment};
+use crate::model::{DeferredRestart, EnginePhase, Moment, WorkloadHealth, WorkloadState};
 use crate::policy::engines::Engines;
 
 /// What runs for so long, and of which nobody tells more, is taken for ready.
@@ -19,12 +19,12 @@ pub(super) struct Readiness {
 
 /// `None`: it does not run. `began`: since when this life is known, on the uptime clock.
 pub(super) fn readiness(
-    seen: &HeldSeen,
+    seen: &DeferredRestart,
     began: Duration,
     at: Moment,
     engines: &Engines,
 ) -> Option<Readiness> {
-    let HeldState::Running { health, .. } = &seen.state else { return None };
+    let WorkloadState::Running { health, .. } = &seen.state else { return None };
     let supervisor = seen.target.supervisor.name();
     if let Some((name, phase, reason)) = engines.of_held(&seen.target) {
         let reason = format!("{name} is {phase}: {reason}");
@@ -32,12 +32,12 @@ pub(super) fn readiness(
     }
     let runs_for = at.uptime.saturating_sub(began);
     Some(match health {
-        Some(HeldHealth::Healthy) => Readiness {
+        Some(WorkloadHealth::Healthy) => Readiness {
             is_ready: true,
             phase: EnginePhase::Ready,
             reason: format!("{supervisor} says that it is ready"),
         },
-        Some(HeldHealth::Starting | HeldHealth::Unhealthy) => Readiness {
+        Some(WorkloadHealth::Starting | WorkloadHealth::Unhealthy) => Readiness {
             is_ready: false,
             phase: EnginePhase::Starting,
             reason: format!("{supervisor} says that it is not ready"),

@@ -23,8 +23,8 @@ use promql_rules::store::SeriesStore;
 use super::Context;
 use super::counters::Counters;
 use crate::model::{
-    EngineSeen, Event, HeldReadings, HeldTarget, Moment, Outcome, Past, PastAct, RestartState,
-    RestartStatus, RuleId, Supervisor,
+    EngineSeen, Event, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
+    RestartStatus, RuleId, Supervisor, Workload,
 };
 use restart::Restart;
 
@@ -62,7 +62,7 @@ impl Restarts {
     pub(super) fn observe(
         &mut self,
         (at, started): (Moment, Moment),
-        readings: &HeldReadings,
+        readings: &RestartReadings,
         (counters, store): (&mut Counters, &mut SeriesStore),
     ) {
         let supervisor = readings.supervisor;
@@ -161,7 +161,7 @@ impl Restarts {
 
     /// Whether that engine runs in what is started again, so that its death is told here.
     pub(super) fn hold(&self, engine: &EngineSeen) -> bool {
-        let is_its = |target: &HeldTarget| match target.supervisor {
+        let is_its = |target: &Workload| match target.supervisor {
             Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
             Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
         };

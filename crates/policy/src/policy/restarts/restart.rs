@@ -12,9 +12,9 @@ use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
-    Assessment, DecisionId, EnginePhase, EngineSeen, Event, HeldEnd, HeldSeen, HeldState,
-    HeldTarget, HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent,
-    RestartState, RestartStatus, RuleId, Supervisor,
+    Assessment, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, HoldReason, Mode,
+    Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent, RestartState, RestartStatus,
+    RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
@@ -50,7 +50,7 @@ struct StartAttempt {
 pub(super) struct Restart {
     rule: RuleId,
     rails: Rails,
-    seen: HeldSeen,
+    seen: DeferredRestart,
     /// The life or the end that was told last, whatever came between, and the end before that.
     reported: Option<(bool, Arc<str>)>,
     past_end: Option<Arc<str>>,
@@ -98,7 +98,7 @@ impl Restart {
     pub(super) fn new(
         (at, started): (Moment, Moment),
         read_at: Duration,
-        seen: &HeldSeen,
+        seen: &DeferredRestart,
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Self {
@@ -121,7 +121,7 @@ impl Restart {
             peak_bytes: 0,
             rehearsed: None,
             earlier_state: None,
-            was_up: matches!(seen.state, HeldState::Running { .. }),
+            was_up: matches!(seen.state, WorkloadState::Running { .. }),
             engine: None,
             family: BTreeSet::new(),
             unreported_deaths: Vec::new(),
@@ -131,7 +131,7 @@ impl Restart {
             not_before: Duration::ZERO,
             deaths: 0,
         };
-        if let HeldState::Ended(end) = &seen.state
+        if let WorkloadState::Ended(end) = &seen.state
             && end.utc.is_some_and(|utc| utc >= started.utc)
         {
             restart.die(at, end.clone());
@@ -143,7 +143,7 @@ impl Restart {
         self.seen.target.supervisor
     }
 
-    pub(super) fn target(&self) -> &HeldTarget {
+    pub(super) fn target(&self) -> &Workload {
         &self.seen.target
     }
 
@@ -157,7 +157,7 @@ impl Restart {
     }
 
     /// Its supervisor has told of it.
-    pub(super) fn observe(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
+    pub(super) fn observe(&mut self, at: Moment, read_at: Duration, seen: &DeferredRestart) {
         let told = mark(&seen.state);
         if told.is_some() && told != self.reported && !self.goes_back(&seen.state) {
             if let Some((false, end)) = std::mem::replace(&mut self.reported, told) {
@@ -167,17 +167,17 @@ impl Restart {
             self.turned = began(&seen.state, at).max(self.observed);
             self.holds.forget();
             match &seen.state {
-                HeldState::Running { .. } => {
+                WorkloadState::Running { .. } => {
                     (self.ready_since, self.phase) = (None, EnginePhase::Starting);
                     (self.rehearsed, self.earlier_state, self.peak_bytes) = (None, None, 0);
                     (self.was_up, self.engine) = (true, None);
                     self.family.clear();
                 }
                 // A life may be over before anybody has seen it.
-                HeldState::Ended(end) if self.was_up || self.attempt.is_some() => {
+                WorkloadState::Ended(end) if self.was_up || self.attempt.is_some() => {
                     self.die(at, end.clone());
                 }
-                HeldState::Ended(_) | HeldState::Fresh | HeldState::Between { .. } => {}
+                WorkloadState::Ended(_) | WorkloadState::Fresh | WorkloadState::Between { .. } => {}
             }
         }
         if self.seen.limits != seen.limits || self.seen.target != seen.target {
@@ -192,15 +192,15 @@ impl Restart {
     }
 
     /// Whether it is told to have ended as it had before the life that was seen since.
-    fn goes_back(&self, state: &HeldState) -> bool {
-        let HeldState::Ended(end) = state else { return false };
+    fn goes_back(&self, state: &WorkloadState) -> bool {
+        let WorkloadState::Ended(end) = state else { return false };
         let lives = matches!(self.reported, Some((true, _)));
         lives && self.past_end.as_ref() == Some(&end.mark)
     }
 
     /// What earlier runs did with it.
     pub(super) fn remember(&mut self, act: Option<&PastAct>, earlier_state: Option<RestartState>) {
-        if let HeldState::Ended(end) = &self.seen.state
+        if let WorkloadState::Ended(end) = &self.seen.state
             && !self.was_up
         {
             self.earlier_state = earlier_state;
@@ -220,7 +220,7 @@ impl Restart {
         self.attempt = Some(StartAttempt { act, mode, after, is_counted: true });
     }
 
-    fn die(&mut self, at: Moment, end: HeldEnd) {
+    fn die(&mut self, at: Moment, end: WorkloadEnd) {
         self.was_up = false;
         let is_reported_by_others = self.is_left_to_others() && !self.family.is_empty();
         if is_reported_by_others || self.unreported_deaths.len() >= MOST_UNREPORTED {
@@ -293,14 +293,14 @@ impl Restart {
     /// Since when it is down; what is not comes last.
     pub(super) fn ended_since(&self) -> Duration {
         match self.seen.state {
-            HeldState::Ended(_) => self.turned,
+            WorkloadState::Ended(_) => self.turned,
             _ => Duration::MAX,
         }
     }
 
     /// Whether others wait for it.
     pub(super) fn is_starting(&self, at: Moment) -> bool {
-        let runs = matches!(self.seen.state, HeldState::Running { .. });
+        let runs = matches!(self.seen.state, WorkloadState::Running { .. });
         match self.attempt.as_ref().map(|attempt| (attempt.mode, attempt.act.ended())) {
             Some((Mode::Enforce, None)) => true,
             // What has ended, and does not show yet.
@@ -339,7 +339,7 @@ impl Restart {
         }
         self.settle(context);
         match &self.seen.state {
-            HeldState::Fresh => {
+            WorkloadState::Fresh => {
                 let reason = match self.supervisor() {
                     Supervisor::Docker => "it has never been started".into(),
                     Supervisor::Systemd => {
@@ -350,20 +350,20 @@ impl Restart {
                 };
                 self.set_state(RestartState::Stopped, reason, context.at, events)
             }
-            HeldState::Between { status } => {
+            WorkloadState::Between { status } => {
                 let reason = format!("{} says: {status}", self.supervisor().name()).into();
                 self.set_state(RestartState::Unknown, reason, context.at, events)
             }
-            state @ HeldState::Ended(_) if self.goes_back(state) => {
+            state @ WorkloadState::Ended(_) if self.goes_back(state) => {
                 let told = "tells of an end that came before the life that was seen since";
                 let reason = format!("{} {told}", self.supervisor().name()).into();
                 self.set_state(RestartState::Unknown, reason, context.at, events)
             }
-            HeldState::Ended(_) => {
+            WorkloadState::Ended(_) => {
                 self.is_down = self.observed >= self.not_before;
                 false
             }
-            HeldState::Running { .. } => false,
+            WorkloadState::Running { .. } => false,
         }
     }
 
@@ -426,7 +426,8 @@ impl Restart {
             self.assess(false, Some(EnginePhase::Starting), context);
             return;
         }
-        let (Some(ended), HeldState::Ended(end)) = (attempt.act.ended(), &self.seen.state) else {
+        let (Some(ended), WorkloadState::Ended(end)) = (attempt.act.ended(), &self.seen.state)
+        else {
             return;
         };
         let is_counted = attempt.is_counted;
@@ -495,7 +496,7 @@ impl Restart {
 
     pub(super) fn status(&self) -> RestartStatus {
         let mut seen = self.seen.clone();
-        if let HeldState::Ended(end) = &mut seen.state {
+        if let WorkloadState::Ended(end) = &mut seen.state {
             // That is for the report of its death.
             end.log = None;
         }
@@ -510,7 +511,7 @@ impl Restart {
 }
 
 /// The guard rails of its starts.
-fn rails(seen: &HeldSeen) -> Rails {
+fn rails(seen: &DeferredRestart) -> Rails {
     let limits = &seen.limits;
     Rails {
         at_most: Some(AtMost { times: limits.times, per: limits.per }),
@@ -530,22 +531,22 @@ fn assessment(
 }
 
 /// What tells it from others, and whether it is a life: else it is an end.
-fn mark(state: &HeldState) -> Option<(bool, Arc<str>)> {
+fn mark(state: &WorkloadState) -> Option<(bool, Arc<str>)> {
     match state {
-        HeldState::Running { mark, .. } => Some((true, Arc::clone(mark))),
-        HeldState::Ended(end) => Some((false, Arc::clone(&end.mark))),
-        HeldState::Fresh | HeldState::Between { .. } => None,
+        WorkloadState::Running { mark, .. } => Some((true, Arc::clone(mark))),
+        WorkloadState::Ended(end) => Some((false, Arc::clone(&end.mark))),
+        WorkloadState::Fresh | WorkloadState::Between { .. } => None,
     }
 }
 
 /// When that began, on the uptime clock, as far as it can be told.
-fn began(state: &HeldState, at: Moment) -> Duration {
-    let HeldState::Ended(HeldEnd { utc: Some(utc), .. }) = state else { return at.uptime };
+fn began(state: &WorkloadState, at: Moment) -> Duration {
+    let WorkloadState::Ended(WorkloadEnd { utc: Some(utc), .. }) = state else { return at.uptime };
     let ago = Duration::try_from(at.utc.duration_since(*utc)).unwrap_or_default();
     at.uptime.saturating_sub(ago)
 }
 
-fn is_before_boot(end: &HeldEnd, at: Moment) -> bool {
+fn is_before_boot(end: &WorkloadEnd, at: Moment) -> bool {
     let ago = end.utc.and_then(|utc| Duration::try_from(at.utc.duration_since(utc)).ok());
     ago.is_some_and(|ago| ago > at.uptime)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Evidence, GateQuestion, HeldSeen, ProcessId, Reading};
+use crate::model::{DeferredRestart, Evidence, GateQuestion, ProcessId, Reading};
 use crate::policy::Context;
 use crate::policy::gate;
 
@@ -23,7 +23,7 @@ pub(super) struct Ruled {
 /// held in its last life: on GB10 that is less than it had, since a driver's memory is in no
 /// process, and then only what is still being given back keeps it waiting.
 pub(super) fn judge(
-    seen: &HeldSeen,
+    seen: &DeferredRestart,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
     context: &Context<'_>,
 ) -> Ruled {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
-use crate::model::{HeldTarget, RestartState, SeriesKey};
+use crate::model::{RestartState, SeriesKey, Workload};
 use crate::policy::counters::{Cell, Counters};
 
 /// What came of a start.
@@ -31,11 +31,7 @@ pub(super) struct RestartCells {
 }
 
 impl RestartCells {
-    pub(super) fn new(
-        target: &HeldTarget,
-        counters: &mut Counters,
-        store: &mut SeriesStore,
-    ) -> Self {
+    pub(super) fn new(target: &Workload, counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let mut cell = |name: &str, labels: &[(&str, &str)]| {
             let mut all = vec![("engine", &*target.name)];
             all.extend(labels);

@@ -6,9 +6,10 @@ mod world;
 use std::time::Duration;
 
 use crate::model::{
-    Decision, DecisionId, EnginePhase, Event, EventKind, HeldEnd, HeldHealth, HeldState,
-    HoldReason, Mode, Observation, OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct,
-    Pause, ProgramEvent, Reading, Requested, RestartState, RuleId, RuleSelector, Verdict,
+    Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason, Mode, Observation,
+    OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct, Pause, ProgramEvent, Reading,
+    Requested, RestartState, RuleId, RuleSelector, Verdict, WorkloadEnd, WorkloadHealth,
+    WorkloadState,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
@@ -188,8 +189,8 @@ fn three_at_once_are_started_one_after_the_other() {
     assert_eq!(world.until_start(30), None, "{first} is not ready yet");
     assert!(world.stands("b").1.contains("waits until a is ready or has failed"));
     // Its supervisor says that it is ready.
-    let HeldState::Running { health, .. } = &mut world.of("a").state else { panic!() };
-    *health = Some(HeldHealth::Healthy);
+    let WorkloadState::Running { health, .. } = &mut world.of("a").state else { panic!() };
+    *health = Some(WorkloadHealth::Healthy);
     let (second, took) = world.until_start(5).unwrap();
     assert!(took <= Duration::from_secs(1));
     // This one dies, and the next one's turn has come.
@@ -209,8 +210,8 @@ fn who_is_never_ready_holds_up_the_others_no_longer_than_its_time() {
         world.dies(name);
     }
     world.until_start(2).unwrap();
-    let HeldState::Running { health, .. } = &mut world.of("a").state else { panic!() };
-    *health = Some(HeldHealth::Starting);
+    let WorkloadState::Running { health, .. } = &mut world.of("a").state else { panic!() };
+    *health = Some(WorkloadHealth::Starting);
     let (second, took) = world.until_start(120).unwrap();
     assert_eq!(second, "b");
     assert!((89..=91).contains(&took.as_secs()), "{took:?}");
@@ -252,8 +253,8 @@ fn what_somebody_stopped_stays_down() {
         (Requested::No, 143, None),
     ] {
         let mut world = World::with(Mode::Enforce, &["vllm"]);
-        let end = HeldEnd { requested, is_oom_killed: false, ..world.end(exit_code) };
-        world.of("vllm").state = HeldState::Ended(end);
+        let end = WorkloadEnd { requested, is_oom_killed: false, ..world.end(exit_code) };
+        world.of("vllm").state = WorkloadState::Ended(end);
         let started = world.until_start(120).is_some();
         assert_eq!(started, hold.is_none(), "{requested:?} {exit_code}");
         if let Some(hold) = hold {
@@ -264,21 +265,21 @@ fn what_somebody_stopped_stays_down() {
     // What ended before this boot was ended by its end, as far as anybody knows.
     let mut world = World::with(Mode::Enforce, &["vllm"]);
     let before = world.at.utc - Duration::from_secs(5_000);
-    let end = HeldEnd {
+    let end = WorkloadEnd {
         utc: Some(before),
         requested: Requested::Unknown,
         is_oom_killed: false,
         ..world.end(137)
     };
-    world.of("vllm").state = HeldState::Ended(end);
+    world.of("vllm").state = WorkloadState::Ended(end);
     assert!(world.until_start(2).is_some());
 }
 
 #[test]
 fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
     let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
-    world.of("a").state = HeldState::Fresh;
-    world.of("b").state = HeldState::Between { status: "removing".into() };
+    world.of("a").state = WorkloadState::Fresh;
+    world.of("b").state = WorkloadState::Between { status: "removing".into() };
     world.dies("c");
     world.of("c").obstacle = Some("Docker starts it again itself".into());
     assert_eq!(world.until_start(30), None);
@@ -506,8 +507,8 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
 #[test]
 fn who_was_stopped_is_known_after_a_restart() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
-    let end = HeldEnd { requested: Requested::Unknown, ..world.end(0) };
-    world.of("vllm").state = HeldState::Ended(end);
+    let end = WorkloadEnd { requested: Requested::Unknown, ..world.end(0) };
+    world.of("vllm").state = WorkloadState::Ended(end);
     let stood = [("vllm".into(), RestartState::Stopped)].into();
     let past = Past { stood, ..Past::default() };
     let mut world = restarted(world, past);
@@ -528,7 +529,7 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     world.run(61);
     assert_eq!(world.stands("vllm").0, RestartState::Running);
     let runs = world.of("vllm").state.clone();
-    world.of("vllm").state = HeldState::Between { status: "paused".into() };
+    world.of("vllm").state = WorkloadState::Between { status: "paused".into() };
     world.run(2);
     assert_eq!(world.stands("vllm").0, RestartState::Unknown);
     world.of("vllm").state = runs.clone();
@@ -537,7 +538,7 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     // A death behind it is one.
     world.dies("vllm");
     let first = world.of("vllm").state.clone();
-    world.of("vllm").state = HeldState::Between { status: "paused".into() };
+    world.of("vllm").state = WorkloadState::Between { status: "paused".into() };
     world.run(2);
     world.of("vllm").state = first.clone();
     world.until_start(30).unwrap();
@@ -576,13 +577,13 @@ fn a_start_that_was_not_answered_and_went_well_counts_as_one_that_did() {
 #[test]
 fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
-    let end = HeldEnd {
+    let end = WorkloadEnd {
         requested: Requested::Unknown,
         is_oom_killed: false,
         are_stops_silent: true,
         ..world.end(0)
     };
-    world.of("vllm").state = HeldState::Ended(end.clone());
+    world.of("vllm").state = WorkloadState::Ended(end.clone());
     assert_eq!(world.until_start(60), None);
     assert_eq!(world.holds(), [HoldReason::StopUnclear]);
     assert!(world.stands("vllm").1.contains("Podman does not tell"));
@@ -590,8 +591,8 @@ fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
     for (name, is_started) in [("other", false), ("vllm", true)] {
         let mut world = World::with(Mode::Enforce, &["vllm"]);
         world.kernel_kills(name);
-        let end = HeldEnd { utc: Some(world.at.utc), exit_code: Some(137), ..end.clone() };
-        world.of("vllm").state = HeldState::Ended(end);
+        let end = WorkloadEnd { utc: Some(world.at.utc), exit_code: Some(137), ..end.clone() };
+        world.of("vllm").state = WorkloadState::Ended(end);
         assert_eq!(world.until_start(60).is_some(), is_started, "{name}");
     }
 }

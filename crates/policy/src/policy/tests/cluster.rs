@@ -4,7 +4,7 @@ use promql_rules::store::MAX_SERIES_OF_CLUSTER;
 
 use super::*;
 use crate::model::{
-    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Refusal, series_of_node,
+    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Rejection, series_of_node,
 };
 
 const IMBALANCE: &str = "
@@ -318,7 +318,7 @@ fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
 fn what_is_refused_is_counted() {
     let mut world = among(IMBALANCE);
     let Observation::Cluster(mut readings) = says("there", Reading::Failed) else { panic!() };
-    readings.nodes[0].refused = vec![(Refusal::Impossible, 3)];
+    readings.nodes[0].refused = vec![(Rejection::Impossible, 3)];
     world.seen.push(Observation::Cluster(readings));
     world.tick();
     let series = "uma_cluster_refused_series_total{reason=\"impossible\"}";

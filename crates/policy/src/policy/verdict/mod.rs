@@ -15,10 +15,10 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDevice, GpuDriver,
-    GpuPicture, GpuReadings, HolderReadings, MemoryJudgement, MemoryPlatform, MemoryVerdict,
-    Moment, Orphan, Outcome, OutcomeResult, ProgramEvent, Reading, Room, SeriesKey, Verdict,
-    VerdictEvidence, VerdictLimits,
+    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GateMemory, GpuDevice,
+    GpuDriver, GpuPicture, GpuReadings, HolderReadings, MemoryJudgement, MemoryPlatform,
+    MemoryVerdict, Moment, Orphan, Outcome, OutcomeResult, ProgramEvent, Reading, SeriesKey,
+    Verdict, VerdictEvidence, VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
 use judge::{DriverStand, Facts, Judged, Unexplained, judge};
@@ -59,7 +59,7 @@ enum Try {
 #[derive(Debug)]
 pub(super) struct Beside<'b> {
     /// What there is, if that is of now.
-    pub(super) room: Option<&'b Room>,
+    pub(super) room: Option<&'b GateMemory>,
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
 }
@@ -338,7 +338,7 @@ fn platform(picture: &GpuPicture) -> MemoryPlatform {
     if has_own { MemoryPlatform::Discrete } else { MemoryPlatform::Unified }
 }
 
-fn orphans(room: &Room) -> &[Orphan] {
+fn orphans(room: &GateMemory) -> &[Orphan] {
     match &room.orphans {
         Reading::Value(orphans) => orphans,
         Reading::Unsupported | Reading::Failed => &[],

@@ -13,7 +13,7 @@ use super::wire::{Bytes, put_number, put_signed};
 use super::{Begin, Entry, RecordedStep, Said};
 use crate::model::{
     ClusterReadings, Event, GpuDriver, GpuPicture, GpuReadings, KernelEvent, Moment, NodeNews,
-    NodeReadings, Observation, Reading, Refusal, Schema, SeriesKey,
+    NodeReadings, Observation, Reading, Rejection, Schema, SeriesKey,
 };
 
 fn reading() -> impl Strategy<Value = Reading<f64>> {
@@ -105,7 +105,7 @@ fn what_other_nodes_said_comes_back() {
         node: node.into(),
         news,
         took: Duration::from_millis(3),
-        refused: vec![(Refusal::Impossible, 2)],
+        refused: vec![(Rejection::Impossible, 2)],
     };
     let values = vec![Reading::Value(0.1)];
     let found = ClusterReadings {

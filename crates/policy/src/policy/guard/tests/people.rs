@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, Asked, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
-    OutcomeResult, RuleId, RuleSelector, Target,
+    Action, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
+    PendingApproval, RuleId, RuleSelector, Target,
 };
 use crate::policy::act::{Act, Proposal};
 use crate::policy::guard::approval::Approvals;
@@ -63,8 +63,8 @@ fn proposal<'a>(rule: &'a RuleId, step: usize, action: &'a Action) -> Proposal<'
     Proposal { rule, mode: Mode::Enforce, step, action, target: &Target::Node }
 }
 
-fn asked(decision: u64, rule: &RuleId) -> Asked {
-    Asked {
+fn asked(decision: u64, rule: &RuleId) -> PendingApproval {
+    PendingApproval {
         decision: DecisionId(decision),
         rule: rule.clone(),
         mode: Mode::Enforce,
@@ -185,7 +185,7 @@ fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
         let action = Action::Notify { message: number.to_string() };
         if approvals.must_ask(&proposal(&low, 0, &action), at(1)) {
             questions += 1;
-            let asked = Asked { action, ..asked(number, &low) };
+            let asked = PendingApproval { action, ..asked(number, &low) };
             approvals.ask(asked, Duration::from_secs(600), at(1));
         }
     }
@@ -198,7 +198,7 @@ fn what_earlier_runs_have_asked_before_the_clock_was_set_back_fills_no_room_for_
     let mut approvals = Approvals::default();
     // Asked an hour from now, as this clock has it by now: in many runs, the same each time.
     for decision in 0..20 {
-        let asked = Asked { since: utc(3600), ..asked(decision, &low) };
+        let asked = PendingApproval { since: utc(3600), ..asked(decision, &low) };
         approvals.ask(asked, Duration::from_secs(600), at(0));
     }
     assert_eq!(approvals.pending(&low), 1, "the last one is answered");

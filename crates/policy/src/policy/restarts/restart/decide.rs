@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
-    Action, Decision, Event, Evidence, HeldEnd, HeldState, HoldReason, Mode, Requested,
-    RestartState, Supervisor, Target, Verdict, counted, duration_text,
+    Action, Decision, Event, Evidence, HoldReason, Mode, Requested, RestartState, Supervisor,
+    Target, Verdict, WorkloadEnd, WorkloadState, counted, duration_text,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
@@ -21,7 +21,7 @@ impl Restart {
         context: &mut Context<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
-        let HeldState::Ended(end) = &self.seen.state else { return false };
+        let WorkloadState::Ended(end) = &self.seen.state else { return false };
         if self.attempt.is_some() || !self.is_down {
             return false;
         }
@@ -72,7 +72,7 @@ impl Restart {
 
     fn rule_on(
         &self,
-        end: &HeldEnd,
+        end: &WorkloadEnd,
         mode: Mode,
         occupant: Option<Arc<str>>,
         (action, target): (&Action, &Target),

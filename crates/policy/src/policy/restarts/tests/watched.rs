@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::world::{GIB, World, engine_in, id, process};
 use crate::model::{
-    Action, DeathReport, Decision, DecisionId, EngineKind, EnginePhase, EngineReadings, EngineSeen,
-    EngineTarget, Event, EventKind, ExitStatus, HeldEnd, HeldEnded, HeldTarget, Killer, Mode,
-    Observation, OutcomeResult, OwnLog, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId,
-    Supervisor, Target, Verdict,
+    Action, DeathReport, Decision, DecisionId, EndedWorkload, EngineKind, EnginePhase,
+    EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer, Mode,
+    Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId, Supervisor,
+    Target, Verdict, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// One that somebody has started in a shell.
@@ -191,8 +191,8 @@ fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
             false => world.starts("vllm"),
         }
         let (told, name) = (ended(&world, 137, Requested::No), Arc::from("vllm"));
-        let target = HeldTarget { name, id: id("vllm").into(), ..told.target };
-        world.ended = vec![HeldEnded { target, end: told.end }];
+        let target = Workload { name, id: id("vllm").into(), ..told.target };
+        world.ended = vec![EndedWorkload { target, end: told.end }];
         world.run(8);
         let report = only(&world);
         assert_eq!(report.who.container.as_deref(), Some(&*id("vllm")));
@@ -210,12 +210,15 @@ fn what_docker_starts_again_itself_and_holds_no_engine_is_told_by_how_it_stands(
     assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
 }
 
-fn ended(world: &World, code: i32, requested: Requested) -> HeldEnded {
-    let log = OwnLog::Lines(vec!["torch.OutOfMemoryError: CUDA out of memory.".to_owned()]);
+fn ended(world: &World, code: i32, requested: Requested) -> EndedWorkload {
+    let log = WorkloadLog::Lines(vec!["torch.OutOfMemoryError: CUDA out of memory.".to_owned()]);
     let (name, id) = ("llm".into(), id("llm").into());
-    let target = HeldTarget { supervisor: Supervisor::Docker, name, id };
+    let target = Workload { supervisor: Supervisor::Docker, name, id };
     let log = Some(Arc::new(log));
-    HeldEnded { target, end: HeldEnd { is_oom_killed: false, requested, log, ..world.end(code) } }
+    EndedWorkload {
+        target,
+        end: WorkloadEnd { is_oom_killed: false, requested, log, ..world.end(code) },
+    }
 }
 
 fn in_container() -> EngineSeen {
@@ -259,8 +262,8 @@ fn of_one_in_a_service_systemd_tells_how_it_ended() {
     };
     let of_systemd = |world: &World, requested| {
         let (name, id) = ("vllm.service".into(), "vllm.service".into());
-        let target = HeldTarget { supervisor: Supervisor::Systemd, name, id };
-        HeldEnded { target, ..ended(world, 0, requested) }
+        let target = Workload { supervisor: Supervisor::Systemd, name, id };
+        EndedWorkload { target, ..ended(world, 0, requested) }
     };
     let mut world = with(in_service("/system.slice/vllm.service"));
     world.kernel_kills("elsewhere");

@@ -6,11 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, EngineKind, EngineProcess, EngineReadings,
-    EngineSeen, Event, HeldEnd, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget,
-    HoldReason, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessEnd,
-    ProcessId, Reading, Readings, Requested, RestartLimits, RestartState, Schema, SeriesKey,
-    Source, Supervisor, Verdict,
+    Action, Assessment, Decision, DecisionId, DeferredRestart, EndedWorkload, EngineKind,
+    EngineProcess, EngineReadings, EngineSeen, Event, HoldReason, KernelRecord, Mode, Moment,
+    Observation, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Readings, Requested,
+    RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
+    Workload, WorkloadEnd, WorkloadState,
 };
 
 use crate::policy::rule::RuleSet;
@@ -24,12 +24,12 @@ pub(super) struct World {
     pub(super) at: Moment,
     pub(super) schema: Arc<Schema>,
     pub(super) free: u64,
-    pub(super) held: Vec<HeldSeen>,
+    pub(super) held: Vec<DeferredRestart>,
     pub(super) engines: Vec<EngineSeen>,
     pub(super) seen: Vec<Observation>,
     pub(super) docker_fails: bool,
     /// What Docker tells of ends of others.
-    pub(super) ended: Vec<HeldEnded>,
+    pub(super) ended: Vec<EndedWorkload>,
     /// What the kernel tells of how processes ended, at the next look.
     pub(super) process_ends: Vec<ProcessEnd>,
     /// All that was said.
@@ -43,14 +43,10 @@ pub(super) fn id(name: &str) -> String {
     format!("{digits:a<64}")
 }
 
-pub(super) fn container(name: &str) -> HeldSeen {
-    HeldSeen {
-        target: HeldTarget {
-            supervisor: Supervisor::Docker,
-            name: name.into(),
-            id: id(name).into(),
-        },
-        state: HeldState::Running { mark: "life 0".into(), health: None },
+pub(super) fn container(name: &str) -> DeferredRestart {
+    DeferredRestart {
+        target: Workload { supervisor: Supervisor::Docker, name: name.into(), id: id(name).into() },
+        state: WorkloadState::Running { mark: "life 0".into(), health: None },
         need_bytes: Some(8 * GIB),
         contiguous_bytes: None,
         limits: RestartLimits {
@@ -120,7 +116,7 @@ impl World {
                 ended: std::mem::take(&mut self.process_ends),
                 ..EngineReadings::default()
             })),
-            Observation::Held(Box::new(HeldReadings {
+            Observation::Restarts(Box::new(RestartReadings {
                 supervisor: Supervisor::Docker,
                 read_at,
                 held: if self.docker_fails { Vec::new() } else { self.held.clone() },
@@ -149,12 +145,12 @@ impl World {
         world
     }
 
-    pub(super) fn of(&mut self, name: &str) -> &mut HeldSeen {
+    pub(super) fn of(&mut self, name: &str) -> &mut DeferredRestart {
         self.held.iter_mut().find(|seen| &*seen.target.name == name).unwrap()
     }
 
-    pub(super) fn end(&self, exit_code: i32) -> HeldEnd {
-        HeldEnd {
+    pub(super) fn end(&self, exit_code: i32) -> WorkloadEnd {
+        WorkloadEnd {
             mark: self.at.utc.to_string().into(),
             utc: Some(self.at.utc),
             lived: None,
@@ -169,7 +165,7 @@ impl World {
 
     pub(super) fn dies(&mut self, name: &str) {
         let end = self.end(137);
-        self.of(name).state = HeldState::Ended(end);
+        self.of(name).state = WorkloadState::Ended(end);
     }
 
     /// The kernel log tells of a process of it that was killed for memory.
@@ -201,7 +197,7 @@ impl World {
 
     pub(super) fn starts(&mut self, name: &str) {
         let mark = format!("life since {}", self.at.utc).into();
-        self.of(name).state = HeldState::Running { mark, health: None };
+        self.of(name).state = WorkloadState::Running { mark, health: None };
     }
 
     /// Does what was decided, as Docker does.
@@ -209,7 +205,7 @@ impl World {
         let Action::StartContainer { ended } = &decision.action else { panic!("{decision:?}") };
         let crate::model::Target::Held(held) = &decision.target else { panic!() };
         let name = held.name.to_string();
-        let HeldState::Ended(end) = &self.of(&name).state else { panic!("a double start") };
+        let WorkloadState::Ended(end) = &self.of(&name).state else { panic!("a double start") };
         assert_eq!(end.mark, *ended, "it has ended again");
         self.starts(&name);
         self.report(decision, OutcomeResult::Done);

@@ -317,7 +317,7 @@ fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
     let mut world = short(&yaml, Mode::Enforce);
     let steps = run_in_vain(&mut world, seconds(2));
     let held = decisions(&steps)[0].clone();
-    let asked = crate::model::Asked {
+    let asked = crate::model::PendingApproval {
         decision: held.id,
         rule: held.rule.clone(),
         mode: held.mode,

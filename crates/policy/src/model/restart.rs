@@ -44,7 +44,7 @@ impl Supervisor {
 
 /// A container or a unit, identified as by its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct HeldTarget {
+pub struct Workload {
     /// Its supervisor.
     pub supervisor: Supervisor,
     /// Name of the container or the unit.
@@ -53,7 +53,7 @@ pub struct HeldTarget {
     pub id: Arc<str>,
 }
 
-impl fmt::Display for HeldTarget {
+impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.supervisor.thing(), self.name)
     }
@@ -73,7 +73,7 @@ pub enum Requested {
 
 /// The end of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldEnd {
+pub struct WorkloadEnd {
     /// Identifies this end among others of the same target: the time, as its supervisor writes it.
     pub mark: Arc<str>,
     /// Time of the end, by the wall clock.
@@ -98,20 +98,20 @@ pub struct HeldEnd {
     pub are_stops_silent: bool,
     /// Its last output, reported for a while after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log: Option<Arc<OwnLog>>,
+    pub log: Option<Arc<WorkloadLog>>,
 }
 
 /// The end of the target's own log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OwnLog {
+pub enum WorkloadLog {
     /// The last lines, the newest last.
     Lines(Vec<String>),
     /// Why it is unknown.
     Unknown(String),
 }
 
-impl HeldEnd {
+impl WorkloadEnd {
     /// An end without any known fact.
     pub fn unknown() -> Self {
         Self {
@@ -139,7 +139,7 @@ impl HeldEnd {
     }
 }
 
-impl fmt::Display for HeldEnd {
+impl fmt::Display for WorkloadEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.exit_code {
             Some(code) => write!(f, "exit code {code}")?,
@@ -158,7 +158,7 @@ impl fmt::Display for HeldEnd {
 /// Health as its supervisor reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HeldHealth {
+pub enum WorkloadHealth {
     /// The start period of the checks.
     Starting,
     /// It passes its checks; a unit has reported that it is ready.
@@ -170,17 +170,17 @@ pub enum HeldHealth {
 /// The state of a container or a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum HeldState {
+pub enum WorkloadState {
     /// It runs.
     Running {
         /// Identifies this run: its start time, as its supervisor writes it.
         mark: Arc<str>,
         /// `None` where its supervisor has no health check.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        health: Option<HeldHealth>,
+        health: Option<WorkloadHealth>,
     },
     /// It has ended.
-    Ended(HeldEnd),
+    Ended(WorkloadEnd),
     /// It has never been started.
     Fresh,
     /// Anything else: it is being started, stopped, paused or removed.
@@ -252,13 +252,13 @@ pub enum RestartMatch {
 
 /// A target as its supervisor reported it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldSeen {
+pub struct DeferredRestart {
     /// The target.
     #[serde(flatten)]
-    pub target: HeldTarget,
+    pub target: Workload,
     /// Its state.
     #[serde(flatten)]
-    pub state: HeldState,
+    pub state: WorkloadState,
     /// Memory that it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub need_bytes: Option<u64>,
@@ -279,26 +279,26 @@ pub struct HeldSeen {
 
 /// A container or unit that has ended and is no target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldEnded {
+pub struct EndedWorkload {
     /// The container or unit.
     #[serde(flatten)]
-    pub target: HeldTarget,
+    pub target: Workload,
     /// Its end.
-    pub end: HeldEnd,
+    pub end: WorkloadEnd,
 }
 
 /// All targets that one supervisor has reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldReadings {
+pub struct RestartReadings {
     /// The supervisor that was queried.
     pub supervisor: Supervisor,
     /// Time of the report, on the uptime clock.
     pub read_at: Duration,
     /// All targets; empty after an error.
-    pub held: Vec<HeldSeen>,
+    pub held: Vec<DeferredRestart>,
     /// Ends of containers and units of engines that are no targets; each is reported for a while.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<HeldEnded>,
+    pub ended: Vec<EndedWorkload>,
     /// Why the targets are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
@@ -344,7 +344,7 @@ impl RestartState {
 pub struct RestartStatus {
     /// The last report.
     #[serde(flatten)]
-    pub seen: HeldSeen,
+    pub seen: DeferredRestart,
     /// The present state.
     pub stands: RestartState,
     /// Start of the present state.
