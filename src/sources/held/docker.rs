@@ -1,5 +1,5 @@
-//! Asks Docker how the containers fare that are started again, and how others ended in which
-//! engines ran.
+//! Queries Docker about containers with deferred restarts, and about the ends of other containers
+//! of engines.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,27 +20,27 @@ use crate::model::{
 use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Events};
 
-/// How long it may take to answer.
+/// Timeout of one response.
 const ANSWER_TAKES: Duration = Duration::from_secs(5);
-/// How long it may take to tell of all.
+/// Timeout of a whole query.
 const LOOK_TAKES: Duration = Duration::from_secs(10);
 
-/// Between two looks at all, whatever Docker tells by itself.
+/// Between two queries without events.
 const EVERY: Duration = Duration::from_secs(5);
-/// The same while nothing is started again.
+/// The same without deferred restarts.
 const IDLE: Duration = Duration::from_secs(10);
-/// After it could not be asked.
+/// After a failed query.
 const AGAIN: Duration = Duration::from_millis(500);
-/// However much happens, it is asked no more often.
+/// The shortest interval of queries, whatever happens.
 const AT_LEAST: Duration = Duration::from_millis(50);
-/// The same while nothing is started again, whatever happens to other containers.
+/// The same without deferred restarts, when other containers change.
 const SELDOM: Duration = Duration::from_secs(1);
 
-/// More containers of one node are not started again.
+/// The most containers with deferred restarts.
 const MAX_HELD: usize = 64;
 
-/// What is worth asking again for. Health checks are executed all the time, and left out. Podman's
-/// names for some of them are others.
+/// Events that cause a query. Health checks are frequent, and excluded. Podman has other names for
+/// some events.
 const EVENTS: [&str; 12] = [
     "create",
     "destroy",
@@ -56,7 +56,7 @@ const EVENTS: [&str; 12] = [
     "health_status",
 ];
 
-/// Asks.
+/// The thread that queries Docker.
 #[derive(Debug)]
 pub(super) struct DockerWatch {
     docker: Docker,
@@ -66,7 +66,7 @@ pub(super) struct DockerWatch {
     reporter: Reporter,
     ends: Ends,
     has_held: bool,
-    /// What happens is told late, or not at all: it is looked at more often instead.
+    /// Events are missing or late, so that queries are more frequent.
     is_mute: bool,
 }
 
@@ -90,13 +90,13 @@ impl DockerWatch {
         }
     }
 
-    /// Until nobody can want to know any more.
+    /// Runs until the loop has ended.
     pub(super) fn run(&mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
             Ok(runtime) => runtime.block_on(self.watch()),
             Err(error) => {
-                let why = format!("Docker cannot be asked: starting a runtime failed: {error}");
+                let why = format!("cannot query Docker: starting a runtime failed: {error}");
                 self.reporter.doubt(Supervisor::Docker, &why);
             }
         }
@@ -104,11 +104,11 @@ impl DockerWatch {
 
     async fn watch(&mut self) {
         loop {
-            // Whatever happens from now on is told by the stream, or seen by the look.
+            // From here on changes are in the event stream or in the query.
             let events = if self.is_mute { None } else { self.begin_to_follow().await };
-            if let Err(error) = self.look_and_tell().await {
+            if let Err(error) = self.query_and_send().await {
                 self.is_mute = false;
-                if self.is_to_be_told(&error) {
+                if self.is_reported(&error) {
                     self.reporter.doubt(Supervisor::Docker, &error.to_string());
                 }
                 if self.rest(if self.has_held { AGAIN } else { IDLE }).await {
@@ -117,7 +117,7 @@ impl DockerWatch {
                 continue;
             }
             let is_over = match events {
-                // One that ends at once is begun no more often than that.
+                // A stream that ends at once is restarted no more often.
                 Some(events) => self.follow(events).await || self.rest(AGAIN).await,
                 None => self.rest(if self.has_held { AGAIN } else { IDLE }).await,
             };
@@ -127,8 +127,8 @@ impl DockerWatch {
         }
     }
 
-    /// Without Docker nothing is lacking, unless somebody counts on it.
-    fn is_to_be_told(&self, error: &DockerError) -> bool {
+    /// A missing Docker is reported only if deferred restarts need it.
+    fn is_reported(&self, error: &DockerError) -> bool {
         let counts_on_it =
             |entry: &DeclaredRestart| !matches!(entry.matches, RestartMatch::Unit(_));
         self.has_held
@@ -136,7 +136,7 @@ impl DockerWatch {
             || !matches!(error, DockerError::Absent | DockerError::Refused)
     }
 
-    /// Waits; whether nobody can want to know any more.
+    /// Waits. Returns whether the loop has ended.
     async fn rest(&mut self, time: Duration) -> bool {
         match timeout(time, self.declared.changed()).await {
             Ok(Ok(())) | Err(_) => false,
@@ -144,10 +144,10 @@ impl DockerWatch {
         }
     }
 
-    /// Tells all that there is, as it was when that was begun to be asked.
-    async fn look_and_tell(&mut self) -> Result<(), DockerError> {
+    /// Sends the state of all containers, as of the begin of the query.
+    async fn query_and_send(&mut self) -> Result<(), DockerError> {
         let read_at = (self.reporter.clock)().uptime;
-        let looked = timeout(LOOK_TAKES, self.look()).await;
+        let looked = timeout(LOOK_TAKES, self.query()).await;
         match looked.unwrap_or(Err(DockerError::TimedOut(LOOK_TAKES))) {
             Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
@@ -171,13 +171,13 @@ impl DockerWatch {
     async fn begin_to_follow(&mut self) -> Option<Events> {
         let filters = filters([("type", &["container"]), ("event", &EVENTS)]);
         let events = self.docker.follow(filters, ANSWER_TAKES).await;
-        // Podman begins to answer when something has happened.
+        // Podman begins its response with the first event.
         self.is_mute = matches!(events, Err(DockerError::TimedOut(_)));
         events.ok()
     }
 
-    /// Looks again whenever something happens, and after a while; whether nobody can want to know
-    /// any more. Returns when the stream ends, too: then Docker does.
+    /// Queries after each event, and after a while. Returns whether the loop has ended, or when the
+    /// stream ends.
     async fn follow(&mut self, mut events: Events) -> bool {
         loop {
             let goes_on = tokio::select! {
@@ -200,7 +200,7 @@ impl DockerWatch {
                 self.ends.went_away();
                 return false;
             }
-            // What happens together is looked at once.
+            // Simultaneous events cause one query.
             let gathers = sleep(if self.has_held { AT_LEAST } else { SELDOM });
             tokio::pin!(gathers);
             loop {
@@ -212,15 +212,15 @@ impl DockerWatch {
                     () = &mut gathers => break,
                 }
             }
-            if let Err(error) = self.look_and_tell().await {
+            if let Err(error) = self.query_and_send().await {
                 self.reporter.doubt(Supervisor::Docker, &error.to_string());
                 return false;
             }
         }
     }
 
-    /// All containers that are started again, and how those ended that are only followed.
-    async fn look(&mut self) -> Result<(Vec<DeferredRestart>, Vec<EndedWorkload>), DockerError> {
+    /// All containers with deferred restarts, and the ends of those that are only tracked.
+    async fn query(&mut self) -> Result<(Vec<DeferredRestart>, Vec<EndedWorkload>), DockerError> {
         let listed = self.docker.list(true, ANSWER_TAKES).await?;
         let all = containers(&listed).map_err(DockerError::Failed)?;
         let declared = Arc::clone(&self.declared.borrow_and_update());
@@ -244,7 +244,7 @@ impl DockerWatch {
             let looked = self.look_at(id, container, terms, is_followed).await?;
             let Some((seen, end)) = looked else { continue };
             ended.extend(end);
-            // Names are what people know them by, and what their rules are called.
+            // Rules and people identify them by name.
             if held.iter().any(|other| other.target.name == seen.target.name) {
                 let name = &seen.target.name;
                 return Err(DockerError::Failed(format!(
@@ -261,7 +261,7 @@ impl DockerWatch {
             let (found, is_podman) = match container {
                 Some(_) => match self.inspect(id).await? {
                     Some((Ok(found), is_podman)) => (Some(found), is_podman),
-                    // What makes no sense tells of no end.
+                    // An invalid response has no end.
                     Some((Err(_), _)) => continue,
                     None => (None, false),
                 },
@@ -277,8 +277,8 @@ impl DockerWatch {
         Ok((held, ended))
     }
 
-    /// What Docker tells of one, or what is wrong with that, and whether it is Podman; `None`: it
-    /// is gone.
+    /// Docker's response about one container, or its error, and whether it is Podman. `None`: the
+    /// container is gone.
     async fn inspect(
         &self,
         id: &Arc<str>,
@@ -298,8 +298,8 @@ impl DockerWatch {
         Ok(Some((found, is_podman)))
     }
 
-    /// One of them, and how it ended if others start it again; `None`: it has gone meanwhile. What
-    /// makes no sense is told of that one alone.
+    /// One container, and its end if others restart it; `None`: it is gone. An invalid response
+    /// concerns this container alone.
     async fn look_at(
         &mut self,
         id: &Arc<str>,
@@ -311,8 +311,8 @@ impl DockerWatch {
         let found = match found {
             Ok(found) => found,
             Err(why) => {
-                let told = Arc::from(format!("nothing that helps: {why}"));
-                let state = WorkloadState::Between { status: told };
+                let status = Arc::from(format!("invalid response: {why}"));
+                let state = WorkloadState::Between { status };
                 Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
             }
         };
@@ -320,7 +320,7 @@ impl DockerWatch {
         if seen.target.name.is_empty() {
             seen.target.name = id.get(..12).unwrap_or(id).into();
         }
-        // One that Docker starts again itself may run by now as if it had never ended.
+        // A container that Docker restarts may already run again.
         if seen.obstacle.is_some() && is_followed {
             let end = self.ends.follow(id, Some(&found), is_podman).await;
             if let (WorkloadState::Ended(known), Some(end)) = (&mut seen.state, &end)

@@ -1,5 +1,5 @@
-//! What Docker tells of the ends of containers beside their state: whether somebody wanted them,
-//! and what the containers wrote last. Each is asked for once for each end.
+//! Facts about the ends of containers beyond their state: whether the end was requested, and the
+//! last lines of the log. Each is queried once for each end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,53 +16,53 @@ use crate::parse::container::{
 };
 use crate::supervisors::docker::{Docker, DockerError};
 
-/// How long it may take to answer. The next one waits no more where one was in vain.
+/// Timeout of one response. After one timeout, further queries are skipped.
 const EVENTS_TAKE: Duration = Duration::from_secs(3);
 const LOG_TAKES: Duration = Duration::from_secs(2);
 
-/// Of an answer no more is read.
+/// The longest response that is read.
 const MAX_EVENTS_BYTES: usize = 4 << 20;
 const MAX_LOG_BYTES: usize = 1 << 20;
 
-/// Docker writes down a start when it has begun: what was written first may seem older than that.
+/// Docker records a start late: first log lines may have earlier times.
 const BEGAN_BEFORE: Duration = Duration::from_secs(2);
 
-/// So many lines of a log, and where those are too long for that, so many.
+/// The most lines of a log, and the fallback if they are too long.
 const LOG_LINES: [u32; 2] = [200, 20];
 
-/// By then Docker tells all that it knows of an end.
+/// After this time Docker knows everything about an end.
 const SETTLES_SECONDS: i64 = 10;
 
-/// For so long the log of an end is told with it: whatever is told may be lost once.
+/// How long an end is sent with its log, since messages may be dropped.
 const LOG_IS_TOLD: Duration = Duration::from_secs(30);
 
-/// What is known of one container beyond what is asked anew each time.
+/// The state of a container between queries.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// When its life began that was seen to go on, as Docker writes it.
+    /// The start of its current life, as Docker writes it.
     seen_running: Option<Arc<str>>,
-    /// Docker was away since.
+    /// Docker was unreachable since.
     was_away: bool,
     end: Option<KnownEnd>,
-    /// Of one that only its end is told of: the last one, and when that was noticed.
+    /// For a container that is only tracked: its last end, and when it was noticed.
     passed: Option<(WorkloadEnd, Duration)>,
 }
 
-/// The last end that was looked at.
+/// The last examined end.
 #[derive(Clone, Debug)]
 struct KnownEnd {
     mark: Arc<str>,
-    /// When that was, on the uptime clock.
+    /// When it was noticed, by uptime.
     noticed: Duration,
-    /// The end before that, where it was seen.
+    /// The end before it, if known.
     before: Option<Timestamp>,
-    /// Whether somebody wanted it, once that is certain.
+    /// Whether it was requested, once that is certain.
     requested: Option<Requested>,
     log: Option<Arc<WorkloadLog>>,
 }
 
-/// From when on what is written is of the life that began then, and not of the one that ended
-/// `before`: what is written around an end or a begin is told with a time a little off.
+/// The time from which log lines belong to the life that began then, and not to the one that ended
+/// at `before`: times around an end or start are slightly off.
 fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp> {
     let earliest = began.checked_sub(BEGAN_BEFORE).ok();
     let between = before.map(|ended| {
@@ -72,13 +72,13 @@ fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp>
     earliest.max(between)
 }
 
-/// What is known of all containers.
+/// The state of all containers.
 #[derive(Debug)]
 pub(super) struct Ends {
     docker: Docker,
     reporter: Reporter,
     known: BTreeMap<Arc<str>, Known>,
-    /// In this look it did not answer in time: it is asked for nothing more of this kind.
+    /// A request of this query has timed out; further ones are skipped.
     hangs: bool,
 }
 
@@ -87,17 +87,17 @@ impl Ends {
         Self { docker, reporter, known: BTreeMap::new(), hangs: false }
     }
 
-    /// Another look begins.
+    /// Begins a query.
     pub(super) fn begin(&mut self) {
         self.hangs = false;
     }
 
-    /// Docker does not answer, or tells no longer what happens.
+    /// Docker is unreachable, or the event stream has ended.
     pub(super) fn went_away(&mut self) {
         self.known.values_mut().for_each(|known| known.was_away = true);
     }
 
-    /// Forgets those that are no longer there.
+    /// Forgets containers that are gone.
     pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         let now = (self.reporter.clock)().uptime;
         let is_told = |known: &Known| {
@@ -106,8 +106,8 @@ impl Ends {
         self.known.retain(|id, known| is_there(id) || is_told(known));
     }
 
-    /// Follows one of which only its end is told, and tells that for a while. It may have been
-    /// started again by then, or be gone: `None`.
+    /// Tracks a container of which only the end is reported, for a while. `None` if it was
+    /// restarted or is gone.
     pub(super) async fn follow(
         &mut self,
         id: &Arc<str>,
@@ -137,7 +137,7 @@ impl Ends {
         (now.saturating_sub(*noticed) < LOG_IS_TOLD).then(|| end.clone())
     }
 
-    /// How the life ended that began then.
+    /// The end of the life that began then.
     async fn passed(
         &mut self,
         id: &Arc<str>,
@@ -178,7 +178,7 @@ impl Ends {
         Some(end)
     }
 
-    /// Remembers a life that goes on; finds out more of an end.
+    /// Records a running life, or examines an end.
     pub(super) async fn learn(
         &mut self,
         found: &Inspected,
@@ -200,15 +200,20 @@ impl Ends {
                     known.end = Some(KnownEnd { mark, noticed, before, requested, log });
                 }
                 end.are_stops_silent = is_podman;
-                end.requested = self.judge(found, is_podman, end).await;
+                end.requested = self.requested(found, is_podman, end).await;
                 end.log = self.log(found).await;
             }
             WorkloadState::Fresh | WorkloadState::Between { .. } => {}
         }
     }
 
-    /// Whether somebody wanted it.
-    async fn judge(&mut self, found: &Inspected, is_podman: bool, end: &WorkloadEnd) -> Requested {
+    /// Whether the end was requested.
+    async fn requested(
+        &mut self,
+        found: &Inspected,
+        is_podman: bool,
+        end: &WorkloadEnd,
+    ) -> Requested {
         let known = self.known.get(&found.id).cloned().unwrap_or_default();
         if let Some(requested) = known.end.and_then(|known| known.requested) {
             return requested;
@@ -216,16 +221,17 @@ impl Ends {
         let was_watched = known.seen_running.as_ref() == Some(&found.started);
         let judged = match self.events_of(&found.id, is_podman, end).await {
             Some(events) => match requested(end, &events) {
-                // Docker that was itself down then remembers nothing of it, and nobody can have
-                // asked it for that. Podman's containers live on without it.
+                // Docker that was down itself has no events of it, and cannot have been asked for
+                // it.
+                // Podman's containers run without it.
                 Requested::Unknown if was_watched && known.was_away && !is_podman => Requested::No,
-                // `podman stop` is no event: what ends as after that may be it.
+                // `podman stop` has no event: an end that looks like one may be one.
                 Requested::No if is_podman && end.looks_requested() => Requested::Unknown,
                 judged => judged,
             },
             None => Requested::Unknown,
         };
-        // What was just written down may be told a moment later.
+        // A recent event may arrive a moment later.
         let age = end.utc.map(|utc| (self.reporter.clock)().utc.duration_since(utc));
         let is_old = age.is_some_and(|age| age.as_secs() >= SETTLES_SECONDS) && !self.hangs;
         if (judged != Requested::Unknown || is_old)
@@ -240,7 +246,7 @@ impl Ends {
         self.known.get_mut(id)?.end.as_mut()
     }
 
-    /// What Docker remembers of a container's last life; `None`: it does not tell.
+    /// Docker's events of a container's last life; `None` if unavailable.
     async fn events_of(
         &mut self,
         id: &str,
@@ -255,19 +261,19 @@ impl Ends {
             ("event", &["start", "kill", "stop", "die", "died", "oom"]),
         ]);
         let now = (self.reporter.clock)().utc;
-        // Podman knows no fractions of seconds.
+        // Podman has no fractions of seconds.
         let until = (!is_podman).then(|| exact(now));
         let span = (since.to_string(), until);
         let docker = self.docker.clone();
-        let told = docker.past_events(filters, span, MAX_EVENTS_BYTES, EVENTS_TAKE);
-        let told = self.unless_it_hangs(EVENTS_TAKE, told).await.ok()?;
-        let mut events: Vec<ContainerEvent> = told.iter().filter_map(|text| event(text)).collect();
+        let response = docker.past_events(filters, span, MAX_EVENTS_BYTES, EVENTS_TAKE);
+        let lines = self.unless_it_hangs(EVENTS_TAKE, response).await.ok()?;
+        let mut events: Vec<ContainerEvent> = lines.iter().filter_map(|text| event(text)).collect();
         events.retain(|event| *event.id == *id);
         events.sort_by_key(|event| event.time_ns);
         Some(events)
     }
 
-    /// What it wrote last.
+    /// The last lines of its log.
     async fn log(&mut self, found: &Inspected) -> Option<Arc<WorkloadLog>> {
         let now = (self.reporter.clock)().uptime;
         let known = self.known_end(&found.id)?;
@@ -286,7 +292,7 @@ impl Ends {
         self.read_log_of(found, began, None).await
     }
 
-    /// What it wrote between these times.
+    /// The log between two times.
     async fn read_log_of(
         &mut self,
         found: &Inspected,
@@ -295,16 +301,16 @@ impl Ends {
     ) -> WorkloadLog {
         let since = began.map_or(0, Timestamp::as_second).to_string();
         let until = until.map(exact);
-        let mut told = Err("nobody asked".to_owned());
+        let mut response = Err("not queried".to_owned());
         for lines in LOG_LINES {
             let (docker, span) = (self.docker.clone(), (&*since, until.as_deref()));
             let read = docker.logs(&found.id, span, lines, MAX_LOG_BYTES, LOG_TAKES);
-            told = self.unless_it_hangs(LOG_TAKES, read).await;
-            if told.is_ok() || self.hangs {
+            response = self.unless_it_hangs(LOG_TAKES, read).await;
+            if response.is_ok() || self.hangs {
                 break;
             }
         }
-        match told {
+        match response {
             Ok(pieces) => {
                 let tells_why = |line: &str| last_words(line).is_some();
                 WorkloadLog::Lines(log_end(&pieces, began, tells_why))
@@ -313,7 +319,7 @@ impl Ends {
         }
     }
 
-    /// Asks, unless it has not answered in time before in this look.
+    /// Sends a request, unless one of this query has timed out.
     async fn unless_it_hangs<T>(
         &mut self,
         takes: Duration,
@@ -322,9 +328,9 @@ impl Ends {
         if self.hangs {
             return Err(DockerError::TimedOut(takes).to_string());
         }
-        let told = asked.await;
-        self.hangs = matches!(told, Err(DockerError::TimedOut(_)));
-        told.map_err(|error| error.to_string())
+        let response = asked.await;
+        self.hangs = matches!(response, Err(DockerError::TimedOut(_)));
+        response.map_err(|error| error.to_string())
     }
 }
 
@@ -344,7 +350,7 @@ mod tests {
         assert_eq!(from(10_000, None), at(8_000));
         assert_eq!(from(10_000, Some(1_000)), at(8_000), "long before");
         assert_eq!(from(10_000, Some(9_800)), at(9_900));
-        // Docker writes down a begin after what began has ended.
+        // Docker records a start after the end before it.
         assert_eq!(from(10_000, Some(10_050)), at(10_050));
     }
 }
