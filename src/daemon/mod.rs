@@ -401,7 +401,7 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
-        if self.policy.needs_a_look_at_engines(now.uptime) {
+        if self.policy.needs_engine_sample(now.uptime) {
             self.engines.look_now();
             self.holders.look_now();
         }

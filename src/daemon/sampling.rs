@@ -105,7 +105,7 @@ impl Sampling {
     /// How long until a check of free memory is due, if any.
     pub(super) fn next_check(&self) -> Option<Duration> {
         let auto = self.auto.as_ref().filter(|auto| auto.is_of_this_machine)?;
-        let after = auto.pace.glance(clock::uptime())?;
+        let after = auto.pace.check_after(clock::uptime())?;
         Some((self.checked + after).saturating_sub(clock::monotonic()))
     }
 
@@ -115,7 +115,7 @@ impl Sampling {
         let Some(auto) = &mut self.auto else { return };
         self.checked = clock::monotonic();
         let free = FreeMemory::now().free_bytes.saturating_add(evictable);
-        if auto.pace.glanced(clock::uptime(), free as f64) {
+        if auto.pace.check_free(clock::uptime(), free as f64) {
             self.due = self.due.min(self.checked);
         }
     }

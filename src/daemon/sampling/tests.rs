@@ -9,7 +9,7 @@ use crate::config::settings::SamplingInterval;
 use crate::daemon::clock;
 use crate::model::{DecisionId, Mode, Moment};
 use crate::policy::Policy;
-use crate::policy::pace::{CALM, GLANCE, Memory, WATCHFUL};
+use crate::policy::pace::{CALM, CHECK_EVERY, Memory, WATCHFUL};
 use crate::policy::rule::RuleSet;
 use crate::sys::free_memory::FreeMemory;
 
@@ -114,7 +114,7 @@ fn loading(interval: SamplingInterval, procfs: &str) -> Sampling {
 fn free_memory_is_checked_of_the_sampled_machine_alone_and_only_while_it_is_of_use() {
     let next_check = |interval, procfs| loading(interval, procfs).next_check();
     let soon = next_check(SamplingInterval::Auto, "/proc");
-    assert!(soon.is_some_and(|soon| soon <= GLANCE), "{soon:?}");
+    assert!(soon.is_some_and(|soon| soon <= CHECK_EVERY), "{soon:?}");
     assert_eq!(next_check(SamplingInterval::Auto, "/nowhere"), None, "another machine's");
     assert_eq!(next_check(SamplingInterval::Every(STEP), "/proc"), None, "as was ordered");
     let mut idle = Sampling::new(SamplingInterval::Auto, Path::new("/proc"));

@@ -8,7 +8,7 @@ use super::brake::{self, Scope};
 use super::counters::LogView;
 use super::engines::{self, Levels};
 use super::received::{self, Received};
-use super::verdict::Beside;
+use super::verdict::VerdictContext;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelRecord, Moment, Observation, OperatorCommand, OperatorOrder,
@@ -41,9 +41,9 @@ impl Policy {
             Observation::Operator(command) => self.obey(at, command, step),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
             Observation::Past(past) => self.resume(at, past),
-            Observation::Engines(readings) => self.look_at_engines(at, readings, step),
+            Observation::Engines(readings) => self.take_engines(at, readings, step),
             Observation::EngineHealth(health) => {
-                self.engines.hear(at, health, &mut step.events);
+                self.engines.take_health(at, health, &mut step.events);
             }
             Observation::Restarts(readings) => {
                 self.restarts.observe(
@@ -51,7 +51,7 @@ impl Policy {
                     readings,
                     (&mut self.counters, &mut self.store),
                 );
-                self.deaths.hear(&readings.ended);
+                self.deaths.take(&readings.ended);
             }
             Observation::Gpu(readings) => {
                 let engines = self.engines.statuses();
@@ -60,7 +60,7 @@ impl Policy {
                 self.brake.take_figures(readings);
             }
             Observation::Holders(readings) => {
-                self.verdict.look(readings);
+                self.verdict.take_holders(readings);
                 self.brake.scan(readings);
                 self.report_growth(at);
             }
@@ -89,20 +89,20 @@ impl Policy {
         step.answers.push(answer);
     }
 
-    fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
-        let beside = engines::Beside {
+    fn take_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
+        let node = engines::NodeMemory {
             levels: Levels::of(&self.store),
             measured: self.sources.memory_measured(),
             baseline: self.gate.baseline(),
         };
         let world = (&mut self.counters, &mut self.store);
-        self.engines.look(at, readings, &beside, world, &mut step.events);
+        self.engines.take_sample(at, readings, &node, world, &mut step.events);
         self.deaths.add(self.engines.take_dead());
         let seen = readings.engines.iter().filter_map(|seen| {
             let phase = self.engines.phase(&seen.name)?;
             Some((seen.clone(), phase))
         });
-        self.brake.looked(readings.read_at, seen, Scope::of(readings));
+        self.brake.take_engines(readings.read_at, seen, Scope::of(readings));
         self.report_growth(at);
     }
 
@@ -183,9 +183,9 @@ impl Policy {
         &'a mut self,
         at: Moment,
         events: &'a mut Vec<Event>,
-    ) -> (&'a mut Received, received::Around<'a>) {
+    ) -> (&'a mut Received, received::ReceivedContext<'a>) {
         let (counters, store) = (&mut self.counters, &mut self.store);
-        (&mut self.received, received::Around { at, counters, store, events })
+        (&mut self.received, received::ReceivedContext { at, counters, store, events })
     }
 
     /// Forgets received alerts that nobody repeats, and has the others go on.
@@ -202,15 +202,15 @@ impl Policy {
     }
 
     /// What there is for an engine that is to start.
-    pub(super) fn measure_room(&mut self, at: Moment, step: &mut Step) {
+    pub(super) fn measure_headroom(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
         let measured = self.sources.memory_measured();
-        if self.room_measured == measured && self.gate.room().is_some() {
+        if self.headroom_measured == measured && self.gate.room().is_some() {
             return;
         }
-        self.room_measured = measured;
+        self.headroom_measured = measured;
         // In a declared world nobody looks at processes.
         let orphans = match &self.declared {
             Some(_) => Reading::Unsupported,
@@ -232,8 +232,8 @@ impl Policy {
             return;
         }
         let living = self.engines.living(at.uptime);
-        let beside = Beside { room: self.gate.room(), engines: living };
-        self.verdict.judge(at, &beside, &mut self.counters, &mut step.events);
+        let context = VerdictContext { room: self.gate.room(), engines: living };
+        self.verdict.judge(at, &context, &mut self.counters, &mut step.events);
     }
 
     /// Whether what is known of memory is of now.

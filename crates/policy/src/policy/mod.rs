@@ -136,7 +136,7 @@ pub struct Policy {
     engines: Engines,
     gate: NodeGate,
     /// The measurement that the gate knows.
-    room_measured: Option<Duration>,
+    headroom_measured: Option<Duration>,
     restarts: Restarts,
     /// What lately killed anything.
     kills: Kills,
@@ -198,7 +198,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
-            room_measured: None,
+            headroom_measured: None,
             restarts: Restarts::default(),
             kills: Kills::default(),
             deaths: Deaths::default(),
@@ -297,10 +297,10 @@ impl Policy {
         }
         self.follow_received(at, &mut step);
         for event in step.events.iter().filter(|event| !event.is_claimed()) {
-            self.verdict.hear(at.uptime, event);
+            self.verdict.take_event(at.uptime, event);
         }
-        self.kills.hear(&step.events);
-        self.measure_room(at, &mut step);
+        self.kills.take(&step.events);
+        self.measure_headroom(at, &mut step);
         self.judge_memory(at, &mut step);
         self.count_events(at, &step.events);
         if self.sources.memory_measured().is_none() {
@@ -322,7 +322,7 @@ impl Policy {
         } else {
             self.counters.show(&mut self.store);
         }
-        self.look_at_cluster(at);
+        self.advance_cluster(at);
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);

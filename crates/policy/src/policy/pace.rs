@@ -14,7 +14,7 @@ pub const WATCHFUL: Duration = Duration::from_millis(100);
 
 /// While an engine loads, how much is free is glanced at between measurements: that alone costs
 /// next to nothing, and brings the next one forward once it shows a collapse.
-pub const GLANCE: Duration = Duration::from_millis(20);
+pub const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// While memory falls so fast that it will be gone within seconds.
 /// Sixteen looks at its last third of a second; more often would cost more than a fiftieth of a
@@ -24,7 +24,7 @@ pub const FAST: Duration = Duration::from_millis(20);
 /// How soon the reserve must be reached, at the present pace, for that.
 const HORIZON: Duration = Duration::from_secs(5);
 
-/// The same while an engine loads: it reads in leaps, and [`GLANCE`] sees soon enough how they
+/// The same while an engine loads: it reads in leaps, and [`CHECK_EVERY`] sees soon enough how they
 /// end. The brake judges by the last second, and begins to when 0.4 s are left.
 const HORIZON_LOADING: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ const SLOWEST_FALL: f64 = 1.0 / 512.0;
 const LITTLE_FREE: f64 = 1.0 / 32.0;
 const LITTLE_AVAILABLE: f64 = 1.0 / 16.0;
 
-/// How long [`FAST`] and [`GLANCE`] outlast their reason, so that a collapse that halts is not
+/// How long [`FAST`] and [`CHECK_EVERY`] outlast their reason, so that a collapse that halts is not
 /// taken for over.
 const FAST_LASTS: Duration = Duration::from_secs(1);
 
@@ -50,7 +50,7 @@ const FAST_LASTS: Duration = Duration::from_secs(1);
 const WATCHFUL_LASTS: Duration = Duration::from_secs(3);
 
 /// What is remembered: the past at one look each ten milliseconds.
-const MOST_LOOKS: usize = 100;
+const MAX_SAMPLES: usize = 100;
 
 /// What a measurement of memory gave, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub struct Memory {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct PastSample {
     at: Duration,
     memory: Memory,
 }
@@ -74,7 +74,7 @@ struct Look {
 /// What follows from the last second.
 #[derive(Debug)]
 pub struct Pace {
-    past: VecDeque<Look>,
+    past: VecDeque<PastSample>,
     watchful_until: Duration,
     loading_until: Duration,
     fast_until: Duration,
@@ -83,7 +83,7 @@ pub struct Pace {
 impl Pace {
     /// Nothing is known yet, so it begins watchful. Times are on one clock that does not go back.
     pub fn new(now: Duration) -> Self {
-        let past = VecDeque::with_capacity(MOST_LOOKS);
+        let past = VecDeque::with_capacity(MAX_SAMPLES);
         let never = Duration::ZERO;
         let watchful_until = now + WATCHFUL_LASTS;
         Self { past, watchful_until, loading_until: never, fast_until: never }
@@ -95,8 +95,8 @@ impl Pace {
             self.past.clear();
             return self.stirred(now);
         };
-        while self.past.front().is_some_and(|look| now.saturating_sub(look.at) > PAST)
-            || self.past.len() >= MOST_LOOKS
+        while self.past.front().is_some_and(|sample| now.saturating_sub(sample.at) > PAST)
+            || self.past.len() >= MAX_SAMPLES
         {
             self.past.pop_front();
         }
@@ -107,12 +107,12 @@ impl Pace {
         if self.is_gone_soon(now, memory) {
             self.collapses(now);
         }
-        self.past.push_back(Look { at: now, memory });
+        self.past.push_back(PastSample { at: now, memory });
     }
 
     /// Takes in how much is free, in bytes, between two measurements. Returns whether that shows a
     /// collapse that was not known of.
-    pub fn glanced(&mut self, now: Duration, free: f64) -> bool {
+    pub fn check_free(&mut self, now: Duration, free: f64) -> bool {
         let Some(last) = self.past.back() else { return false };
         let is_known = now < self.fast_until;
         // What is available is not known, and taken to be as it was.
@@ -128,9 +128,9 @@ impl Pace {
         let Memory { total, free, available, reserve } = memory;
         let horizon = if now < self.loading_until { HORIZON_LOADING } else { HORIZON };
         let gone_soon = |left: f64, before: fn(&Memory) -> f64| {
-            self.past.iter().any(|look| {
-                let age = now.saturating_sub(look.at);
-                let fall = (before(&look.memory) - left) / age.as_secs_f64();
+            self.past.iter().any(|sample| {
+                let age = now.saturating_sub(sample.at);
+                let fall = (before(&sample.memory) - left) / age.as_secs_f64();
                 (SHORTEST_SLOPE..=PAST).contains(&age)
                     && fall >= total * SLOWEST_FALL
                     && left - reserve <= fall * horizon.as_secs_f64()
@@ -152,8 +152,8 @@ impl Pace {
     }
 
     /// How long after a measurement or a glance the next glance is due, if at all.
-    pub fn glance(&self, now: Duration) -> Option<Duration> {
-        (now < self.loading_until && now >= self.fast_until).then_some(GLANCE)
+    pub fn check_after(&self, now: Duration) -> Option<Duration> {
+        (now < self.loading_until && now >= self.fast_until).then_some(CHECK_EVERY)
     }
 
     /// An engine takes a model in, and memory with it: it is glanced at.

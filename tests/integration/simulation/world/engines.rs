@@ -42,7 +42,7 @@ impl World {
         let uptime = self.at().uptime;
         let Some(process) = &mut self.process else { return };
         self.fleet.look(self.now, uptime, &mut process.seen);
-        let is_asked_for = process.policy.needs_a_look_at_engines(uptime);
+        let is_asked_for = process.policy.needs_engine_sample(uptime);
         let is_due = is_asked_for || self.next_look <= self.now;
         if !is_due || self.looks_hang_until > self.now {
             return;

@@ -229,7 +229,7 @@ impl<'a> Account<'a> {
     }
 
     /// What the largest owner beside that engine has taken.
-    pub(super) fn most_beside(&self, engine: &EngineSeen) -> u64 {
+    pub(super) fn most_without(&self, engine: &EngineSeen) -> u64 {
         let engines = self.engines.iter().filter(|own| own.seen.server != engine.server);
         engines.map(Grown::all).chain([self.most_of_others()]).max().unwrap_or(0)
     }
@@ -241,7 +241,7 @@ impl<'a> Account<'a> {
     }
 
     /// For people.
-    pub(super) fn told(&self, now: Duration) -> MemoryAccount {
+    pub(super) fn report(&self, now: Duration) -> MemoryAccount {
         let mut entries = Vec::new();
         let mut add = |owner: Owner, bytes: u64, basis: Basis| {
             if bytes >= LEAST_NAMED {

@@ -48,7 +48,7 @@ struct Life {
 
 impl Declared {
     /// The engines with their phases, as their series tell at that moment.
-    pub(in crate::policy) fn look(
+    pub(in crate::policy) fn sample(
         &mut self,
         at: Duration,
         store: &SeriesStore,

@@ -211,7 +211,7 @@ impl Brake {
     }
 
     /// Somebody has looked at the engines; each with its phase.
-    pub(super) fn looked(
+    pub(super) fn take_engines(
         &mut self,
         at: Duration,
         engines: impl Iterator<Item = (EngineSeen, EnginePhase)>,
@@ -251,12 +251,12 @@ impl Brake {
 
     /// A declared world is looked at: its engines, its other processes and what its driver says.
     pub(super) fn rehearse(&mut self, at: Duration, declared: &mut Declared, store: &SeriesStore) {
-        let engines = declared.look(at, store);
+        let engines = declared.sample(at, store);
         self.scanned(at, declared::scan(&engines, store));
         if let Some(amounts) = declared::figures(&engines, store) {
             self.figures.answered(at, amounts);
         }
-        self.looked(at, engines.into_iter(), Scope::All);
+        self.take_engines(at, engines.into_iter(), Scope::All);
     }
 
     /// An engine that a rule test declares by its series, as a target while it is up.
@@ -271,19 +271,20 @@ impl Brake {
     /// The engine whose growth eats the memory, or why none is chosen.
     pub(super) fn choose(&self, now: Duration) -> Result<EngineTarget, HoldReason> {
         let is_fresh = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) <= FRESH);
-        let looked = self.engines.last().map(|(at, _)| *at);
-        if looked.is_none() || self.latest.is_empty() {
+        let take_engines = self.engines.last().map(|(at, _)| *at);
+        if take_engines.is_none() || self.latest.is_empty() {
             return Err(HoldReason::NoTarget);
         }
-        if self.is_cut || !is_fresh(looked) || !is_fresh(self.node.last().map(|(at, _)| *at)) {
+        if self.is_cut || !is_fresh(take_engines) || !is_fresh(self.node.last().map(|(at, _)| *at))
+        {
             return Err(HoldReason::UnclearTarget);
         }
         let account = self.decisive(now).ok_or(HoldReason::UnclearTarget)?;
         let eater = clear_eater(&account, self.least()).ok_or(HoldReason::UnclearTarget)?;
         // Where somebody ended a moment ago, growth is attributed since then only. Who has taken
         // more before is there all the same.
-        let whole = account.of_all(self, now).most_beside(eater.seen);
-        if whole > account.most_beside(eater.seen).max(eater.all()) {
+        let whole = account.of_all(self, now).most_without(eater.seen);
+        if whole > account.most_without(eater.seen).max(eater.all()) {
             return Err(HoldReason::UnclearTarget);
         }
         Ok(EngineTarget::from(eater.seen))
@@ -302,7 +303,7 @@ impl Brake {
         let account = Account::of(self, now, CLOSE);
         let engines = account.engines.iter();
         let grown = engines.map(|engine| (Arc::clone(&engine.seen.name), engine.all())).collect();
-        self.account = Arc::new(account.told(now));
+        self.account = Arc::new(account.report(now));
         grown
     }
 
@@ -329,7 +330,7 @@ impl Brake {
     /// that is.
     pub(super) fn evidence(&self, now: Duration) -> Vec<Evidence> {
         let account = self.decisive(now).unwrap_or_else(|| Account::of(self, now, CLOSE));
-        let told = account.told(now);
+        let report = account.report(now);
         let engines = account.engines.iter().take(MOST_NAMED);
         let mut evidence: Vec<Evidence> = engines
             .map(|engine| {
@@ -339,10 +340,10 @@ impl Brake {
             .collect();
         let others = Owner::LABELS.into_iter().filter(|label| *label != "engines");
         evidence.extend(others.filter_map(|label| {
-            let bytes = Some(told.of_label(label)).filter(|bytes| *bytes > 0)?;
+            let bytes = Some(report.of_label(label)).filter(|bytes| *bytes > 0)?;
             Some(shown("uma_memory_growth_bytes", &[("owner", label)], bytes as f64))
         }));
-        let ages = [("driver", told.driver_figures_age), ("processes", told.scan_age)];
+        let ages = [("driver", report.driver_figures_age), ("processes", report.scan_age)];
         evidence.extend(ages.into_iter().filter_map(|(source, age)| {
             let labels = [("source", source)];
             Some(shown("uma_memory_growth_evidence_age_seconds", &labels, age?.as_secs_f64()))
@@ -352,7 +353,7 @@ impl Brake {
 
     /// Whether so much has been taken since all processes were last scanned that it should be done
     /// now.
-    fn needs_a_look(&self, now: Duration) -> bool {
+    fn needs_sample(&self, now: Duration) -> bool {
         let Some((_, last)) = self.node.last() else { return false };
         let (Some(all_seen), Some(available)) = (self.all_seen, self.available) else {
             return false;
@@ -377,16 +378,16 @@ impl Brake {
     fn since(&self, now: Duration, window: Duration) -> Duration {
         let begin = now.saturating_sub(window);
         let is_there = |own: &Own| self.latest.iter().any(|(seen, _)| seen.server == own.server);
-        let looks = self.engines.iter().rev().take_while(|(at, _)| *at >= begin);
-        let looks = looks.take_while(|(_, all)| all.iter().all(is_there));
+        let samples = self.engines.iter().rev().take_while(|(at, _)| *at >= begin);
+        let samples = samples.take_while(|(_, all)| all.iter().all(is_there));
         // Between looks that are far apart somebody may have come and gone.
         let mut next = now;
-        let looks = looks
+        let samples = samples
             .map(|(at, _)| *at)
             .take_while(|at| std::mem::replace(&mut next, *at).saturating_sub(*at) <= CLOSE);
-        let looked = looks.last().unwrap_or(now);
-        let scanned = self.scans.iter().next().map_or(looked, |(at, _)| *at);
-        looked.max(scanned)
+        let take_engines = samples.last().unwrap_or(now);
+        let scanned = self.scans.iter().next().map_or(take_engines, |(at, _)| *at);
+        take_engines.max(scanned)
     }
 
     /// What the node has taken since it had least.
@@ -450,8 +451,8 @@ impl Own {
 impl Policy {
     /// Whether all processes should be scanned now, for so much memory has been taken since that
     /// was last done that it must be known who was there.
-    pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
-        self.brake.needs_a_look(now)
+    pub fn needs_engine_sample(&self, now: Duration) -> bool {
+        self.brake.needs_sample(now)
     }
 }
 

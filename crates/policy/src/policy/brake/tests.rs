@@ -92,7 +92,7 @@ impl Scene {
             brake.figures.answered(now, self.amounts());
         }
         let engines = self.engines.iter().map(|engine| (engine.seen(), engine.phase));
-        brake.looked(now, engines, Scope::All);
+        brake.take_engines(now, engines, Scope::All);
     }
 }
 
@@ -223,7 +223,7 @@ fn what_others_show_is_theirs_be_it_huge_pages_pipes_or_sockets() {
             };
             let (brake, now) = seen(&before, &after);
             assert_eq!(brake.choose(now), Err(HoldReason::UnclearTarget), "{memory:?}");
-            let account = Account::of(&brake, now, CLOSE).told(now);
+            let account = Account::of(&brake, now, CLOSE).report(now);
             assert_eq!(account.of_label("other_processes"), 8 * GIB);
             assert_eq!(account.of_label("unattributed"), 0);
         }
@@ -272,7 +272,7 @@ fn what_the_driver_lays_to_somebody_else_stops_no_engine() {
     let after = scene(9, works(OLD), &[("a", 8 * GIB), ("-", 8 * GIB)]);
     assert_eq!(chosen_of(&before, &after), UNCLEAR);
     let (brake, now) = seen(&before, &after);
-    let account = Account::of(&brake, now, CLOSE).told(now);
+    let account = Account::of(&brake, now, CLOSE).report(now);
     assert_eq!(account.of_label("driver_other"), 8 * GIB);
     assert_eq!(account.entries[0].basis, Basis::DriverFigures);
     // It says that nobody has taken anything, although it has gone by then.
@@ -302,7 +302,7 @@ fn the_drivers_last_figures_count_with_their_pace_and_not_for_long() {
     show(&mut brake, 6, 7, None);
     assert_eq!(choice(&brake, 6_000), Ok("a".to_owned()), "at the same pace");
     let age =
-        Account::of(&brake, START + Duration::from_secs(6), CLOSE).told(START).driver_figures_age;
+        Account::of(&brake, START + Duration::from_secs(6), CLOSE).report(START).driver_figures_age;
     assert_eq!(age, Some(Duration::from_secs(4)));
     show(&mut brake, 7, 40, None);
     assert_eq!(choice(&brake, 7_000), UNCLEAR, "far more is gone than at that pace");
@@ -394,11 +394,11 @@ fn an_engine_that_was_found_full_and_young_has_grown_from_nothing() {
     let mut brake = Brake::default();
     for (second, gib) in [(0, 1), (4, 9)] {
         brake.measured(START + Duration::from_secs(second), TOTAL, outside(gib));
-        look(&mut brake, second * 1_000, &[other], Scope::All);
+        sample(&mut brake, second * 1_000, &[other], Scope::All);
     }
     let now = START + Duration::from_secs(4);
     let engines = [young, other];
-    brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
+    brake.take_engines(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
     assert_eq!(&*brake.choose(now).unwrap().name, "l");
 }
 
@@ -407,19 +407,19 @@ fn nobody_is_chosen_from_what_is_not_seen_now() {
     let mut brake = Brake::default();
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget));
     brake.measured(START, TOTAL, outside(1));
-    brake.looked(START, std::iter::empty(), Scope::All);
+    brake.take_engines(START, std::iter::empty(), Scope::All);
     brake.scanned(START, scan(&[], &[]));
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget), "no engine runs here");
     let new = Engine { cpu_ms: 500, age: Duration::ZERO, ..LOADING };
     let engines = || std::iter::once((new.seen(), new.phase));
     let now = START + Duration::from_secs(1);
     brake.measured(now, TOTAL, outside(9));
-    brake.looked(now, engines(), Scope::All);
+    brake.take_engines(now, engines(), Scope::All);
     brake.scanned(now, scan(&[new], &[]));
     assert!(brake.choose(now).is_ok());
     let later = now + FRESH + Duration::from_millis(1);
     assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "seen long ago");
-    brake.looked(later, engines(), Scope::Cut);
+    brake.take_engines(later, engines(), Scope::Cut);
     brake.measured(later, TOTAL, outside(9));
     assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "there are more of them");
 }
@@ -431,28 +431,33 @@ fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown()
         let now = START + Duration::from_secs(second);
         brake.measured(now, TOTAL, outside(gib));
         let engines = [SHUT, Engine { cpu_ms: second * 900, ..LOADING }];
-        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
+        brake.take_engines(
+            now,
+            engines.iter().map(|engine| (engine.seen(), engine.phase)),
+            Scope::All,
+        );
         brake.scanned(now, scan(&engines, &[]));
     }
     let now = START + Duration::from_secs(1);
     assert_eq!(brake.choose(now).unwrap().name, EngineTarget::from(&LOADING.seen()).name);
-    let told = brake.evidence(now);
-    let told: Vec<_> = told.iter().map(|told| (told.series.as_str(), told.value)).collect();
+    let report = brake.evidence(now);
+    let report: Vec<_> =
+        report.iter().map(|report| (report.series.as_str(), report.value)).collect();
     let grown = [
         ("uma_engine_growth_bytes{engine=\"a\"}", Reading::Value(0.0)),
         ("uma_engine_growth_bytes{engine=\"l\"}", Reading::Value((8 * GIB) as f64)),
         ("uma_memory_growth_evidence_age_seconds{source=\"processes\"}", Reading::Value(0.0)),
     ];
-    assert_eq!(told, grown);
+    assert_eq!(report, grown);
 }
 
 /// A look at those engines, of that scope, so many milliseconds after the start.
-fn look(brake: &mut Brake, milliseconds: u64, engines: &[Engine], scope: Scope) {
+fn sample(brake: &mut Brake, milliseconds: u64, engines: &[Engine], scope: Scope) {
     let at = START + Duration::from_millis(milliseconds);
     if scope == Scope::All {
         brake.scanned(at, scan(engines, &[]));
     }
-    brake.looked(at, engines.iter().map(|engine| (engine.seen(), engine.phase)), scope);
+    brake.take_engines(at, engines.iter().map(|engine| (engine.seen(), engine.phase)), scope);
 }
 
 /// What is taken then, in GiB, while so much is available.
@@ -471,12 +476,12 @@ fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
     let works = |cpu_ms| Engine { cpu_ms, ..OLD };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[works(0)], Scope::All);
+    sample(&mut brake, 0, &[works(0)], Scope::All);
     measure(&mut brake, 800, 9, 8);
     assert_eq!(choice(&brake, 800), UNCLEAR, "somebody may have begun since");
-    look(&mut brake, 900, &[works(900)], Scope::Known);
+    sample(&mut brake, 900, &[works(900)], Scope::Known);
     assert_eq!(choice(&brake, 900), UNCLEAR, "nobody has looked for others");
-    look(&mut brake, 1_000, &[works(1_000)], Scope::All);
+    sample(&mut brake, 1_000, &[works(1_000)], Scope::All);
     assert_eq!(choice(&brake, 1_000), Ok("a".to_owned()), "there is nobody else");
     // What comes after that is little beside what it has taken, and soon is not.
     measure(&mut brake, 1_500, 16, 1);
@@ -489,10 +494,10 @@ fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
 fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[SHUT], Scope::All);
+    sample(&mut brake, 0, &[SHUT], Scope::All);
     measure(&mut brake, 800, 9, 8);
     let began = Engine { age: Duration::ZERO, cpu_ms: 500, ..LOADING };
-    look(&mut brake, 900, &[SHUT, began], Scope::All);
+    sample(&mut brake, 900, &[SHUT, began], Scope::All);
     assert_eq!(choice(&brake, 900), Ok("l".to_owned()));
 }
 
@@ -500,15 +505,15 @@ fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
 fn what_was_taken_while_one_that_has_gone_was_there_is_laid_to_nobody() {
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[OLD, LOADING], Scope::All);
+    sample(&mut brake, 0, &[OLD, LOADING], Scope::All);
     measure(&mut brake, 1_000, 13, 4);
     let works = Engine { cpu_ms: 2_000, ..OLD };
-    look(&mut brake, 1_100, &[works], Scope::All);
+    sample(&mut brake, 1_100, &[works], Scope::All);
     assert_eq!(choice(&brake, 1_100), UNCLEAR, "the other one has taken it, and is dead");
     let works = Engine { cpu_ms: 2_500, ..OLD };
     measure(&mut brake, 1_200, 13, 4);
     measure(&mut brake, 1_600, 15, 2);
-    look(&mut brake, 1_600, &[works], Scope::All);
+    sample(&mut brake, 1_600, &[works], Scope::All);
     assert_eq!(choice(&brake, 1_600), Ok("a".to_owned()), "this goes on without the dead one");
 }
 
@@ -522,7 +527,7 @@ fn whoever_took_more_before_an_engine_ended_spares_the_one_that_took_what_that_l
             other(ProcessMemory { pipe_bytes: pipes_gib * GIB, ..ProcessMemory::default() });
         brake.scanned(at, scan(engines, &[pipes]));
         let seen = engines.iter().map(|engine| (engine.seen(), engine.phase));
-        brake.looked(at, seen, Scope::All);
+        brake.take_engines(at, seen, Scope::All);
         choice(&brake, milliseconds)
     };
     show(0, 1, 0, &[OLD, LOADING]).unwrap_err();
@@ -539,19 +544,19 @@ fn whoever_took_more_before_an_engine_ended_spares_the_one_that_took_what_that_l
 #[test]
 fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
     let needs = |brake: &Brake, milliseconds| {
-        brake.needs_a_look(START + Duration::from_millis(milliseconds))
+        brake.needs_sample(START + Duration::from_millis(milliseconds))
     };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 20);
     assert!(!needs(&brake, 0), "there is no engine");
-    look(&mut brake, 0, &[OLD], Scope::All);
+    sample(&mut brake, 0, &[OLD], Scope::All);
     measure(&mut brake, 500, 3, 18);
     assert!(!needs(&brake, 500), "there is time until the next look");
     measure(&mut brake, 700, 6, 15);
     assert!(needs(&brake, 700));
-    look(&mut brake, 700, &[OLD], Scope::Known);
+    sample(&mut brake, 700, &[OLD], Scope::Known);
     assert!(needs(&brake, 700), "others have not been looked for");
-    look(&mut brake, 750, &[OLD], Scope::All);
+    sample(&mut brake, 750, &[OLD], Scope::All);
     assert!(!needs(&brake, 750));
     measure(&mut brake, 800, 10, 8);
     assert!(!needs(&brake, 800), "a look takes its time as well");
@@ -566,9 +571,9 @@ fn an_engine_that_was_loading_a_moment_ago_may_have_taken_what_no_process_shows(
     let ready = Engine { phase: EnginePhase::Ready, ..idle };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[LOADING], Scope::All);
+    sample(&mut brake, 0, &[LOADING], Scope::All);
     measure(&mut brake, 2_000, 9, 8);
-    look(&mut brake, 2_000, &[ready], Scope::All);
+    sample(&mut brake, 2_000, &[ready], Scope::All);
     assert_eq!(choice(&brake, 2_000), Ok("l".to_owned()));
 }
 
@@ -578,16 +583,16 @@ fn what_was_taken_while_nobody_looked_is_laid_to_nobody() {
     let works = |second: u64| Engine { cpu_ms: second * 500, ..LOADING };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[grows(0), works(0)], Scope::All);
+    sample(&mut brake, 0, &[grows(0), works(0)], Scope::All);
     measure(&mut brake, 12_000, 2, 15);
     measure(&mut brake, 19_000, 12, 5);
-    look(&mut brake, 19_500, &[grows(2 * GIB), works(19)], Scope::All);
+    sample(&mut brake, 19_500, &[grows(2 * GIB), works(19)], Scope::All);
     assert_eq!(choice(&brake, 19_500), UNCLEAR, "that is the first look for long");
     measure(&mut brake, 20_000, 13, 4);
-    look(&mut brake, 20_500, &[grows(2 * GIB), works(20)], Scope::All);
+    sample(&mut brake, 20_500, &[grows(2 * GIB), works(20)], Scope::All);
     measure(&mut brake, 20_500, 13, 4);
     assert_eq!(choice(&brake, 20_500), UNCLEAR, "nothing has been taken since");
     measure(&mut brake, 21_000, 15, 2);
-    look(&mut brake, 21_000, &[grows(2 * GIB), works(21)], Scope::All);
+    sample(&mut brake, 21_000, &[grows(2 * GIB), works(21)], Scope::All);
     assert_eq!(choice(&brake, 21_000), Ok("l".to_owned()));
 }

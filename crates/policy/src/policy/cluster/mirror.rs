@@ -11,7 +11,7 @@ use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     /// So many of this node's series have been looked at.
-    looked: usize,
+    mirrored: usize,
     shown: Vec<(SeriesId, SeriesId)>,
     memory: [Option<SeriesId>; 2],
     /// How often one of this node's series had given its place to another then.
@@ -31,10 +31,10 @@ impl Mirror {
     ) {
         let mut before = Vec::new();
         if std::mem::replace(&mut self.replaced, own.replaced()) != own.replaced() {
-            (before, self.looked) = (std::mem::take(&mut self.shown), 0);
+            (before, self.mirrored) = (std::mem::take(&mut self.shown), 0);
         }
         let keys = own.keys();
-        for (place, key) in keys.iter().enumerate().skip(self.looked) {
+        for (place, key) in keys.iter().enumerate().skip(self.mirrored) {
             let Ok(place) = u32::try_from(place) else { break };
             if wanted.iter().any(|wanted| wanted.is(&key.name, &key.labels)) {
                 let there = series_of_node(key, &names.cluster, &names.node);
@@ -45,7 +45,7 @@ impl Mirror {
                 self.memory[1] = available.or(self.memory[1]);
             }
         }
-        self.looked = keys.len();
+        self.mirrored = keys.len();
         self.end_others(at, &before, cluster);
         for (here, there) in &self.shown {
             let reading = own.latest(*here);

@@ -158,24 +158,25 @@ impl Cluster {
         }
         let (counters, store) = own;
         self.status = None;
-        for told in &readings.nodes {
-            if !self.is_other(&told.node) {
+        for report in &readings.nodes {
+            if !self.is_other(&report.node) {
                 continue;
             }
-            self.count_refused(told, (counters, store));
-            if let NodeNews::Gone = told.news {
-                self.forget(at, &told.node, counters);
+            self.count_refused(report, (counters, store));
+            if let NodeNews::Gone = report.news {
+                self.forget(at, &report.node, counters);
                 continue;
             }
-            if !self.nodes.contains_key(&told.node) {
+            if !self.nodes.contains_key(&report.node) {
                 if self.nodes.len() >= MOST_NODES {
                     continue;
                 }
-                let is_told = self.nodes.len() < MOST_PEERS;
-                let cells = is_told.then(|| self.cells(&told.node, (&mut *counters, &mut *store)));
-                self.nodes.insert(Arc::clone(&told.node), Node::new(cells));
+                let has_series = self.nodes.len() < MOST_PEERS;
+                let cells =
+                    has_series.then(|| self.cells(&report.node, (&mut *counters, &mut *store)));
+                self.nodes.insert(Arc::clone(&report.node), Node::new(cells));
             }
-            self.hear(at, told, counters);
+            self.take_report(at, report, counters);
         }
     }
 
@@ -191,14 +192,14 @@ impl Cluster {
         Cells::new(node, counters, store)
     }
 
-    fn count_refused(&mut self, told: &NodeReadings, (counters, store): Own<'_>) {
+    fn count_refused(&mut self, report: &NodeReadings, (counters, store): Own<'_>) {
         let cells = self.refused.get_or_insert_with(|| {
             Rejection::ALL.map(|reason| {
                 let labels = [("reason", reason.name())];
                 counters.cell(store, &SeriesKey::new("uma_cluster_refused_series_total", &labels))
             })
         });
-        for (reason, count) in &told.refused {
+        for (reason, count) in &report.refused {
             let place = Rejection::ALL.iter().position(|known| known == reason);
             if let Some(cell) = place.and_then(|place| cells.get(place)) {
                 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
@@ -207,17 +208,17 @@ impl Cluster {
         }
     }
 
-    fn hear(&mut self, at: Moment, told: &NodeReadings, counters: &mut Counters) {
-        let (Some(node), Some(names)) = (self.nodes.get_mut(&told.node), &self.names) else {
+    fn take_report(&mut self, at: Moment, report: &NodeReadings, counters: &mut Counters) {
+        let (Some(node), Some(names)) = (self.nodes.get_mut(&report.node), &self.names) else {
             return;
         };
-        node.took = told.took;
-        let taken = match &told.news {
+        node.took = report.took;
+        let taken = match &report.news {
             NodeNews::Answered { schema, values } => {
                 let taken = node.take(at, schema, values, &mut self.store);
                 if taken.is_err() {
-                    let keys = told_in_vain(&self.wanted, schema, &node.schema);
-                    let keys = keys.map(|key| series_of_node(&key, &names.cluster, &told.node));
+                    let keys = unknown_here(&self.wanted, schema, &node.schema);
+                    let keys = keys.map(|key| series_of_node(&key, &names.cluster, &report.node));
                     node.doubt(at, keys.collect(), &mut self.store);
                 }
                 taken
@@ -237,7 +238,7 @@ impl Cluster {
             Ok(()) => {
                 node.why = None;
                 node.is_silent = false;
-                self.store.set_silent(&told.node, None);
+                self.store.set_silent(&report.node, None);
             }
             Err(why) => {
                 self.is_worn |= node.fresh > MOST_FRESH;
@@ -246,7 +247,7 @@ impl Cluster {
                 }
                 let is_first = node.why.replace(why).is_none();
                 if is_first && node.answered.is_none() {
-                    node.fall_silent(at, &told.node, &mut self.store);
+                    node.fall_silent(at, &report.node, &mut self.store);
                 }
             }
         }
@@ -264,7 +265,7 @@ impl Cluster {
 
     /// Time passes: who has said nothing for too long is unknown, and this node's own series are
     /// mirrored, if anybody is about to look.
-    pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_looked_at: bool) {
+    pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_due: bool) {
         let Some(names) = &self.names else { return };
         for (name, node) in &mut self.nodes {
             let silent = node
@@ -278,7 +279,7 @@ impl Cluster {
         if self.is_worn && at.uptime.saturating_sub(self.renewed) >= RENEWED_AFTER {
             self.renew(at);
         }
-        if let (Some(names), true) = (&self.names, is_looked_at) {
+        if let (Some(names), true) = (&self.names, is_due) {
             self.mirror.show(at, own, &self.wanted, names, &mut self.store);
         }
     }
@@ -356,16 +357,16 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
 }
 
 /// What is wanted, is told, and is not known.
-fn told_in_vain(
+fn unknown_here(
     wanted: &[Wanted],
-    told: &Schema,
+    report: &Schema,
     known: &Schema,
 ) -> impl Iterator<Item = SeriesKey> {
     let is_in = |schema: &Schema, wanted: &Wanted| {
         schema.series.iter().any(|key| wanted.is(&key.name, &key.labels))
     };
-    let is_in_vain = move |wanted: &&Wanted| is_in(told, wanted) && !is_in(known, wanted);
-    wanted.iter().filter(is_in_vain).map(Wanted::series)
+    let is_unknown = move |wanted: &&Wanted| is_in(report, wanted) && !is_in(known, wanted);
+    wanted.iter().filter(is_unknown).map(Wanted::series)
 }
 
 impl Node {

@@ -25,10 +25,10 @@ impl Policy {
     }
 
     /// Brings the series of all nodes up to date.
-    pub(in crate::policy) fn look_at_cluster(&mut self, at: Moment) {
+    pub(in crate::policy) fn advance_cluster(&mut self, at: Moment) {
         let mut groups = self.groups.iter().filter(|group| group.scope() == RuleScope::Cluster);
-        let is_looked_at = groups.any(|group| group.due() <= at.uptime);
-        self.cluster.advance(at, &self.store, is_looked_at);
+        let is_due = groups.any(|group| group.due() <= at.uptime);
+        self.cluster.advance(at, &self.store, is_due);
     }
 
     /// What that rule reads.

@@ -6,32 +6,32 @@ use crate::model::{
 };
 
 /// Less than this in the hand of an orphan keeps nobody from starting.
-const WORTH_TELLING_BYTES: u64 = 64 << 20;
+const WORTH_REPORTING_BYTES: u64 = 64 << 20;
 
 /// Memory that no counter names: with no engine there are one or two GiB.
 const MUCH_UNACCOUNTED_BYTES: u64 = 8 << 30;
 
 /// What to do.
 pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec<String> {
-    let mut told = Vec::new();
-    told.extend(orphans(&report.orphans));
-    told.extend(killer(report));
-    told.extend(own_words(words));
+    let mut lines = Vec::new();
+    lines.extend(orphans(&report.orphans));
+    lines.extend(killer(report));
+    lines.extend(own_words(words));
     if report.is_exit_code_a_lie() {
-        told.push(
+        lines.push(
             "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes, \
              unless `umawarden launch` runs it, which ends with a failure then"
                 .to_owned(),
         );
     }
-    told.extend(lingering(report));
-    told.dedup();
-    told
+    lines.extend(lingering(report));
+    lines.dedup();
+    lines
 }
 
 fn orphans(orphans: &[Survivor]) -> Option<String> {
     let holds = |orphan: &&Survivor| {
-        !orphan.is_killed && orphan.bytes.is_none_or(|bytes| bytes >= WORTH_TELLING_BYTES)
+        !orphan.is_killed && orphan.bytes.is_none_or(|bytes| bytes >= WORTH_REPORTING_BYTES)
     };
     let named: Vec<String> = orphans
         .iter()
@@ -64,14 +64,14 @@ fn killer(report: &DeathReport) -> Vec<String> {
         }
         Killer::KernelOom { .. } | Killer::UserspaceOom { .. } => out_of_memory(report),
         Killer::Umawarden { rule, .. } => {
-            let mut told = vec![match rule {
+            let mut lines = vec![match rule {
                 Some(rule) => {
                     format!("`umawarden explain {}` tells why it was stopped", rule.alert)
                 }
                 None => "`umawarden history` tells why it was stopped".to_owned(),
             }];
-            told.extend(less(report));
-            told
+            lines.extend(less(report));
+            lines
         }
         Killer::Signal { sender: Some(_), .. } => Vec::new(),
         Killer::Signal { signal, sender: None } => vec![format!(
@@ -90,17 +90,17 @@ fn killer(report: &DeathReport) -> Vec<String> {
 }
 
 fn out_of_memory(report: &DeathReport) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     if matches!(report.phase, Some(EnginePhase::Starting | EnginePhase::Loading)) {
-        told.push(
+        lines.push(
             "it died while it loaded: let it wait until the node can take it (`umawarden gate`, \
              `umawarden launch --need SIZE`), and keep the page cache of its checkpoint from \
              crowding it out (rule action evict_checkpoint)"
                 .to_owned(),
         );
     }
-    told.extend(less(report));
-    told
+    lines.extend(less(report));
+    lines
 }
 
 /// How it is told to take less.
@@ -111,25 +111,25 @@ fn less(report: &DeathReport) -> Option<String> {
 
 fn own_words(words: &[(String, LastWords)]) -> Vec<String> {
     let says = |wanted: LastWords| words.iter().any(|(_, words)| *words == wanted);
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     if says(LastWords::TooLittleMemory) || says(LastWords::OutOfMemory) {
-        told.push(
+        lines.push(
             "it found too little memory: what page cache or a dead engine still holds counts as \
              taken; wait for it (`umawarden gate --need SIZE --prepare`)"
                 .to_owned(),
         );
     }
     if says(LastWords::Unbalanced) {
-        told.push(
+        lines.push(
             "the ranks have unequal memory, and the one that complains is the healthy one: free \
              memory on the other nodes, their page cache above all"
                 .to_owned(),
         );
     }
     if says(LastWords::PeerLost) {
-        told.push("it lost another rank: the cause is in that node's log".to_owned());
+        lines.push("it lost another rank: the cause is in that node's log".to_owned());
     }
-    told
+    lines
 }
 
 /// Memory that is still held though it is dead.

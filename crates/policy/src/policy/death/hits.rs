@@ -14,7 +14,7 @@ use crate::model::{
 const SLACK: Duration = Duration::from_secs(2);
 
 /// What is told of a death may be told after it.
-const TOLD_WITHIN: Duration = Duration::from_secs(30);
+const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
@@ -85,7 +85,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
         return None;
     }
     let at = uptime(event, ended);
-    let is_late = at.is_some_and(|at| at > ended.uptime + TOLD_WITHIN);
+    let is_late = at.is_some_and(|at| at > ended.uptime + REPORTED_WITHIN);
     let is_early = death.began.zip(at).is_some_and(|(began, at)| at + SLACK < began);
     if is_late || is_early {
         return None;
@@ -139,7 +139,7 @@ fn fits(
     let lived = |relative: &&Relative| {
         let started = Duration::from_millis(relative.id.start_ticks.saturating_mul(1000 / TICKS));
         let is_before = at.is_some_and(|at| at + SLACK < started);
-        let is_after = at.zip(relative.ended).is_some_and(|(at, end)| at > end + TOLD_WITHIN);
+        let is_after = at.zip(relative.ended).is_some_and(|(at, end)| at > end + REPORTED_WITHIN);
         !is_before && !is_after
     };
     if death.are_pids_global

@@ -6,8 +6,8 @@
 //! of any process of the family counts most, then what is known of how its processes ended.
 
 mod advice;
-mod bereavement;
 mod hits;
+mod observed;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +19,8 @@ use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
     KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
 };
-pub(super) use bereavement::{Bereavement, Kills, TOLD_AFTER, memory, own_bytes};
 use hits::Hit;
+pub(super) use observed::{Kills, ObservedDeath, REPORT_AFTER, memory, own_bytes};
 
 /// A worker that was killed longer before the end is not what ended it: a watchdog of NCCL takes
 /// ten minutes.
@@ -36,7 +36,7 @@ const LONGEST_LINE_CHARS: usize = 240;
 const LAST_LINES: usize = 10;
 
 /// More proofs, workers and orphans than these are not told.
-const MOST_TOLD: usize = 32;
+const MAX_LISTED: usize = 32;
 
 /// One process that belonged to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Circumstances<'a> {
     /// What its head ended with.
     pub exit: ExitStatus,
     /// Nobody could be told that: it is no child of ours, and has no supervisor that says it.
-    pub is_exit_untold: bool,
+    pub is_exit_unreported: bool,
     /// When it began, on the uptime clock.
     pub began: Option<Duration>,
     /// Where in its life it was.
@@ -138,7 +138,7 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         }
     }
     proofs.extend(words.iter().map(|(line, _)| DeathProof::LogLine { line: line.clone() }));
-    proofs.truncate(MOST_TOLD);
+    proofs.truncate(MAX_LISTED);
     let mut not_known = death.not_known.clone();
     if !death.is_kernel_log_read {
         not_known.push("the kernel log could not be read: OOM kills are not seen".to_owned());
@@ -225,11 +225,11 @@ fn reason(words: &[(String, LastWords)]) -> Option<String> {
 /// What it wrote of its end, oldest first.
 fn words(log: &[String]) -> Vec<(String, LastWords)> {
     let newest = &log[log.len().saturating_sub(MOST_LINES)..];
-    let told = newest.iter().filter_map(|line| Some((shown(line), last_words(line)?)));
-    let mut told: Vec<_> = told.collect();
-    told.dedup();
-    told.truncate(MOST_TOLD);
-    told
+    let lines = newest.iter().filter_map(|line| Some((shown(line), last_words(line)?)));
+    let mut lines: Vec<_> = lines.collect();
+    lines.dedup();
+    lines.truncate(MAX_LISTED);
+    lines
 }
 
 fn last_lines(log: &[String]) -> Vec<String> {
@@ -251,12 +251,12 @@ fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec
     for hit in hits.iter().filter(|hit| !is_answer(death, ended, hit)) {
         let Some(worker) = &hit.worker else { continue };
         let is_server = worker.pid.is_some() && worker.pid == server;
-        let is_told = killed.iter().any(|told| match (told.pid, worker.pid) {
+        let is_listed = killed.iter().any(|lines| match (lines.pid, worker.pid) {
             (Some(one), Some(other)) => one == other,
             // By its log's name only: it is one of those that are known by number.
             _ => true,
         });
-        if is_server || is_told || killed.len() >= MOST_TOLD {
+        if is_server || is_listed || killed.len() >= MAX_LISTED {
             continue;
         }
         let seconds_before = hit.at.map(|at| ended.uptime.saturating_sub(at).as_secs());
@@ -267,7 +267,7 @@ fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec
 
 fn orphans(death: &Circumstances<'_>) -> Vec<Survivor> {
     let left = death.family.iter().filter(|relative| relative.is_left);
-    left.take(MOST_TOLD)
+    left.take(MAX_LISTED)
         .map(|relative| Survivor {
             id: relative.id,
             comm: relative.comm.to_string(),
@@ -294,6 +294,6 @@ fn is_failure(
         return matches!(killer, Killer::Itself { .. });
     }
     let gave_up = words.iter().any(|(_, words)| *words == LastWords::Fatal);
-    let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_untold;
+    let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_unreported;
     !death.exit.is_success() && !is_unknown || gave_up
 }

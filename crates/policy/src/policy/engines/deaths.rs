@@ -10,10 +10,10 @@ use crate::model::{
     ProgramEvent, Supervisor, Workload,
 };
 use crate::policy::Context;
-use crate::policy::death::{Bereavement, TOLD_AFTER, memory};
+use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
 
 /// A supervisor that answers tells of an end within this time.
-const SUPERVISOR_TELLS: Duration = Duration::from_secs(4);
+const SUPERVISOR_REPORTS_WITHIN: Duration = Duration::from_secs(4);
 
 /// The clocks of a supervisor and of ours are one, and a look takes its time.
 const SLACK: Duration = Duration::from_secs(5);
@@ -73,19 +73,19 @@ impl Dead {
 /// All that are to be told.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Deaths {
-    to_tell: Vec<Dead>,
+    pending: Vec<Dead>,
     /// What supervisors have told of ends, the newest last.
     ends: VecDeque<EndedWorkload>,
 }
 
 impl Deaths {
     pub(in crate::policy) fn add(&mut self, dead: impl IntoIterator<Item = Dead>) {
-        self.to_tell.extend(dead);
-        self.to_tell.truncate(MOST);
+        self.pending.extend(dead);
+        self.pending.truncate(MOST);
     }
 
     /// A supervisor tells of ends of what it does not start again for us.
-    pub(in crate::policy) fn hear(&mut self, ended: &[EndedWorkload]) {
+    pub(in crate::policy) fn take(&mut self, ended: &[EndedWorkload]) {
         for ended in ended {
             let of =
                 |ended: &EndedWorkload| (ended.target.supervisor, Arc::clone(&ended.target.id));
@@ -102,31 +102,31 @@ impl Deaths {
     pub(in crate::policy) fn step(
         &mut self,
         context: &Context<'_>,
-        is_told_elsewhere: impl Fn(&EngineSeen) -> bool,
+        is_reported_elsewhere: impl Fn(&EngineSeen) -> bool,
         answers: bool,
         events: &mut Vec<Event>,
     ) {
-        if self.to_tell.is_empty() {
+        if self.pending.is_empty() {
             return;
         }
         let now = context.at.uptime;
-        self.to_tell.retain(|dead| !is_told_elsewhere(&dead.seen));
-        for dead in self.to_tell.iter_mut().filter(|dead| dead.memory.is_none()) {
+        self.pending.retain(|dead| !is_reported_elsewhere(&dead.seen));
+        for dead in self.pending.iter_mut().filter(|dead| dead.memory.is_none()) {
             dead.memory = Some(memory(context, Some(&dead.seen)));
         }
         let ends = &self.ends;
         let is_due = |dead: &mut Dead| {
             let waited = now.saturating_sub(dead.noticed);
             let waits_for = dead.seen.container.is_some() && answers;
-            let is_told = !waits_for || end_of(ends, dead, context).is_some();
-            waited >= TOLD_AFTER && (is_told || waited >= SUPERVISOR_TELLS)
+            let is_reported = !waits_for || end_of(ends, dead, context).is_some();
+            waited >= REPORT_AFTER && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
         };
-        for dead in self.to_tell.extract_if(.., is_due) {
+        for dead in self.pending.extract_if(.., is_due) {
             let family: BTreeSet<ProcessId> =
                 dead.seen.processes.iter().map(|process| process.id).collect();
             let left = context.engines.left_of(None, &family, now).unwrap_or_default();
             let held = dead.held();
-            let report = Bereavement {
+            let report = ObservedDeath {
                 held: held.as_ref(),
                 end: end_of(ends, &dead, context).map(|ended| &ended.end),
                 noticed: dead.noticed,

@@ -13,7 +13,7 @@ const MOST: usize = 512;
 pub(in crate::policy) struct ProcessEnds(VecDeque<(Duration, ProcessEnd)>);
 
 impl ProcessEnds {
-    pub(super) fn hear(&mut self, readings: &EngineReadings) {
+    pub(super) fn take(&mut self, readings: &EngineReadings) {
         for end in &readings.ended {
             if self.0.len() >= MOST {
                 self.0.pop_front();

@@ -88,7 +88,7 @@ pub(super) struct Life {
     found: Duration,
     now: Footprint,
     mark: Mark,
-    looked: Duration,
+    sampled: Duration,
     health: Option<EngineHealth>,
     refusals: u32,
     /// Since when no request is being worked on.
@@ -134,7 +134,7 @@ impl Life {
             found: read_at,
             now: footprint.clone(),
             mark: Mark::new(read_at, footprint),
-            looked: read_at,
+            sampled: read_at,
             health: None,
             refusals: 0,
             idle_since: None,
@@ -251,13 +251,13 @@ impl Life {
 
     /// What it last told of its work; nothing once it is no longer up.
     pub(super) fn load(&self) -> EngineLoad {
-        let told = self.health.as_ref().filter(|_| self.phase.is_up());
-        told.map_or_else(EngineLoad::default, |health| health.load)
+        let health = self.health.as_ref().filter(|_| self.phase.is_up());
+        health.map_or_else(EngineLoad::default, |health| health.load)
     }
 
     /// How long it has made no progress, while it should.
     pub(super) fn without_progress(&self) -> Option<Duration> {
-        self.is_on_its_way().then(|| self.looked.saturating_sub(self.mark.at))
+        self.is_on_its_way().then(|| self.sampled.saturating_sub(self.mark.at))
     }
 
     /// It is known by another name from now on; nothing else has changed.
@@ -282,7 +282,7 @@ impl Life {
     }
 
     /// Somebody has looked at its processes.
-    pub(super) fn look(
+    pub(super) fn take_sample(
         &mut self,
         at: Moment,
         read_at: Duration,
@@ -290,7 +290,7 @@ impl Life {
         levels: Levels,
     ) -> Vec<Turn> {
         self.seen.clone_from(seen);
-        self.looked = read_at;
+        self.sampled = read_at;
         self.now = Footprint::new(seen, levels.unaccounted);
         if self.ended().is_none() && !self.is_exiting() {
             self.alive = (read_at, levels, Own::of(seen));
@@ -310,7 +310,7 @@ impl Life {
     }
 
     /// It was asked for its health.
-    pub(super) fn hear(&mut self, at: Moment, health: &EngineHealth) -> Vec<Turn> {
+    pub(super) fn take_health(&mut self, at: Moment, health: &EngineHealth) -> Vec<Turn> {
         let mut turns = Vec::new();
         if self.is_gone() || health.server != self.seen.server {
             return turns;
@@ -338,10 +338,10 @@ impl Life {
             }
             turns.push(self.turn(at, to, reason));
         }
-        let waited = self.looked.saturating_sub(self.mark.at);
+        let waited = self.sampled.saturating_sub(self.mark.at);
         if self.is_on_its_way() && !self.is_stuck && waited >= self.seen.stuck_after {
             self.is_stuck = true;
-            let cores = self.mark.cores(self.looked, &self.now);
+            let cores = self.mark.cores(self.sampled, &self.now);
             let reason = format!(
                 "nothing was read and no memory taken for {} s, while its processes used \
                  {cores:.1} cores",
@@ -420,11 +420,11 @@ impl Life {
     /// What shows that it loads. One that may be serving already is asked before: what is done for
     /// loading engines would hurt it.
     fn loads(&self) -> Option<String> {
-        let looked_for = self.looked.saturating_sub(self.found);
-        if self.seen.health_url.is_some() && self.health.is_none() && looked_for < ASKED_WITHIN {
+        let waited = self.sampled.saturating_sub(self.found);
+        if self.seen.health_url.is_some() && self.health.is_none() && waited < ASKED_WITHIN {
             return None;
         }
-        let age = self.looked.saturating_sub(ticks(self.seen.server.start_ticks));
+        let age = self.sampled.saturating_sub(ticks(self.seen.server.start_ticks));
         if self.seen.is_launched && age < OLD {
             return Some("umawarden launch has started it".to_owned());
         }
@@ -472,12 +472,12 @@ impl Life {
     /// asked at all.
     fn is_ready(&self, quiet: Duration) -> Option<String> {
         if self.takes_in_another() {
-            let still = self.looked.saturating_sub(self.mark.at);
+            let still = self.sampled.saturating_sub(self.mark.at);
             return (still >= SETTLED)
                 .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
         }
         self.can_be_asked().or_else(|| {
-            let still = self.looked.saturating_sub(self.mark.at);
+            let still = self.sampled.saturating_sub(self.mark.at);
             let listens = self.seen.is_listening.value();
             let is_dumb = match (&self.seen.health_url, self.answer()) {
                 (None, _) => listens.is_none(),
@@ -560,7 +560,7 @@ impl Life {
             load_read_bytes: self.load_read,
             memory_bytes: self.now.memory,
             health: self.health.clone(),
-            looked: self.looked,
+            looked: self.sampled,
             serving: self.serving(),
         }
     }

@@ -41,7 +41,7 @@ use series::{EngineCells, NodeCells};
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Nobody has looked for so long: what was seen is no longer known to be so.
-const LOOKED_WITHIN: Duration = Duration::from_secs(15);
+const CURRENT_WITHIN: Duration = Duration::from_secs(15);
 
 /// Engines of which lives are kept, those that are gone included.
 const MAX_LIVES: usize = 64;
@@ -51,7 +51,7 @@ const MAX_RELEASES: usize = 16;
 
 /// What the node has besides.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct NodeMemory {
     /// Of what an engine may hold, and when that was measured.
     pub(super) levels: Levels,
     pub(super) measured: Option<Duration>,
@@ -64,7 +64,7 @@ pub(super) struct Beside {
 pub(super) struct Engines {
     lives: BTreeMap<Arc<str>, (Life, EngineCells)>,
     /// When somebody last looked, on the uptime clock.
-    looked: Option<Duration>,
+    sampled: Option<Duration>,
     node: NodeCells,
     statuses: Arc<[EngineStatus]>,
     has_changed: bool,
@@ -86,7 +86,7 @@ impl Engines {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         Self {
             lives: BTreeMap::new(),
-            looked: None,
+            sampled: None,
             node: NodeCells::new(counters, store),
             statuses: Arc::new([]),
             has_changed: false,
@@ -100,22 +100,22 @@ impl Engines {
     }
 
     /// Somebody has looked at the processes.
-    pub(super) fn look(
+    pub(super) fn take_sample(
         &mut self,
         at: Moment,
         readings: &EngineReadings,
-        beside: &Beside,
+        node: &NodeMemory,
         world: (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) {
-        self.ends.hear(readings);
-        if self.looked.is_some_and(|looked| looked > readings.read_at) {
+        self.ends.take(readings);
+        if self.sampled.is_some_and(|sampled| sampled > readings.read_at) {
             return;
         }
-        self.looked = Some(readings.read_at);
+        self.sampled = Some(readings.read_at);
         self.has_changed = true;
-        if let Some(measured) = beside.measured {
-            self.recent.take(measured, beside.levels);
+        if let Some(measured) = node.measured {
+            self.recent.take(measured, node.levels);
         }
         let (counters, store) = world;
         self.rename(readings, counters, store, events);
@@ -128,16 +128,16 @@ impl Engines {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                 }
                 let turn = life.vanish(at);
-                tell(turn, life, events);
+                report_turn(turn, life, events);
                 if !had_ended {
-                    died.extend(begin_release(life, alive.len() <= 1, beside));
+                    died.extend(begin_release(life, alive.len() <= 1, node));
                 }
             }
         }
         for seen in &readings.engines {
             let world = (&mut *counters, &mut *store);
-            let beside = (beside, alive.len() <= 1);
-            died.extend(self.take(at, readings, seen, beside, world, events));
+            let node = (node, alive.len() <= 1);
+            died.extend(self.take(at, readings, seen, node, world, events));
         }
         self.follow(at, died, &alive, counters, events);
         self.forget(at, counters);
@@ -185,13 +185,13 @@ impl Engines {
     }
 
     /// Whether what is known of processes was seen after that.
-    pub(super) fn has_looked_since(&self, then: Duration) -> bool {
-        self.looked.is_some_and(|looked| looked > then)
+    pub(super) fn has_sampled_since(&self, then: Duration) -> bool {
+        self.sampled.is_some_and(|sampled| sampled > then)
     }
 
     /// Whether somebody has looked of late.
     fn is_known(&self, at: Duration) -> bool {
-        self.looked.is_some_and(|looked| at.saturating_sub(looked) <= LOOKED_WITHIN)
+        self.sampled.is_some_and(|sampled| at.saturating_sub(sampled) <= CURRENT_WITHIN)
     }
 
     /// Some are known by another name from now on: by what shows only while they start, by what
@@ -217,7 +217,7 @@ impl Engines {
             }
             let cells = EngineCells::new(seen, counters, store);
             cells.count_start(counters);
-            tell(Some(life.rename(&seen.name)), &life, events);
+            report_turn(Some(life.rename(&seen.name)), &life, events);
             for release in &mut self.releases {
                 if release.server == life.server() {
                     release.engine = Arc::clone(&seen.name);
@@ -232,12 +232,12 @@ impl Engines {
         at: Moment,
         readings: &EngineReadings,
         seen: &EngineSeen,
-        (beside, is_alone): (&Beside, bool),
+        (node, is_alone): (&NodeMemory, bool),
         (counters, store): (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) -> Option<Releasing> {
         let read_at = readings.read_at;
-        let levels = self.recent.at(read_at).unwrap_or(beside.levels);
+        let levels = self.recent.at(read_at).unwrap_or(node.levels);
         let mut died = None;
         let is_full = self.lives.len() >= MAX_LIVES;
         let before = self.lives.get_mut(&seen.name);
@@ -247,19 +247,19 @@ impl Engines {
                 if life.ends_with(seen) {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                 }
-                for turn in life.look(at, read_at, seen, levels) {
-                    tell(Some(turn), life, events);
+                for turn in life.take_sample(at, read_at, seen, levels) {
+                    report_turn(Some(turn), life, events);
                 }
                 let has_died = !had_ended && life.has_ended();
-                return has_died.then(|| begin_release(life, is_alone, beside)).flatten();
+                return has_died.then(|| begin_release(life, is_alone, node)).flatten();
             }
             Some((life, cells)) => {
                 if !life.has_ended() {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
-                    died = begin_release(life, is_alone, beside);
+                    died = begin_release(life, is_alone, node);
                 }
                 let turn = life.vanish(at);
-                tell(turn, life, events);
+                report_turn(turn, life, events);
                 cells.retire(counters);
                 Some(EnginePhase::Gone)
             }
@@ -270,9 +270,9 @@ impl Engines {
         cells.count_start(counters);
         let mut life = Life::new(at, read_at, seen, &self.recent, levels);
         let reason = format!("found by {}", seen.found_by);
-        tell(Some(Turn::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
-        for turn in life.look(at, read_at, seen, levels) {
-            tell(Some(turn), &life, events);
+        report_turn(Some(Turn::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
+        for turn in life.take_sample(at, read_at, seen, levels) {
+            report_turn(Some(turn), &life, events);
         }
         self.lives.insert(Arc::clone(&seen.name), (life, cells));
         died
@@ -305,8 +305,8 @@ impl Engines {
         self.releases.extend(died);
         if alive.iter().any(|server| !before.contains(server)) {
             for mut release in std::mem::take(&mut self.releases) {
-                let told = release.overtaken(at);
-                self.tell_release(at, &release, told, counters, events);
+                let outcome = release.overtaken(at);
+                self.report_release(at, &release, outcome, counters, events);
             }
         }
         let excess = self.releases.len().saturating_sub(MAX_RELEASES);
@@ -331,8 +331,8 @@ impl Engines {
             return;
         }
         for mut release in std::mem::take(&mut self.releases) {
-            let told = release.measure(at.uptime, &levels);
-            self.tell_release(at, &release, told, counters, events);
+            let outcome = release.measure(at.uptime, &levels);
+            self.report_release(at, &release, outcome, counters, events);
             if !release.is_over(at.uptime) {
                 self.releases.push(release);
             } else if let Some((_, cells)) = self.life_of(release.server) {
@@ -348,18 +348,18 @@ impl Engines {
         self.lives.values().find(|(life, _)| life.server() == server)
     }
 
-    fn tell_release(
+    fn report_release(
         &self,
         at: Moment,
         of: &Releasing,
-        told: Option<Release>,
+        outcome: Option<Release>,
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
         if let Some((_, cells)) = self.life_of(of.server) {
             cells.set_release(&of.held, &of.outstanding, counters);
         }
-        let Some(release) = told else { return };
+        let Some(release) = outcome else { return };
         self.node.count_release(&release, counters);
         let (engine, pid) = (of.engine.to_string(), of.server.pid);
         let kind = ProgramEvent::EngineRelease { engine, pid, release: Box::new(release) };
@@ -378,11 +378,16 @@ impl Engines {
     }
 
     /// One was asked for its health.
-    pub(super) fn hear(&mut self, at: Moment, health: &EngineHealth, events: &mut Vec<Event>) {
+    pub(super) fn take_health(
+        &mut self,
+        at: Moment,
+        health: &EngineHealth,
+        events: &mut Vec<Event>,
+    ) {
         let Some((life, _)) = self.lives.get_mut(&health.engine) else { return };
         self.has_changed = true;
-        for turn in life.hear(at, health) {
-            tell(Some(turn), life, events);
+        for turn in life.take_health(at, health) {
+            report_turn(Some(turn), life, events);
         }
     }
 
@@ -390,7 +395,7 @@ impl Engines {
     pub(super) fn publish(&self, at: Moment, counters: &mut Counters) {
         let is_known = self.is_known(at.uptime);
         let there = self.lives.values().filter(|(life, _)| !life.is_gone()).count();
-        self.node.publish(there, self.looked.is_some(), is_known, counters);
+        self.node.publish(there, self.sampled.is_some(), is_known, counters);
         for (life, cells) in self.lives.values() {
             cells.publish(at, life, is_known, counters);
         }
@@ -454,7 +459,7 @@ impl Engines {
     }
 
     /// Another engine than that takes a model in.
-    pub(super) fn loading_beside(&self, held: &Workload) -> Option<Arc<str>> {
+    pub(super) fn other_loading(&self, held: &Workload) -> Option<Arc<str>> {
         let own = self.life_of_held(held).map(|(name, _)| name);
         let mut others = self.lives.iter().filter(|(name, _)| Some(*name) != own);
         let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
@@ -474,8 +479,8 @@ impl Engines {
         family: &BTreeSet<ProcessId>,
         now: Duration,
     ) -> Option<Vec<Orphan>> {
-        let looked = self.looked?;
-        if now.saturating_sub(looked) > LOOKED_WITHIN {
+        let sampled = self.sampled?;
+        if now.saturating_sub(sampled) > CURRENT_WITHIN {
             return None;
         }
         let own = held.and_then(|held| self.life_of_held(held)).map(|(name, _)| name);
@@ -524,12 +529,12 @@ impl Engines {
 }
 
 /// The server of an engine that was alive has ended.
-fn begin_release(life: &Life, is_alone: bool, beside: &Beside) -> Option<Releasing> {
-    let before = release::before(life, is_alone, beside.baseline);
+fn begin_release(life: &Life, is_alone: bool, node: &NodeMemory) -> Option<Releasing> {
+    let before = release::before(life, is_alone, node.baseline);
     Releasing::begin(life, before, orphans(life.seen()).collect())
 }
 
-fn tell(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {
+fn report_turn(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {
     let Some(turn) = turn else { return };
     let (engine, pid) = (life.name().to_string(), life.server().pid);
     let kind = match turn {

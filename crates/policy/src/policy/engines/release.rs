@@ -193,14 +193,14 @@ impl Releasing {
             self.has_stayed = false;
         }
         if self.is_back() {
-            return Some(self.tell(ReleaseEnd::Returned, seconds));
+            return Some(self.report(ReleaseEnd::Returned, seconds));
         }
         let is_still = at.saturating_sub(self.fell) >= STILL;
         if is_still && !self.has_stayed {
             self.has_stayed = true;
             let is_known = self.outstanding.to_return().is_some();
             let end = if is_known { ReleaseEnd::Stayed } else { ReleaseEnd::Unknown };
-            return Some(self.tell(end, self.fell.saturating_sub(self.began).as_secs_f64()));
+            return Some(self.report(end, self.fell.saturating_sub(self.began).as_secs_f64()));
         }
         None
     }
@@ -209,7 +209,7 @@ impl Releasing {
     pub(super) fn overtaken(&mut self, at: Moment) -> Option<Release> {
         let seconds = at.uptime.saturating_sub(self.began).as_secs_f64();
         let is_known = self.held.to_return().is_some();
-        (is_known && !self.has_stayed).then(|| self.tell(ReleaseEnd::Overtaken, seconds))
+        (is_known && !self.has_stayed).then(|| self.report(ReleaseEnd::Overtaken, seconds))
     }
 
     /// Whether nothing more will be told of it.
@@ -224,7 +224,7 @@ impl Releasing {
         self.orphans.is_empty() && self.outstanding.to_return().is_some_and(|bytes| bytes < most)
     }
 
-    fn tell(&self, end: ReleaseEnd, seconds: f64) -> Release {
+    fn report(&self, end: ReleaseEnd, seconds: f64) -> Release {
         Release {
             end,
             seconds,

@@ -109,11 +109,11 @@ impl NodeCells {
     pub(super) fn publish(
         &self,
         engines: usize,
-        has_looked: bool,
+        has_sampled: bool,
         is_known: bool,
         counters: &mut Counters,
     ) {
-        let reading = match (has_looked, is_known) {
+        let reading = match (has_sampled, is_known) {
             (false, _) => Reading::Unsupported,
             (true, false) => Reading::Failed,
             (true, true) => Reading::Value(engines as f64),

@@ -14,10 +14,10 @@
 //! left behind, with a pid, keeps it closed until somebody ends it.
 
 mod baseline;
+mod headroom;
 mod node;
 mod orphan;
 mod peers;
-mod room;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -28,11 +28,11 @@ use crate::model::{
     GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Reading, Trend,
 };
 pub(super) use baseline::Presence;
+pub(super) use headroom::whole;
+pub use headroom::{allowance, headroom};
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub use peers::with_peers;
-pub(super) use room::whole;
-pub use room::{allowance, room};
 pub use watch::{GateWatch, SETTLES};
 
 /// A release that takes less than this below its past is noise.
@@ -51,7 +51,7 @@ const LEAST_PACE: f64 = 1.0 / 4096.0;
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Amounts that are worth a word: a share of all memory.
-const WORTH_A_WORD: u64 = 64;
+const WORTH_A_NOTE: u64 = 64;
 
 /// What of a room can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,7 +232,7 @@ impl Judge<'_> {
             let reason = GateReason::Releasing { what, held_bytes: held, bytes_per_second };
             return self.close(reason, wait);
         }
-        if held < self.worth_a_word() {
+        if held < self.worth_a_note() {
             return;
         }
         self.notes.push(match what {
@@ -262,13 +262,13 @@ impl Judge<'_> {
             return;
         }
         let worth =
-            |reading: Reading<u64>| reading.value().filter(|bytes| *bytes >= self.worth_a_word());
+            |reading: Reading<u64>| reading.value().filter(|bytes| *bytes >= self.worth_a_note());
         let dirty = worth(self.room.dirty_cache).map(|bytes| GateNote::Dirty { bytes });
         let mapped = worth(self.room.mapped_cache).map(|bytes| GateNote::Mapped { bytes });
         self.notes.extend(dirty.into_iter().chain(mapped));
     }
 
-    fn worth_a_word(&self) -> u64 {
-        (self.room.total.value().unwrap_or(0) / WORTH_A_WORD).max(1)
+    fn worth_a_note(&self) -> u64 {
+        (self.room.total.value().unwrap_or(0) / WORTH_A_NOTE).max(1)
     }
 }

@@ -12,8 +12,8 @@ pub fn with_peers(mut own: GateAnswer, peers: Vec<PeerAnswer>) -> GateAnswer {
             PeerGate::Open => continue,
             PeerGate::Closed { reasons, wait, is_hopeless } => {
                 // Who is closed and does not say why is closed all the same.
-                let unsaid = [Arc::from("it is closed, and does not say why")];
-                let all = if reasons.is_empty() { &unsaid[..] } else { reasons };
+                let unexplained = [Arc::from("it is closed, and does not say why")];
+                let all = if reasons.is_empty() { &unexplained[..] } else { reasons };
                 own.reasons.extend(
                     all.iter()
                         .map(|why| GateReason::Peer { node: Arc::clone(&node), why: why.clone() }),

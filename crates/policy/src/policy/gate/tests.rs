@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{GateWatch, SETTLES, allowance, judge, room, with_peers};
+use super::{GateWatch, SETTLES, allowance, headroom, judge, with_peers};
 use crate::model::{
     Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
     Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
@@ -261,7 +261,7 @@ fn the_room_is_what_the_series_tell() {
         let found = series.iter().find(|(known, of, _)| *known == name && *of == label);
         found.map(|(_, _, gib)| gib * GIB as f64).into()
     };
-    let room = room(latest, None, Reading::Unsupported);
+    let room = headroom(latest, None, Reading::Unsupported);
     assert_eq!(room.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
     assert_eq!(room.reserve, Reading::Value(4 * GIB));
     assert_eq!(room.unaccounted, Reading::Value(0), "a little below 0 is 0");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CALM, FAST, GLANCE, Memory, Pace, SHORTEST_SLOPE, WATCHFUL};
+use super::{CALM, CHECK_EVERY, FAST, Memory, Pace, SHORTEST_SLOPE, WATCHFUL};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const NEVER: Duration = Duration::MAX;
@@ -104,22 +104,22 @@ fn a_load_is_glanced_at_and_looked_at_fast_once_it_may_take_all() {
     assert_eq!(pace_of(2.0, 25.0), CALM, "10 GiB are left, which is five seconds");
     assert_eq!(pace_of(2.0, 3.2), FAST);
     assert_eq!(pace_of(0.0, 3.0), WATCHFUL, "what follows a collapse is not calm");
-    assert_eq!(machine.pace.glance(machine.now), Some(GLANCE));
+    assert_eq!(machine.pace.check_after(machine.now), Some(CHECK_EVERY));
     assert_eq!(machine.run(seconds(3.0), 0.0).last(), Some(&WATCHFUL), "little is left");
-    assert_eq!(machine.pace.glance(machine.now), None);
+    assert_eq!(machine.pace.check_after(machine.now), None);
 }
 
 #[test]
 fn a_glance_at_a_collapse_brings_the_next_look_forward_once() {
     let mut machine = Machine::with_free(60.0);
     let now = machine.now + SHORTEST_SLOPE;
-    assert!(!machine.pace.glanced(now, 59.9 * GIB), "that leaves two minutes");
-    assert!(machine.pace.glanced(now, 55.0 * GIB), "25 GiB/s leave two seconds");
-    assert_eq!((machine.pace.interval(now, NEVER), machine.pace.glance(now)), (FAST, None));
-    assert!(!machine.pace.glanced(now, 54.0 * GIB), "that is known");
+    assert!(!machine.pace.check_free(now, 59.9 * GIB), "that leaves two minutes");
+    assert!(machine.pace.check_free(now, 55.0 * GIB), "25 GiB/s leave two seconds");
+    assert_eq!((machine.pace.interval(now, NEVER), machine.pace.check_after(now)), (FAST, None));
+    assert!(!machine.pace.check_free(now, 54.0 * GIB), "that is known");
     let later = now + Duration::from_secs(3600);
-    assert!(!machine.pace.glanced(later, 6.0 * GIB), "what was an hour ago is no slope");
-    assert!(!Pace::new(now).glanced(now, 0.0), "nothing is known of the machine yet");
+    assert!(!machine.pace.check_free(later, 6.0 * GIB), "what was an hour ago is no slope");
+    assert!(!Pace::new(now).check_free(now, 0.0), "nothing is known of the machine yet");
 }
 
 #[test]
@@ -196,7 +196,7 @@ proptest! {
                 pace.stirred(now);
             }
             let free = memory.map_or(f64::NAN, |memory| memory.available);
-            if pace.glanced(now, free) {
+            if pace.check_free(now, free) {
                 prop_assert_eq!(pace.interval(now, NEVER), FAST);
             }
             let rules = Duration::from_millis(rules_ms);

@@ -96,7 +96,7 @@ impl Drain {
 impl PendingReboot {
     /// Whether nobody has looked since the last stop had ended.
     fn awaits_observation(&self, context: &RebootContext<'_>) -> bool {
-        self.drain.ended.is_some_and(|ended| !context.engines.has_looked_since(ended))
+        self.drain.ended.is_some_and(|ended| !context.engines.has_sampled_since(ended))
     }
 
     /// Takes the report on the stop that is waited for.

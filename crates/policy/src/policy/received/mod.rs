@@ -28,7 +28,7 @@ const MOST_KNOWN: usize = 2_000;
 /// So long an alert that has ended does not fire again unless it began anew: of two Alertmanagers
 /// one may tell late what the other has told already. After that it is believed, for the same alert
 /// does fire on where only whoever evaluates it was away.
-const RESOLVED_STANDS: Duration = Duration::from_secs(300);
+const RESOLVED_HOLDS: Duration = Duration::from_secs(300);
 
 /// How often the series are written. Rules look back five minutes for a value.
 const EVERY: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ struct Known {
     alert: Arc<ReceivedAlert>,
     is_firing: bool,
     /// When it was told last.
-    heard: Moment,
+    reported: Moment,
     /// When it is forgotten.
     ends: Duration,
     /// Its series, if it fires and there was room for one.
@@ -75,15 +75,15 @@ struct Known {
 }
 
 /// All that changes with an alert.
-pub(super) struct Around<'a> {
+pub(super) struct ReceivedContext<'a> {
     pub(super) at: Moment,
     pub(super) counters: &'a mut Counters,
     pub(super) store: &'a mut SeriesStore,
     pub(super) events: &'a mut Vec<Event>,
 }
 
-impl Around<'_> {
-    fn tell(&mut self, cells: &Cells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
+impl ReceivedContext<'_> {
+    fn report_turn(&mut self, cells: &Cells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
         cells.count_turn(to, self.counters);
         let kind = ProgramEvent::ReceivedAlert { to, alert: Arc::clone(alert) };
         self.events.push(Event { kind: kind.into(), utc: Some(self.at.utc), seq: None });
@@ -130,12 +130,12 @@ impl Received {
     }
 
     /// A post has come, or a part of one. What comes of it shows with the next [`Self::advance`].
-    pub(super) fn take(&mut self, post: &ReceivedAlerts, context: &mut Around<'_>) {
+    pub(super) fn take(&mut self, post: &ReceivedAlerts, context: &mut ReceivedContext<'_>) {
         if !post.is_rest {
             self.cells.count_post(post, context.at, context.counters);
         }
         for alert in &post.alerts {
-            if let Err(ignored) = self.hear(alert, context) {
+            if let Err(ignored) = self.take_alert(alert, context) {
                 self.cells.count_ignored(ignored, context.counters);
             }
         }
@@ -144,7 +144,7 @@ impl Received {
 
     /// What was known when an earlier run ended. Nobody knows when that was repeated last: its time
     /// begins anew.
-    pub(super) fn restore(&mut self, past: &[PastReceived], context: &mut Around<'_>) {
+    pub(super) fn restore(&mut self, past: &[PastReceived], context: &mut ReceivedContext<'_>) {
         self.awaits_past = false;
         for PastReceived { to, alert, utc } in past {
             if self.known.contains_key(&alert.fingerprint) {
@@ -153,8 +153,8 @@ impl Received {
             }
             match to {
                 ReceivedTurn::Firing => _ = self.begin(alert, context),
-                ReceivedTurn::Resolved if utc.is_some_and(|utc| stands(utc, context.at)) => {
-                    let _no_room = self.keep_end(alert, context.at);
+                ReceivedTurn::Resolved if utc.is_some_and(|utc| is_recent(utc, context.at)) => {
+                    let _kept = self.keep_end(alert, context.at);
                 }
                 // Nobody has said that it is over.
                 ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
@@ -164,7 +164,7 @@ impl Received {
     }
 
     /// Forgets what nobody has repeated, and writes the series.
-    pub(super) fn advance(&mut self, context: &mut Around<'_>) {
+    pub(super) fn advance(&mut self, context: &mut ReceivedContext<'_>) {
         let now = context.at.uptime;
         if self.next_end <= now {
             self.forget(context);
@@ -183,21 +183,21 @@ impl Received {
         }
     }
 
-    fn hear(
+    fn take_alert(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        context: &mut Around<'_>,
+        context: &mut ReceivedContext<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let forget_after = self.forget_after;
         let Some(known) = self.known.get_mut(&alert.fingerprint) else {
             return match alert.status {
-                ReceivedStatus::Firing => self.begin_telling(alert, context),
+                ReceivedStatus::Firing => self.begin_firing(alert, context),
                 ReceivedStatus::Resolved => self.keep_end(alert, context.at),
             };
         };
         let is_older = alert.starts_at < known.alert.starts_at;
         let is_newer = alert.starts_at > known.alert.starts_at;
-        let stands = context.at.uptime.saturating_sub(known.heard.uptime) < RESOLVED_STANDS;
+        let is_recent = context.at.uptime.saturating_sub(known.reported.uptime) < RESOLVED_HOLDS;
         match (known.is_firing, alert.status) {
             (true, ReceivedStatus::Resolved) if is_older => Err(ReceivedIgnored::Outdated),
             (true, ReceivedStatus::Resolved) => {
@@ -207,7 +207,7 @@ impl Received {
             (true, ReceivedStatus::Firing) if is_newer => {
                 // Its end was not told.
                 self.release(&alert.fingerprint, context);
-                self.begin_telling(alert, context)
+                self.begin_firing(alert, context)
             }
             (true, ReceivedStatus::Firing) => {
                 // What is outdated shows that it fires on, and does not make that shorter.
@@ -217,8 +217,8 @@ impl Received {
                 self.has_changed = true;
                 Err(if is_older { ReceivedIgnored::Outdated } else { ReceivedIgnored::Repeated })
             }
-            (false, ReceivedStatus::Firing) if is_newer || !stands => {
-                self.begin_telling(alert, context)
+            (false, ReceivedStatus::Firing) if is_newer || !is_recent => {
+                self.begin_firing(alert, context)
             }
             (false, ReceivedStatus::Firing) => Err(ReceivedIgnored::Outdated),
             (false, ReceivedStatus::Resolved) if is_newer => self.keep_end(alert, context.at),
@@ -229,14 +229,14 @@ impl Received {
         }
     }
 
-    fn begin_telling(
+    fn begin_firing(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        context: &mut Around<'_>,
+        context: &mut ReceivedContext<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let begun = self.begin(alert, context);
         if self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing) {
-            context.tell(&self.cells, ReceivedTurn::Firing, alert);
+            context.report_turn(&self.cells, ReceivedTurn::Firing, alert);
         }
         begun
     }
@@ -245,13 +245,13 @@ impl Received {
     fn begin(
         &mut self,
         alert: &Arc<ReceivedAlert>,
-        context: &mut Around<'_>,
+        context: &mut ReceivedContext<'_>,
     ) -> Result<(), ReceivedIgnored> {
-        self.make_room(alert, context.at)?;
+        self.make_space(alert, context.at)?;
         let ends = ends(alert, context.at, self.forget_after);
-        let (alert, heard) = (Arc::clone(alert), context.at);
+        let (alert, reported) = (Arc::clone(alert), context.at);
         let fingerprint = Arc::clone(&alert.fingerprint);
-        self.keep(Known { alert, is_firing: true, heard, ends, slot: None });
+        self.keep(Known { alert, is_firing: true, reported, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         self.has_changed = true;
         if self.show(&fingerprint, context) { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
@@ -259,8 +259,8 @@ impl Received {
 
     /// It has ended, which is kept for a while, so that what comes late does not begin it again.
     fn keep_end(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
-        self.make_room(alert, at)?;
-        let ends = at.uptime.saturating_add(self.forget_after.max(RESOLVED_STANDS));
+        self.make_space(alert, at)?;
+        let ends = at.uptime.saturating_add(self.forget_after.max(RESOLVED_HOLDS));
         let bare = ReceivedAlert {
             fingerprint: Arc::clone(&alert.fingerprint),
             labels: BTreeMap::new(),
@@ -268,7 +268,7 @@ impl Received {
             ..*alert
         };
         let alert = Arc::new(bare);
-        self.keep(Known { alert, is_firing: false, heard: at, ends, slot: None });
+        self.keep(Known { alert, is_firing: false, reported: at, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Received {
         let fingerprint = Arc::clone(&known.alert.fingerprint);
         self.drop_known(&fingerprint);
         if !known.is_firing {
-            self.over.insert((known.heard.uptime, Arc::clone(&fingerprint)));
+            self.over.insert((known.reported.uptime, Arc::clone(&fingerprint)));
         }
         self.known.insert(fingerprint, known);
     }
@@ -286,12 +286,12 @@ impl Received {
         if let Some(known) = self.known.remove(fingerprint)
             && !known.is_firing
         {
-            self.over.remove(&(known.heard.uptime, Arc::clone(fingerprint)));
+            self.over.remove(&(known.reported.uptime, Arc::clone(fingerprint)));
         }
     }
 
     /// What has ended the longest ago gives way.
-    fn make_room(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
+    fn make_space(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
         if self.known.len() < MOST_KNOWN || self.known.contains_key(&alert.fingerprint) {
             return Ok(());
         }
@@ -310,7 +310,12 @@ impl Received {
     }
 
     /// It fires no more.
-    fn end(&mut self, alert: &Arc<ReceivedAlert>, to: ReceivedTurn, context: &mut Around<'_>) {
+    fn end(
+        &mut self,
+        alert: &Arc<ReceivedAlert>,
+        to: ReceivedTurn,
+        context: &mut ReceivedContext<'_>,
+    ) {
         self.release(&alert.fingerprint, context);
         // Whoever tells of the end may tell other labels; those that were shown count.
         let shown = self.known.get(&alert.fingerprint).map(|known| &known.alert.labels);
@@ -320,12 +325,12 @@ impl Received {
             }
             None => Arc::clone(alert),
         };
-        context.tell(&self.cells, to, &ended);
-        let _has_room = self.keep_end(&ended, context.at);
+        context.report_turn(&self.cells, to, &ended);
+        let _kept = self.keep_end(&ended, context.at);
     }
 
     /// Takes its series away.
-    fn release(&mut self, fingerprint: &str, context: &mut Around<'_>) {
+    fn release(&mut self, fingerprint: &str, context: &mut ReceivedContext<'_>) {
         self.has_changed = true;
         if let Some(slot) = self.known.get_mut(fingerprint).and_then(|known| known.slot.take()) {
             self.slots.release(slot, context.at, context.store);
@@ -333,13 +338,13 @@ impl Received {
     }
 
     /// Gives it a series, if there is room for one; whether there is.
-    fn show(&mut self, fingerprint: &str, context: &mut Around<'_>) -> bool {
+    fn show(&mut self, fingerprint: &str, context: &mut ReceivedContext<'_>) -> bool {
         let Some(known) = self.known.get_mut(fingerprint) else { return false };
         known.slot = self.slots.take(&known.alert.labels, context.at, context.store);
         known.slot.is_some()
     }
 
-    fn forget(&mut self, context: &mut Around<'_>) {
+    fn forget(&mut self, context: &mut ReceivedContext<'_>) {
         let now = context.at.uptime;
         let due: Vec<Arc<ReceivedAlert>> = self
             .known
@@ -359,7 +364,7 @@ impl Received {
     }
 
     /// Shows what has come of a change.
-    fn settle(&mut self, context: &mut Around<'_>) {
+    fn settle(&mut self, context: &mut ReceivedContext<'_>) {
         self.is_unsettled = false;
         let firing = self.known.values().filter(|known| known.is_firing).count();
         self.cells.set_firing(firing, context.counters);
@@ -369,7 +374,7 @@ impl Received {
 
     /// Those for which there was no room have theirs once others have ended: whoever tells of them
     /// may not do so again for hours.
-    fn show_left_out(&mut self, context: &mut Around<'_>) {
+    fn show_left_out(&mut self, context: &mut ReceivedContext<'_>) {
         let left_out = self.known.values().filter(|known| known.is_left_out());
         let left_out: Vec<_> = left_out.map(|known| Arc::clone(&known.alert.fingerprint)).collect();
         for fingerprint in left_out {
@@ -408,16 +413,16 @@ impl Known {
         forget_after: Duration,
         least: Duration,
     ) {
-        self.heard = at;
+        self.reported = at;
         self.ends = ends(alert, at, forget_after).max(least);
     }
 
     fn status(&self) -> ReceivedAlertStatus {
-        let left = self.ends.saturating_sub(self.heard.uptime);
+        let left = self.ends.saturating_sub(self.reported.uptime);
         ReceivedAlertStatus {
             alert: Arc::clone(&self.alert),
-            heard: self.heard.utc,
-            forgotten: self.heard.utc.checked_add(left).unwrap_or(self.heard.utc),
+            heard: self.reported.utc,
+            forgotten: self.reported.utc.checked_add(left).unwrap_or(self.reported.utc),
             is_series: self.slot.is_some(),
         }
     }
@@ -434,6 +439,6 @@ fn ends(alert: &ReceivedAlert, at: Moment, forget_after: Duration) -> Duration {
 }
 
 /// Whether an end of then keeps what comes late from beginning again.
-fn stands(utc: jiff::Timestamp, at: Moment) -> bool {
-    Duration::try_from(at.utc.duration_since(utc)).is_ok_and(|ago| ago < RESOLVED_STANDS)
+fn is_recent(utc: jiff::Timestamp, at: Moment) -> bool {
+    Duration::try_from(at.utc.duration_since(utc)).is_ok_and(|ago| ago < RESOLVED_HOLDS)
 }

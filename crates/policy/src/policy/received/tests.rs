@@ -172,7 +172,7 @@ fn an_end_before_its_beginning_is_not_undone_by_it() {
     assert_eq!(world.post(vec![firing("a", 10)]), [""; 0]);
     assert_eq!(world.firing(), 0);
     // Whoever evaluates it was away, and tells it again as it was.
-    world.pass(RESOLVED_STANDS.as_secs());
+    world.pass(RESOLVED_HOLDS.as_secs());
     assert_eq!(world.post(vec![firing("a", 10)]), ["a firing"]);
 }
 
@@ -330,7 +330,7 @@ fn what_is_found_by_a_second_way_is_what_there_is() {
         let received = &world.policy.received;
         let over = received.known.iter().filter(|(_, known)| !known.is_firing);
         let over: BTreeSet<(Duration, Arc<str>)> = over
-            .map(|(fingerprint, known)| (known.heard.uptime, Arc::clone(fingerprint)))
+            .map(|(fingerprint, known)| (known.reported.uptime, Arc::clone(fingerprint)))
             .collect();
         assert_eq!(received.over, over);
         assert!(received.known.len() <= MOST_KNOWN);

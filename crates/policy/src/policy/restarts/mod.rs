@@ -7,9 +7,9 @@
 //! any other. So what was done comes back from the journal as for remedies.
 
 mod death;
+mod headroom;
 mod life;
 mod restart;
-mod room;
 mod series;
 #[cfg(test)]
 mod tests;
@@ -156,7 +156,7 @@ impl Restarts {
             return Some(Arc::clone(other));
         }
         let own = self.restarts.get(name).map(Restart::target)?;
-        context.engines.loading_beside(own)
+        context.engines.other_loading(own)
     }
 
     /// Whether that engine runs in what is started again, so that its death is told here.

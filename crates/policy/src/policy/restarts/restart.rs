@@ -19,7 +19,7 @@ use crate::model::{
 use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
-use crate::policy::death::{Bereavement, TOLD_AFTER, memory, own_bytes};
+use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
 use crate::policy::guard::{BreakerLimit, Rails};
 use crate::policy::rule::AtMost;
 
@@ -242,10 +242,10 @@ impl Restart {
             death.memory = Some(memory(context, death.engine.as_deref()));
         }
         let (target, family) = (&self.seen.target, &self.family);
-        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= TOLD_AFTER;
+        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= REPORT_AFTER;
         for death in self.unreported_deaths.extract_if(.., is_due) {
             let left = context.engines.left_of(Some(target), family, now).unwrap_or_default();
-            let report = Bereavement {
+            let report = ObservedDeath {
                 held: Some(target),
                 end: Some(&death.end),
                 noticed: death.noticed,

@@ -112,7 +112,7 @@ impl Node {
         let now = world.at.uptime;
         let cpu_ms = u64::try_from(now.as_millis()).unwrap();
         let engines = self.with_engine.then(|| (seen_after(cpu_ms), EnginePhase::Loading));
-        world.policy.brake.looked(now, engines.into_iter(), Scope::All);
+        world.policy.brake.take_engines(now, engines.into_iter(), Scope::All);
         world.policy.brake.scan(&scan(now));
         world.policy.step(world.at, &all)
     }

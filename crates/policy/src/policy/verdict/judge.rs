@@ -22,7 +22,7 @@ const NAMED: usize = 8;
 
 /// How the driver fares, as far as that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum DriverStand {
+pub(super) enum DriverState {
     /// Nobody asks it, or nobody can.
     #[default]
     Unknown,
@@ -49,7 +49,7 @@ pub(super) struct Facts<'f> {
     pub(super) holders: Reading<&'f [Holder]>,
     /// Processes into which nobody could look.
     pub(super) unseen: u32,
-    pub(super) driver: DriverStand,
+    pub(super) driver: DriverState,
     /// Whom the driver names and who is not there.
     pub(super) ghosts: &'f [u32],
     pub(super) signs: &'f [WedgeSign],
@@ -120,19 +120,19 @@ struct Judge<'j, 'f> {
 }
 
 impl Judge<'_, '_> {
-    fn say(&mut self, evidence: VerdictEvidence) {
+    fn add(&mut self, evidence: VerdictEvidence) {
         self.evidence.push(evidence);
     }
 
     fn not_known(&mut self, what: &'static str) {
-        self.say(VerdictEvidence::NotKnown { what });
+        self.add(VerdictEvidence::NotKnown { what });
     }
 
     /// Everything but a leak; `None` where nothing else is left.
     fn explained(&mut self) -> (Option<MemoryVerdict>, Option<f64>) {
         let facts = self.facts;
         for sign in facts.signs {
-            self.say(VerdictEvidence::Wedge(sign.clone()));
+            self.add(VerdictEvidence::Wedge(sign.clone()));
         }
         if facts.signs.len() >= 2 {
             return (Some(MemoryVerdict::Wedged), None);
@@ -142,10 +142,10 @@ impl Judge<'_, '_> {
             return (Some(MemoryVerdict::Unknown), None);
         };
         let is_held = held >= facts.limits.leaked_bytes;
-        self.say(VerdictEvidence::Held { bytes: held, baseline: facts.baseline });
+        self.add(VerdictEvidence::Held { bytes: held, baseline: facts.baseline });
         let most = facts.limits.leaked_bytes;
         for (gpu, bytes) in facts.on_gpus.iter().filter(|(_, bytes)| *bytes >= most).take(NAMED) {
-            self.say(VerdictEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
+            self.add(VerdictEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
         }
         if self.uses() {
             return (Some(MemoryVerdict::InUse), None);
@@ -165,7 +165,7 @@ impl Judge<'_, '_> {
             return (Some(MemoryVerdict::Unknown), None);
         }
         if facts.platform == MemoryPlatform::Coherent {
-            self.say(VerdictEvidence::CountedAfterExit);
+            self.add(VerdictEvidence::CountedAfterExit);
             return (Some(MemoryVerdict::Reclaimable), None);
         }
         (None, None)
@@ -176,13 +176,13 @@ impl Judge<'_, '_> {
         let facts = self.facts;
         let engines = facts.engines.value().unwrap_or_default();
         for (name, phase) in engines {
-            self.say(VerdictEvidence::Engine { name: Arc::clone(name), phase: *phase });
+            self.add(VerdictEvidence::Engine { name: Arc::clone(name), phase: *phase });
         }
         let users = facts.users().count();
         let named = facts.users().take(NAMED).cloned();
         self.evidence.extend(named.map(VerdictEvidence::Holder));
         if users > NAMED {
-            self.say(VerdictEvidence::MoreHolders { count: (users - NAMED) as u64 });
+            self.add(VerdictEvidence::MoreHolders { count: (users - NAMED) as u64 });
         }
         users > 0 || !engines.is_empty()
     }
@@ -197,13 +197,13 @@ impl Judge<'_, '_> {
             let pace = -trend.bytes_per_second;
             let seconds = (pace > 1.0).then(|| held as f64 / pace);
             let (what, bytes_per_second) = (Lingering::Unaccounted, trend.bytes_per_second);
-            self.say(VerdictEvidence::Falling { what, bytes_per_second, seconds });
+            self.add(VerdictEvidence::Falling { what, bytes_per_second, seconds });
             return Some(seconds);
         }
         let shmem = facts.shmem.value().unwrap_or(0);
         let trend = facts.shmem_trend.filter(is_sinking).filter(|_| shmem >= LEAST_HELD)?;
         let (what, bytes_per_second) = (Lingering::Shmem, trend.bytes_per_second);
-        self.say(VerdictEvidence::Falling { what, bytes_per_second, seconds: None });
+        self.add(VerdictEvidence::Falling { what, bytes_per_second, seconds: None });
         Some(None)
     }
 
@@ -217,7 +217,7 @@ impl Judge<'_, '_> {
         if shmem < facts.limits.leaked_bytes {
             return MemoryVerdict::Clean;
         }
-        self.say(VerdictEvidence::Shmem { bytes: shmem });
+        self.add(VerdictEvidence::Shmem { bytes: shmem });
         let holders = facts.holders.value().unwrap_or_default();
         let memfds = holders.iter().filter(|holder| holder.memfds > 0).take(NAMED).cloned();
         self.evidence.extend(memfds.map(VerdictEvidence::Holder));
@@ -242,18 +242,18 @@ impl Judge<'_, '_> {
             self.not_known("how much is usual: no time without engines was seen in this boot");
         }
         match facts.driver {
-            DriverStand::Answers => {}
-            DriverStand::Unknown => self.not_known("whether the driver answers"),
-            DriverStand::Absent => {
+            DriverState::Answers => {}
+            DriverState::Unknown => self.not_known("whether the driver answers"),
+            DriverState::Absent => {
                 self.not_known("what holds it: no NVIDIA driver is loaded, so it was none");
             }
-            DriverStand::Silent => self.not_known("what the driver holds: it does not answer"),
+            DriverState::Silent => self.not_known("what the driver holds: it does not answer"),
         }
         if facts.unaccounted_trend.is_none() {
             self.not_known("whether it comes or goes: it was looked at too shortly");
         }
         for pid in facts.ghosts.iter().take(NAMED) {
-            self.say(VerdictEvidence::Ghost { pid: *pid });
+            self.add(VerdictEvidence::Ghost { pid: *pid });
         }
         // A process that the driver names may be in a place that this program does not see.
         self.evidence.len() > before
@@ -261,16 +261,16 @@ impl Judge<'_, '_> {
 
     /// Only a leak is left: first what may bring it back is tried, then time must pass.
     fn unexplained(&mut self, so_far: Option<Unexplained>) -> MemoryVerdict {
-        self.say(VerdictEvidence::NoHolders);
-        self.say(VerdictEvidence::DriverAnswers);
+        self.add(VerdictEvidence::NoHolders);
+        self.add(VerdictEvidence::DriverAnswers);
         let Some(Unexplained { still, tried: Some(tried) }) = so_far else {
-            self.say(VerdictEvidence::NotTried);
+            self.add(VerdictEvidence::NotTried);
             return MemoryVerdict::Reclaimable;
         };
         let still = still.min(tried);
         let leaked_after = self.facts.limits.leaked_after;
-        self.say(VerdictEvidence::Tried { seconds: tried.as_secs() });
-        self.say(VerdictEvidence::Still {
+        self.add(VerdictEvidence::Tried { seconds: tried.as_secs() });
+        self.add(VerdictEvidence::Still {
             seconds: still.as_secs(),
             leaked_after_seconds: leaked_after.as_secs(),
         });

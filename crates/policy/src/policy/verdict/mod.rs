@@ -21,14 +21,14 @@ use crate::model::{
     Verdict, VerdictEvidence, VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
-use judge::{DriverStand, Facts, Judged, Unexplained, judge};
+use judge::{DriverState, Facts, Judged, Unexplained, judge};
 use signs::Signs;
 
 /// Between two judgements.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What was found by a look that is older is no longer known to be so.
-const LOOKED_WITHIN: Duration = Duration::from_secs(30);
+const CURRENT_WITHIN: Duration = Duration::from_secs(30);
 
 /// Within this memory is the same.
 const SWING: u64 = 64 << 20;
@@ -57,7 +57,7 @@ enum Try {
 
 /// What is known besides memory itself.
 #[derive(Debug)]
-pub(super) struct Beside<'b> {
+pub(super) struct VerdictContext<'b> {
     /// What there is, if that is of now.
     pub(super) room: Option<&'b GateMemory>,
     /// Engines that live.
@@ -71,7 +71,7 @@ pub(super) struct VerdictWatch {
     holders: Option<HolderReadings>,
     driver: GpuDriver,
     /// When that was last told.
-    driver_told: Duration,
+    driver_read_at: Duration,
     platform: MemoryPlatform,
     /// Whom the driver names.
     named: Vec<u32>,
@@ -103,7 +103,7 @@ impl VerdictWatch {
             limits: VerdictLimits::default(),
             holders: None,
             driver: GpuDriver::Unknown { why: Arc::from("nobody asks it") },
-            driver_told: Duration::ZERO,
+            driver_read_at: Duration::ZERO,
             platform: MemoryPlatform::default(),
             named: Vec::new(),
             ghosts: Vec::new(),
@@ -135,12 +135,12 @@ impl VerdictWatch {
     }
 
     /// Somebody has looked who has the driver open.
-    pub(super) fn look(&mut self, readings: &HolderReadings) {
+    pub(super) fn take_holders(&mut self, readings: &HolderReadings) {
         if self.holders.as_ref().is_some_and(|known| known.read_at > readings.read_at) {
             return;
         }
         if readings.error.is_none() {
-            self.signs.look(readings);
+            self.signs.take_holders(readings);
         }
         self.holders = Some(readings.clone());
         self.find_ghosts();
@@ -148,7 +148,7 @@ impl VerdictWatch {
 
     /// How it stands with the driver.
     pub(super) fn take_driver(&mut self, readings: &GpuReadings) {
-        self.driver_told = readings.read_at;
+        self.driver_read_at = readings.read_at;
         self.driver.clone_from(&readings.driver);
         self.signs.set_silent(match readings.driver {
             GpuDriver::Silent { since, .. } => Some(since),
@@ -173,8 +173,8 @@ impl VerdictWatch {
     }
 
     /// Something has happened.
-    pub(super) fn hear(&mut self, at: Duration, event: &Event) {
-        self.signs.hear(at, event);
+    pub(super) fn take_event(&mut self, at: Duration, event: &Event) {
+        self.signs.take_event(at, event);
     }
 
     /// Something is about to be done.
@@ -210,7 +210,7 @@ impl VerdictWatch {
     pub(super) fn judge(
         &mut self,
         at: Moment,
-        beside: &Beside<'_>,
+        context: &VerdictContext<'_>,
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
@@ -221,9 +221,9 @@ impl VerdictWatch {
         }
         self.judged = Some(at.uptime);
         self.signs.see(at.uptime);
-        let unexplained = self.unexplained(at.uptime, beside);
-        let (judged, evidence) = judge(&self.facts(at.uptime, beside), unexplained);
-        self.follow(at.uptime, beside, judged);
+        let unexplained = self.unexplained(at.uptime, context);
+        let (judged, evidence) = judge(&self.facts(at.uptime, context), unexplained);
+        self.follow(at.uptime, context, judged);
         self.take(at, judged, evidence, events);
         for (cell, verdict) in self.cells.iter().zip(MemoryVerdict::ALL) {
             counters.set(*cell, f64::from(verdict == judged.verdict));
@@ -258,8 +258,8 @@ impl VerdictWatch {
     }
 
     /// Follows how long nothing but a leak is left as an explanation.
-    fn follow(&mut self, at: Duration, beside: &Beside<'_>, judged: Judged) {
-        let held = beside.room.and_then(|room| room.unaccounted.value());
+    fn follow(&mut self, at: Duration, context: &VerdictContext<'_>, judged: Judged) {
+        let held = context.room.and_then(|room| room.unaccounted.value());
         let Some(held) = held.filter(|_| judged.is_unexplained) else {
             self.since = None;
             return;
@@ -273,10 +273,10 @@ impl VerdictWatch {
         };
     }
 
-    fn unexplained(&self, at: Duration, beside: &Beside<'_>) -> Option<Unexplained> {
+    fn unexplained(&self, at: Duration, context: &VerdictContext<'_>) -> Option<Unexplained> {
         let since = self.since?;
         // What moves now is not still, though it is only seen now.
-        let held = beside.room?.unaccounted.value()?;
+        let held = context.room?.unaccounted.value()?;
         let moves = since.high.max(held) - since.low.min(held) > SWING;
         let still = if moves { Duration::ZERO } else { at.saturating_sub(since.still) };
         let tried = self.dropped.zip(self.compacted).map(|(one, other)| one.min(other));
@@ -284,21 +284,21 @@ impl VerdictWatch {
         Some(Unexplained { still, tried: tried.map(|tried| at.saturating_sub(tried)) })
     }
 
-    fn facts<'f>(&'f self, at: Duration, beside: &Beside<'f>) -> Facts<'f> {
+    fn facts<'f>(&'f self, at: Duration, context: &VerdictContext<'f>) -> Facts<'f> {
         let is_current = |readings: &&HolderReadings| {
-            readings.error.is_none() && at.saturating_sub(readings.read_at) <= LOOKED_WITHIN
+            readings.error.is_none() && at.saturating_sub(readings.read_at) <= CURRENT_WITHIN
         };
         let holders = self.holders.as_ref().filter(is_current);
-        let room = beside.room;
+        let room = context.room;
         let known = |reading: Option<Reading<u64>>| reading.unwrap_or(Reading::Failed);
-        let driver = self.driver_stand(at, holders);
+        let driver = self.driver_state(at, holders);
         Facts {
             unaccounted: known(room.map(|room| room.unaccounted)),
             baseline: room.map_or_else(unlearned, |room| room.baseline),
             shmem: known(room.map(|room| room.shmem)),
             unaccounted_trend: room.and_then(|room| room.motion.unaccounted),
             shmem_trend: room.and_then(|room| room.motion.shmem),
-            engines: beside.engines,
+            engines: context.engines,
             orphans: room.map_or(&[], orphans),
             holders: holders
                 .map_or(Reading::Failed, |readings| Reading::Value(readings.holders.as_slice())),
@@ -306,22 +306,22 @@ impl VerdictWatch {
             driver,
             ghosts: &self.ghosts,
             signs: self.signs.all(),
-            on_gpus: if driver == DriverStand::Answers { &self.on_gpus } else { &[] },
+            on_gpus: if driver == DriverState::Answers { &self.on_gpus } else { &[] },
             platform: self.platform,
             limits: self.limits,
         }
     }
 
-    fn driver_stand(&self, at: Duration, holders: Option<&HolderReadings>) -> DriverStand {
+    fn driver_state(&self, at: Duration, holders: Option<&HolderReadings>) -> DriverState {
         if holders.is_some_and(|readings| readings.is_driver_loaded == Reading::Value(false)) {
-            return DriverStand::Absent;
+            return DriverState::Absent;
         }
-        let is_current = at.saturating_sub(self.driver_told) <= LOOKED_WITHIN;
+        let is_current = at.saturating_sub(self.driver_read_at) <= CURRENT_WITHIN;
         match self.driver {
-            GpuDriver::Silent { .. } => DriverStand::Silent,
-            GpuDriver::Responsive if is_current => DriverStand::Answers,
+            GpuDriver::Silent { .. } => DriverState::Silent,
+            GpuDriver::Responsive if is_current => DriverState::Answers,
             // That no library is found here does not prove that no driver holds memory.
-            _ => DriverStand::Unknown,
+            _ => DriverState::Unknown,
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Signs {
     waiting: BTreeMap<ProcessId, (Duration, Arc<str>)>,
     /// Numbers of those who have the driver open.
     users: Vec<u32>,
-    looked: Duration,
+    read_at: Duration,
     hung: Option<Hung>,
     /// Those that the kernel has named, by number.
     tasks: BTreeMap<u32, Task>,
@@ -62,10 +62,10 @@ pub(super) struct Signs {
 
 impl Signs {
     /// Somebody has looked who has the driver open.
-    pub(super) fn look(&mut self, readings: &HolderReadings) {
+    pub(super) fn take_holders(&mut self, readings: &HolderReadings) {
         let users = || readings.holders.iter().filter(|holder| holder.uses_driver());
         self.users = users().map(|holder| holder.id.pid).collect();
-        self.looked = readings.read_at;
+        self.read_at = readings.read_at;
         let waits: BTreeMap<ProcessId, Arc<str>> = users()
             .filter(|holder| holder.is_stuck())
             .map(|holder| (holder.id, Arc::clone(&holder.comm)))
@@ -87,7 +87,7 @@ impl Signs {
     /// who is named for it has to do with the driver.
     fn is_confirmed(&self, hung: &Hung) -> bool {
         let waits =
-            |task: &Task| task.waits_since.is_some_and(|since| since.max(hung.at) < self.looked);
+            |task: &Task| task.waits_since.is_some_and(|since| since.max(hung.at) < self.read_at);
         let is_driver_thread = self.tasks.get(&hung.pid).is_some_and(|task| task.seen.is_kernel);
         self.tasks.get(&hung.waiter).is_some_and(waits)
             && (is_driver_thread || self.users.contains(&hung.pid))
@@ -99,7 +99,7 @@ impl Signs {
     }
 
     /// Something has happened.
-    pub(super) fn hear(&mut self, at: Duration, event: &Event) {
+    pub(super) fn take_event(&mut self, at: Duration, event: &Event) {
         match &event.kind {
             EventKind::Kernel(KernelEvent::UvmFatal) => self.said = Some(("uvm_fatal", at)),
             EventKind::Kernel(KernelEvent::Xid { xid, recovery, .. }) => {
@@ -140,7 +140,7 @@ impl Signs {
         }
         // By /proc or by the kernel's own watch, it is one fact. What nobody looks at any more is
         // not known to wait.
-        let is_seen = now.saturating_sub(self.looked) <= super::LOOKED_WITHIN;
+        let is_seen = now.saturating_sub(self.read_at) <= super::CURRENT_WITHIN;
         let longest = self.waiting.iter().filter(|_| is_seen).min_by_key(|(_, (since, _))| *since);
         let seen = longest.and_then(|(id, (since, comm))| Some((id.pid, comm, long(*since)?)));
         let hung = self.hung.as_ref().filter(|hung| is_seen && self.is_confirmed(hung));

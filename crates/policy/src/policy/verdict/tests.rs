@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judge::{DriverStand, Facts, Judged, Unexplained, judge};
+use super::judge::{DriverState, Facts, Judged, Unexplained, judge};
 use crate::model::{
     Baseline, EnginePhase, Holder, MemoryPlatform, MemoryVerdict, Orphan, ProcessId, Reading,
     Trend, VerdictEvidence, VerdictLimits, WedgeSign,
@@ -35,7 +35,7 @@ struct Known {
     orphans: Vec<Orphan>,
     holders: Reading<Vec<Holder>>,
     unseen: u32,
-    driver: DriverStand,
+    driver: DriverState,
     ghosts: Vec<u32>,
     signs: Vec<WedgeSign>,
     on_gpus: Vec<(u32, u64)>,
@@ -53,7 +53,7 @@ impl Known {
             orphans: Vec::new(),
             holders: Reading::Value(Vec::new()),
             unseen: 0,
-            driver: DriverStand::Answers,
+            driver: DriverState::Answers,
             ghosts: Vec::new(),
             signs: Vec::new(),
             on_gpus: Vec::new(),
@@ -124,8 +124,8 @@ const OTHERS: [Change; 16] = [
         known.holders = Reading::Value(vec![Holder::of_driver(8, 'Z')])
     }),
     ("one unseen", |known| known.unseen = 1),
-    ("the driver silent", |known| known.driver = DriverStand::Silent),
-    ("the driver unknown", |known| known.driver = DriverStand::Unknown),
+    ("the driver silent", |known| known.driver = DriverState::Silent),
+    ("the driver unknown", |known| known.driver = DriverState::Unknown),
     ("a ghost", |known| known.ghosts = vec![9]),
 ];
 
@@ -241,7 +241,7 @@ fn on_superchips_memory_that_stays_counted_is_normal_and_without_a_driver_it_is_
     assert_eq!(known.verdict(), MemoryVerdict::Reclaimable);
     known.platform = MemoryPlatform::Discrete;
     assert_eq!(known.verdict(), MemoryVerdict::Leaked);
-    known.driver = DriverStand::Absent;
+    known.driver = DriverState::Absent;
     assert_eq!(known.verdict(), MemoryVerdict::Unknown);
 }
 

@@ -18,7 +18,7 @@ use crate::policy::Context;
 const MOST_KILLS: usize = 64;
 
 /// A trace in the kernel log may come to its end a moment after its victim.
-pub(in crate::policy) const TOLD_AFTER: Duration = Duration::from_millis(500);
+pub(in crate::policy) const REPORT_AFTER: Duration = Duration::from_millis(500);
 
 /// A process that ended so long before its server may be why that ended: a guess. It must be short,
 /// for servers end processes of theirs in the course of their work.
@@ -38,7 +38,7 @@ pub(in crate::policy) struct Kills {
 }
 
 impl Kills {
-    pub(in crate::policy) fn hear(&mut self, events: &[Event]) {
+    pub(in crate::policy) fn take(&mut self, events: &[Event]) {
         for event in events {
             let kills = matches!(
                 event.kind,
@@ -134,7 +134,7 @@ pub(in crate::policy) fn own_bytes(engine: &EngineSeen) -> u64 {
 
 /// One death, as far as it is known.
 #[derive(Debug)]
-pub(in crate::policy) struct Bereavement<'a> {
+pub(in crate::policy) struct ObservedDeath<'a> {
     /// The container or the unit, where there is one.
     pub(in crate::policy) held: Option<&'a Workload>,
     /// What its supervisor says of its end; `None`: nobody does.
@@ -153,7 +153,7 @@ pub(in crate::policy) struct Bereavement<'a> {
     pub(in crate::policy) left: &'a [Orphan],
 }
 
-impl Bereavement<'_> {
+impl ObservedDeath<'_> {
     /// Tells what is known of it.
     pub(in crate::policy) fn report(&self, context: &Context<'_>) -> DeathReport {
         let ended = self.ended(context.at);
@@ -170,7 +170,7 @@ impl Bereavement<'_> {
         let circumstances = Circumstances {
             who: self.who(),
             exit: code.or(server).unwrap_or_default(),
-            is_exit_untold: self.end.is_none() && server.is_none(),
+            is_exit_unreported: self.end.is_none() && server.is_none(),
             began,
             phase: Some(self.phase),
             family: &family,

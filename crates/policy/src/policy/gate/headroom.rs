@@ -18,7 +18,7 @@ pub fn allowance(total: Reading<u64>) -> Baseline {
 
 /// The room as series tell it; `latest` gives the present value of one. Nothing is known yet of how
 /// it changes.
-pub fn room(
+pub fn headroom(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
     baseline: Option<Baseline>,
     orphans: Reading<Arc<[Orphan]>>,
