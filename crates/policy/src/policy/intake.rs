@@ -106,14 +106,14 @@ impl Policy {
         self.report_growth(at);
     }
 
-    /// Draws up who took memory lately, and shows it.
+    /// Computes and publishes who took memory lately.
     fn report_growth(&mut self, at: Moment) {
         let growth = self.brake.report(at.uptime);
         self.engines.set_growth(&growth, &mut self.counters);
         brake::publish(&self.brake, (&mut self.counters, &mut self.store));
     }
 
-    /// What one view has begun to tell, another does not go on with: only one may be forged.
+    /// A report that one view began is not continued by another: only one may be forged.
     fn set_log_view(&mut self, at: Moment, view: LogView, step: &mut Step) {
         if self.counters.set_kernel_log(view, at, &mut self.store) {
             self.kernel_log.finish(&mut self.logged);
@@ -188,20 +188,20 @@ impl Policy {
         (&mut self.received, received::ReceivedContext { at, counters, store, events })
     }
 
-    /// Forgets received alerts that nobody repeats, and has the others go on.
+    /// Forgets received alerts that were not repeated, and advances the others.
     pub(super) fn follow_received(&mut self, at: Moment, step: &mut Step) {
         let (received, mut context) = self.receiving(at, &mut step.events);
         received.advance(&mut context);
     }
 
-    /// Takes in what was last told of received alerts. That one fires on is no news.
+    /// Restores received alerts from the journal. One that still fires is no event.
     pub fn resume_received(&mut self, at: Moment, past: &[PastReceived]) {
         let mut no_events = Vec::new();
         let (received, mut context) = self.receiving(at, &mut no_events);
         received.restore(past, &mut context);
     }
 
-    /// What there is for an engine that is to start.
+    /// Measures the headroom for an engine that is to start.
     pub(super) fn measure_headroom(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return self.gate.forget();
@@ -211,7 +211,7 @@ impl Policy {
             return;
         }
         self.headroom_measured = measured;
-        // In a declared world nobody looks at processes.
+        // In a declared world no processes are sampled.
         let orphans = match &self.declared {
             Some(_) => Reading::Unsupported,
             None => self.engines.orphans(at.uptime),
@@ -225,7 +225,7 @@ impl Policy {
         self.engines.measure(at, levels, &mut self.counters, &mut step.events);
     }
 
-    /// What the matter is with memory that nobody seems to use. In a declared world nobody looks at
+    /// Assesses memory that no process accounts for. In a declared world nothing samples
     /// processes, and no verdict is made of that.
     pub(super) fn judge_memory(&mut self, at: Moment, step: &mut Step) {
         if self.declared.is_some() {

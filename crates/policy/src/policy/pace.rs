@@ -6,18 +6,18 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// While much is free and nothing happens. 20 GiB have gone within 1.5 s: that is six looks.
+/// While much is free and nothing happens. 20 GiB have gone within 1.5 s: that is six samples.
 pub const CALM: Duration = Duration::from_millis(250);
 
 /// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// While an engine loads, how much is free is glanced at between measurements: that alone costs
-/// next to nothing, and brings the next one forward once it shows a collapse.
+/// While an engine loads, free memory alone is read between measurements. That costs next to
+/// nothing, and brings the next measurement forward once it shows a collapse.
 pub const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// While memory falls so fast that it will be gone within seconds.
-/// Sixteen looks at its last third of a second; more often would cost more than a fiftieth of a
+/// Sixteen samples of its last third of a second; more often would cost more than a fiftieth of a
 /// core.
 pub const FAST: Duration = Duration::from_millis(20);
 
@@ -49,7 +49,7 @@ const FAST_LASTS: Duration = Duration::from_secs(1);
 /// How long [`WATCHFUL`] outlasts its reason: longer than an unprivileged PSI trigger is silent.
 const WATCHFUL_LASTS: Duration = Duration::from_secs(3);
 
-/// What is remembered: the past at one look each ten milliseconds.
+/// Most samples kept: the past at one sample each ten milliseconds.
 const MAX_SAMPLES: usize = 100;
 
 /// What a measurement of memory gave, in bytes.

@@ -1,7 +1,7 @@
 //! Who took memory: what each owner shows, and to whom the rest is attributed.
 //!
 //! In order of trust: the driver's figures for each process; what every process shows of itself,
-//! engines or not; what the kernel counts beside processes; who has the driver open. The rest is
+//! engines or not; what the kernel counts outside processes; who has the driver open. The rest is
 //! attributed to an engine only if that engine alone has the driver open and none of the former
 //! contradicts it. Only that counts which was taken before all processes were scanned: what came
 //! later may be anybody's.
@@ -151,7 +151,7 @@ impl<'a> Account<'a> {
             .position(|engine| engine.seen.processes.iter().any(|process| is_it(process.id)))
     }
 
-    /// What was taken outside of all counters until everybody was scanned, and is nobody's so far.
+    /// Memory taken outside all counters before the scan, still unattributed.
     fn rest(&self, brake: &Brake, since: Duration) -> u64 {
         let of_engines = self.engines.iter().map(|engine| engine.outside);
         let of_others = self.others.iter().map(ProcessMemory::outside_bytes);
@@ -228,7 +228,7 @@ impl<'a> Account<'a> {
         true
     }
 
-    /// What the largest owner beside that engine has taken.
+    /// The growth of the largest owner except that engine.
     pub(super) fn most_without(&self, engine: &EngineSeen) -> u64 {
         let engines = self.engines.iter().filter(|own| own.seen.server != engine.server);
         engines.map(Grown::all).chain([self.most_of_others()]).max().unwrap_or(0)
@@ -300,7 +300,7 @@ fn engines(brake: &Brake, (since, now): (Duration, Duration), window: Duration) 
     let latest = brake.latest.iter();
     let grown = latest.map(|(seen, phase)| {
         let started = Duration::from_secs(seen.server.start_ticks / TICKS);
-        // What was not there when the window began had nothing then. At boot nobody starts.
+        // A process that began within the window had nothing before. At boot no engine starts.
         let is_new = seen.server.start_ticks > 0 && now.saturating_sub(started) < window;
         grown(brake, (since, now), (seen, *phase), is_new)
     });

@@ -13,7 +13,7 @@ use crate::model::{
     SeriesKey,
 };
 
-/// What tells such an engine from one that was seen.
+/// Marks a declared engine, as opposed to a sampled one.
 pub(super) const FOUND_BY: &str = "declared by its series";
 
 const INFO: &str = "uma_engine_info";
@@ -47,7 +47,7 @@ struct Life {
 }
 
 impl Declared {
-    /// The engines with their phases, as their series tell at that moment.
+    /// The engines with their phases, from their series at that moment.
     pub(in crate::policy) fn sample(
         &mut self,
         at: Duration,
@@ -81,8 +81,8 @@ impl Declared {
     }
 }
 
-/// What a scan of all processes would find. Where nobody declares how many processes have the
-/// driver open, the engines have it and nobody else: each counts as one process.
+/// The result of a scan of all processes. Without a declared number of driver users only the
+/// engines have the driver open, one process each.
 pub(in crate::policy) fn scan(
     engines: &[(EngineSeen, EnginePhase)],
     store: &SeriesStore,

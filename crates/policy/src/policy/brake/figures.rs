@@ -1,4 +1,4 @@
-//! What the NVIDIA driver says of the memory of each process, and since when.
+//! The NVIDIA driver's figures for the memory of each process, with their times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) struct DriverGrowth {
     pub(super) by_process: Amounts<u32>,
     /// When the last answer came.
     pub(super) answered: Duration,
-    /// How much time lies between the two answers.
+    /// The time between the two answers.
     pub(super) elapsed: Duration,
     /// How old the last answer is.
     pub(super) age: Duration,
@@ -54,7 +54,7 @@ impl Figures {
                         let sum = amounts.entry(process.pid).or_insert(0);
                         *sum = sum.saturating_add(bytes);
                     }
-                    // Within containers the driver does not say.
+                    // Within containers the driver gives no figure.
                     Reading::Unsupported | Reading::Failed => is_whole = false,
                 }
             }

@@ -63,7 +63,7 @@ struct Taken {
     shmem: u64,
     /// Anonymous memory.
     anonymous: u64,
-    /// Slab that cannot be reclaimed, page tables, vmalloc and huge pages that nobody uses.
+    /// Unreclaimable slab, page tables, vmalloc and unused huge pages.
     kernel: u64,
     /// In swap, which is no memory of this node, but may be in compressed memory.
     swapped: u64,
@@ -91,7 +91,7 @@ struct ProcessScan {
     /// Processes that may have it open as well, since this program may not look into them, with the
     /// CPU time that they have used.
     hidden: Vec<HiddenProcess>,
-    /// Nobody else was left out.
+    /// No process was left out.
     is_whole: bool,
 }
 
@@ -136,7 +136,7 @@ fn bytes(value: f64) -> Option<u64> {
 }
 
 impl Scope {
-    /// Of those that were told.
+    /// How much of the processes these readings cover.
     pub(super) fn of(readings: &EngineReadings) -> Self {
         match (readings.is_cut, readings.is_partial) {
             (true, _) => Self::Cut,
@@ -154,7 +154,7 @@ impl Taken {
             .fold(self.outside, u64::saturating_add)
     }
 
-    /// As last measured; `None` where that cannot be told.
+    /// As last measured; `None` where unknown.
     fn of(store: &SeriesStore) -> Option<Self> {
         let unaccounted = present("uma_memory_unaccounted_bytes", store)?;
         // A kernel without these has none of it.
@@ -479,7 +479,7 @@ fn clear_eater<'e>(account: &'e Account<'_>, least: u64) -> Option<&'e Grown<'e>
     clearly_most(eaters, least).map(|place| &engines[place])
 }
 
-/// The place of the one that has most, if nobody comes near it.
+/// The index of the largest, if no other comes near it.
 fn clearly_most(mut have: Vec<(usize, u64)>, least: u64) -> Option<usize> {
     have.sort_by_key(|(place, amount)| (std::cmp::Reverse(*amount), *place));
     let (place, most) = *have.first()?;

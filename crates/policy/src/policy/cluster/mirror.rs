@@ -1,4 +1,4 @@
-//! This node's own series beside those of others.
+//! This node's own series among those of other nodes.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ impl Mirror {
         }
     }
 
-    /// Where this node's memory stands: total and available.
+    /// This node's memory: total and available.
     pub(super) fn memory(&self) -> [Option<SeriesId>; 2] {
         self.memory
     }

@@ -2,7 +2,7 @@
 //! cluster read them, and no others do.
 //!
 //! A node that has not said anything for too long is unknown: all its series are `Failed`, with the
-//! reason. What a node may bring here is bounded, so that one that lies costs the others nothing.
+//! reason. Each node's share is bounded, so that a misbehaving one costs the others nothing.
 
 mod mirror;
 mod of_policy;
@@ -48,7 +48,7 @@ pub(super) struct Cluster {
     reaches: Vec<(Arc<str>, i64)>,
     mirror: Mirror,
     nodes: BTreeMap<Arc<str>, Node>,
-    /// The series that told of nodes that have gone, the oldest first: others use them again.
+    /// Series of nodes that have gone, the oldest first; new nodes reuse them.
     retired: VecDeque<(Arc<str>, Cells)>,
     refused: Option<[Cell; Rejection::ALL.len()]>,
     /// When the store was made, and whether it is to be made anew.
@@ -62,7 +62,7 @@ pub(super) struct Cluster {
 struct Node {
     schema: Arc<Schema>,
     ids: Vec<SeriesId>,
-    /// Where its memory stands: total and available.
+    /// Its memory: total and available.
     memory: [Option<SeriesId>; 2],
     /// Series that it has brought since the store was made.
     fresh: usize,
@@ -74,7 +74,7 @@ struct Node {
     cells: Option<Cells>,
 }
 
-/// The series that tell of one node.
+/// The series about one node.
 #[derive(Clone, Copy, Debug)]
 struct Cells {
     up: Cell,
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// The series that tell of a node.
+    /// The series about a node.
     fn cells(&mut self, node: &Arc<str>, (counters, store): Own<'_>) -> Cells {
         if let Some(place) = self.retired.iter().position(|(name, _)| name == node) {
             self.retired.remove(place);
@@ -304,7 +304,7 @@ impl Cluster {
         }
     }
 
-    /// Writes how each node stands.
+    /// Writes the state of each node.
     pub(super) fn publish(&self, at: Moment, counters: &mut Counters) {
         for node in self.nodes.values() {
             let Some(cells) = node.cells else { continue };
@@ -318,7 +318,7 @@ impl Cluster {
         }
     }
 
-    /// Where it stands with all nodes; the same `Arc` until there is news.
+    /// The state of all nodes; the same `Arc` until it changes.
     pub(super) fn status(&mut self) -> Option<Arc<ClusterStatus>> {
         let names = self.names.as_ref()?;
         if self.status.is_none() {
@@ -356,7 +356,7 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
     found
 }
 
-/// What is wanted, is told, and is not known.
+/// Wanted series that the node offers and that are not known here.
 fn unknown_here(
     wanted: &[Wanted],
     report: &Schema,

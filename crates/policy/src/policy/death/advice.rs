@@ -5,7 +5,7 @@ use crate::model::{
     DeathReport, EnginePhase, Killer, OomConstraint, Survivor, bytes_text, signal_name,
 };
 
-/// Less than this in the hand of an orphan keeps nobody from starting.
+/// An orphan with less memory than this does not prevent a start.
 const WORTH_REPORTING_BYTES: u64 = 64 << 20;
 
 /// Memory that no counter names: with no engine there are one or two GiB.
@@ -103,7 +103,7 @@ fn out_of_memory(report: &DeathReport) -> Vec<String> {
     lines
 }
 
-/// How it is told to take less.
+/// How to configure it to take less.
 fn less(report: &DeathReport) -> Option<String> {
     let how = facts(report.who.engine?).takes_less?;
     Some(format!("let it take less: {how}"))

@@ -13,7 +13,7 @@ use crate::model::{
 /// The kernel's clock of start times counts hundredths of a second; wall clocks are set.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// What is told of a death may be told after it.
+/// Events of a death may be reported this long after it.
 const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Clock ticks a second in `/proc`, on every architecture.
@@ -168,8 +168,8 @@ fn fits(
         Some(_) if death.is_cgroup_own => Some(format!("its control group {own}")),
         Some(pid) => {
             let comm = comm?;
-            // In a group that it shares only a name that is its own tells, and never a number that
-            // is somebody else's.
+            // In a shared group only a name of its own counts: the number may be of another
+            // process.
             let is_its = !death.are_pids_global
                 && death.family.iter().any(|one| *one.comm == *comm && lived(&one));
             is_its.then(|| format!("the name {comm} of pid {pid} in its control group {own}"))
@@ -222,7 +222,7 @@ fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
     })
 }
 
-/// Counters that only a kill moves, where no event tells of it.
+/// Counters that only a kill raises, where no event reports it.
 fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
     if hits.iter().any(|hit| matches!(hit.killer, Killer::KernelOom { .. })) {
         return Vec::new();

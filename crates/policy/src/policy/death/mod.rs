@@ -1,7 +1,7 @@
-//! Explains a death: from the processes that belonged to it, what its head ended with, and what the
-//! kernel log and others told around that time.
+//! Explains a death from its processes, the exit status of its head, and the events of the kernel
+//! log and others around that time.
 //!
-//! Exit codes lie: `vllm serve` ends with 0 when its EngineCore is killed, and SGLang with 137
+//! Exit codes mislead: `vllm serve` ends with 0 when its EngineCore is killed, and SGLang with 137
 //! though only its scheduler was. So the head's own status counts least: what the kernel says
 //! of any process of the family counts most, then what is known of how its processes ended.
 
@@ -32,16 +32,16 @@ const MOST_LINES: usize = 500;
 /// Longer lines of it are cut for people.
 const LONGEST_LINE_CHARS: usize = 240;
 
-/// So many of its last lines are told.
+/// Last lines of its log in a report.
 const LAST_LINES: usize = 10;
 
-/// More proofs, workers and orphans than these are not told.
+/// Most proofs, workers and orphans in a report.
 const MAX_LISTED: usize = 32;
 
 /// One process that belonged to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relative {
-    /// Which.
+    /// Its number and start.
     pub id: ProcessId,
     /// Its name.
     pub comm: Arc<str>,
@@ -49,11 +49,11 @@ pub struct Relative {
     pub ended: Option<Duration>,
     /// How it ended, where that was seen.
     pub status: ExitStatus,
-    /// Who told that: `the kernel`, `its parent`.
+    /// The source of the status: `the kernel`, `its parent`.
     pub told_by: &'static str,
     /// Whether it is still there after the head's end.
     pub is_left: bool,
-    /// What it held when it was last looked at.
+    /// Its memory when last sampled.
     pub bytes: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ pub struct Circumstances<'a> {
     pub who: Deceased,
     /// What its head ended with.
     pub exit: ExitStatus,
-    /// Nobody could be told that: it is no child of ours, and has no supervisor that says it.
+    /// The exit status is unavailable: it is no child of ours, and no supervisor reports it.
     pub is_exit_unreported: bool,
     /// When it began, on the uptime clock.
     pub began: Option<Duration>,
@@ -96,7 +96,7 @@ pub struct Circumstances<'a> {
     pub phase: Option<EnginePhase>,
     /// Every process that is known to have belonged to it, the head too.
     pub family: &'a [Relative],
-    /// What the kernel log and its like told around that time.
+    /// Events of the kernel log and its like around that time.
     pub events: &'a [Event],
     /// The end of its own log, the newest line last.
     pub log: &'a [String],
@@ -210,7 +210,7 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
     }
 }
 
-/// The line that tells most of why it ended by itself.
+/// The log line that best explains why it ended by itself.
 fn reason(words: &[(String, LastWords)]) -> Option<String> {
     let rank = |words: &LastWords| match words {
         LastWords::TooLittleMemory | LastWords::Unbalanced => 0,

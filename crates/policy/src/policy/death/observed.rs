@@ -1,5 +1,5 @@
-//! What is known of a death to those who only watched: what killed anything lately, what its
-//! processes held, and what its supervisor says of its end.
+//! The death of an engine that this program observed without being its parent: recent kills, the
+//! memory of its processes, and its supervisor's record.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::policy::Context;
 /// Kills, and own stops, that are remembered.
 const MOST_KILLS: usize = 64;
 
-/// A trace in the kernel log may come to its end a moment after its victim.
+/// A trace in the kernel log may end shortly after its victim does.
 pub(in crate::policy) const REPORT_AFTER: Duration = Duration::from_millis(500);
 
-/// A process that ended so long before its server may be why that ended: a guess. It must be short,
-/// for servers end processes of theirs in the course of their work.
+/// A process that ended at most this long before its server counts as a possible cause. Short,
+/// because servers end worker processes during normal work.
 const ENDED_BEFORE: Duration = Duration::from_secs(10);
 
-/// What one of its processes was killed for so long before is why it ended.
+/// A kill of one of its processes at most this long before its end explains the end.
 const KILLED_BEFORE_SECONDS: i64 = 60;
 
 const SIGTERM: i32 = 15;
 
-/// What lately killed anything.
+/// Recent kills, by the kernel, by user space, and by this program.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Kills {
     events: VecDeque<Event>,
@@ -51,7 +51,7 @@ impl Kills {
         }
     }
 
-    /// This program has decided that.
+    /// Records a decision of this program to stop an engine.
     pub(in crate::policy) fn decided(&mut self, decision: &Decision) {
         let acts = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
         if let (Action::StopEngine { .. }, Target::Engine(engine)) =
@@ -68,15 +68,15 @@ impl Kills {
         }
     }
 
-    /// What was not done has ended nobody.
+    /// Drops stops that were not carried out.
     pub(in crate::policy) fn observe_outcome(&mut self, outcome: &Outcome) {
         if matches!(outcome.result, OutcomeResult::NotDone(_) | OutcomeResult::Skipped) {
             self.stops.retain(|stop| stop.decision != Some(outcome.decision));
         }
     }
 
-    /// Whether something killed a process of it for memory shortly before that end. Podman on
-    /// cgroup v1 does not know that, nor does Docker of a process that was not the first.
+    /// Whether one of its processes was killed for memory shortly before that end. Podman on
+    /// cgroup v1 does not report that, nor Docker for a process other than the first.
     pub(in crate::policy) fn explain(&self, target: &Workload, end: &WorkloadEnd) -> bool {
         let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
             Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
@@ -137,11 +137,11 @@ pub(in crate::policy) fn own_bytes(engine: &EngineSeen) -> u64 {
 pub(in crate::policy) struct ObservedDeath<'a> {
     /// The container or the unit, where there is one.
     pub(in crate::policy) held: Option<&'a Workload>,
-    /// What its supervisor says of its end; `None`: nobody does.
+    /// Its supervisor's record of the end; `None` without one.
     pub(in crate::policy) end: Option<&'a WorkloadEnd>,
     /// When it was noticed, on the uptime clock.
     pub(in crate::policy) noticed: Duration,
-    /// When it began, on the same, where nobody tells how long it has lived.
+    /// When it began, on the uptime clock; used where the supervisor does not report its lifetime.
     pub(in crate::policy) began: Option<Duration>,
     /// How far it had come.
     pub(in crate::policy) phase: EnginePhase,
@@ -154,7 +154,7 @@ pub(in crate::policy) struct ObservedDeath<'a> {
 }
 
 impl ObservedDeath<'_> {
-    /// Tells what is known of it.
+    /// The death report.
     pub(in crate::policy) fn report(&self, context: &Context<'_>) -> DeathReport {
         let ended = self.ended(context.at);
         let lived = self.end.and_then(|end| end.lived);
@@ -214,7 +214,7 @@ impl ObservedDeath<'_> {
         Some(AskedToEnd { signal: SIGTERM, sender: sender.to_owned(), at: ended.uptime })
     }
 
-    /// What it wrote itself, and why nobody knows that.
+    /// Lines of its own log, and why they are unknown.
     fn own_log(&self) -> (&[String], Vec<String>) {
         match self.end.map(|end| end.log.as_deref()) {
             Some(Some(WorkloadLog::Lines(lines))) => (lines, Vec::new()),

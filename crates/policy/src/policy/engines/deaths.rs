@@ -1,4 +1,4 @@
-//! The deaths of engines that this program neither launched nor starts again, until they are told.
+//! Deaths of engines that this program neither launched nor restarts, until they are reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::model::{
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
 
-/// A supervisor that answers tells of an end within this time.
+/// A supervisor that answers reports an end within this time.
 const SUPERVISOR_REPORTS_WITHIN: Duration = Duration::from_secs(4);
 
-/// The clocks of a supervisor and of ours are one, and a look takes its time.
+/// A supervisor shares our clock, but a sample takes time.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// More deaths that wait to be told are not, and more ends are not remembered.
+/// Most pending deaths, and most remembered ends.
 const MOST: usize = 32;
 
 /// An engine whose server has ended.
@@ -34,8 +34,8 @@ pub(in crate::policy) struct Dead {
 }
 
 impl Dead {
-    /// `None`: it is not certain that it is dead, or others tell of it. To be asked before its life
-    /// takes the new look in.
+    /// `None`: its death is uncertain, or reported elsewhere. Call it before its life takes the new
+    /// sample.
     pub(super) fn of(life: &Life, at: Duration, readings: &EngineReadings) -> Option<Self> {
         let seen = life.seen();
         let all = readings.engines.iter().flat_map(|engine| &engine.processes);
@@ -70,11 +70,11 @@ impl Dead {
     }
 }
 
-/// All that are to be told.
+/// Pending deaths.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Deaths {
     pending: Vec<Dead>,
-    /// What supervisors have told of ends, the newest last.
+    /// Ends that supervisors reported, the newest last.
     ends: VecDeque<EndedWorkload>,
 }
 
@@ -84,7 +84,7 @@ impl Deaths {
         self.pending.truncate(MOST);
     }
 
-    /// A supervisor tells of ends of what it does not start again for us.
+    /// Takes a supervisor's ends of engines that it does not restart for us.
     pub(in crate::policy) fn take(&mut self, ended: &[EndedWorkload]) {
         for ended in ended {
             let of =
@@ -97,8 +97,8 @@ impl Deaths {
         }
     }
 
-    /// Tells those of which all is known that soon will be. Who is started again is told of by
-    /// whoever starts it: `is_told_elsewhere`; `answers`: whether Docker tells what happens.
+    /// Reports the deaths that are complete. A restarted engine is reported by its restart:
+    /// `is_reported_elsewhere`; `answers`: whether Docker reports events.
     pub(in crate::policy) fn step(
         &mut self,
         context: &Context<'_>,
@@ -144,7 +144,7 @@ impl Deaths {
     }
 }
 
-/// What its supervisor told of that very end.
+/// Its supervisor's record of that end.
 fn end_of<'e>(
     ends: &'e VecDeque<EndedWorkload>,
     dead: &Dead,
@@ -155,7 +155,7 @@ fn end_of<'e>(
     let held = dead.held()?;
     let is_its = |ended: &&EndedWorkload| {
         let ago = ended.end.utc.map(|utc| Duration::try_from(at.utc.duration_since(utc)));
-        // One that lies a little ahead is of now.
+        // One that is slightly in the future is of now.
         let is_since = ago.is_some_and(|ago| ago.is_ok_and(|ago| ago <= since_alive));
         let target = &ended.target;
         (target.supervisor, &target.id) == (held.supervisor, &held.id) && is_since

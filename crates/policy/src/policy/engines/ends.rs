@@ -1,4 +1,4 @@
-//! How processes of engines ended lately, as the kernel tells those who are not their parents.
+//! How processes of engines ended lately, as the kernel reports to other than their parents.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -16,7 +16,7 @@ const UNACCOUNTED: u64 = 256 * MIB;
 const LOG: u64 = 4 << 10;
 const LOG_WITHIN: Duration = Duration::from_secs(60);
 
-/// What an engine had at one look.
+/// An engine's memory and reads at one sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Footprint {
     pub(super) memory: u64,
@@ -64,7 +64,7 @@ impl Footprint {
     }
 }
 
-/// The last look that showed progress.
+/// The last sample that showed progress.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     pub(super) at: Duration,

@@ -1,4 +1,4 @@
-//! One life of one engine: from the first look at its server to the end of its last process.
+//! One life of one engine: from the first sample of its server to the end of its last process.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(super) struct Life {
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
-    /// At the first look.
+    /// At the first sample.
     begun: Footprint,
     /// When it was found, on the uptime clock.
     found: Duration,
@@ -97,16 +97,16 @@ pub(super) struct Life {
     load_read: Option<u64>,
     /// Processes that hold a model and had done so when it was ready.
     settled: BTreeSet<ProcessId>,
-    /// What the node had when it began, if somebody saw that and nobody came or went since.
+    /// The node's memory when it began, if sampled and if no engine came or went since.
     before: Option<Levels>,
-    /// Why nobody knows that.
+    /// Why that is unknown.
     why_unknown: WhyUnknown,
     /// When it was last seen alive, what the node had then, and what it showed itself.
     alive: (Duration, Levels, Own),
 }
 
 impl Life {
-    /// `recent` is what the node had in the last seconds, `levels` what it had at that look.
+    /// `recent` is the node's memory in the last seconds, `levels` that at this sample.
     pub(super) fn new(
         at: Moment,
         read_at: Duration,
@@ -164,7 +164,7 @@ impl Life {
         }
     }
 
-    /// Why it cannot be told what it held, where that is so.
+    /// Why its memory is unknown, if it is.
     pub(super) fn why_unknown(&self) -> WhyUnknown {
         self.why_unknown
     }
@@ -249,7 +249,7 @@ impl Life {
         self.health.as_ref().map_or(Reading::Unsupported, |health| health.requests)
     }
 
-    /// What it last told of its work; nothing once it is no longer up.
+    /// Its last reported load; empty once it is no longer up.
     pub(super) fn load(&self) -> EngineLoad {
         let health = self.health.as_ref().filter(|_| self.phase.is_up());
         health.map_or_else(EngineLoad::default, |health| health.load)
@@ -281,7 +281,7 @@ impl Life {
         ))
     }
 
-    /// Somebody has looked at its processes.
+    /// Takes a sample of its processes.
     pub(super) fn take_sample(
         &mut self,
         at: Moment,
@@ -309,7 +309,7 @@ impl Life {
         turns
     }
 
-    /// It was asked for its health.
+    /// Takes an answer of its health endpoint.
     pub(super) fn take_health(&mut self, at: Moment, health: &EngineHealth) -> Vec<Turn> {
         let mut turns = Vec::new();
         if self.is_gone() || health.server != self.seen.server {
@@ -387,7 +387,7 @@ impl Life {
         }
     }
 
-    /// Whether that look at it shows that its server has ended, which it had not before.
+    /// Whether this sample is the first to show that its server has ended.
     pub(super) fn ends_with(&self, seen: &EngineSeen) -> bool {
         let is_it = |process: &&EngineProcess| process.id == seen.server;
         let server = seen.processes.iter().find(is_it).filter(|server| !has_ended(server));
@@ -428,8 +428,8 @@ impl Life {
         if self.seen.is_launched && age < OLD {
             return Some("umawarden launch has started it".to_owned());
         }
-        // Who had its model before anybody looked most likely serves it: that it holds it shows
-        // nothing.
+        // An engine that had its model before the first sample most likely serves it: that it
+        // holds the model shows nothing.
         let is_new = |process: &&EngineProcess| !self.settled.contains(&process.id);
         if let Some(process) = self.holders().find(is_new) {
             let (comm, id) = (&process.comm, process.id);

@@ -1,8 +1,8 @@
-//! Follows the life of each inference engine: starting → loading → ready → serving → stopping →
+//! Tracks the life of each inference engine: starting → loading → ready → serving → stopping →
 //! gone, each step with what shows it.
 //!
-//! What an engine says of itself counts most: its health endpoint. Where it cannot be asked, that
-//! it listens; where that cannot be seen either, that it has stopped to read and to grow. On GB10
+//! An engine's health endpoint counts most. Without it, an open port counts; without that, the end
+//! of its reads and growth. On GB10
 //! the GPU's own counters prove nothing, so that a loading engine is judged by its progress alone.
 
 mod deaths;
@@ -37,19 +37,19 @@ pub(super) use release::Levels;
 use release::Releasing;
 use series::{EngineCells, NodeCells};
 
-/// What is gone stays in sight for so long: rules and people may look for it.
+/// Gone engines stay in the status for so long: rules and people may need them.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Nobody has looked for so long: what was seen is no longer known to be so.
+/// Older samples are not current.
 const CURRENT_WITHIN: Duration = Duration::from_secs(15);
 
 /// Engines of which lives are kept, those that are gone included.
 const MAX_LIVES: usize = 64;
 
-/// Releases that are followed at once.
+/// Releases that are tracked at once.
 const MAX_RELEASES: usize = 16;
 
-/// What the node has besides.
+/// The node's memory, and the baseline.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeMemory {
     /// Of what an engine may hold, and when that was measured.
@@ -63,7 +63,7 @@ pub(super) struct NodeMemory {
 #[derive(Debug)]
 pub(super) struct Engines {
     lives: BTreeMap<Arc<str>, (Life, EngineCells)>,
-    /// When somebody last looked, on the uptime clock.
+    /// When processes were last sampled, on the uptime clock.
     sampled: Option<Duration>,
     node: NodeCells,
     statuses: Arc<[EngineStatus]>,
@@ -76,7 +76,7 @@ pub(super) struct Engines {
     releases: Vec<Releasing>,
     /// Those that live, with where in their lives they are; what is left behind is none.
     living: Vec<(Arc<str>, EnginePhase)>,
-    /// Those who have died since somebody asked.
+    /// Deaths since [`Self::take_dead`].
     dead: Vec<Dead>,
     /// How their processes ended.
     pub(super) ends: ProcessEnds,
@@ -99,7 +99,7 @@ impl Engines {
         }
     }
 
-    /// Somebody has looked at the processes.
+    /// Takes a sample of the processes.
     pub(super) fn take_sample(
         &mut self,
         at: Moment,
@@ -150,8 +150,7 @@ impl Engines {
         self.living = living.map(|(name, life)| (Arc::clone(name), life.phase())).collect();
     }
 
-    /// What engines have left behind; `Failed` where nobody has looked of late, or yet: a look may
-    /// hang from the start.
+    /// Processes that engines left behind; `Failed` without a current sample: the first may hang.
     pub(super) fn orphans(&self, at: Duration) -> Reading<Arc<[Orphan]>> {
         match self.is_known(at) {
             false => Reading::Failed,
@@ -171,12 +170,12 @@ impl Engines {
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
     }
 
-    /// Whether one lives, or has left something behind, as far as anybody has seen.
+    /// Whether one lives, or has left something behind, by the last sample.
     pub(super) fn is_any_alive(&self) -> bool {
         !self.orphans.is_empty() || self.lives.values().any(|(life, _)| !life.has_ended())
     }
 
-    /// Those that live; `Failed` where nobody has looked of late.
+    /// Living engines; `Failed` without a current sample.
     pub(super) fn living(&self, at: Duration) -> Reading<&[(Arc<str>, EnginePhase)]> {
         match self.is_known(at) {
             false => Reading::Failed,
@@ -189,13 +188,13 @@ impl Engines {
         self.sampled.is_some_and(|sampled| sampled > then)
     }
 
-    /// Whether somebody has looked of late.
+    /// Whether the last sample is current.
     fn is_known(&self, at: Duration) -> bool {
         self.sampled.is_some_and(|sampled| at.saturating_sub(sampled) <= CURRENT_WITHIN)
     }
 
     /// Some are known by another name from now on: by what shows only while they start, by what
-    /// Docker tells late, or by another configuration.
+    /// Docker reports late, or by another configuration.
     fn rename(
         &mut self,
         readings: &EngineReadings,
@@ -296,7 +295,7 @@ impl Engines {
         let alive = self.alive();
         if alive != *before {
             for (life, _) in self.lives.values_mut() {
-                // Whoever begins has all others beside it from its begin on.
+                // A new engine overlaps all others from its begin on.
                 if before.contains(&life.server()) {
                     life.disturb();
                 }
@@ -336,7 +335,7 @@ impl Engines {
             if !release.is_over(at.uptime) {
                 self.releases.push(release);
             } else if let Some((_, cells)) = self.life_of(release.server) {
-                // What all came back stays in sight; what is followed no more is not known.
+                // A complete release stays in the status; one no longer tracked is unknown.
                 if !release.is_back() {
                     cells.end_release(counters);
                 }
@@ -377,7 +376,7 @@ impl Engines {
         });
     }
 
-    /// One was asked for its health.
+    /// Takes an answer of a health endpoint.
     pub(super) fn take_health(
         &mut self,
         at: Moment,
@@ -472,7 +471,7 @@ impl Engines {
     }
 
     /// What a dead engine has left behind: what still runs in its container or unit, and what was
-    /// of its `family` and runs elsewhere now. `None` where nobody has looked lately.
+    /// of its `family` and runs elsewhere now. `None` without a current sample.
     pub(super) fn left_of(
         &self,
         held: Option<&Workload>,

@@ -1,13 +1,12 @@
-//! What the node had in the last seconds: an engine is found some time after it has begun, and may
-//! have taken much by then; and what was seen of one that lived is told when it may be dead.
+//! The node's memory in the last seconds. An engine is found some time after it began, and may have
+//! taken much by then; its last living sample is read when it may be dead.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::release::Levels;
 
-/// Points that are kept, and the least time between two: a look through `/proc` may take ten
-/// seconds.
+/// Points that are kept, and the least time between two: a scan of `/proc` may take ten seconds.
 const POINTS: usize = 64;
 const APART: Duration = Duration::from_millis(250);
 

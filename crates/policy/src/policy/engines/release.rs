@@ -1,9 +1,8 @@
-//! Follows the memory of an engine that has died until it is back.
+//! Tracks the memory of a dead engine until it is back.
 //!
-//! What an engine holds is in nobody's counters: it is what the node has more than before the
-//! engine, of what no counter names and of shared memory, and what processes hold that outlive its
-//! server. Where that cannot be told, since another engine came or went meanwhile or nobody looked
-//! when it began, nothing is made up.
+//! No counter shows an engine's memory. It is the growth since before the engine of memory in no
+//! counter and of shared memory, and the memory of processes that outlive its server. It is unknown
+//! if another engine came or went meanwhile, or if no sample was taken when it began.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ const FALLS: u64 = 64 << 20;
 /// Without a fall for so long it has stopped: a driver gives back in steps, a few in a second.
 const STILL: Duration = Duration::from_secs(10);
 
-/// After so long nobody waits any more; what has stayed was told.
+/// Tracking ends after so long; what stayed was reported.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// Points of a curve; with more, every other one goes.
@@ -94,7 +93,7 @@ impl Own {
     }
 }
 
-/// What there was before an engine, as far as that can be told.
+/// The node's memory before an engine, where known.
 pub(super) fn before(life: &Life, alone: bool, baseline: Option<u64>) -> Levels {
     if let Some(begun) = life.levels_before() {
         // It may have begun into what another has left.
@@ -102,7 +101,7 @@ pub(super) fn before(life: &Life, alone: bool, baseline: Option<u64>) -> Levels 
         let unaccounted = begun.unaccounted.map(|level| level.min(usual.unwrap_or(level)));
         return Levels { unaccounted, ..begun };
     }
-    // Nobody saw it begin: what its processes showed themselves is known all the same.
+    // Its begin was not sampled; what its processes showed is known.
     let at_death = life.levels();
     let own = life.own();
     let without = |level: Option<u64>, own: u64| level.map(|level| level.saturating_sub(own));
@@ -130,7 +129,7 @@ pub(super) struct Releasing {
     fell: Duration,
     curve: Curve,
     has_stayed: bool,
-    /// Why it cannot be told what it held, where that is so.
+    /// Why its memory is unknown, if it is.
     why_unknown: WhyUnknown,
 }
 
@@ -138,7 +137,7 @@ impl Releasing {
     /// A server has ended; `None` where it held nothing that could come back.
     pub(super) fn begin(life: &Life, before: Levels, orphans: Vec<Orphan>) -> Option<Self> {
         let at_death = life.levels();
-        // Where memory is not measured nothing can be followed.
+        // Without measured memory there is nothing to track.
         at_death.unaccounted.or(at_death.shmem)?;
         let held = at_death.above(&before, sum(&orphans));
         if held.to_return().is_some_and(|bytes| bytes < LEAST) {
@@ -181,7 +180,7 @@ impl Releasing {
         self.outstanding.orphans = sum(&self.orphans);
     }
 
-    /// Takes what the node has now. Returns what there is to tell.
+    /// Takes the node's present memory. Returns a release to report.
     pub(super) fn measure(&mut self, at: Duration, levels: &Levels) -> Option<Release> {
         self.outstanding = levels.above(&self.before, sum(&self.orphans));
         let seconds = at.saturating_sub(self.began).as_secs_f64();
@@ -205,14 +204,14 @@ impl Releasing {
         None
     }
 
-    /// Another engine begins: what comes back and what is taken can no longer be told apart.
+    /// Another engine begins: memory given back and memory taken can no longer be separated.
     pub(super) fn overtaken(&mut self, at: Moment) -> Option<Release> {
         let seconds = at.uptime.saturating_sub(self.began).as_secs_f64();
         let is_known = self.held.to_return().is_some();
         (is_known && !self.has_stayed).then(|| self.report(ReleaseEnd::Overtaken, seconds))
     }
 
-    /// Whether nothing more will be told of it.
+    /// Whether its last report was made.
     pub(super) fn is_over(&self, at: Duration) -> bool {
         let is_unknown = self.outstanding.to_return().is_none() && self.has_stayed;
         self.is_back() || is_unknown || at.saturating_sub(self.began) >= LONGEST

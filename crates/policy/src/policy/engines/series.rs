@@ -10,7 +10,7 @@ use crate::model::{
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::gate::orphans;
 
-/// A kind of memory, and where it stands.
+/// The series of one kind of memory.
 type Memory = (&'static str, fn(&EngineProcess) -> Reading<u64>);
 
 const MEMORY: [Memory; 4] = [
@@ -46,7 +46,7 @@ const RELEASE_SECONDS: [(f64, &str); 11] = [
     (f64::INFINITY, "+Inf"),
 ];
 
-/// What an engine tells of its work, and where that stands.
+/// The series of an engine's load.
 type Load = (&'static str, fn(&EngineLoad) -> Reading<f64>);
 
 const LOAD: [Load; 5] = [
@@ -105,7 +105,7 @@ impl NodeCells {
         counters.add(self.release_count, 1.0);
     }
 
-    /// Nothing is told where nobody has ever looked.
+    /// Publishes nothing before the first sample.
     pub(super) fn publish(
         &self,
         engines: usize,

@@ -18,7 +18,7 @@ const SWING: u64 = 64 << 20;
 /// Whether engines are there, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Presence {
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
     /// Some are.
     Some,
@@ -54,7 +54,7 @@ impl BaselineWatch {
     ) -> Option<u64> {
         let may_learn = match presence {
             Presence::Unknown | Presence::Some => false,
-            // Less than what was known already is certainly nobody's.
+            // A new low certainly belongs to no engine.
             Presence::JustGone => self.learned.is_some(),
             Presence::None => true,
         };
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Lets that many seconds pass, and tells what was learned when.
+    /// Lets that many seconds pass; returns what was learned when.
     fn watch(
         baseline: &mut BaselineWatch,
         from: u64,

@@ -1,23 +1,22 @@
-//! The room, from the series that tell of it.
+//! The memory available to an engine, from the node's series.
 
 use std::sync::Arc;
 
 use crate::model::{Baseline, GateMemory, Motion, Orphan, Reading};
 
-/// What no counter names on a node that nothing runs on, where that was not seen: 1.1 GiB with a
-/// desktop on a node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
+/// Memory in no counter on an idle node, where it was not measured: 1.1 GiB with a desktop on a
+/// node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
 const ALLOWED: u64 = 1 << 30;
 const ALLOWED_SHARE: u64 = 64;
 
-/// The allowance for memory that no counter names, where nobody has seen how much that is while no
-/// engine runs: 1 GiB and a 64th of all memory.
+/// The allowance for memory in no counter, where the baseline was not measured: 1 GiB and a 64th
+/// of all memory.
 pub fn allowance(total: Reading<u64>) -> Baseline {
     let bytes = ALLOWED.saturating_add(total.value().unwrap_or(0) / ALLOWED_SHARE);
     Baseline { bytes, is_learned: false }
 }
 
-/// The room as series tell it; `latest` gives the present value of one. Nothing is known yet of how
-/// it changes.
+/// The headroom from series; `latest` gives the present value of one. Trends are still unknown.
 pub fn headroom(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
     baseline: Option<Baseline>,

@@ -2,15 +2,14 @@
 //!
 //! `MemAvailable` promises more than a driver can get: it counts CMA pages, dirty page cache and
 //! caches in pieces. What counts here is what is free above the low watermark, and what goes at
-//! once when memory is wanted: page cache that is clean and that nobody maps, and half of the
-//! kernel's reclaimable caches. Whoever needs of the latter is told, since an engine may count
-//! `MemFree`.
+//! once when memory is wanted: page cache that is clean and unmapped, and half of the kernel's
+//! reclaimable caches. A note says when the latter are needed, since an engine may count `MemFree`.
 //!
 //! Enough is not all. An engine measures free memory while it starts: vLLM gives up when there is
 //! more of it after its profiling than before, and SGLang when its ranks differ. So the gate stays
 //! closed while memory is being given back, even if it suffices, and while somebody takes it so
 //! fast that it soon will not. Neither can last for ever: only a new low of the last seconds counts
-//! as giving back, and what no longer falls is told and keeps nothing closed. What an engine has
+//! as giving back; what no longer falls is noted and keeps nothing closed. What an engine has
 //! left behind, with a pid, keeps it closed until somebody ends it.
 
 mod baseline;
@@ -53,7 +52,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Amounts that are worth a word: a share of all memory.
 const WORTH_A_NOTE: u64 = 64;
 
-/// What of a room can be had.
+/// The part of the headroom that an engine can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Had {
     /// Free above the reserve.
@@ -68,7 +67,7 @@ impl Had {
     }
 }
 
-/// What of the room can be had; which reading is missing for that.
+/// The headroom that an engine can take; the error names the missing reading.
 fn had(room: &GateMemory) -> Result<Had, &'static str> {
     let or_none = |reading: Reading<u64>| match reading {
         Reading::Unsupported => Reading::Value(0),
@@ -132,7 +131,7 @@ struct Judge<'r> {
     room: &'r GateMemory,
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
-    /// How long each reason will last, as far as that can be told.
+    /// How long each reason will last, where predictable.
     waits: Vec<Option<Duration>>,
     is_hopeless: bool,
 }

@@ -1,4 +1,4 @@
-//! The room of the node that is watched.
+//! The headroom of the watched node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{GateWatch, headroom};
 use crate::model::{GateMemory, Orphan, Reading};
 use crate::policy::engines::Engines;
 
-/// Follows the room of the node that the policy watches.
+/// Tracks the headroom of the watched node.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct NodeGate {
     watch: GateWatch,
@@ -19,8 +19,7 @@ pub(in crate::policy) struct NodeGate {
 }
 
 impl NodeGate {
-    /// Takes what is known of memory now. Returns how much of it no counter names while no engine
-    /// runs, where that was just learned.
+    /// Takes the present readings. Returns the baseline of memory in no counter, if just learned.
     pub(in crate::policy) fn measure(
         &mut self,
         at: Duration,
@@ -36,22 +35,22 @@ impl NodeGate {
         learned
     }
 
-    /// What is known is not of now any more.
+    /// Forgets the readings, which are out of date.
     pub(in crate::policy) fn forget(&mut self) {
         self.room = None;
     }
 
-    /// An earlier run in this boot has learned how much no counter names while no engine runs.
+    /// Takes over the baseline that an earlier run learned in this boot.
     pub(in crate::policy) fn resume(&mut self, baseline_bytes: u64) {
         self.baseline.resume(baseline_bytes);
     }
 
-    /// How much no counter names while no engine runs, if that was learned.
+    /// Memory in no counter while no engine runs, if learned.
     pub(in crate::policy) fn baseline(&self) -> Option<u64> {
         self.baseline.learned().map(|baseline| baseline.bytes)
     }
 
-    /// The room as it was last measured, if that is of now.
+    /// The headroom as last measured, if current.
     pub(in crate::policy) fn room(&self) -> Option<&GateMemory> {
         self.room.as_ref()
     }

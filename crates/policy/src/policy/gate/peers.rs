@@ -11,7 +11,7 @@ pub fn with_peers(mut own: GateAnswer, peers: Vec<PeerAnswer>) -> GateAnswer {
         let (wait, is_hopeless) = match gate {
             PeerGate::Open => continue,
             PeerGate::Closed { reasons, wait, is_hopeless } => {
-                // Who is closed and does not say why is closed all the same.
+                // A node that is closed without a reason counts as closed.
                 let unexplained = [Arc::from("it is closed, and does not say why")];
                 let all = if reasons.is_empty() { &unexplained[..] } else { reasons };
                 own.reasons.extend(

@@ -1,4 +1,4 @@
-//! How the room has changed over the last seconds.
+//! How the headroom has changed over the last seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PACE: Duration = Duration::from_secs(2);
 /// How far back a low is looked for. What swings faster than this is not taken for a release.
 const PAST: Duration = Duration::from_secs(5);
 
-/// Looks that are nearer to each other say nothing new; so many fit into the past.
+/// Samples closer together add nothing; so many fit into the past.
 const APART: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ struct Sample {
     amounts: [Option<u64>; AMOUNTS.len()],
 }
 
-/// What is followed, in the order of [`Motion`].
+/// The tracked amounts, in the order of [`Motion`].
 const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
     |room| had(room).ok().map(super::Had::all),
     |room| room.contiguous_2mib.value(),
@@ -33,15 +33,15 @@ const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
     |room| room.shmem.value(),
 ];
 
-/// Remembers the room of the last seconds.
+/// Keeps the headroom of the last seconds.
 #[derive(Debug, Default)]
 pub struct GateWatch {
     samples: VecDeque<Sample>,
 }
 
 impl GateWatch {
-    /// Takes the room as it is at that time, and tells it how it has changed. Times are on one
-    /// clock; if that goes back, all is forgotten.
+    /// Takes the headroom at that time and fills in its trends. Times are on one clock; if that
+    /// goes back, all is forgotten.
     pub fn take(&mut self, at: Duration, room: &mut GateMemory) {
         if self.samples.back().is_some_and(|last| last.at > at) {
             self.samples.clear();

@@ -66,15 +66,15 @@ pub(super) struct Received {
 struct Known {
     alert: Arc<ReceivedAlert>,
     is_firing: bool,
-    /// When it was told last.
+    /// When it was last reported.
     reported: Moment,
     /// When it is forgotten.
     ends: Duration,
-    /// Its series, if it fires and there was room for one.
+    /// Its series, if it fires and a slot was free.
     slot: Option<usize>,
 }
 
-/// All that changes with an alert.
+/// The parts of the policy that an alert changes.
 pub(super) struct ReceivedContext<'a> {
     pub(super) at: Moment,
     pub(super) counters: &'a mut Counters,
@@ -109,7 +109,7 @@ impl Received {
         }
     }
 
-    /// From now on alerts that nobody repeats are forgotten after so long.
+    /// Sets after how long an alert without a repeat is forgotten.
     pub(super) fn set_forget_after(&mut self, forget_after: Duration) {
         self.forget_after = forget_after;
     }
@@ -142,13 +142,12 @@ impl Received {
         self.is_unsettled = true;
     }
 
-    /// What was known when an earlier run ended. Nobody knows when that was repeated last: its time
-    /// begins anew.
+    /// Restores what an earlier run knew. The last repeat is unknown, so its time begins anew.
     pub(super) fn restore(&mut self, past: &[PastReceived], context: &mut ReceivedContext<'_>) {
         self.awaits_past = false;
         for PastReceived { to, alert, utc } in past {
             if self.known.contains_key(&alert.fingerprint) {
-                // Who has spoken since knows better.
+                // A later report wins.
                 continue;
             }
             match to {
@@ -156,7 +155,7 @@ impl Received {
                 ReceivedTurn::Resolved if utc.is_some_and(|utc| is_recent(utc, context.at)) => {
                     let _kept = self.keep_end(alert, context.at);
                 }
-                // Nobody has said that it is over.
+                // No sender has resolved it.
                 ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Whether there is memory for it: the gate's answer, and what it has left behind itself.
+//! Whether there is memory for a restart: the gate's answer, and what the engine left behind.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::policy::gate;
 const EVIDENCE: [&str; 3] =
     ["uma_memory_free_bytes", "uma_memory_available_bytes", "uma_memory_unaccounted_bytes"];
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 pub(super) struct Ruled {
     /// Why there is not enough; empty if there is.
@@ -18,10 +18,9 @@ pub(super) struct Ruled {
     pub(super) because: Vec<Evidence>,
 }
 
-/// What it needs, or what it was seen to hold, must be there, nothing of it left behind, and
-/// nothing be given back any more. Who does not say what it needs is known by what its processes
-/// held in its last life: on GB10 that is less than it had, since a driver's memory is in no
-/// process, and then only what is still being given back keeps it waiting.
+/// Its need, or else the peak of its last life, must be available, nothing left behind, and no
+/// release under way. On GB10 the peak is too low, since driver memory is in no process; then only
+/// the release defers the start.
 pub(super) fn judge(
     seen: &DeferredRestart,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),

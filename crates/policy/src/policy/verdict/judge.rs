@@ -23,7 +23,7 @@ const NAMED: usize = 8;
 /// How the driver fares, as far as that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DriverState {
-    /// Nobody asks it, or nobody can.
+    /// It is not polled, or cannot be.
     #[default]
     Unknown,
     /// None is loaded.
@@ -42,18 +42,18 @@ pub(super) struct Facts<'f> {
     pub(super) shmem: Reading<u64>,
     pub(super) unaccounted_trend: Option<Trend>,
     pub(super) shmem_trend: Option<Trend>,
-    /// Engines that live; `Failed` where nobody has looked of late.
+    /// Living engines; `Failed` without a current sample.
     pub(super) engines: Reading<&'f [(Arc<str>, EnginePhase)]>,
     pub(super) orphans: &'f [Orphan],
-    /// Who has the driver open, or much in pipes; `Failed` where nobody has looked of late.
+    /// Processes with the driver open, or much in pipes; `Failed` without a current scan.
     pub(super) holders: Reading<&'f [Holder]>,
-    /// Processes into which nobody could look.
+    /// Processes that could not be read.
     pub(super) unseen: u32,
     pub(super) driver: DriverState,
     /// Whom the driver names and who is not there.
     pub(super) ghosts: &'f [u32],
     pub(super) signs: &'f [WedgeSign],
-    /// How much of a GPU's own memory the driver lays to nobody, by the GPU's number.
+    /// A GPU's own memory that the driver attributes to no process, by the GPU's number.
     pub(super) on_gpus: &'f [(u32, u64)],
     pub(super) platform: MemoryPlatform,
     pub(super) limits: VerdictLimits,
@@ -74,7 +74,7 @@ pub(super) struct Judged {
     pub(super) verdict: MemoryVerdict,
     pub(super) held: Option<u64>,
     pub(super) estimated_seconds: Option<f64>,
-    /// Whether nothing but a leak is left as an explanation: then time must tell.
+    /// Whether only a leak is left as an explanation; then time decides.
     pub(super) is_unexplained: bool,
 }
 
@@ -187,7 +187,7 @@ impl Judge<'_, '_> {
         users > 0 || !engines.is_empty()
     }
 
-    /// Whether memory is being given back, and how long that takes where that can be told.
+    /// Whether memory is being given back, and how long that takes where predictable.
     fn falls(&mut self, held: u64) -> Option<Option<f64>> {
         let facts = self.facts;
         let is_sinking = |trend: &Trend| trend.sank_bytes >= LEAST_SINK;

@@ -1,4 +1,4 @@
-//! What the matter is with memory that nobody seems to use: one verdict for the node.
+//! Assesses memory that no process accounts for: one verdict for the node.
 //!
 //! A driver that keeps memory after its last user is gone leaves only the reboot; so a leak is what
 //! is left when nothing else explains it, and not before it has stood still for minutes after all
@@ -27,7 +27,7 @@ use signs::Signs;
 /// Between two judgements.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What was found by a look that is older is no longer known to be so.
+/// Older samples are not current.
 const CURRENT_WITHIN: Duration = Duration::from_secs(30);
 
 /// Within this memory is the same.
@@ -55,29 +55,29 @@ enum Try {
     Compact,
 }
 
-/// What is known besides memory itself.
+/// The inputs of an assessment besides the driver's and the processes'.
 #[derive(Debug)]
 pub(super) struct VerdictContext<'b> {
-    /// What there is, if that is of now.
+    /// The headroom, if current.
     pub(super) room: Option<&'b GateMemory>,
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
 }
 
-/// Follows it.
+/// Tracks the inputs and the verdict.
 #[derive(Debug)]
 pub(super) struct VerdictWatch {
     limits: VerdictLimits,
     holders: Option<HolderReadings>,
     driver: GpuDriver,
-    /// When that was last told.
+    /// When the driver was last read.
     driver_read_at: Duration,
     platform: MemoryPlatform,
-    /// Whom the driver names.
+    /// Processes that the driver names.
     named: Vec<u32>,
-    /// Whom it names and who was not found to have it open.
+    /// Processes that it names and that do not have it open.
     ghosts: Vec<u32>,
-    /// What of a GPU's own memory the driver lays to nobody.
+    /// A GPU's own memory that the driver attributes to no process, by GPU.
     on_gpus: Vec<(u32, u64)>,
     signs: Signs,
     awaited: Vec<(DecisionId, Try)>,
@@ -129,12 +129,12 @@ impl VerdictWatch {
         Arc::clone(&self.judgement)
     }
 
-    /// The same to look at.
+    /// The last judgement, borrowed.
     pub(super) fn judged(&self) -> &MemoryJudgement {
         &self.judgement
     }
 
-    /// Somebody has looked who has the driver open.
+    /// Takes the processes that have the driver open.
     pub(super) fn take_holders(&mut self, readings: &HolderReadings) {
         if self.holders.as_ref().is_some_and(|known| known.read_at > readings.read_at) {
             return;
@@ -146,7 +146,7 @@ impl VerdictWatch {
         self.find_ghosts();
     }
 
-    /// How it stands with the driver.
+    /// Takes the driver's state and picture.
     pub(super) fn take_driver(&mut self, readings: &GpuReadings) {
         self.driver_read_at = readings.read_at;
         self.driver.clone_from(&readings.driver);
@@ -172,12 +172,12 @@ impl VerdictWatch {
         self.ghosts.extend(self.named.iter().copied().filter(|pid| !has_open(*pid)));
     }
 
-    /// Something has happened.
+    /// Takes an event that may be a sign.
     pub(super) fn take_event(&mut self, at: Duration, event: &Event) {
         self.signs.take_event(at, event);
     }
 
-    /// Something is about to be done.
+    /// Remembers a decision that may bring memory back.
     pub(super) fn decided(&mut self, decision: &Decision) {
         let what = match &decision.action {
             Action::DropCaches { what: CacheKind::All, sync: true } => Try::Drop,
@@ -192,7 +192,7 @@ impl VerdictWatch {
         }
     }
 
-    /// Something was done, or not.
+    /// Takes the outcome of a remembered decision.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         let place = self.awaited.iter().position(|(id, _)| *id == outcome.decision);
         let Some((_, what)) = place.map(|place| self.awaited.remove(place)) else { return };
@@ -214,7 +214,7 @@ impl VerdictWatch {
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
-        // Where nobody has ever looked who has the driver open, no verdict is asked for.
+        // Without a scan of the driver's users no verdict is due.
         let is_due = self.judged.is_none_or(|judged| at.uptime.saturating_sub(judged) >= EVERY);
         if self.holders.is_none() || !is_due {
             return;
@@ -257,7 +257,7 @@ impl VerdictWatch {
         self.judgement = Arc::new(judgement);
     }
 
-    /// Follows how long nothing but a leak is left as an explanation.
+    /// Tracks how long only a leak has explained the memory.
     fn follow(&mut self, at: Duration, context: &VerdictContext<'_>, judged: Judged) {
         let held = context.room.and_then(|room| room.unaccounted.value());
         let Some(held) = held.filter(|_| judged.is_unexplained) else {

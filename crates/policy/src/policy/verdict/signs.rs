@@ -13,7 +13,7 @@ use crate::model::{
 /// hours, and a GPU reset ends within seconds.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What was told longer ago than this is no sign of now. The kernel repeats that a task hangs every
+/// An older report is no sign of the present. The kernel repeats that a task hangs every
 /// 120 s, ten times.
 const RECENT: Duration = Duration::from_secs(600);
 
