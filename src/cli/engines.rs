@@ -66,7 +66,7 @@ struct Engine {
 struct DeferredRestart {
     name: String,
     supervisor: Supervisor,
-    stands: RestartState,
+    state: RestartState,
     seconds: f64,
     reason: String,
     need_bytes: Option<u64>,
@@ -86,23 +86,23 @@ struct Load {
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
     let reply = daemon.client()?.ask("GET", "/api/v1/engines", None)?;
-    let held = entries::<DeferredRestart>(reply.clone(), "held")?;
+    let held = entries::<DeferredRestart>(reply.clone(), "deferred_restarts")?;
     let engines = entries::<Engine>(reply, "engines")?;
     let nothing = if held.is_empty() { "No inference engine is found." } else { "" };
     list(&engines, daemon.json, nothing, lines);
     list(&held, daemon.json, "", restart_line);
     let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
-    let is_any_given_up = held.iter().any(|(_, held)| held.stands == RestartState::GivenUp);
+    let is_any_given_up = held.iter().any(|(_, held)| held.state == RestartState::GivenUp);
     Ok(if is_any_stuck || is_any_given_up { Exit::Findings } else { Exit::Fine })
 }
 
 fn restart_line(held: &DeferredRestart) -> String {
-    let DeferredRestart { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
+    let DeferredRestart { name, supervisor, state, seconds, reason, need_bytes, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
     let needs =
         need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
-    let stands = stands.meaning();
-    format!("{name:<20} {stands} for {lasts}: {reason}; held {thing}{needs}")
+    let state = state.meaning();
+    format!("{name:<20} {state} for {lasts}: {reason}; held {thing}{needs}")
 }
 
 fn lines(engine: &Engine) -> String {

@@ -18,8 +18,9 @@ pub(super) async fn engines(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();
     let engines: Vec<Value> = status.engines.iter().map(|engine| shown(engine, now)).collect();
-    let held: Vec<Value> = status.restarts.iter().map(|held| restart(held, now)).collect();
-    success(&json!({ "engines": engines, "held": held }))
+    let restarts = status.restarts.iter().map(|one| restart(one, now));
+    let restarts: Vec<Value> = restarts.collect();
+    success(&json!({ "engines": engines, "deferred_restarts": restarts }))
 }
 
 /// A deferred restart.

@@ -65,7 +65,7 @@ pub struct Node {
     /// `MemTotal`.
     pub total_bytes: u64,
     /// Available memory: free above the reserve, and clean cache.
-    pub room_bytes: u64,
+    pub available_bytes: u64,
     /// The least that an engine measures as free: `MemAvailable` excludes twice the reserve and
     /// more.
     pub seen_least_bytes: u64,
@@ -81,7 +81,7 @@ pub struct NodeFit {
     /// `MemTotal`.
     pub total_bytes: u64,
     /// Available memory.
-    pub room_bytes: u64,
+    pub available_bytes: u64,
     /// Memory of the engine's processes.
     pub processes_bytes: u64,
     /// Memory that stays free.
@@ -93,7 +93,7 @@ pub struct NodeFit {
     /// Activations, graphs and workspaces.
     pub work_bytes: u64,
     /// Memory for the KV cache at the utilization that is common to all nodes.
-    pub kv_room_bytes: u64,
+    pub kv_available_bytes: u64,
     /// The node's part of the requested KV cache, if known.
     pub kv_wanted_bytes: Option<u64>,
     /// The missing memory: at its own `vllm_utilization`, or, if none is missing on any node, at
@@ -143,14 +143,14 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
         each.iter().all(|node| lacks_at(node.vllm_utilization, node) == 0);
     for node in &mut each {
         let usable = usable_bytes(vllm_utilization, node.total_bytes);
-        node.kv_room_bytes = usable.saturating_sub(node.fixed_bytes());
+        node.kv_available_bytes = usable.saturating_sub(node.fixed_bytes());
         let share = if fits_at_own_utilizations { vllm_utilization } else { node.vllm_utilization };
         node.lacks_bytes = lacks_at(share, node);
     }
     let utilization = |node: &NodeFit| hundredths(node.vllm_utilization);
-    let weakest = each
-        .iter()
-        .min_by_key(|node| (node.kv_room_bytes, utilization(node), u64::MAX - node.lacks_bytes))?;
+    let weakest = each.iter().min_by_key(|node| {
+        (node.kv_available_bytes, utilization(node), u64::MAX - node.lacks_bytes)
+    })?;
     let parts = |token: KvToken| u64::from(token.parts.clamp(1, count.max(1)));
     let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
     let (lowest, highest) = (seen(u64::min)?, seen(u64::max)?);
@@ -163,7 +163,7 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
         vllm_least: each.iter().map(needed).fold(0.0, f64::max),
         sglang_fraction,
         most_tokens: model.kv_token.filter(|token| token.bytes > 0).map(|token| {
-            let all = u128::from(weakest.kv_room_bytes) * u128::from(parts(token));
+            let all = u128::from(weakest.kv_available_bytes) * u128::from(parts(token));
             u64::try_from(all / u128::from(token.bytes)).unwrap_or(u64::MAX)
         }),
         is_unbalanced: (lowest as f64) < sglang::BALANCE * highest as f64,
@@ -189,20 +189,20 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
         overheads.processes_bytes.unwrap_or_else(|| PROCESSES_BYTES.min(total / PROCESSES_PART));
     let work = overheads.work_bytes.unwrap_or_else(|| WORK_BYTES.min(total / WORK_PART));
     let headroom = overheads.headroom_bytes.unwrap_or(total / HEADROOM_PART);
-    let budget = node.room_bytes.saturating_sub(processes).saturating_sub(headroom);
+    let budget = node.available_bytes.saturating_sub(processes).saturating_sub(headroom);
     // vLLM refuses to start if less is available then.
     let found = node.seen_least_bytes.saturating_sub(processes);
     let vllm_utilization = share_down(budget.min(found), total);
     NodeFit {
         node: Arc::clone(&node.name),
         total_bytes: total,
-        room_bytes: node.room_bytes,
+        available_bytes: node.available_bytes,
         processes_bytes: processes,
         headroom_bytes: headroom,
         budget_bytes: budget,
         weights_bytes: model.weights_bytes.div_ceil(u64::from(count.max(1))),
         work_bytes: work,
-        kv_room_bytes: 0,
+        kv_available_bytes: 0,
         kv_wanted_bytes: model.kv_token.zip(model.tokens).map(|(token, tokens)| {
             let parts = u64::from(token.parts.clamp(1, count.max(1)));
             token.bytes.saturating_mul(tokens).div_ceil(parts)

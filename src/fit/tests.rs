@@ -8,7 +8,7 @@ fn node(name: &str, total: u64, room: u64) -> Node {
     Node {
         name: name.into(),
         total_bytes: total,
-        room_bytes: room,
+        available_bytes: room,
         seen_least_bytes: room,
         seen_most_bytes: room,
     }
@@ -40,7 +40,7 @@ fn the_weakest_node_decides_for_all() {
     assert_eq!(fit.nodes[1].budget_bytes, 97 * GIB);
     assert_eq!(fit.nodes[1].weights_bytes, 65 * GIB);
     let usable = 121 * GIB * 80 / 100;
-    assert_eq!(fit.nodes[1].kv_room_bytes, usable - 69 * GIB, "in hundredths");
+    assert_eq!(fit.nodes[1].kv_available_bytes, usable - 69 * GIB, "in hundredths");
     assert_eq!(fit.nodes[1].kv_wanted_bytes, Some(10 * GIB), "20 GiB over two nodes");
     assert_eq!((fit.nodes[0].vllm_utilization, fit.vllm_utilization), (0.85, 0.80));
     assert_eq!(fit.vllm_least, 0.66, "79 of 121 GiB");
@@ -83,7 +83,7 @@ fn a_small_node_is_not_asked_for_a_large_ones_overheads() {
     let small = node("orin", 8 * GIB, 7 * GIB);
     let fit = fit(&model(3, None, None), &Overheads::default(), &[small]).unwrap();
     assert!(fit.fits);
-    assert!(fit.nodes[0].kv_room_bytes > 2 * GIB, "{fit:?}");
+    assert!(fit.nodes[0].kv_available_bytes > 2 * GIB, "{fit:?}");
     assert_eq!(super::fit(&model(3, None, None), &Overheads::default(), &[]), None);
 }
 
@@ -122,15 +122,15 @@ proptest! {
         let overheads = Overheads { processes_bytes, work_bytes, headroom_bytes };
         let nodes: Vec<Node> = nodes
             .into_iter()
-            .map(|(total_bytes, room_bytes, seen_least_bytes, seen_most_bytes)| Node {
-                name: "n".into(), total_bytes, room_bytes, seen_least_bytes, seen_most_bytes,
+            .map(|(total_bytes, available_bytes, seen_least_bytes, seen_most_bytes)| Node {
+                name: "n".into(), total_bytes, available_bytes, seen_least_bytes, seen_most_bytes,
             })
             .collect();
         let fit = fit(&model, &overheads, &nodes).unwrap();
         prop_assert!((0.0..=1.0).contains(&fit.vllm_utilization));
         prop_assert!((0.0..=1.0).contains(&fit.sglang_fraction));
         for (node, share) in nodes.iter().zip(&fit.nodes) {
-            prop_assert!(share.budget_bytes <= node.room_bytes);
+            prop_assert!(share.budget_bytes <= node.available_bytes);
             prop_assert!(fit.vllm_utilization * node.total_bytes as f64
                 <= share.budget_bytes as f64 * (1.0 + 1e-9));
             let is_enough = share.budget_bytes >= share.weights_bytes;

@@ -203,8 +203,8 @@ fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
     assert_eq!(answer["need_bytes"], 90_u64 << 30);
     assert_eq!(answer["reasons"][0]["kind"], "too_little");
     assert!(answer["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
-    assert_eq!(answer["room"]["unaccounted_baseline"]["is_learned"], false);
-    assert_eq!(answer["room"]["motion"]["shmem"]["bytes_per_second"], 0.0);
+    assert_eq!(answer["memory"]["unaccounted_baseline"]["is_learned"], false);
+    assert_eq!(answer["memory"]["motion"]["shmem"]["bytes_per_second"], 0.0);
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn a_daemon_knows_more_and_keeps_what_was_done() {
     let knows = |_: &Daemon| {
         let output = gate(&["--need=1GiB", "--timeout=0", "--json"]);
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let baseline = &answer["room"]["unaccounted_baseline"];
+        let baseline = &answer["memory"]["unaccounted_baseline"];
         baseline["is_learned"] == true && baseline["bytes"] == 2_u64 << 30
     };
     daemon.wait_until("a baseline", knows);

@@ -24,8 +24,8 @@ use memory::Memory;
 /// All calls together; with what follows they stay below the time that an action has.
 const CALLING_TAKES: Duration = Duration::from_secs(20);
 
-/// A healthy driver returns memory within 2 to 5 s of the end of a process, and else at once: memory
-/// is sampled until no more has come for [`STILL_FOR`].
+/// A healthy driver returns memory within 2 to 5 s of the end of a process, and else at once. It is
+/// sampled until no more has come for [`STILL_FOR`].
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 const STILL_FOR: Duration = Duration::from_secs(1);
 const SAMPLED_EVERY: Duration = Duration::from_millis(100);

@@ -297,8 +297,8 @@ impl Ledger {
     }
 
     /// The next chunks in turn, as many as `budget` allows. A chunk that was read as a whole shows
-    /// least, and in pages of 4 KiB it costs most; an evicted one may have come back; one that never
-    /// was in memory costs almost nothing.
+    /// least, and in pages of 4 KiB it costs most. An evicted one may have come back; one that
+    /// never was in memory costs almost nothing.
     pub(super) fn in_turn(&mut self, budget: u32) -> Vec<ChunkId> {
         let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
         let (mut places, mut spent) = (Vec::new(), 0);

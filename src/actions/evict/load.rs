@@ -6,9 +6,9 @@ use rustix::io::Errno;
 
 use super::discover::Holdings;
 use super::files::{Finding, Patterns, is_of_this_file_alone, offset};
-use super::headroom::{allocatable, is_bounded, may_stay, must_go};
 use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
 use super::process::{TrackError, TrackedProcess};
+use super::required::{allocatable, is_bounded, may_stay, must_go};
 use super::uses::{FileUse, Reading};
 use super::{EvictRequest, Mounts, Pulse};
 use crate::model::EngineTarget;
@@ -254,7 +254,7 @@ impl Load {
         Round { read_bytes, is_over: false }
     }
 
-    /// Reads the file positions of the readers of unmapped files, and samples what they have passed.
+    /// Reads the positions of the readers of unmapped files, and samples what they have passed.
     fn track_positions(&mut self, is_first: bool) {
         let mut gone_over = Vec::new();
         for (file, used) in self.uses.iter_mut().enumerate() {
@@ -431,8 +431,8 @@ impl Load {
         let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
             self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
-        let headroom = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
-        let must_go = must_go(memory, self.bytes_of(&mapped), headroom);
+        let required = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
+        let must_go = must_go(memory, self.bytes_of(&mapped), required);
         Due { free, mapped, must_go }
     }
 

@@ -13,11 +13,11 @@
 
 mod discover;
 mod files;
-mod headroom;
 mod ledger;
 mod load;
 mod open_files;
 mod process;
+mod required;
 mod session;
 mod unload;
 mod uses;
@@ -385,8 +385,8 @@ impl Evictor {
         }
     }
 
-    /// Loads tracked since the start. Where there are more than before, call [`Self::update`]. Never
-    /// waits.
+    /// Loads tracked since the start. Once there are more than before, call [`Self::update`].
+    /// Never waits.
     pub fn begun(&self) -> u64 {
         self.shared.begun.load(Ordering::Acquire)
     }
@@ -405,8 +405,8 @@ impl Evictor {
         })
     }
 
-    /// Bytes cached behind the readers of all tracked loads, which are evicted now or when memory is
-    /// short: as good as free. Never waits.
+    /// Bytes cached behind the readers of all tracked loads: evicted now or when memory is short,
+    /// and so as good as free. Never waits.
     pub fn evictable_bytes(&self) -> u64 {
         let controls = lock(&self.shared.controls);
         let going_on = controls.iter().filter(|control| !control.hangs());

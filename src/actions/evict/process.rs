@@ -68,8 +68,8 @@ pub(super) struct TrackedProcess {
     pub(super) id: ProcessId,
     folder: OwnedFd,
     pidfd: OwnedFd,
-    /// Stays open from one scan of the mappings to the next, since it is read again and again. After
-    /// an execve(2) it is empty.
+    /// Stays open from one scan of the mappings to the next, since it is read often. After an
+    /// execve(2) it is empty.
     pagemap: RefCell<Option<File>>,
     /// The `fdinfo` files with the positions, kept in the same way, by number.
     positions: RefCell<BTreeMap<u32, File>>,

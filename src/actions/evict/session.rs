@@ -31,7 +31,8 @@ const BEGINS_FOR: Duration = Duration::from_millis(50);
 /// pieces shows nothing between two of them.
 const RESTS_AFTER: Duration = Duration::from_millis(100);
 
-/// Free memory above the floor that counts as much: four times what is read in [`STEADY`] at 5 GiB/s.
+/// Free memory above the floor that counts as much: four times what is read in [`STEADY`] at
+/// 5 GiB/s.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
 /// About this part of the free memory above the floor is read between two rounds, within bounds:
@@ -195,7 +196,8 @@ impl Session {
     }
 }
 
-/// When the engine began to read, and its last progress, after a round that found `read_bytes` more.
+/// When the engine began to read, and its last progress, after a round that found `read_bytes`
+/// more.
 fn reads(
     before: Option<(Duration, Duration)>,
     now: Duration,

@@ -2,8 +2,9 @@
 //!
 //! Every process is held by a pidfd before anything is sent, and is the very one that was decided
 //! on, or one that it has started. Signals go to the processes themselves, since that needs no
-//! memory and no answer. The container runtime and the service manager are asked as well, so that they do not
-//! restart what was stopped, and only where no other process lives in the container or unit.
+//! memory and no answer. The container runtime and the service manager are asked as well, so that
+//! they do not restart what was stopped, and only where no other process lives in the container or
+//! unit.
 
 mod container;
 mod family;

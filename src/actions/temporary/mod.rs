@@ -176,8 +176,8 @@ impl TemporarySettings {
     ) -> Result<(), String> {
         self.ready()?;
         let boot_id = self.boot_id.clone().ok_or(
-            "the boot ID is unknown (sys/kernel/random/boot_id), so nothing could be undone after a \
-             crash: nothing is set",
+            "the boot ID is unknown (sys/kernel/random/boot_id), so nothing could be undone after \
+             a crash: nothing is set",
         )?;
         let at = (self.clock)().utc;
         let mut changes = Vec::new();
@@ -264,8 +264,8 @@ impl TemporarySettings {
         }
     }
 
-    /// Undoes these changes, the last one first; what cannot be undone stays open. Where no decision
-    /// reports it, `why` is reported.
+    /// Undoes these changes, the last one first; what cannot be undone stays open. `why` is
+    /// reported where no decision reports it.
     fn undo_all(&mut self, mut changes: Vec<OpenChange>, why: &str) {
         let mut left = Vec::new();
         while let Some(open) = changes.pop() {

@@ -345,7 +345,7 @@ fn a_path_on_no_disk_is_told_by_its_file_system() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
     let told = error(perform(&mut process, &throttle(1, &[], &["/proc"])));
-    assert!(told.contains("/proc lies on a file system of type 0x9fa0"), "{told}");
+    assert!(told.contains("/proc is on a file system of type 0x9fa0"), "{told}");
     let told = error(perform(&mut process, &throttle(2, &[], &["/nowhere/at/all"])));
     assert!(told.contains("looking at /nowhere/at/all failed"), "{told}");
     let told = error(perform(&mut process, &throttle(3, &["sdz"], &[])));

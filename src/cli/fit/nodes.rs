@@ -73,7 +73,7 @@ fn planned(total: u64, taken: Option<u64>) -> Nodes {
     let node = Node {
         name: "planned".into(),
         total_bytes: total,
-        room_bytes: room,
+        available_bytes: room,
         seen_least_bytes: room,
         seen_most_bytes: room,
     };
@@ -176,10 +176,10 @@ impl Nodes {
 
 fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
     let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
-    let room = answer.get("room").unwrap_or(&Value::Null);
+    let room = answer.get("memory").unwrap_or(&Value::Null);
     let need = |key: &str| of(room, key).ok_or_else(|| format!("its answer has no {key}"));
     let or_none = |key: &str| of(room, key).unwrap_or(0);
-    let had = of(answer, "room_bytes").ok_or("its answer has no available memory")?;
+    let had = of(answer, "available_bytes").ok_or("its answer has no available memory")?;
     let total = need("total_bytes")?;
     let (free, clean) = (need("free_bytes")?, need("clean_cache_bytes")?);
     let reserve = or_none("reserve_bytes");
@@ -191,7 +191,7 @@ fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
     Ok(Node {
         name: Arc::clone(name),
         total_bytes: total,
-        room_bytes: had,
+        available_bytes: had,
         seen_least_bytes: had.saturating_sub(reserve).saturating_sub(reserve.min(clean / 2)),
         seen_most_bytes: free.saturating_add(caches).min(total),
     })
@@ -205,7 +205,7 @@ mod tests {
     fn implausible_answers_are_rejected() {
         let name = "two".into();
         let answer = |had: Value, free: u64| {
-            json!({"room_bytes": had, "room": {
+            json!({"available_bytes": had, "memory": {
                 "total_bytes": 1000, "free_bytes": free, "clean_cache_bytes": 300,
                 "dirty_cache_bytes": 50, "mapped_cache_bytes": null, "reserve_bytes": 100,
             }})
@@ -218,7 +218,7 @@ mod tests {
             (answer(json!(1e300), 400), "no available memory"),
             (answer(json!(1001), 400), "more memory than it has"),
             (answer(json!(600), 2000), "more memory than it has"),
-            (json!({"room_bytes": 1}), "its answer has no total_bytes"),
+            (json!({"available_bytes": 1}), "its answer has no total_bytes"),
             (json!([]), "no available memory"),
         ] {
             let why = super::node(&name, &wrong).unwrap_err();

@@ -81,7 +81,7 @@ fn table(fit: &Fit) {
         "SGLANG"
     );
     for node in &fit.nodes {
-        let NodeFit { total_bytes, room_bytes, processes_bytes, headroom_bytes, .. } = node;
+        let NodeFit { total_bytes, available_bytes, processes_bytes, headroom_bytes, .. } = node;
         let lacks = match node.lacks_bytes {
             0 => "-".to_owned(),
             lacks => bytes_text(lacks),
@@ -91,12 +91,12 @@ fn table(fit: &Fit) {
              {:>6.2}",
             printable(&node.node),
             bytes_text(*total_bytes),
-            bytes_text(*room_bytes),
+            bytes_text(*available_bytes),
             bytes_text(*processes_bytes),
             bytes_text(*headroom_bytes),
             bytes_text(node.weights_bytes),
             bytes_text(node.work_bytes),
-            bytes_text(node.kv_room_bytes),
+            bytes_text(node.kv_available_bytes),
             node.vllm_utilization,
             node.sglang_fraction,
         );
@@ -106,7 +106,7 @@ fn table(fit: &Fit) {
 fn advice(fit: &Fit) -> Vec<String> {
     let mut lines = Vec::new();
     let several = fit.nodes.len() > 1;
-    let gives = |node: &NodeFit| (node.kv_room_bytes, node.vllm_utilization);
+    let gives = |node: &NodeFit| (node.kv_available_bytes, node.vllm_utilization);
     let differ = fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0]));
     if differ {
         lines.push(format!(
@@ -160,13 +160,13 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn node(name: &str, total_gib: u64, room_gib: u64) -> Node {
-        let room_bytes = room_gib * GIB;
+        let available_bytes = room_gib * GIB;
         Node {
             name: name.into(),
             total_bytes: total_gib * GIB,
-            room_bytes,
-            seen_least_bytes: room_bytes,
-            seen_most_bytes: room_bytes,
+            available_bytes,
+            seen_least_bytes: available_bytes,
+            seen_most_bytes: available_bytes,
         }
     }
 

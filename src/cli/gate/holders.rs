@@ -142,7 +142,7 @@ impl ScanThread {
         let reply = daemon.ask("GET", "/api/v1/gate?need=0", None).ok();
         // An open and a closed gate both report the memory.
         let report =
-            reply.and_then(|mut reply| serde_json::from_value(reply.data["room"].take()).ok());
+            reply.and_then(|mut reply| serde_json::from_value(reply.data["memory"].take()).ok());
         self.query_next = now + if report.is_some() { EVERY } else { DAEMON_EVERY };
         self.report = report;
     }

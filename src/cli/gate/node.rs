@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::holders::Holders;
 use crate::cli::control::Client;
 use crate::model::{DeclaredEngine, GateMemory, Observation, Reading, Readings, Source};
-use crate::policy::gate::{GateWatch, headroom};
+use crate::policy::gate::{GateWatch, memory};
 use crate::sources::memory::MemorySource;
 
 /// Where this node is read.
@@ -62,7 +62,7 @@ impl GateNode {
         }
         self.holders.take();
         let latest = |name: &str, labels: &[(&str, &str)]| self.reading(name, labels);
-        let mut room = headroom(latest, self.holders.baseline(), self.holders.orphans());
+        let mut room = memory(latest, self.holders.baseline(), self.holders.orphans());
         self.watch.take(clock(), &mut room);
         room
     }

@@ -95,8 +95,8 @@ impl Preparer {
             is_enough_at: answer
                 .question
                 .need_bytes
-                .saturating_add(answer.room.reserve.value().unwrap_or(0))
-                .saturating_add(answer.room.free_cma.value().unwrap_or(0)),
+                .saturating_add(answer.memory.reserve.value().unwrap_or(0))
+                .saturating_add(answer.memory.free_cma.value().unwrap_or(0)),
         };
         let (to, done) = channel();
         let begun = std::thread::Builder::new().name("prepare".to_owned()).spawn(move || {
@@ -127,9 +127,9 @@ impl Preparer {
         if !answer.reasons.iter().all(can_help) {
             return None;
         }
-        let room = &answer.room;
+        let room = &answer.memory;
         let of = |reading: Reading<u64>| reading.value().unwrap_or(0);
-        let (spare, reachable) = (answer.spare_bytes?, answer.room_bytes?);
+        let (spare, reachable) = (answer.spare_bytes?, answer.available_bytes?);
         let missing = answer.question.need_bytes.saturating_sub(spare);
         if missing > 0 {
             if !self.is_tried(Step::Unload) {

@@ -113,7 +113,7 @@ fn line(progress: &Progress<'_>, limit: Option<Duration>) -> String {
 
 /// The rate at which available memory changes, if it is significant.
 fn pace(answer: &GateAnswer) -> Option<String> {
-    let pace = answer.room.motion.room?.bytes_per_second;
+    let pace = answer.memory.motion.available?.bytes_per_second;
     let which = if pace > 0.0 { "more" } else { "less" };
     (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
 }
@@ -142,7 +142,7 @@ fn advice(reason: &GateReason) -> Option<String> {
 pub(super) fn text(waited: &Waited) {
     let answer = &waited.answer;
     if waited.ended == Ended::Open {
-        let room = answer.room_bytes.unwrap_or(0);
+        let room = answer.available_bytes.unwrap_or(0);
         let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
         outln!(
             "open after {}: {} of {} can be had{}",

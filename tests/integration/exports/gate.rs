@@ -27,7 +27,7 @@ fn room(free_gib: u64) -> GateMemory {
         baseline: Baseline { bytes: 1 << 30, is_learned: true },
         shmem: gib(0),
         orphans: Reading::Value(Arc::new([])),
-        motion: Motion { room: still, contiguous: still, unaccounted: still, shmem: still },
+        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
     }
 }
 
@@ -42,8 +42,8 @@ fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start
     assert_eq!(open.status, 200);
     let open = open.json();
     assert_eq!((&open["status"], &open["data"]["open"]), (&json!("success"), &json!(true)));
-    assert_eq!(open["data"]["room_bytes"], json!(98_u64 << 30));
-    assert_eq!(open["data"]["room"]["orphans"], json!([]));
+    assert_eq!(open["data"]["available_bytes"], json!(98_u64 << 30));
+    assert_eq!(open["data"]["memory"]["orphans"], json!([]));
     let closed = server.get("/api/v1/gate?need=99GiB&contiguous=12GiB");
     assert_eq!(closed.status, 503);
     let closed = closed.json();

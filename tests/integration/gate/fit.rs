@@ -18,8 +18,8 @@ fn fit(node: &Node, arguments: &[&str]) -> Output {
 /// The umawarden of a node of 120 GiB of which that much can be had.
 fn other(had_gib: u64) -> FakeEngine {
     let data = json!({
-        "open": true, "need_bytes": 0, "room_bytes": had_gib * GIB,
-        "room": {
+        "open": true, "need_bytes": 0, "available_bytes": had_gib * GIB,
+        "memory": {
             "total_bytes": 120 * GIB, "free_bytes": had_gib * GIB, "clean_cache_bytes": 0,
         },
     });
@@ -51,7 +51,7 @@ fn the_weakest_of_two_nodes_decides_what_engines_are_told() {
     assert!(told.contains("--gpu-memory-utilization 0.72 at most on each node"), "{told}");
     let shown = parsed(&fit(&node, &[&of[..], &["--json"]].concat()));
     assert_eq!(shown["vllm_utilization"], json!(0.72));
-    assert_eq!(shown["nodes"][0]["room_bytes"], json!(112 * GIB), "above the reserve");
+    assert_eq!(shown["nodes"][0]["available_bytes"], json!(112 * GIB), "above the reserve");
     assert_eq!(shown["nodes"][1]["kv_wanted_bytes"], json!(10 * GIB));
     let too_much = fit(&node, &["--weights=170GiB", &peers]);
     assert_eq!(too_much.status.code(), Some(1));
@@ -84,7 +84,7 @@ fn nodes_are_planned_or_taken_to_be_like_this_one_and_that_is_said() {
         &node,
         &["--weights=130GiB", "--nodes=2", "--memory=121GiB", "--taken=5GiB", "--json"],
     ));
-    assert_eq!(planned["nodes"][1]["room_bytes"], json!(116 * GIB));
+    assert_eq!(planned["nodes"][1]["available_bytes"], json!(116 * GIB));
     assert_eq!(planned["fits"], json!(true));
 }
 

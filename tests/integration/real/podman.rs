@@ -114,7 +114,7 @@ impl Drop for Podman {
 
 fn held(daemon: &Daemon, name: &str) -> Value {
     let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let held = told["data"]["held"].as_array().unwrap();
+    let held = told["data"]["deferred_restarts"].as_array().unwrap();
     held.iter().find(|held| held["name"] == name).cloned().unwrap_or_default()
 }
 
@@ -181,12 +181,12 @@ fn real_podman_has_its_engines_known_and_what_dies_started_once() {
     podman.does(&["stop", "lives"]);
     podman.does(&["kill", "llm"]);
     wait_for("told", 10, &daemon, || {
-        held(&daemon, "lives")["stands"] == "stopped" && held(&daemon, "llm")["stands"] == "stopped"
+        held(&daemon, "lives")["state"] == "stopped" && held(&daemon, "llm")["state"] == "stopped"
     });
     podman.end();
-    wait_for("doubt", 10, &daemon, || held(&daemon, "oom")["stands"] == "unknown");
+    wait_for("doubt", 10, &daemon, || held(&daemon, "oom")["state"] == "unknown");
     podman.service = Podman::serve(podman.folder.path());
-    wait_for("known", 10, &daemon, || held(&daemon, "lives")["stands"] == "stopped");
+    wait_for("known", 10, &daemon, || held(&daemon, "lives")["state"] == "stopped");
     let runs = podman.state("oom");
     std::thread::sleep(Duration::from_secs(3));
     assert!(!podman.is_running("lives") && !podman.is_running("llm"));

@@ -105,13 +105,13 @@ impl Node {
 /// What the daemon says of one that is started again.
 fn held(daemon: &Daemon, name: &str) -> Option<Value> {
     let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let held = told["data"]["held"].as_array().unwrap();
+    let held = told["data"]["deferred_restarts"].as_array().unwrap();
     held.iter().find(|held| held["name"] == name).cloned()
 }
 
 fn stands(daemon: &Daemon, name: &str) -> String {
     let held = held(daemon, name).unwrap_or_default();
-    held["stands"].as_str().unwrap_or_default().to_owned()
+    held["state"].as_str().unwrap_or_default().to_owned()
 }
 
 fn reason(daemon: &Daemon, name: &str) -> String {

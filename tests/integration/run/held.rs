@@ -63,12 +63,12 @@ impl World {
 
 fn held(daemon: &Daemon, name: &str) -> Value {
     let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let held = told["data"]["held"].as_array().unwrap();
+    let held = told["data"]["deferred_restarts"].as_array().unwrap();
     held.iter().find(|held| held["name"] == name).cloned().unwrap_or_default()
 }
 
 fn stands(daemon: &Daemon, name: &str) -> String {
-    held(daemon, name)["stands"].as_str().unwrap_or_default().to_owned()
+    held(daemon, name)["state"].as_str().unwrap_or_default().to_owned()
 }
 
 fn reason(daemon: &Daemon, name: &str) -> String {

@@ -71,7 +71,7 @@ pub struct Trend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Motion {
     /// Available memory.
-    pub room: Option<Trend>,
+    pub available: Option<Trend>,
     /// Free memory in blocks of at least 2 MiB.
     pub contiguous: Option<Trend>,
     /// Memory that no counter names.
@@ -154,7 +154,7 @@ pub enum GateReason {
         /// Requested memory.
         need_bytes: u64,
         /// Memory that is available.
-        room_bytes: u64,
+        available_bytes: u64,
         /// Part of it that is free above the reserve.
         spare_bytes: u64,
         /// Part of it that can be reclaimed.
@@ -291,7 +291,7 @@ pub struct GateAnswer {
     #[serde(flatten)]
     pub question: GateQuestion,
     /// Available memory, if known.
-    pub room_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
     /// Part of it that is free already.
     pub spare_bytes: Option<u64>,
     /// Time until it can, at the present pace; `None` where it is unknown.
@@ -304,7 +304,7 @@ pub struct GateAnswer {
     #[serde(serialize_with = "with_text")]
     pub notes: Vec<GateNote>,
     /// The memory that the response is based on.
-    pub room: GateMemory,
+    pub memory: GateMemory,
     /// Responses of the other nodes of the engine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerAnswer>,
@@ -355,16 +355,18 @@ impl fmt::Display for GateReason {
                 bytes_text(*need_bytes),
                 bytes_text(*most_bytes)
             ),
-            Self::TooLittle { need_bytes, room_bytes, spare_bytes, reclaimable_bytes } => write!(
-                f,
-                "{} of {} can be had: {} free above the reserve, {} in caches that can be dropped; \
+            Self::TooLittle { need_bytes, available_bytes, spare_bytes, reclaimable_bytes } => {
+                write!(
+                    f,
+                    "{} of {} can be had: {} free above the reserve, {} in caches that can be dropped; \
                  {} are missing",
-                bytes_text(*room_bytes),
-                bytes_text(*need_bytes),
-                bytes_text(*spare_bytes),
-                bytes_text(*reclaimable_bytes),
-                bytes_text(need_bytes.saturating_sub(*room_bytes))
-            ),
+                    bytes_text(*available_bytes),
+                    bytes_text(*need_bytes),
+                    bytes_text(*spare_bytes),
+                    bytes_text(*reclaimable_bytes),
+                    bytes_text(need_bytes.saturating_sub(*available_bytes))
+                )
+            }
             Self::Fragmented { need_bytes, contiguous_bytes } => write!(
                 f,
                 "{} of {} are in free blocks of 2 MiB and more",

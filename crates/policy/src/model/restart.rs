@@ -346,7 +346,7 @@ pub struct RestartStatus {
     #[serde(flatten)]
     pub seen: DeferredRestart,
     /// The present state.
-    pub stands: RestartState,
+    pub state: RestartState,
     /// Start of the present state.
     #[serde(skip)]
     pub since: Moment,

@@ -2,8 +2,8 @@
 //! gone, each step with what shows it.
 //!
 //! An engine's health endpoint counts most. Without it, an open port counts; without that, the end
-//! of its reads and growth. On GB10
-//! the GPU's own counters prove nothing, so that a loading engine is judged by its progress alone.
+//! of its reads and growth. On GB10 the GPU's own counters prove nothing, so that a loading engine
+//! is judged by its progress alone.
 
 mod deaths;
 mod ends;

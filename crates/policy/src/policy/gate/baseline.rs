@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::headroom::allowance;
+use super::memory::allowance;
 use crate::model::{Baseline, GateMemory};
 
 /// It must stay as it is for so long to count as usual,

@@ -13,7 +13,7 @@
 //! left behind, with a pid, keeps it closed until somebody ends it.
 
 mod baseline;
-mod headroom;
+mod memory;
 mod node;
 mod orphan;
 mod peers;
@@ -27,8 +27,8 @@ use crate::model::{
     GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Reading, Trend,
 };
 pub(super) use baseline::Presence;
-pub(super) use headroom::whole;
-pub use headroom::{allowance, headroom};
+pub(super) use memory::whole;
+pub use memory::{allowance, memory};
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub use peers::with_peers;
@@ -116,12 +116,12 @@ pub fn judge(question: &GateQuestion, room: &GateMemory) -> GateAnswer {
         is_open,
         is_hopeless: judge.is_hopeless,
         question: *question,
-        room_bytes: had.ok().map(Had::all),
+        available_bytes: had.ok().map(Had::all),
         spare_bytes: had.ok().map(|had| had.spare),
         wait: if is_open { Some(Duration::ZERO) } else { longest },
         reasons: judge.reasons,
         notes: judge.notes,
-        room: room.clone(),
+        memory: room.clone(),
         peers: Vec::new(),
     }
 }
@@ -171,11 +171,11 @@ impl Judge<'_> {
             self.close(GateReason::TooLarge { need_bytes: need, most_bytes: most }, None);
             return;
         }
-        let pace = self.room.motion.room.map(|trend| trend.bytes_per_second);
+        let pace = self.room.motion.available.map(|trend| trend.bytes_per_second);
         if had.all() < need {
             let reason = GateReason::TooLittle {
                 need_bytes: need,
-                room_bytes: had.all(),
+                available_bytes: had.all(),
                 spare_bytes: had.spare,
                 reclaimable_bytes: had.reclaimable,
             };

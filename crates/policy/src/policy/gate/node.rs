@@ -6,7 +6,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::baseline::BaselineWatch;
-use super::{GateWatch, headroom};
+use super::{GateWatch, memory};
 use crate::model::{GateMemory, Orphan, Reading};
 use crate::policy::engines::Engines;
 
@@ -28,7 +28,7 @@ impl NodeGate {
         orphans: Reading<Arc<[Orphan]>>,
     ) -> Option<u64> {
         let latest = |name: &str, labels: &[(&str, &str)]| store.latest_of(name, labels);
-        let mut room = headroom(latest, self.baseline.learned(), orphans);
+        let mut room = memory(latest, self.baseline.learned(), orphans);
         self.watch.take(at, &mut room);
         let learned = self.baseline.take(at, &room, engines.presence(at));
         self.room = Some(room);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{GateWatch, SETTLES, allowance, headroom, judge, with_peers};
+use super::{GateWatch, SETTLES, allowance, judge, memory, with_peers};
 use crate::model::{
     Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
     Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
@@ -32,7 +32,7 @@ fn node(free: u64) -> GateMemory {
         baseline: Baseline { bytes: GIB, is_learned: true },
         shmem: Reading::Value(0),
         orphans: Reading::Value(Arc::new([])),
-        motion: Motion { room: still, contiguous: still, unaccounted: still, shmem: still },
+        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
     }
 }
 
@@ -153,7 +153,7 @@ fn shared_memory_that_goes_is_waited_for_too() {
 fn somebody_who_takes_what_is_needed_keeps_it_closed() {
     let taking = |bytes_per_second| GateMemory {
         motion: Motion {
-            room: Some(Trend { bytes_per_second, sank_bytes: GIB }),
+            available: Some(Trend { bytes_per_second, sank_bytes: GIB }),
             ..node(0).motion
         },
         ..node(100 * GIB)
@@ -167,7 +167,7 @@ fn somebody_who_takes_what_is_needed_keeps_it_closed() {
 #[test]
 fn how_long_it_takes_is_told_from_the_pace_and_only_where_all_reasons_have_one() {
     let motion = Motion {
-        room: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
+        available: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
         ..node(0).motion
     };
     let coming = GateMemory { motion, ..node(42 * GIB) };
@@ -261,7 +261,7 @@ fn the_room_is_what_the_series_tell() {
         let found = series.iter().find(|(known, of, _)| *known == name && *of == label);
         found.map(|(_, _, gib)| gib * GIB as f64).into()
     };
-    let room = headroom(latest, None, Reading::Unsupported);
+    let room = memory(latest, None, Reading::Unsupported);
     assert_eq!(room.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
     assert_eq!(room.reserve, Reading::Value(4 * GIB));
     assert_eq!(room.unaccounted, Reading::Value(0), "a little below 0 is 0");
@@ -365,7 +365,7 @@ prop_compose! {
                 2 => Reading::Value(Arc::new([orphan()])),
                 _ => Reading::Value(Arc::new([])),
             },
-            motion: Motion { room, contiguous, unaccounted: held, shmem: shared },
+            motion: Motion { available: room, contiguous, unaccounted: held, shmem: shared },
         }
     }
 }

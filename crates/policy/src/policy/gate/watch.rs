@@ -56,8 +56,12 @@ impl GateWatch {
         }
         self.samples.push_back(sample);
         let trend = |place| self.trend(at, place);
-        room.motion =
-            Motion { room: trend(0), contiguous: trend(1), unaccounted: trend(2), shmem: trend(3) };
+        room.motion = Motion {
+            available: trend(0),
+            contiguous: trend(1),
+            unaccounted: trend(2),
+            shmem: trend(3),
+        };
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a pace for people")]

@@ -502,7 +502,7 @@ impl Restart {
         }
         RestartStatus {
             seen,
-            stands: self.state,
+            state: self.state,
             since: self.since,
             reason: Arc::clone(&self.reason),
             deaths_in_a_row: self.deaths,

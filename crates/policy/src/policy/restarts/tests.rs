@@ -19,13 +19,13 @@ use world::{GIB, World, engine_in, id};
 #[test]
 fn what_died_waits_for_memory_and_is_started_once() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
-    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    assert_eq!(world.state("vllm").0, RestartState::Running);
     world.free = 5 * GIB;
     world.dies("vllm");
     world.run(20);
     assert_eq!(world.holds(), [HoldReason::Memory]);
-    let (stands, reason) = world.stands("vllm");
-    assert_eq!(stands, RestartState::Waiting);
+    let (state, reason) = world.state("vllm");
+    assert_eq!(state, RestartState::Waiting);
     assert!(reason.contains("killed for memory") && reason.contains("of 8.0 GiB"), "{reason}");
     assert!(world.value("uma_restart_waiting_seconds{engine=\"vllm\"}").unwrap() > 18.0);
     world.free = 20 * GIB;
@@ -35,7 +35,7 @@ fn what_died_waits_for_memory_and_is_started_once() {
     assert_eq!(act.rule.to_string(), "restarts/vllm");
     assert!(act.because.iter().any(|evidence| evidence.series == "uma_memory_free_bytes"));
     assert_eq!(world.until_start(200), None, "once");
-    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    assert_eq!(world.state("vllm").0, RestartState::Running);
     let ready = "uma_restarts_total{engine=\"vllm\",outcome=\"ready\"}";
     assert_eq!(world.value(ready), Some(1.0));
     assert_eq!(world.assessments.len(), 1);
@@ -67,7 +67,7 @@ fn each_death_in_a_row_makes_it_wait_longer_until_it_is_given_up() {
         world.dies("vllm");
     }
     assert_eq!(waits, [0, 4, 8, 16, 20]);
-    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.state("vllm").0, RestartState::GivenUp);
     assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(5.0));
     assert_eq!(world.value("uma_restarts_total{engine=\"vllm\",outcome=\"died\"}"), Some(5.0));
     let (back_off, open) = (HoldReason::BackOff, HoldReason::BreakerOpen);
@@ -94,17 +94,17 @@ fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() 
     world.tick();
     world.dies("vllm");
     world.run(60);
-    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.state("vllm").0, RestartState::GivenUp);
     let act = world.assessments.last().unwrap().decision;
     world.starts("vllm");
     // One that dies before it is ready proves nothing.
     world.run(10);
     world.dies("vllm");
     world.run(10);
-    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.state("vllm").0, RestartState::GivenUp);
     world.starts("vllm");
     world.run(61);
-    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    assert_eq!(world.state("vllm").0, RestartState::Running);
     let last = world.assessments.last().unwrap();
     assert_eq!((last.decision, last.aim_met), (act, Some(true)), "so that the journal knows");
     world.dies("vllm");
@@ -170,7 +170,7 @@ fn who_dies_in_another_phase_has_come_further() {
     world.run(70);
     world.dies("vllm");
     world.run(30);
-    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.state("vllm").0, RestartState::GivenUp);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn three_at_once_are_started_one_after_the_other() {
     ["a", "b", "c"].iter().for_each(|name| world.dies(name));
     let (first, _) = world.until_start(2).unwrap();
     assert_eq!(world.until_start(30), None, "{first} is not ready yet");
-    assert!(world.stands("b").1.contains("waits until a is ready or has failed"));
+    assert!(world.state("b").1.contains("waits until a is ready or has failed"));
     // Its supervisor says that it is ready.
     let WorkloadState::Running { health, .. } = &mut world.of("a").state else { panic!() };
     *health = Some(WorkloadHealth::Healthy);
@@ -259,7 +259,7 @@ fn what_somebody_stopped_stays_down() {
         assert_eq!(started, hold.is_none(), "{requested:?} {exit_code}");
         if let Some(hold) = hold {
             assert_eq!(world.holds(), [hold], "and is told once");
-            assert_eq!(world.stands("vllm").0, RestartState::Stopped);
+            assert_eq!(world.state("vllm").0, RestartState::Stopped);
         }
     }
     // What ended before this boot was ended by its end, as far as anybody knows.
@@ -283,9 +283,9 @@ fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
     world.dies("c");
     world.of("c").obstacle = Some("Docker starts it again itself".into());
     assert_eq!(world.until_start(30), None);
-    assert_eq!(world.stands("a").0, RestartState::Stopped);
-    assert_eq!(world.stands("b").0, RestartState::Unknown);
-    assert_eq!(world.stands("c").0, RestartState::NotOurs);
+    assert_eq!(world.state("a").0, RestartState::Stopped);
+    assert_eq!(world.state("b").0, RestartState::Unknown);
+    assert_eq!(world.state("c").0, RestartState::NotOurs);
     world.of("c").obstacle = None;
     assert!(world.until_start(2).is_some());
 }
@@ -295,7 +295,7 @@ fn docker_that_does_not_tell_is_no_death_and_no_reason_to_start() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
     world.docker_fails = true;
     world.run(5);
-    assert_eq!(world.stands("vllm"), (RestartState::Unknown, "it hangs".to_owned()));
+    assert_eq!(world.state("vllm"), (RestartState::Unknown, "it hangs".to_owned()));
     world.docker_fails = false;
     world.dies("vllm");
     world.tick();
@@ -351,8 +351,8 @@ fn observe_mode_says_once_what_it_would_do() {
     let mut names: Vec<_> = acts.map(|act| act.rule.alert.to_string()).collect();
     names.sort();
     assert_eq!(names, ["a", "b"]);
-    assert!(world.stands("a").1.contains("would be started now (observe mode)"));
-    assert_eq!(world.stands("a").0, RestartState::Waiting);
+    assert!(world.state("a").1.contains("would be started now (observe mode)"));
+    assert_eq!(world.state("a").0, RestartState::Waiting);
     // One of them may be in earnest.
     let mut world = World::with(Mode::Observe, &["a"]);
     world.of("a").mode = Some(Mode::Enforce);
@@ -368,7 +368,7 @@ fn what_it_has_left_behind_is_named_and_waited_for() {
     world.dies("vllm");
     world.run(30);
     assert_eq!(world.holds(), [HoldReason::Memory]);
-    let (_, reason) = world.stands("vllm");
+    let (_, reason) = world.state("vllm");
     let left = "VLLM::EngineCor (pid 4242), left behind by engine-vllm, holds 6";
     assert!(reason.contains(left), "{reason}");
     world.engines.clear();
@@ -386,7 +386,7 @@ fn without_a_need_what_it_held_must_be_there() {
     world.free = 4 * GIB;
     world.dies("vllm");
     assert_eq!(world.until_start(30), None);
-    assert!(world.stands("vllm").1.contains("of 6.0 GiB can be had"), "{}", world.stands("vllm").1);
+    assert!(world.state("vllm").1.contains("of 6.0 GiB can be had"), "{}", world.state("vllm").1);
     world.free = 7 * GIB;
     assert!(world.until_start(5).is_some());
 }
@@ -501,7 +501,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     assert_eq!(acts.len(), 3);
     let mut world = restarted(world, Past { acts, ..Past::default() });
     assert_eq!(world.until_start(60), None);
-    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.state("vllm").0, RestartState::GivenUp);
 }
 
 #[test]
@@ -527,14 +527,14 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     world.dies("vllm");
     world.until_start(5).unwrap();
     world.run(61);
-    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    assert_eq!(world.state("vllm").0, RestartState::Running);
     let runs = world.of("vllm").state.clone();
     world.of("vllm").state = WorkloadState::Between { status: "paused".into() };
     world.run(2);
-    assert_eq!(world.stands("vllm").0, RestartState::Unknown);
+    assert_eq!(world.state("vllm").0, RestartState::Unknown);
     world.of("vllm").state = runs.clone();
     world.tick();
-    assert_eq!(world.stands("vllm").0, RestartState::Running, "it does not begin anew");
+    assert_eq!(world.state("vllm").0, RestartState::Running, "it does not begin anew");
     // A death behind it is one.
     world.dies("vllm");
     let first = world.of("vllm").state.clone();
@@ -547,12 +547,12 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
     let second = world.of("vllm").state.clone();
     world.of("vllm").state = first;
     assert_eq!(world.until_start(30), None);
-    let (stands, reason) = world.stands("vllm");
-    assert_eq!(stands, RestartState::Unknown);
+    let (state, reason) = world.state("vllm");
+    assert_eq!(state, RestartState::Unknown);
     assert!(reason.contains("came before the life"), "{reason}");
     world.of("vllm").state = second;
     world.run(1);
-    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    assert_eq!(world.state("vllm").0, RestartState::Running);
     let died =
         |event: &&Event| matches!(event.kind, EventKind::Program(ProgramEvent::EngineDied { .. }));
     assert_eq!(world.events.iter().filter(died).count(), 2);
@@ -586,7 +586,7 @@ fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
     world.of("vllm").state = WorkloadState::Ended(end.clone());
     assert_eq!(world.until_start(60), None);
     assert_eq!(world.holds(), [HoldReason::StopUnclear]);
-    assert!(world.stands("vllm").1.contains("Podman does not tell"));
+    assert!(world.state("vllm").1.contains("Podman does not tell"));
     // The kernel does where it was the kernel, and of no other container.
     for (name, is_started) in [("other", false), ("vllm", true)] {
         let mut world = World::with(Mode::Enforce, &["vllm"]);

@@ -230,10 +230,10 @@ impl World {
         None
     }
 
-    pub(super) fn stands(&mut self, name: &str) -> (RestartState, String) {
+    pub(super) fn state(&mut self, name: &str) -> (RestartState, String) {
         let all = self.policy.status(self.at).restarts;
         let found = all.iter().find(|one| &*one.seen.target.name == name).unwrap();
-        (found.stands, found.reason.to_string())
+        (found.state, found.reason.to_string())
     }
 
     pub(super) fn holds(&mut self) -> Vec<HoldReason> {

@@ -17,7 +17,7 @@ pub fn allowance(total: Reading<u64>) -> Baseline {
 }
 
 /// The headroom from series; `latest` gives the present value of one. Trends are still unknown.
-pub fn headroom(
+pub fn memory(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
     baseline: Option<Baseline>,
     orphans: Reading<Arc<[Orphan]>>,

@@ -46,10 +46,10 @@ pub(super) fn allocatable(memory: FreeMemory, to_read: u64) -> u64 {
     }
 }
 
-/// How many of `evictable` mapped bytes must go, so that `headroom` and the rest of them are free.
+/// How many of `evictable` mapped bytes must go, so that `required` and the rest of them are free.
 /// Each byte that goes counts twice: it is no longer mapped, and it is free.
-pub(super) fn must_go(memory: FreeMemory, evictable: u64, headroom: u64) -> u64 {
-    let missing = headroom.saturating_add(evictable).saturating_sub(memory.free_bytes);
+pub(super) fn must_go(memory: FreeMemory, evictable: u64, required: u64) -> u64 {
+    let missing = required.saturating_add(evictable).saturating_sub(memory.free_bytes);
     missing.div_ceil(2).min(evictable)
 }
 
@@ -124,12 +124,15 @@ mod tests {
     proptest! {
         #[test]
         fn what_goes_makes_room_enough_or_is_all(
-            free in 0..64 * GIB, more in 0..64 * GIB, evictable in 0..64 * GIB, headroom in 0..64 * GIB,
+            free in 0..64 * GIB,
+            more in 0..64 * GIB,
+            evictable in 0..64 * GIB,
+            required in 0..64 * GIB,
         ) {
-            let goes = must_go(memory(free, free + more), evictable, headroom);
+            let goes = must_go(memory(free, free + more), evictable, required);
             prop_assert!(goes <= evictable);
-            prop_assert!(goes == evictable || free + goes >= headroom + (evictable - goes));
-            prop_assert!(goes == 0 || free + goes < headroom + evictable - goes + 2, "no more");
+            prop_assert!(goes == evictable || free + goes >= required + (evictable - goes));
+            prop_assert!(goes == 0 || free + goes < required + evictable - goes + 2, "no more");
         }
     }
 
