@@ -1,4 +1,4 @@
-"""What is on each dashboard; what a person asks first stands first."""
+"""What is on each dashboard; what a person asks first comes first."""
 
 from generate import (
     NODE,
@@ -27,7 +27,7 @@ INSTANCES_OF_CLUSTERS = variable(
 
 
 def of_each_node(expr):
-    """With the labels that tell nodes apart, and no name: so are the rows of a table joined."""
+    """With the labels that distinguish nodes, and no name: so are the rows of a table joined."""
     return f"max by (cluster, instance) ({expr})"
 
 
@@ -44,7 +44,7 @@ def node():
                "bytes", "uma_memory_unaccounted_bytes"),
         word("Verdict", "What holds memory that no counter names: umawarden verdict explains it.",
              "uma_memory_verdict == 1", "verdict"),
-        word("Mode", "observe tells what would be done, enforce does it.", "uma_mode == 1", "mode"),
+        word("Mode", "observe reports what would be done, enforce does it.", "uma_mode == 1", "mode"),
     ]
     memory = [
         graph("Free and available", "Free memory against the kernel's watermarks.", "bytes", [
@@ -153,7 +153,7 @@ def cluster():
         ("all", "uma_memory_total_bytes"),
     ]
     now = [
-        rows("Nodes", "The weakest stands first; it decides what all of them can take.",
+        rows("Nodes", "The weakest is first; it decides what all of them can take.",
              [(name, of_each_node(expr)) for name, expr in columns], ["Time"], OF_CLUSTERS,
              first="available"),
         number("Nodes that answer", "Nodes whose umawarden Prometheus reaches.", "short",
@@ -171,7 +171,7 @@ def cluster():
                [(None, "green"), (2, "orange")], OF_CLUSTERS),
         number("Alerts of rules", "Rules that fire.", "short",
                'sum(uma_rule_state{state="firing"}) or vector(0)', selector=OF_CLUSTERS),
-        number("Nodes in enforce mode", "The others only tell what they would do.", "short",
+        number("Nodes in enforce mode", "The others only report what they would do.", "short",
                'sum(uma_mode{mode="enforce"})', selector=OF_CLUSTERS),
     ]
     compared = [
@@ -191,11 +191,11 @@ def cluster():
                                    'share="full"}[$__rate_interval])')], OF_CLUSTERS),
     ]
     compared.append(
-        graph("Peers that answer", "1 where a node hears of another; rules about the cluster are "
+        graph("Peers that answer", "1 where a node gets reports of another; rules about the cluster are "
               "unknown while one is silent.", "short", [
-                  ("{{instance}} hears {{peer}}", "uma_cluster_peer_up")], OF_CLUSTERS))
+                  ("{{instance}} from {{peer}}", "uma_cluster_peer_up")], OF_CLUSTERS))
     compared.append(
-        graph("Alerts of others", "What an Alertmanager has told the nodes and still fires.", "short",
+        graph("Alerts of others", "Alerts that the nodes got from an Alertmanager and that still fire.", "short",
               [("{{instance}}", "uma_received_alerts")], OF_CLUSTERS))
     engines = [
         states("Phases", "The phase of each engine on each node.", [
@@ -210,13 +210,13 @@ def cluster():
         bars("Kernel events", "Faults in the kernel logs.", [
             ("{{instance}} {{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0")],
              OF_CLUSTERS),
-        bars("Actions", "What was done; skipped: only told, in observe mode.", [
+        bars("Actions", "What was done; skipped: only reported, in observe mode.", [
             ("{{instance}} {{action}} {{outcome}}",
              "increase(uma_actions_total[$__rate_interval]) > 0")], OF_CLUSTERS),
         states("Rules", "Rules that fire.", [
             ("{{instance}} {{rule}}", 'uma_rule_state{state="firing"} == 1')], OF_CLUSTERS),
     ]
-    built = board("umawarden-cluster", "umawarden: cluster", "Nodes beside each other.",
+    built = board("umawarden-cluster", "umawarden: cluster", "Nodes side by side.",
                   [CLUSTERS, INSTANCES_OF_CLUSTERS])
     groups = [("Now", now), ("Compared", compared), ("Engines", engines), ("What happened", events)]
     return with_panels(built, groups), annotations(OF_CLUSTERS)
@@ -225,7 +225,7 @@ def cluster():
 def remedies():
     hidden = ["Time", "__name__", "job"]
     now = [
-        word("Mode", "observe tells what would be done, enforce does it.", "uma_mode == 1", "mode",
+        word("Mode", "observe reports what would be done, enforce does it.", "uma_mode == 1", "mode",
              NODES),
         number("Paused", "1 while a person has paused everything.", "short", "max(uma_paused)",
                [(None, "green"), (1, "orange")], NODES),
@@ -245,11 +245,11 @@ def remedies():
             ("{{action}}: {{outcome}}",
              'sum by (action, outcome) (increase(uma_actions_total{outcome!~"skipped|not_done"}'
              "[$__rate_interval])) > 0")], NODES),
-        bars("What would have been done", "Acts that observe mode only told.", [
+        bars("What would have been done", "Acts that observe mode only reported.", [
             ("{{action}}",
              'sum by (action) (increase(uma_actions_total{outcome="skipped"}[$__rate_interval])) > 0'),
         ], NODES),
-        bars("What was held back, and why", "A decision not to act is a decision.", [
+        bars("What was suppressed, and why", "A decision not to act is a decision.", [
             ("{{reason}}", 'sum by (reason) (increase(uma_decisions_total{reason!=""}'
                            "[$__rate_interval])) > 0")], NODES),
         states("Rules", "Rules that are not at rest.", [
@@ -283,7 +283,7 @@ def remedies():
                width=6),
     ]
     built = board("umawarden-remedies", "umawarden: remedies",
-                  "What was decided, done, and held back.", [INSTANCES])
+                  "What was decided, done, and suppressed.", [INSTANCES])
     groups = [("Now", now), ("Decided", done), ("What it brought", brought), ("Reboots", reboots)]
     return with_panels(built, groups), annotations(NODES)
 

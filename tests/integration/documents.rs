@@ -139,38 +139,38 @@ fn code_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     words.into_iter().map(|word| format!("`{}`", word.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
-/// What a rule may say, from the tables that rule files are read by.
-/// What the reference says of readings that fail.
+/// The semantics of failed readings, for the reference of rules.
 const FAILED_READINGS: &str = "
 ## Readings that fail
 
-What is the same whatever a failed reading was is known; all else is unknown. A rule is *unknown* while its condition is: no alert of it begins, advances or ends. Which side decides:
+A result is known if it is the same for every possible value of the failed readings. Otherwise it is unknown. A rule is *unknown* while its condition is: no alert of it begins, advances or ends. For each operator:
 
-- `a and b`: an empty side, whichever failed. An element of `a` stays if `b` surely has a match, and goes if it can have none.
-- `a or b`: the left. Where `a` surely has an element, what failed of `b` in its group is not needed (`on()`: nothing of `b` is). Where `a` failed and `b` has an element, something is there, but whose labels and value it has is unknown. That is enough on the right of `and` and `unless`, in `absent(…)` and for an `aim`; as the condition itself it is unknown. So what may fail stands on the right, or in `known and on() (… or on() …)`.
-- `a unless b`: an empty `a`; and where `b` surely has a match, that element of `a` goes, even if it failed.
-- A comparison decides element by element. A condition of which one element is unknown is unknown.
-- An aggregation is unknown for a group with a member that failed, `group` only where no other is there. So is a function over a range whose newest reading failed, and a calculation with such a number.
-- A series that the machine does not have at all makes the condition unknown, whatever the rest is, but for `absent(…)`, and `or` whose other side is there.
+- `a and b`: an empty side decides, even if the other side failed. An element of `a` stays if `b` certainly has a match, and goes if it can have none.
+- `a or b`: the left side decides. If `a` certainly has an element, failed readings of `b` in its group do not matter (with `on()`: none of `b`). If `a` failed and `b` has an element, the result has an element with unknown labels and value. That is enough on the right of `and` and `unless`, in `absent(…)` and for an `aim`; a whole condition of that kind is unknown. So put what may fail on the right, or write `known and on() (… or on() …)`.
+- `a unless b`: an empty `a` decides. If `b` certainly has a match, that element of `a` goes, even if it failed.
+- A comparison decides for each element. A condition with one unknown element is unknown.
+- An aggregation is unknown for a group with a failed member; `group` only if it has no other member. A function over a range is unknown if the newest reading failed, and so is a calculation with such a number.
+- A series that the machine does not have makes the condition unknown. The exceptions are `absent(…)`, and `or` if its other side has elements.
 
 `umawarden explain` shows which reading was not needed, and what decides.
 ";
 
+/// The language of rules, from the tables that the readers of rule files use.
 fn writing_rules() -> String {
     let words = vocabulary();
     let mut text = String::from(
-        "\n# Writing rules\n\nA rule file has the shape of Prometheus' own; `remedy` and `mode` are \
-         added. `umawarden rules check` tells what is miswritten, and what can be written and yet \
-         cannot be meant; `umawarden rules test` plays promtool's unit tests; `umawarden rules \
-         export` writes the alerts for a Prometheus. Their `--help` shows examples.\n\n\
+        "\n# Writing rules\n\nA rule file has the format of Prometheus, with `remedy` and `mode` added. \
+         `umawarden rules check` finds mistakes, and conditions that can never or always hold. \
+         `umawarden rules test` runs promtool's unit tests. `umawarden rules export` writes the \
+         alerts for Prometheus. Their `--help` shows examples.\n\n\
          ## Expressions\n\nPromQL as Prometheus 3 evaluates it, over the series of this node alone \
-         ([Metrics](metrics.md)), which carry no labels but their own: no `instance`, no `job`. \
-         A series, a label or a value of a label that this build does not export is refused. A \
-         range reaches back an hour at most, and an expression has at most 4096 bytes.\n\nRules of a \
+         ([Metrics](metrics.md)). They have their own labels only: no `instance`, no `job`. \
+         Unknown series, labels and label values are refused. A range covers at most an hour, and \
+         an expression has at most 4096 bytes.\n\nRules of a \
          group with `scope: cluster` read the same series of all nodes of the cluster, with the \
          labels `cluster` and `node` (a label `node` of their own is `exported_node`). Without \
-         `cluster` in the configuration they are idle. While a node does not answer, what they read \
-         of it is unknown. Where an alert names a node, only that node acts.\n\n| | \
+         `cluster` in the configuration they are idle. The readings of a node that does not answer \
+         are unknown. If an alert names a node, only that node acts.\n\n| | \
          |\n|---|---|\n",
     );
     let operators: Vec<String> = words.operators.iter().map(code_list).collect();
@@ -192,12 +192,12 @@ fn writing_rules() -> String {
     };
     writeln!(
         text,
-        "| not here, and what to do is told | {}, `@`, subqueries `metric[5m:1m]`, selectors \
+        "| not supported, with a hint | {}, `@`, subqueries `metric[5m:1m]`, selectors \
          without a name |",
         names(true)
     )
     .unwrap();
-    writeln!(text, "| not here | {} |", names(false)).unwrap();
+    writeln!(text, "| not supported | {} |", names(false)).unwrap();
     let functions = code_list(function_names());
     write!(
         text,
@@ -209,19 +209,18 @@ fn writing_rules() -> String {
     text.push_str(FAILED_READINGS);
     text.push_str(
         "\n## Remedies\n\n- While a rule fires, the steps of its remedy are tried in order; the next \
-         one comes only if the aim was measured after the one before and was missed.\n- `aim`: met \
-         when it yields anything. Without one, the aim is that `expr` ends.\n- `cooldown` is the rest \
-         after a *round*: from its last step, whether the aim was met or the steps ran out, to the \
-         next first step. Default 30s.\n- `at_most` counts *acts*: each step that is decided is one, \
-         so a round of three steps takes three of `times` in any window of length `per`. Default 20 \
-         in 1h.\n- Where all steps but notices take from one engine what it can spare \
-         (`evict_checkpoint`, `empty_cache`, `reclaim` with `engine`), `cooldown`, `at_most` and the \
-         breaker count for each engine apart; with `stop_engine` among them the breaker \
-         does.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
-         their `for` (30m). Without an `aim` they are not judged, and the next step follows.\n- \
-         `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
-         node's is `--mode`, else `mode` of the configuration file; a reload reads the file's again, \
-         and the flag still wins.\n",
+         step follows only if the aim was measured after the step before, and missed.\n- `aim` is \
+         met if it yields an element. Without it, the aim is that `expr` ends.\n- `cooldown` is the \
+         time from the last step of a *round* to the next first step. A round ends when the aim is \
+         met or no step is left. Default 30s.\n- `at_most` counts *acts*: each decided step is one. \
+         A round of three steps uses three of `times` in any window of length `per`. Default 20 \
+         in 1h.\n- If all steps but notices concern one engine (`evict_checkpoint`, `empty_cache`, \
+         `reclaim` with `engine`), `cooldown`, `at_most` and the breaker count for each engine \
+         separately; with `stop_engine` only the breaker does.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and at most for \
+         their `for` (30m). Without an `aim` their effect is not measured, and the next step follows.\n- \
+         `mode: enforce` or `observe` in a rule overrides the node's mode. That is `--mode`, else \
+         `mode` of the configuration file. A reload reads the file again; the flag still \
+         wins.\n",
     );
     text
 }

@@ -32,7 +32,7 @@ groups:
 - name: leak
   interval: 4s
   rules:
-  - alert: MemoryHeldByNobody
+  - alert: MemoryWithoutOwner
     expr: uma_memory_verdict{verdict="reclaimable"} == 1
     remedy:
       aim: uma_memory_verdict{verdict="clean"} == 1
