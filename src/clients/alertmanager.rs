@@ -1,33 +1,33 @@
-//! An Alertmanager, which is told of alerts through its API, version 2.
+//! Posts alerts to an Alertmanager, through version 2 of its API.
 
 use serde_json::Value;
 
 use super::{CallError, KeyError, Secret, Session};
 use crate::model::{AlertmanagerCredentials, AlertmanagerServer, TlsFiles};
 
-/// Where alerts are told.
+/// The path of the API.
 const PATH: &str = "/api/v2/alerts";
 
-/// An Alertmanager was not told.
+/// A post to an Alertmanager failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TellError {
-    /// What it asks for cannot be read.
+pub enum PostError {
+    /// The credentials cannot be read.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// It has not answered.
+    /// It did not respond.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// It will not.
+    /// It refuses the post.
     #[error("it answers {status} at {PATH}: {text}{}", hint(*status))]
     Refused {
         /// The status.
         status: u16,
-        /// The beginning of what it said.
+        /// The beginning of the body.
         text: String,
     },
 }
 
-impl TellError {
+impl PostError {
     /// Whether the alerts of this post are refused, while others may be taken.
     pub fn is_of_this_post(&self) -> bool {
         matches!(self, Self::Refused { status: 400 | 413 | 422, .. })
@@ -47,12 +47,11 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// Tells it of alerts. Each time anew it is read who is trusted, and what it asks for: both may
-/// have been renewed.
+/// Posts alerts. Certificates and credentials are read anew each time: both may have been renewed.
 ///
 /// # Errors
-/// It may not have taken them. To tell it again does no harm.
-pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError> {
+/// It may not have taken them. To post again does no harm.
+pub fn post(server: &AlertmanagerServer, alerts: &Value) -> Result<(), PostError> {
     let key = key(server)?;
     let is_tls = server.url.starts_with("https://");
     let trust = is_tls.then(|| TlsFiles::trusting(server.ca_file.clone()));
@@ -60,7 +59,7 @@ pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError
     let answer = session.post_as(key, PATH, alerts, server.timeout)?;
     match answer.is_success() {
         true => Ok(()),
-        false => Err(TellError::Refused { status: answer.status, text: answer.beginning() }),
+        false => Err(PostError::Refused { status: answer.status, text: answer.beginning() }),
     }
 }
 

@@ -31,26 +31,27 @@ const GRPC_PORT: u16 = 4317;
 
 /// Where telemetry is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CollectorPlace {
+pub struct CollectorEndpoint {
     /// `http://host:port/path` or `https://…`, without the path of a signal.
     pub endpoint: String,
     /// A file with headers, credentials among them: `name: value`, one a line.
     pub headers_file: Option<PathBuf>,
-    /// Over TLS only whoever signs with a certificate of that file is trusted; `None`: whom the
-    /// system trusts.
+    /// The certificate authorities to trust; `None`: those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
 /// A collector. Nothing is connected before something is sent.
 pub struct Collector {
-    place: CollectorPlace,
+    settings: CollectorEndpoint,
     /// Made when it is first needed, and again after a failure.
     client: Option<Client>,
 }
 
 impl fmt::Debug for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collector").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Collector")
+            .field("endpoint", &self.settings.endpoint)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,20 +67,20 @@ pub struct Answered {
 }
 
 impl Collector {
-    /// The collector at that place.
-    pub fn new(place: CollectorPlace) -> Self {
-        Self { place, client: None }
+    /// Connects to nothing yet.
+    pub fn new(settings: CollectorEndpoint) -> Self {
+        Self { settings, client: None }
     }
 
-    /// Where it is, for people.
+    /// Its address, for texts.
     pub fn endpoint(&self) -> &str {
-        &self.place.endpoint
+        &self.settings.endpoint
     }
 
     /// Sends a message of OTLP below the endpoint, `/v1/metrics` say.
     ///
     /// # Errors
-    /// It has not answered; it may have taken the message all the same.
+    /// It did not respond; it may have taken the message all the same.
     pub async fn send(
         &mut self,
         path: &str,
@@ -96,8 +97,8 @@ impl Collector {
     }
 
     async fn attempt(&mut self, path: &str, message: Bytes) -> Result<Answered, HttpError> {
-        let url = format!("{}{path}", self.place.endpoint);
-        // Read each time: whoever changes credentials need not restart anything.
+        let url = format!("{}{path}", self.settings.endpoint);
+        // Read each time: changed credentials need no restart.
         let request = self.request(&url, message)?;
         let port = request.uri().port_u16();
         let is_tls = request.uri().scheme_str() == Some("https");
@@ -109,7 +110,7 @@ impl Collector {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let tls = || tls::config(&TlsFiles::trusting(self.place.ca_file.clone()));
+        let tls = || tls::config(&TlsFiles::trusting(self.settings.ca_file.clone()));
         let tls = is_tls.then(tls).transpose()?;
         let client = Client::new(CONNECTING_TAKES, tls)?;
         Ok(self.client.insert(client).clone())
@@ -123,7 +124,7 @@ impl Collector {
         Ok(request)
     }
 
-    /// Whether the headers that it is told of can be sent.
+    /// Whether the configured headers can be sent.
     pub(super) fn check_headers(&self) -> Result<(), String> {
         self.add_headers(&mut HeaderMap::new())
     }
@@ -136,12 +137,12 @@ impl Collector {
             let pairs = pairs.map_err(|why| format!("the variable {HEADERS_VARIABLE}: {why}"))?;
             insert(headers, pairs).map_err(|why| format!("{HEADERS_VARIABLE}: {why}"))?;
         }
-        let Some(file) = &self.place.headers_file else { return Ok(()) };
-        let told = |why: String| format!("headers_file {}: {why}", file.display());
+        let Some(file) = &self.settings.headers_file else { return Ok(()) };
+        let unreadable = |why: String| format!("headers_file {}: {why}", file.display());
         let text = read_secret(file, MOST_TEXT_BYTES as u64);
-        let text = text.map_err(|error| told(error.to_string()))?;
-        let text = String::from_utf8(text).map_err(|_| told("it is no text".to_owned()))?;
-        insert(headers, header_lines(&text).map_err(told)?).map_err(told)
+        let text = text.map_err(|error| unreadable(error.to_string()))?;
+        let text = String::from_utf8(text).map_err(|_| unreadable("it is no text".to_owned()))?;
+        insert(headers, header_lines(&text).map_err(unreadable)?).map_err(unreadable)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A connection to a server on another node, kept from question to question: the metrics of a
 //! node, or the API of a Prometheus. Nothing leads elsewhere, and every answer has a bound.
 //!
-//! It has no deadline of its own: whoever asks gives the whole question one, and drops it.
+//! It has no deadline of its own: the caller bounds the whole request, and drops it.
 
 use hyper::Method;
 use hyper::body::Bytes;
@@ -17,7 +17,7 @@ use crate::model::Access;
 /// The header by which a running umawarden knows itself.
 pub const INSTANCE_HEADER: &str = "umawarden-instance";
 
-/// So much of a name in a header is looked at.
+/// Limit of the bytes of a name in a header.
 const LONGEST_INSTANCE: usize = 128;
 
 /// Where a server is, and how it is spoken to.
@@ -114,7 +114,7 @@ impl Connection {
         let mut open = self.connect().await?;
         match self.send(&mut open, path, accept).await {
             Ok(response) => Ok((response, open)),
-            Err(error) => Err(self.told(&error)),
+            Err(error) => Err(self.describe(&error)),
         }
     }
 
@@ -137,12 +137,12 @@ impl Connection {
     async fn connect(&self) -> Result<Open, String> {
         let Server { host, port, access } = &self.server;
         let (tls, authorization) = match *access == Access::default() {
-            // Whoever needs no files does not wait behind a disk that hangs.
+            // Without files there is no wait for a disk that hangs.
             true => (None, None),
             false => {
                 let access = access.clone();
                 let read = spawn_blocking(move || read(&access)).await;
-                // What has failed may hold a secret: it is not told.
+                // The error may hold a secret: it is not shown.
                 read.map_err(|_| {
                     "this program has failed while it read what tls, bearer_token_file and \
                      basic_auth name: its log says where, and it tries again"
@@ -164,7 +164,7 @@ impl Connection {
 
     /// What a server that ends a new connection may want. It need not have said so: its last words
     /// are lost where it has not heard all of the request.
-    fn told(&self, error: &HttpError) -> String {
+    fn describe(&self, error: &HttpError) -> String {
         let (why, tls) = (error.to_string(), &self.server.access.tls);
         match tls {
             _ if !matches!(error, HttpError::Broken(_)) => why,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::collector::{Collector, CollectorPlace};
+use super::collector::{Collector, CollectorEndpoint};
 use super::keys::Secret;
 use super::{alertmanager, tls};
 use crate::model::{Access, AlertmanagerServer, EngineKeys, RebootLock, TlsFiles};
@@ -11,7 +11,7 @@ use crate::model::{Access, AlertmanagerServer, EngineKeys, RebootLock, TlsFiles}
 /// What is wrong with those of other nodes, or of a Prometheus.
 pub fn of_access(access: &Access) -> Vec<String> {
     let tls = access.tls.as_ref().and_then(|files| tls::config(files).err());
-    let key = access.credentials.as_ref().and_then(|place| Secret::read_for(place).err());
+    let key = access.credentials.as_ref().and_then(|source| Secret::read_for(source).err());
     tls.into_iter().chain(key.map(|error| error.to_string())).collect()
 }
 
@@ -23,9 +23,9 @@ pub fn of_alertmanager(server: &AlertmanagerServer) -> Vec<String> {
 }
 
 /// What is wrong with those of a collector.
-pub fn of_collector(place: CollectorPlace) -> Vec<String> {
-    let authority = of_authority(place.ca_file.as_deref());
-    let headers = Collector::new(place).check_headers();
+pub fn of_collector(endpoint: CollectorEndpoint) -> Vec<String> {
+    let authority = of_authority(endpoint.ca_file.as_deref());
+    let headers = Collector::new(endpoint).check_headers();
     authority.into_iter().chain(headers.err()).collect()
 }
 
@@ -37,7 +37,7 @@ pub fn of_lock(lock: &RebootLock) -> Option<String> {
 /// What is wrong with those of an engine.
 pub fn of_engine(keys: &EngineKeys) -> Vec<String> {
     let both = [&keys.api, &keys.admin].into_iter().flatten();
-    both.filter_map(|place| Secret::read(place).err()).map(|error| error.to_string()).collect()
+    both.filter_map(|source| Secret::read(source).err()).map(|error| error.to_string()).collect()
 }
 
 fn of_authority(file: Option<&Path>) -> Option<String> {

@@ -34,7 +34,7 @@ const MOST_ID_BYTES: u64 = 256;
 
 /// A longer name of a failure is none.
 const KIND_CHARS: usize = 64;
-/// So much of an explanation is told.
+/// Limit of the shown explanation, in characters.
 const VALUE_CHARS: usize = 200;
 
 /// Zincati's application id. The name of a node is derived from it and from its machine id, for
@@ -100,7 +100,7 @@ impl LockId {
 }
 
 fn read(file: &Path) -> io::Result<Vec<u8>> {
-    // A pipe in its place must not hold anybody up.
+    // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(file, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
@@ -147,7 +147,7 @@ pub enum SlotAnswer {
         /// In its words.
         value: String,
     },
-    /// Nobody who speaks the protocol has answered in time. It may be done all the same.
+    /// No server of the protocol responded in time. It may have acted all the same.
     NoAnswer(String),
 }
 
@@ -180,19 +180,18 @@ impl FleetLock {
         Self { origin, group: group.to_owned(), id, ca_file: None }
     }
 
-    /// Over TLS only whoever signs with a certificate of that file is trusted; `None`: whom the
-    /// system trusts.
+    /// The certificate authorities to trust; `None`: those of the system.
     #[must_use]
     pub fn trusting(self, ca_file: Option<&Path>) -> Self {
         Self { ca_file: ca_file.map(Path::to_owned), ..self }
     }
 
-    /// Asks for a slot to reboot in. Whoever has one already is given it again.
+    /// Requests a slot to reboot in. A node that has one gets it again.
     pub fn take(&self) -> SlotAnswer {
         self.ask(PRE_REBOOT, ANSWER_TAKES)
     }
 
-    /// Gives the slot back. Whoever has none has nothing to lose.
+    /// Returns the slot. Without one, nothing happens.
     pub fn release(&self) -> SlotAnswer {
         self.ask(STEADY_STATE, ANSWER_TAKES)
     }

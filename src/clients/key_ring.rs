@@ -8,15 +8,15 @@ use std::sync::{Arc, OnceLock};
 
 use super::keys::{KeyError, Secret};
 use super::owner::{Claim, Connection};
-use super::session::Place;
-use crate::model::{EngineTarget, EngineUser, SecretPlace};
+use super::session::Endpoint;
+use crate::model::{EngineTarget, EngineUser, SecretSource};
 
 /// The keys of an engine, and how it is known.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
     procfs: PathBuf,
     engine: Arc<EngineTarget>,
-    place: Place,
+    endpoint: Endpoint,
 }
 
 /// A key for an engine, and what proves that it is that engine's.
@@ -34,15 +34,15 @@ pub enum NoKey {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] KeyError),
-    /// Whoever listens there is not proven to be the engine.
+    /// The listening process is not proven to be the engine.
     #[error("{0}")]
     Unproven(String),
 }
 
 impl KeyRing {
     /// Of that engine, where it is asked.
-    pub fn new(procfs: &Path, engine: Arc<EngineTarget>, place: Place) -> Self {
-        Self { procfs: procfs.to_owned(), engine, place }
+    pub fn new(procfs: &Path, engine: Arc<EngineTarget>, endpoint: Endpoint) -> Self {
+        Self { procfs: procfs.to_owned(), engine, endpoint }
     }
 
     /// The key of those who send requests, if it has one.
@@ -50,7 +50,7 @@ impl KeyRing {
     /// # Errors
     /// It must not be sent, or cannot be read.
     pub fn api(&self) -> Result<Option<EngineKey>, NoKey> {
-        self.engine.keys.api.as_ref().map(|place| self.key(place)).transpose()
+        self.engine.keys.api.as_ref().map(|source| self.key(source)).transpose()
     }
 
     /// The key of those who control it, if it has one: the admin key, or else that of requests.
@@ -59,34 +59,34 @@ impl KeyRing {
     /// It must not be sent, or cannot be read.
     pub fn control(&self) -> Result<Option<EngineKey>, NoKey> {
         let keys = &self.engine.keys;
-        keys.admin.as_ref().or(keys.api.as_ref()).map(|place| self.key(place)).transpose()
+        keys.admin.as_ref().or(keys.api.as_ref()).map(|source| self.key(source)).transpose()
     }
 
-    fn key(&self, place: &SecretPlace) -> Result<EngineKey, NoKey> {
-        let secret = Secret::read(place)?;
-        let user = self.user(place).map_err(NoKey::Unproven)?;
+    fn key(&self, source: &SecretSource) -> Result<EngineKey, NoKey> {
+        let secret = Secret::read(source)?;
+        let user = self.user(source).map_err(NoKey::Unproven)?;
         self.claim().prove(user).map_err(NoKey::Unproven)?;
         Ok(EngineKey { secret, ring: self.clone(), user, refusal: Arc::default() })
     }
 
     /// Whose processes get it.
-    fn user(&self, place: &SecretPlace) -> Result<u32, String> {
-        match (&self.engine.keys.user, place) {
+    fn user(&self, source: &SecretSource) -> Result<u32, String> {
+        match (&self.engine.keys.user, source) {
             (Some(EngineUser::Id(id)), _) => Ok(*id),
             (Some(EngineUser::Name(name)), _) => {
                 let known = uzers::get_user_by_name(&**name).map(|user| user.uid());
                 known.ok_or_else(|| format!("there is no user {name} here (user:)"))
             }
-            (None, SecretPlace::File(path)) => {
+            (None, SecretSource::File(path)) => {
                 let about = fs::metadata(&**path);
                 about.map(|about| about.uid()).map_err(|error| format!("{path}: {error}"))
             }
-            (None, SecretPlace::Environment(_)) => Ok(rustix::process::geteuid().as_raw()),
+            (None, SecretSource::Environment(_)) => Ok(rustix::process::geteuid().as_raw()),
         }
     }
 
     fn claim(&self) -> Claim<'_> {
-        Claim { procfs: self.procfs.clone(), engine: &self.engine, place: &self.place }
+        Claim { procfs: self.procfs.clone(), engine: &self.engine, endpoint: &self.endpoint }
     }
 }
 

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::header::HeaderValue;
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::model::{Credentials, SecretPlace};
+use crate::model::{Credentials, SecretSource};
 
 /// No key is longer, and no password, in bytes.
 const LONGEST_KEY: u64 = 4096;
@@ -34,24 +34,24 @@ pub enum KeyError {
     #[error("the key in {place} cannot be read: {error}")]
     Unreadable {
         /// Which.
-        place: SecretPlace,
+        place: SecretSource,
         /// How.
         error: io::Error,
     },
     /// There is no such variable.
     #[error("the key is to be in {0}, which is not set in this program's environment")]
-    Unset(SecretPlace),
+    Unset(SecretSource),
     /// It is no key.
     #[error(
         "in {0} is no key: it must be one line of visible ASCII, without spaces, of at most \
          {LONGEST_KEY} characters"
     )]
-    NoKey(SecretPlace),
+    NoKey(SecretSource),
     /// It is no password.
     #[error(
         "in {0} is no password: it must be one line of UTF-8 text of at most {LONGEST_KEY} bytes"
     )]
-    NoPassword(SecretPlace),
+    NoPassword(SecretSource),
 }
 
 impl Secret {
@@ -59,41 +59,41 @@ impl Secret {
     ///
     /// # Errors
     /// There is none.
-    pub fn read(place: &SecretPlace) -> Result<Self, KeyError> {
-        Self::bearer(place, &text(place)?)
+    pub fn read(source: &SecretSource) -> Result<Self, KeyError> {
+        Self::bearer(source, &text(source)?)
     }
 
     /// Reads the password that is kept there, for that user.
     ///
     /// # Errors
     /// There is none.
-    pub fn read_basic(username: &str, place: &SecretPlace) -> Result<Self, KeyError> {
-        Self::basic(place, username, &text(place)?)
+    pub fn read_basic(username: &str, source: &SecretSource) -> Result<Self, KeyError> {
+        Self::basic(source, username, &text(source)?)
     }
 
     /// Reads what lets this program in at another node.
     pub(super) fn read_for(credentials: &Credentials) -> Result<Self, KeyError> {
         let (Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) = credentials;
         // For people alone: the file is read by its path, which need not be UTF-8.
-        let place = SecretPlace::File(file.to_string_lossy().into());
-        let text = text_of(file, &place)?;
+        let source = SecretSource::File(file.to_string_lossy().into());
+        let text = text_of(file, &source)?;
         match credentials {
-            Credentials::Bearer(_) => Self::bearer(&place, &text),
-            Credentials::Basic { username, .. } => Self::basic(&place, username, &text),
+            Credentials::Bearer(_) => Self::bearer(&source, &text),
+            Credentials::Basic { username, .. } => Self::basic(&source, username, &text),
         }
     }
 
-    fn bearer(place: &SecretPlace, text: &[u8]) -> Result<Self, KeyError> {
+    fn bearer(source: &SecretSource, text: &[u8]) -> Result<Self, KeyError> {
         let header = key(text).and_then(|key| Self::of(&format!("Bearer {key}")));
-        header.ok_or_else(|| KeyError::NoKey(place.clone()))
+        header.ok_or_else(|| KeyError::NoKey(source.clone()))
     }
 
-    fn basic(place: &SecretPlace, username: &str, text: &[u8]) -> Result<Self, KeyError> {
+    fn basic(source: &SecretSource, username: &str, text: &[u8]) -> Result<Self, KeyError> {
         let header = password(text).and_then(|password| {
             let both = STANDARD.encode(format!("{username}:{password}"));
             Self::of(&format!("Basic {both}"))
         });
-        header.ok_or_else(|| KeyError::NoPassword(place.clone()))
+        header.ok_or_else(|| KeyError::NoPassword(source.clone()))
     }
 
     fn of(header: &str) -> Option<Self> {
@@ -108,18 +108,18 @@ impl Secret {
     }
 }
 
-fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
-    match place {
-        SecretPlace::File(path) => text_of(Path::new(&**path), place),
-        SecretPlace::Environment(name) => std::env::var_os(&**name)
+fn text(source: &SecretSource) -> Result<Vec<u8>, KeyError> {
+    match source {
+        SecretSource::File(path) => text_of(Path::new(&**path), source),
+        SecretSource::Environment(name) => std::env::var_os(&**name)
             .map(OsString::into_encoded_bytes)
-            .ok_or_else(|| KeyError::Unset(place.clone())),
+            .ok_or_else(|| KeyError::Unset(source.clone())),
     }
 }
 
-fn text_of(file: &Path, place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
+fn text_of(file: &Path, source: &SecretSource) -> Result<Vec<u8>, KeyError> {
     read_secret(file, LONGEST_KEY)
-        .map_err(|error| KeyError::Unreadable { place: place.clone(), error })
+        .map_err(|error| KeyError::Unreadable { place: source.clone(), error })
 }
 
 /// One word of what can stand in a header.
@@ -174,7 +174,7 @@ fn check(found: &Metadata, path: &Path) -> io::Result<()> {
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    // A pipe in its place must not hold anybody up.
+    // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     match file.metadata()?.is_file() {
@@ -207,7 +207,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         write(&path, text, 0o600);
-        Secret::read(&SecretPlace::File(path.to_str().unwrap().into()))
+        Secret::read(&SecretSource::File(path.to_str().unwrap().into()))
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
     fn what_everybody_may_read_or_write_is_no_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        let place = SecretPlace::File(path.to_str().unwrap().into());
+        let source = SecretSource::File(path.to_str().unwrap().into());
         for (mode, told) in [
             (0o604, "may read it (mode 0604): chmod o-rwx /"),
             (0o602, "may write it (mode 0602): chmod o-rwx /"),
@@ -238,8 +238,8 @@ mod tests {
             write(&path, b"sk-123\n", mode);
             let credentials = Credentials::Bearer(path.clone());
             for read in [
-                Secret::read(&place),
-                Secret::read_basic("a", &place),
+                Secret::read(&source),
+                Secret::read_basic("a", &source),
                 Secret::read_for(&credentials),
             ] {
                 let why = read.unwrap_err().to_string();
@@ -249,7 +249,7 @@ mod tests {
             read_file(&path, 4096).unwrap();
         }
         write(&path, b"sk-123\n", 0o640);
-        Secret::read(&place).unwrap();
+        Secret::read(&source).unwrap();
         check_permissions(&path).unwrap();
     }
 
@@ -257,11 +257,11 @@ mod tests {
     fn a_password_goes_with_its_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
-        let place = SecretPlace::File(path.to_str().unwrap().into());
+        let source = SecretSource::File(path.to_str().unwrap().into());
         let read = || {
             let username = "Aladdin".to_owned();
             let credentials = Credentials::Basic { username, password: path.clone() };
-            [Secret::read_basic("Aladdin", &place), Secret::read_for(&credentials)]
+            [Secret::read_basic("Aladdin", &source), Secret::read_for(&credentials)]
         };
         for text in [b"open\nsesame".as_slice(), b"open\0sesame", b"sesame\xff", b" \n"] {
             write(&path, text, 0o600);
@@ -281,7 +281,7 @@ mod tests {
             }
         }
         write(&path, b"opensesame\n", 0o600);
-        let header = Secret::read_basic("Aladdin", &place).unwrap().header();
+        let header = Secret::read_basic("Aladdin", &source).unwrap().header();
         assert_eq!(header.to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
     }
 
@@ -300,12 +300,12 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_told_by_its_place() {
-        let of = |place| Secret::read(&place).unwrap_err().to_string();
-        let told = of(SecretPlace::File("/nonexistent/key".into()));
+        let of = |source| Secret::read(&source).unwrap_err().to_string();
+        let told = of(SecretSource::File("/nonexistent/key".into()));
         assert!(told.starts_with("the key in /nonexistent/key cannot be read: No such"), "{told}");
-        let told = of(SecretPlace::File("/dev/null".into()));
+        let told = of(SecretSource::File("/dev/null".into()));
         assert!(told.ends_with("it is no file"), "{told}");
-        let told = of(SecretPlace::Environment("UMAWARDEN_NO_SUCH_KEY".into()));
+        let told = of(SecretSource::Environment("UMAWARDEN_NO_SUCH_KEY".into()));
         assert!(told.contains("the variable UMAWARDEN_NO_SUCH_KEY, which is not set"), "{told}");
     }
 }

@@ -1,6 +1,6 @@
 //! Thin clients: [`Session`] calls one engine or server, and one request after the other;
 //! [`KeyedSession`] is what engines are called over. [`fleet_lock`] asks the server that
-//! keeps a cluster's reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] tells
+//! keeps a cluster's reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] notifies
 //! of alerts, and [`collector`] sends telemetry. All requests leave
 //! through [`http`]; TLS is in `tls`.
 
@@ -22,4 +22,4 @@ mod tls;
 pub use key_ring::{EngineKey, KeyRing, NoKey};
 pub use keyed_session::KeyedSession;
 pub use keys::{KeyError, Secret, check_permissions};
-pub use session::{CallError, Place, Session, origin};
+pub use session::{CallError, Endpoint, Session, origin};

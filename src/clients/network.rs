@@ -38,7 +38,7 @@ impl Network {
         // A socket stays in the network in which it was made. The thread that has entered it ends,
         // so that none is left anywhere but at home.
         Builder::new().name("engine-network".to_owned()).spawn(move || {
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _given_up = answer.send(network.socket(to));
         })?;
         let socket = answered.await.map_err(io::Error::other)??;

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use tokio::net::TcpStream;
 
 use super::network;
-use super::session::Place;
+use super::session::Endpoint;
 use crate::model::{EngineTarget, ProcessId, Proof};
 use crate::parse::process::{TcpSocket, cgroup, is_within, stat, tcp_sockets, user_id};
 use kernel_faults::container_id;
 
 /// Rows of some 50,000 sockets.
 const MOST_SOCKET_BYTES: u64 = 8 << 20;
-/// The most open files of a process that are looked at, and of all processes of an engine.
+/// Limits of the open files that are examined: of a process, and of all processes of an engine.
 const MOST_OPEN: usize = 4096;
 const MOST_OPEN_OF_ALL: usize = 65_536;
 /// Longer files of a process are cut.
 const MOST_FILE_BYTES: u64 = 64 << 10;
 
-/// Linux shows users that it has no number for as this one; it is also `nobody`.
+/// Linux shows users without a number here as this one; it is also `nobody`.
 const OVERFLOW_USER: u32 = 65_534;
 
 /// The user namespace in which all users have numbers (PROC_USER_INIT_INO).
@@ -37,10 +37,10 @@ pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
     })
 }
 
-/// Whether one of the engine's processes has the socket that listens at that place; `None` where
+/// Whether one of the engine's processes has the socket that listens at the endpoint; `None` where
 /// nothing listens there, as behind a port that Docker offers, or that cannot be seen.
-pub fn listens(procfs: &Path, engine: &EngineTarget, place: &Place) -> Option<bool> {
-    let claim = Claim { procfs: procfs.to_owned(), engine, place };
+pub fn listens(procfs: &Path, engine: &EngineTarget, endpoint: &Endpoint) -> Option<bool> {
+    let claim = Claim { procfs: procfs.to_owned(), engine, endpoint };
     let sockets = claim.listening(&engine.processes.first()?.pid.to_string()).ok()?;
     if sockets.is_empty() {
         return None;
@@ -73,7 +73,7 @@ impl Connection {
     }
 }
 
-/// An engine that says that it is what listens at a place, and is to be sent a key.
+/// The claim of an engine to be the server at an endpoint, where a key is to be sent.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     /// Where procfs is mounted.
@@ -81,11 +81,11 @@ pub struct Claim<'a> {
     /// The engine, as it was seen last.
     pub engine: &'a EngineTarget,
     /// Where the key is to be sent.
-    pub place: &'a Place,
+    pub endpoint: &'a Endpoint,
 }
 
 impl Claim<'_> {
-    /// Proves that what accepts connections at that place is a process of the engine, and that no
+    /// Proves that what accepts connections at the endpoint is a process of the engine, and that no
     /// unprivileged user can have made it: it runs as `user`, or is in the system service or
     /// container that the service manager or Docker confirms.
     ///
@@ -98,7 +98,7 @@ impl Claim<'_> {
         }
         let sockets = self.listening(&server.pid.to_string())?;
         if sockets.is_empty() {
-            return Err(format!("no socket is seen to listen at {}", self.place.origin));
+            return Err(format!("no socket is seen to listen at {}", self.endpoint.origin));
         }
         self.prove_sockets(&sockets, user)
     }
@@ -122,7 +122,7 @@ impl Claim<'_> {
         let server = self.server()?;
         let is_elsewhere = self.is_elsewhere(server.pid);
         let process = if is_elsewhere { "self".to_owned() } else { server.pid.to_string() };
-        let origin = &self.place.origin;
+        let origin = &self.endpoint.origin;
         let is_end = |socket: &TcpSocket| {
             !socket.is_listening && socket.local == made.server && socket.remote == made.client
         };
@@ -155,7 +155,7 @@ impl Claim<'_> {
         })?;
         for socket in sockets {
             let holder = holders.get(&socket.inode).ok_or_else(|| {
-                format!("what listens at {} is no process of {name}", self.place.origin)
+                format!("what listens at {} is no process of {name}", self.endpoint.origin)
             })?;
             self.prove_process(*holder, socket, user)?;
         }
@@ -203,23 +203,23 @@ impl Claim<'_> {
         if self.engine.proof != Proof::Container {
             return Err(format!(
                 "{} is in another network, and no container is confirmed that is at {}",
-                self.engine.name, self.place.origin
+                self.engine.name, self.endpoint.origin
             ));
         }
         // Who offers the port of a container is Docker, which is root.
         let sockets = self.listening("self")?;
         match sockets.iter().find(|socket| socket.uid != 0) {
             Some(other) => {
-                let origin = &self.place.origin;
+                let origin = &self.endpoint.origin;
                 Err(format!("what listens at {origin} was made by user {}", other.uid))
             }
             None => Ok(()),
         }
     }
 
-    /// The sockets that may accept a connection to that place, as seen by a process.
+    /// The sockets that may accept a connection to the endpoint, as seen by a process.
     fn listening(&self, process: &str) -> Result<Vec<TcpSocket>, String> {
-        let (to, port) = (self.addresses()?, self.place.port().unwrap_or(80));
+        let (to, port) = (self.addresses()?, self.endpoint.port().unwrap_or(80));
         self.sockets(process, |socket| {
             let is_open = socket.is_listening && socket.local.port() == port;
             is_open && to.iter().any(|to| socket.accepts(*to))
@@ -252,7 +252,7 @@ impl Claim<'_> {
 
     /// Where the key is sent: a name may lead anywhere.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
-        let (_, authority) = self.place.origin.split_once("://").unwrap_or_default();
+        let (_, authority) = self.endpoint.origin.split_once("://").unwrap_or_default();
         let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host == "localhost" {
@@ -263,7 +263,7 @@ impl Claim<'_> {
     }
 
     /// The processes of the engine that have those sockets, by inode. An error: one was not found,
-    /// and not all can be looked at.
+    /// and not all can be examined.
     fn holders(&self, sockets: &[TcpSocket]) -> io::Result<BTreeMap<u64, ProcessId>> {
         let mut wanted: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
         let (mut found, mut unseen) = (BTreeMap::new(), None);
@@ -314,11 +314,11 @@ impl Claim<'_> {
         is_ours("ns/user") && (is_in_other() || !is_ours("ns/pid"))
     }
 
-    /// Whether its place is meant in our network, and it lives in another.
+    /// Whether the endpoint is in this network, and the engine in another.
     fn is_elsewhere(&self, pid: u32) -> bool {
         let of = |process: &str| network::of(&self.procfs, process).map(|network| network.name);
         let (own, its) = (of("self"), of(&pid.to_string()));
-        self.place.network.is_none() && own.is_some() && its.is_some() && own != its
+        self.endpoint.network.is_none() && own.is_some() && its.is_some() && own != its
     }
 
     fn is_in_its_cgroup(&self, id: ProcessId) -> bool {
@@ -386,8 +386,8 @@ input()";
 
     fn prove(port: u16, made: Option<&TcpStream>) -> Result<(), String> {
         let engine = own();
-        let place = Place { origin: format!("http://127.0.0.1:{port}"), network: None };
-        let claim = Claim { procfs: PathBuf::from("/proc"), engine: &engine, place: &place };
+        let endpoint = Endpoint { origin: format!("http://127.0.0.1:{port}"), network: None };
+        let claim = Claim { procfs: PathBuf::from("/proc"), engine: &engine, endpoint: &endpoint };
         let user = rustix::process::geteuid().as_raw();
         match made {
             Some(stream) => claim.prove_connection(user, &connection(stream)),

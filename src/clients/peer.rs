@@ -14,7 +14,7 @@ use crate::parse::answer::Answer;
 /// How long its answer may take. It measures nothing for it.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
 
-/// So many of its reasons are told, and so much of each.
+/// Limits of the number and the length of its reasons.
 const MOST_REASONS: usize = 16;
 const REASON_CHARS: usize = 300;
 
@@ -101,15 +101,15 @@ impl Peer {
         Ok(Self { way: Way::open(address, access)?, path, question })
     }
 
-    /// What it tells of its memory: the `data` of its answer, which anybody may have written.
+    /// Its memory: the `data` of its response, which is foreign input.
     ///
     /// # Errors
-    /// Says why it tells nothing.
-    pub fn room(&mut self) -> Result<Value, String> {
+    /// Why there is none.
+    pub fn memory(&mut self) -> Result<Value, String> {
         let answer = self.way.ask(&self.path)?;
         read(&self.question, &answer)?;
-        let mut told = answer.json().unwrap_or_default();
-        Ok(told["data"].take())
+        let mut reply = answer.json().unwrap_or_default();
+        Ok(reply["data"].take())
     }
 
     /// Asks it.
@@ -125,8 +125,8 @@ impl Peer {
 /// What it says, or why that is nothing: only who answers the question that was asked is believed.
 fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
     let status = answer.status;
-    let told = answer.json();
-    let data = told.as_ref().and_then(|told| told.get("data"));
+    let reply = answer.json();
+    let data = reply.as_ref().and_then(|reply| reply.get("data"));
     let bytes = |name: &str| data?.get(name)?.as_u64();
     let is_open = data.and_then(|data| data.get("open")?.as_bool());
     let is_answer = bytes("need_bytes") == Some(question.need_bytes)
@@ -135,7 +135,7 @@ fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
         (200, Some(true)) => Ok(PeerGate::Open),
         (503, Some(false)) => Ok(closed(data.unwrap_or(&Value::Null))),
         // One that has not measured yet says so.
-        _ => Err(match told.as_ref().and_then(|told| told.get("error")?.as_str()) {
+        _ => Err(match reply.as_ref().and_then(|reply| reply.get("error")?.as_str()) {
             Some(error) => format!("it answers {status}: {}", shown(error)),
             None => format!("it answers {status}, and not as umawarden does"),
         }),
@@ -190,8 +190,8 @@ mod tests {
             assert!(says(status, body).is_err(), "{status} {body}");
         }
         let unmeasured = r#"{"errorType":"unavailable","error":"memory\u001b was not measured"}"#;
-        let told = says(503, unmeasured).unwrap_err();
-        assert_eq!(told, "it answers 503: memory  was not measured");
+        let reply = says(503, unmeasured).unwrap_err();
+        assert_eq!(reply, "it answers 503: memory  was not measured");
     }
 
     #[test]
@@ -201,9 +201,9 @@ mod tests {
             "open": false, "need_bytes": 7, "reasons": reasons, "estimated_seconds": 1e300,
             "hopeless": true,
         });
-        let told = says(503, &json!({ "data": data }).to_string()).unwrap();
-        let PeerGate::Closed { reasons, wait: None, is_hopeless: true } = told else {
-            panic!("{told:?}")
+        let reply = says(503, &json!({ "data": data }).to_string()).unwrap();
+        let PeerGate::Closed { reasons, wait: None, is_hopeless: true } = reply else {
+            panic!("{reply:?}")
         };
         assert_eq!(reasons.len(), MOST_REASONS);
         assert!(reasons.iter().all(|reason| reason.chars().count() == REASON_CHARS));

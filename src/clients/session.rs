@@ -39,14 +39,14 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// Where an engine is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Endpoint {
     /// `http://host:port`.
     pub origin: String,
     /// Where that is meant, if that is not our own network.
     pub network: Option<Network>,
 }
 
-impl Place {
+impl Endpoint {
     /// Where that engine is asked; `None` where that is not known.
     pub fn of(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
         let origin = origin(engine.health_url.as_deref()?).to_owned();
@@ -147,8 +147,8 @@ impl Session {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn open(place: Place) -> Result<Self, CallError> {
-        Self::start("engine-client", CONNECTING_TAKES, place, None)
+    pub fn open(endpoint: Endpoint) -> Result<Self, CallError> {
+        Self::start("engine-client", CONNECTING_TAKES, endpoint, None)
     }
 
     /// The same for a server that may be on another node: below that address, and over TLS where
@@ -161,25 +161,25 @@ impl Session {
         origin: &str,
         trust: Option<TlsFiles>,
     ) -> Result<Self, CallError> {
-        let place = Place { origin: origin.to_owned(), network: None };
-        Self::start(name, CONNECTING_FAR_TAKES, place, trust)
+        let endpoint = Endpoint { origin: origin.to_owned(), network: None };
+        Self::start(name, CONNECTING_FAR_TAKES, endpoint, trust)
     }
 
     fn start(
         name: &str,
         connecting_takes: Duration,
-        place: Place,
+        endpoint: Endpoint,
         trust: Option<TlsFiles>,
     ) -> Result<Self, CallError> {
         let (calls, to_make) = channel();
         let started = Builder::new().name(name.to_owned()).spawn(move || {
-            let caller = Caller::new(place, connecting_takes, trust.as_ref());
+            let caller = Caller::new(endpoint, connecting_takes, trust.as_ref());
             for call in to_make {
                 let answer = match &caller {
                     Ok(caller) => caller.make(&call),
                     Err(error) => Err(CallError::Unreachable(error.to_string())),
                 };
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _gone = call.reply.send(answer);
             }
         });
@@ -206,10 +206,10 @@ impl Session {
         self.call(Method::GET, path, None, With::key(key), patience)
     }
 
-    /// Tells.
+    /// Sends a POST.
     ///
     /// # Errors
-    /// No answer has come in time; it may have heard it all the same.
+    /// No response came in time; the server may have acted on the request all the same.
     pub fn post(
         &self,
         path: &str,
@@ -220,10 +220,10 @@ impl Session {
         self.call(Method::POST, path, body, With::key(key), patience)
     }
 
-    /// Tells, with that header.
+    /// Sends a POST with that header.
     ///
     /// # Errors
-    /// No answer has come in time; it may have heard it all the same.
+    /// No response came in time; the server may have acted on the request all the same.
     pub(super) fn post_with(
         &self,
         path: &str,
@@ -235,10 +235,10 @@ impl Session {
         self.call(Method::POST, path, Some(body), with, patience)
     }
 
-    /// Tells a server that is no engine, with what lets this program in there.
+    /// Sends a POST to a server that is no engine, with credentials.
     ///
     /// # Errors
-    /// No answer has come in time; it may have heard it all the same.
+    /// No response came in time; the server may have acted on the request all the same.
     pub(super) fn post_as(
         &self,
         secret: Option<Secret>,
@@ -292,15 +292,19 @@ struct Caller {
 }
 
 impl Caller {
-    fn new(place: Place, takes: Duration, trust: Option<&TlsFiles>) -> Result<Self, HttpError> {
+    fn new(
+        endpoint: Endpoint,
+        takes: Duration,
+        trust: Option<&TlsFiles>,
+    ) -> Result<Self, HttpError> {
         let tls = trust.map(tls::config).transpose()?;
         let client = Client::new(takes, tls)?;
-        if let Some(network) = &place.network {
+        if let Some(network) = &endpoint.network {
             network.enter().map_err(|error| error.to_string())?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        Ok(Self { runtime, origin: place.origin, client, connecting_takes: takes })
+        Ok(Self { runtime, origin: endpoint.origin, client, connecting_takes: takes })
     }
 
     fn make(&self, call: &Call) -> Result<Answer, CallError> {

@@ -34,17 +34,17 @@ const OWN_CERTIFICATE: &str = "it wants a certificate of this program, or anothe
 /// Reads who is trusted there, and who this program is; an error says what is wrong with that.
 /// Disks may hang: not for a thread that others wait for.
 pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
-    let told = |key: &str, file: &Path, why: &str| format!("{key} {}: {why}", file.display());
+    let wrong = |key: &str, file: &Path, why: &str| format!("{key} {}: {why}", file.display());
     let roots = match &files.ca {
         None => of_system()?,
-        Some(file) => of_file(file).map_err(|why| told("ca_file", file, &why))?,
+        Some(file) => of_file(file).map_err(|why| wrong("ca_file", file, &why))?,
     };
     let config = builder()?.with_root_certificates(roots);
     let Some((certificate, key)) = &files.own else {
         return Ok(config.with_no_client_auth());
     };
-    let of_certificate = |why: &str| told("cert_file", certificate, why);
-    let of_key = |why: &str| told("key_file", key, why);
+    let of_certificate = |why: &str| wrong("cert_file", certificate, why);
+    let of_key = |why: &str| wrong("key_file", key, why);
     let text =
         read_file(certificate, MOST_BYTES).map_err(|error| of_certificate(&error.to_string()))?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -106,7 +106,7 @@ fn of_file(file: &Path) -> Result<RootCertStore, String> {
 
 /// What to do about it, where it is TLS that has failed.
 pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    use AlertDescription as Told;
+    use AlertDescription as Alert;
     use CertificateError as Wrong;
     let remedy = match failure(error)? {
         rustls::Error::InvalidCertificate(wrong) => match wrong {
@@ -124,15 +124,15 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
             _ => return None,
         },
         rustls::Error::AlertReceived(
-            Told::CertificateRequired
-            | Told::BadCertificate
-            | Told::UnsupportedCertificate
-            | Told::CertificateRevoked
-            | Told::CertificateExpired
-            | Told::CertificateUnknown
-            | Told::UnknownCA
-            | Told::AccessDenied
-            | Told::HandshakeFailure,
+            Alert::CertificateRequired
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::HandshakeFailure,
         ) => OWN_CERTIFICATE,
         rustls::Error::InvalidMessage(_) => {
             "it does not seem to speak TLS: ask it without, or have it speak TLS"

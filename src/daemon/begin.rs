@@ -49,7 +49,7 @@ use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
-use crate::supervisors::logged_in::{LoggedInPlaces, UTMP};
+use crate::supervisors::logged_in::{LoginSources, UTMP};
 use crate::supervisors::systemd::Bus;
 use crate::sys::descriptors;
 
@@ -254,7 +254,7 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
 /// Users are only watched if a reboot is configured.
 fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
     let procfs = settings.path.procfs.clone();
-    let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };
+    let places = LoginSources { bus: Bus::system(), utmp: UTMP.into(), procfs };
     LoggedInWatch::new(places, clock::uptime)
 }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 
 use super::clock;
-use crate::clients::collector::CollectorPlace;
+use crate::clients::collector::CollectorEndpoint;
 use crate::config::otlp::OtlpSettings;
 use crate::config::settings::Settings;
 use crate::model::{
@@ -32,8 +32,8 @@ pub(super) fn start(
 }
 
 /// The configured collector.
-pub fn collector(otlp: &OtlpSettings) -> CollectorPlace {
-    CollectorPlace {
+pub fn collector(otlp: &OtlpSettings) -> CollectorEndpoint {
+    CollectorEndpoint {
         endpoint: otlp.endpoint.clone(),
         headers_file: otlp.headers_file.clone(),
         ca_file: otlp.ca_file.clone(),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
-use crate::clients::collector::CollectorPlace;
+use crate::clients::collector::CollectorEndpoint;
 use crate::model::{Moment, Signal};
 use crate::policy::status::Status;
 use crate::traces::TraceInput;
@@ -36,7 +36,7 @@ const MOST_PENDING: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct OtlpSetup {
     /// The collector's endpoint.
-    pub collector: CollectorPlace,
+    pub collector: CollectorEndpoint,
     /// The signals to send.
     pub signals: Vec<Signal>,
     /// Time between two exports of metrics.

@@ -10,7 +10,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::model::{LoggedInReadings, Observation, Reading};
-use crate::supervisors::logged_in::{LoggedInPlaces, read_users};
+use crate::supervisors::logged_in::{LoginSources, read_users};
 
 /// Interval between two reads, while wanted.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const QUEUE: usize = 4;
 /// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct LoggedInWatch {
-    places: LoggedInPlaces,
+    places: LoginSources,
     clock: fn() -> Duration,
     thread: Option<Thread>,
     is_wanted: bool,
@@ -42,7 +42,7 @@ struct Thread {
 
 impl LoggedInWatch {
     /// Starts no thread before results are wanted.
-    pub fn new(places: LoggedInPlaces, clock: fn() -> Duration) -> Self {
+    pub fn new(places: LoginSources, clock: fn() -> Duration) -> Self {
         Self { places, clock, thread: None, is_wanted: false, last_report: Duration::ZERO }
     }
 
@@ -89,7 +89,7 @@ impl LoggedInWatch {
     }
 }
 
-fn start(places: LoggedInPlaces, clock: fn() -> Duration) -> io::Result<Thread> {
+fn start(places: LoginSources, clock: fn() -> Duration) -> io::Result<Thread> {
     let (wants, wanted) = channel();
     let (to, news) = sync_channel(QUEUE);
     let run = move || read_while_wanted(&places, clock, &wanted, &to);
@@ -99,7 +99,7 @@ fn start(places: LoggedInPlaces, clock: fn() -> Duration) -> io::Result<Thread> 
 
 /// Reads while results are wanted; ends with the watch.
 fn read_while_wanted(
-    places: &LoggedInPlaces,
+    places: &LoginSources,
     clock: fn() -> Duration,
     wanted: &Receiver<bool>,
     to: &SyncSender<LoggedInReadings>,

@@ -15,7 +15,7 @@ const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
 /// How long a connection, and any answer, may take.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
-/// So much of what the other end says of a failure is told to people.
+/// Limit of the shown text of a failure.
 const TOLD_CHARS: usize = 300;
 
 /// Where a service is reached.
@@ -102,15 +102,15 @@ pub(super) struct Line {
 impl Line {
     /// Connects.
     pub(super) async fn connect(bus: &Bus, who: &'static str) -> Result<Self, BusError> {
-        let told =
+        let describe =
             |error: &dyn fmt::Display| format!("{who} at {}: {error}", bus.socket().display());
         let connecting = async {
             let stream = std::os::unix::net::UnixStream::connect(bus.socket()).map_err(
                 |error| match error.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                        BusError::Absent(told(&error))
+                        BusError::Absent(describe(&error))
                     }
-                    _ => BusError::Failed(told(&error)),
+                    _ => BusError::Failed(describe(&error)),
                 },
             )?;
             let builder = Builder::unix_stream(stream);
@@ -118,10 +118,10 @@ impl Line {
                 Bus::System(_) => builder,
                 Bus::Peer(_) => builder.p2p(),
             };
-            builder.build().await.map_err(|error| BusError::Failed(told(&error)))
+            builder.build().await.map_err(|error| BusError::Failed(describe(&error)))
         };
         let connection = timeout(ANSWER_TAKES, connecting).await;
-        let silent = |_| BusError::Silent(told(&"it has not answered in time"));
+        let silent = |_| BusError::Silent(describe(&"it has not answered in time"));
         let connection = connection.map_err(silent)??;
         Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)), who })
     }

@@ -61,7 +61,7 @@ const MESSAGE_CHARS: usize = 300;
 pub enum DockerError {
     /// There is no such socket.
     Absent,
-    /// Nobody listens at the socket.
+    /// No process listens at the socket.
     Refused,
     /// There was no response in time.
     TimedOut(Duration),
@@ -88,8 +88,8 @@ impl DockerError {
 impl fmt::Display for DockerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent => f.write_str("there is no Docker: look at path.docker_socket"),
-            Self::Refused => f.write_str("nobody listens at its socket: is Docker running?"),
+            Self::Absent => f.write_str("there is no Docker: check path.docker_socket"),
+            Self::Refused => f.write_str("no process listens at its socket: is Docker running?"),
             Self::TimedOut(patience) => {
                 write!(f, "Docker has not answered within {} s", patience.as_secs_f32())
             }
@@ -368,7 +368,7 @@ fn container(name: &str) -> Result<&str, DockerError> {
     is_name.then_some(name).ok_or_else(|| DockerError::NotAContainer(name.to_owned()))
 }
 
-/// One request, and what is known of its response beside what bollard hands out.
+/// One request, and what bollard does not report of its response.
 #[derive(Debug)]
 struct Call {
     socket: PathBuf,
@@ -426,7 +426,7 @@ impl Call {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD_BYTES);
         let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        // It ends with the response, or with whoever waits for that.
+        // It ends with the response, or with its reader.
         tokio::spawn(connection);
         let response = sender.send_request(request).await?;
         self.status.store(response.status().as_u16(), Ordering::Relaxed);

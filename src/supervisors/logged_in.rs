@@ -25,7 +25,7 @@ const MOST_NAMED: usize = 64;
 
 /// Sources of the logged-in users.
 #[derive(Clone, Debug)]
-pub struct LoggedInPlaces {
+pub struct LoginSources {
     /// The bus of logind.
     pub bus: Bus,
     /// The utmp(5) file, for machines without logind.
@@ -38,14 +38,14 @@ pub struct LoggedInPlaces {
 pub const UTMP: &str = "/run/utmp";
 
 /// Reads the logged-in users. Returns within seconds, even if logind hangs.
-pub fn read_users(places: &LoggedInPlaces, at: Duration) -> LoggedInReadings {
-    let bus = places.bus.clone();
+pub fn read_users(sources: &LoginSources, at: Duration) -> LoggedInReadings {
+    let bus = sources.bus.clone();
     let sessions = within("logged-in", READ_TIMEOUT, move || async move {
         Logind::connect(&bus).await?.sessions().await
     });
     let users = match sessions {
         Ok(Ok((sessions, is_more))) => Ok(Some(of_logind(&sessions, is_more))),
-        Ok(Err(BusError::Absent(_))) => of_utmp(places),
+        Ok(Err(BusError::Absent(_))) => of_utmp(sources),
         Ok(Err(error)) => Err(error.to_string()),
         Err(NotEnded::TimedOut) => Err("logind has not responded within 10 s".to_owned()),
         Err(NotEnded::Broken(why)) => Err(why),
@@ -53,7 +53,7 @@ pub fn read_users(places: &LoggedInPlaces, at: Duration) -> LoggedInReadings {
     match users {
         Ok(Some(users)) => LoggedInReadings { at, users: Reading::Value(users), error: None },
         Ok(None) => {
-            let why = format!("there is neither logind nor {}", places.utmp.display());
+            let why = format!("there is neither logind nor {}", sources.utmp.display());
             LoggedInReadings { at, users: Reading::Unsupported, error: Some(why.into()) }
         }
         Err(why) => LoggedInReadings { at, users: Reading::Failed, error: Some(why.into()) },
@@ -80,15 +80,15 @@ fn person(session: &Session) -> LoggedIn {
 }
 
 /// `None`: the file does not exist.
-fn of_utmp(places: &LoggedInPlaces) -> Result<Option<Vec<LoggedIn>>, String> {
-    let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", places.utmp.display());
-    let text = match read(&places.utmp) {
+fn of_utmp(sources: &LoginSources) -> Result<Option<Vec<LoggedIn>>, String> {
+    let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", sources.utmp.display());
+    let text = match read(&sources.utmp) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(describe(&error)),
     };
     let all = logins(&text, Layout::NATIVE).map_err(|error| describe(&error))?;
-    let alive = all.into_iter().filter(|login| may_live(&places.procfs, login));
+    let alive = all.into_iter().filter(|login| may_live(&sources.procfs, login));
     let user = |login: Login| LoggedIn {
         user: login.user.into(),
         terminal: Some(login.terminal).filter(|text| !text.is_empty()).map(Arc::from),

@@ -48,7 +48,7 @@ impl fmt::Display for Inhibitor {
     }
 }
 
-/// A session as logind tells of it.
+/// A session as logind reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
     /// The user's name.
@@ -63,7 +63,7 @@ pub struct Session {
     pub terminal: String,
     /// Whether it comes from another machine.
     pub is_remote: bool,
-    /// Since when, in microseconds of wall time; 0 where that is not told.
+    /// Since when, in microseconds of wall time; 0 if unknown.
     pub since_usec: u64,
 }
 
@@ -101,7 +101,7 @@ impl Logind {
     /// Connects. Whether logind is behind the bus shows at the first call.
     ///
     /// # Errors
-    /// Nobody answers there, or not in time.
+    /// No response, or not in time.
     pub async fn connect(bus: &Bus) -> Result<Self, BusError> {
         Ok(Self { line: Line::connect(bus, "logind").await? })
     }
@@ -112,8 +112,8 @@ impl Logind {
     /// # Errors
     /// There is no logind, or it does not answer.
     pub async fn can_reboot(&self) -> Result<String, BusError> {
-        let told: String = self.line.ask(manager(), "CanReboot", &(), ANSWER_TAKES).await?;
-        Ok(bounded(&told))
+        let reply: String = self.line.ask(manager(), "CanReboot", &(), ANSWER_TAKES).await?;
+        Ok(bounded(&reply))
     }
 
     /// Those who block a shutdown. logind passes over them when root asks, so that they are to be
@@ -128,16 +128,16 @@ impl Logind {
             // Who only delays is waited for by logind itself. `block-weak` came with systemd 257.
             mode.starts_with("block") && what.split(':').any(|what| what == "shutdown")
         };
-        let told = all.into_iter().filter(blocks).map(|(_, who, why, _, uid, pid)| Inhibitor {
+        let reply = all.into_iter().filter(blocks).map(|(_, who, why, _, uid, pid)| Inhibitor {
             who: bounded(&who),
             why: bounded(&why),
             pid,
             uid,
         });
-        Ok(told.collect())
+        Ok(reply.collect())
     }
 
-    /// Has the machine reboot, as `systemctl reboot` does: nobody is asked for a password.
+    /// Has the machine reboot, as `systemctl reboot` does: it asks for no password.
     ///
     /// # Errors
     /// There is no logind, or it refuses, or has not answered in time.
@@ -145,7 +145,7 @@ impl Logind {
         self.line.call(manager(), "Reboot", &false, patience).await.map(drop)
     }
 
-    /// All sessions, whatever they are for, and whether there are more than are told.
+    /// All sessions, whatever they are for, and whether there are more than reported.
     ///
     /// # Errors
     /// There is no logind, or it does not answer.
@@ -156,24 +156,24 @@ impl Logind {
         let mut sessions = Vec::with_capacity(listed.len().min(MOST_SESSIONS));
         for (_, _, user, _, path) in listed.into_iter().take(MOST_SESSIONS) {
             let to = Address { service: LOGIND, path: path.as_str(), interface: PROPERTIES };
-            let told: BTreeMap<String, OwnedVariant> =
+            let reply: BTreeMap<String, OwnedVariant> =
                 match self.line.ask(to, "GetAll", &SESSION, ANSWER_TAKES).await {
-                    Ok(told) => told,
+                    Ok(reply) => reply,
                     // It has ended since it was listed.
                     Err(BusError::Gone(_)) => continue,
                     Err(error) => return Err(error),
                 };
-            sessions.push(session(&user, &told)?);
+            sessions.push(session(&user, &reply)?);
         }
         Ok((sessions, is_more))
     }
 }
 
 /// What says nothing of its class might be anybody's.
-fn session(user: &str, told: &BTreeMap<String, OwnedVariant>) -> Result<Session, BusError> {
-    let of = |name: &str| told.get(name).and_then(text).map(|text| bounded(&text));
-    let lacks = |what: &str| BusError::Failed(format!("logind tells no {what} of a session"));
-    let is_remote = told.get("Remote").and_then(|value| bool::try_from(value).ok());
+fn session(user: &str, reply: &BTreeMap<String, OwnedVariant>) -> Result<Session, BusError> {
+    let of = |name: &str| reply.get(name).and_then(text).map(|text| bounded(&text));
+    let lacks = |what: &str| BusError::Failed(format!("logind reports no {what} of a session"));
+    let is_remote = reply.get("Remote").and_then(|value| bool::try_from(value).ok());
     Ok(Session {
         user: bounded(user),
         class: of("Class").ok_or_else(|| lacks("class"))?,
@@ -181,6 +181,6 @@ fn session(user: &str, told: &BTreeMap<String, OwnedVariant>) -> Result<Session,
         state: of("State").unwrap_or_default(),
         terminal: of("TTY").ok_or_else(|| lacks("terminal"))?,
         is_remote: is_remote.ok_or_else(|| lacks("origin"))?,
-        since_usec: told.get("Timestamp").and_then(number).unwrap_or(0),
+        since_usec: reply.get("Timestamp").and_then(number).unwrap_or(0),
     })
 }

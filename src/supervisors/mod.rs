@@ -41,7 +41,7 @@ where
                 Ok(runtime) => Ok(runtime.block_on(async { work().await })),
                 Err(error) => Err(NotEnded::Broken(format!("starting a runtime failed: {error}"))),
             };
-            // Whoever asked may have gone on without the answer.
+            // The caller may have gone on without the response.
             let _ = answer.send(done);
         })
         .map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;

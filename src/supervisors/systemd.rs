@@ -35,7 +35,7 @@ impl Systemd {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody answers there, or not in time.
+    /// No response, or not in time.
     pub async fn connect(bus: &Bus) -> Result<Self, BusError> {
         Ok(Self { line: Line::connect(bus, "systemd").await? })
     }
@@ -64,7 +64,7 @@ impl Systemd {
         self.line.call(to, "Reboot", &(), patience).await.map(drop)
     }
 
-    /// All that is told of a service.
+    /// All properties of a service.
     ///
     /// # Errors
     /// systemd does not answer, or answers something else.
@@ -84,28 +84,28 @@ impl Systemd {
         Ok(())
     }
 
-    /// Whoever may not do that is told less.
+    /// Without that right, fewer properties are visible.
     async fn refer_to(&self, path: &OwnedObjectPath) {
         let _refused = self.call(path.as_str(), UNIT, "Ref", &()).await;
     }
 
     async fn path_of(&self, name: &str) -> Result<OwnedObjectPath, String> {
-        let told = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &name).await?;
-        told.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))
+        let reply = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &name).await?;
+        reply.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))
     }
 
     async fn properties(&self, path: &OwnedObjectPath) -> Result<Properties, String> {
         let mut all = Properties::new();
         for interface in [UNIT, SERVICE] {
-            let told = self.call(path.as_str(), PROPERTIES, "GetAll", &interface).await?;
+            let reply = self.call(path.as_str(), PROPERTIES, "GetAll", &interface).await?;
             let found: Properties =
-                told.body().deserialize().map_err(|error| format!("systemd, GetAll: {error}"))?;
+                reply.body().deserialize().map_err(|error| format!("systemd, GetAll: {error}"))?;
             all.extend(found);
         }
         Ok(all)
     }
 
-    /// All that is told of a service, and from then on what changes of it.
+    /// All properties of a service, and from then on its changes.
     ///
     /// # Errors
     /// systemd does not answer, or answers something else.
@@ -121,7 +121,7 @@ impl Systemd {
         let stream = self.stream(rule).await?;
         self.refer_to(&path).await;
         let properties = self.properties(&path).await?;
-        // Whatever is told by then is of before, or in them.
+        // Earlier changes are in the properties.
         Ok((Change { properties, position: Sequence::default() }, Changes(stream)))
     }
 
@@ -142,7 +142,7 @@ impl Systemd {
         self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "replace")).await.map(drop)
     }
 
-    /// Has systemd tell of what happens.
+    /// Subscribes to the signals of systemd.
     ///
     /// # Errors
     /// It does not.
@@ -160,8 +160,8 @@ impl Systemd {
 
     /// What a job is for: `start`, `stop`; `None` where it is over by now.
     pub async fn job_type(&self, job: &str) -> Option<String> {
-        let told = self.call(job, PROPERTIES, "Get", &(JOB, "JobType")).await.ok()?;
-        let value: OwnedVariant = told.body().deserialize().ok()?;
+        let reply = self.call(job, PROPERTIES, "Get", &(JOB, "JobType")).await.ok()?;
+        let value: OwnedVariant = reply.body().deserialize().ok()?;
         text(&value)
     }
 }
@@ -173,7 +173,7 @@ pub struct Job {
     pub path: String,
     /// The unit that it is for.
     pub unit: String,
-    /// What was told before and after it.
+    /// The state before and after it.
     pub position: Sequence,
 }
 
@@ -186,8 +186,8 @@ impl Jobs {
     pub async fn next(&mut self) -> Option<Job> {
         loop {
             let message = poll_fn(|cx| Pin::new(&mut self.0).poll_next(cx)).await?.ok()?;
-            let told: Result<(u32, OwnedObjectPath, String), _> = message.body().deserialize();
-            if let Ok((_, path, unit)) = told {
+            let reply: Result<(u32, OwnedObjectPath, String), _> = message.body().deserialize();
+            if let Ok((_, path, unit)) = reply {
                 let (path, position) = (path.as_str().to_owned(), message.recv_position());
                 return Some(Job { path, unit, position });
             }
@@ -200,7 +200,7 @@ impl Jobs {
 pub struct Change {
     /// As it is now.
     pub properties: Properties,
-    /// What was told before and after it.
+    /// The state before and after it.
     pub position: Sequence,
 }
 
@@ -216,8 +216,8 @@ impl Changes {
                 Some(Ok(message)) => message,
                 Some(Err(_)) | None => return Poll::Ready(None),
             };
-            let told: Result<(String, Properties, Vec<String>), _> = message.body().deserialize();
-            if let Ok((_, properties, _)) = told {
+            let reply: Result<(String, Properties, Vec<String>), _> = message.body().deserialize();
+            if let Ok((_, properties, _)) = reply {
                 let position = message.recv_position();
                 return Poll::Ready(Some(Change { properties, position }));
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::temporary::TemporarySettings;
 use super::{Act, Performed};
-use crate::clients::{KeyRing, KeyedSession, Place, Session, owner};
+use crate::clients::{Endpoint, KeyRing, KeyedSession, Session, owner};
 use crate::engines::{Emptying, Pausing, Refusal, empty_cache};
 use crate::model::{CachePermission, Decision, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
@@ -114,7 +114,7 @@ impl CacheEmptier {
     }
 
     /// Verifies that the engine still lives, and that its own process listens at its address.
-    fn verify(&self, engine: &EngineTarget) -> Result<Place, String> {
+    fn verify(&self, engine: &EngineTarget) -> Result<Endpoint, String> {
         let name = &engine.name;
         let Some(server) = engine.processes.first() else {
             return Err(format!("no process of {name} is known: nothing is sent"));
@@ -122,7 +122,7 @@ impl CacheEmptier {
         if !owner::is_alive(&self.procfs, *server) {
             return Err(format!("{name} is another one by now, or gone: pid {server} has ended"));
         }
-        let place = Place::of(&self.procfs, engine);
+        let place = Endpoint::of(&self.procfs, engine);
         let place = place.ok_or_else(|| format!("the address of {name} is not known"))?;
         if owner::listens(&self.procfs, engine, &place) == Some(false) {
             return Err(format!(
@@ -137,7 +137,7 @@ impl CacheEmptier {
         &self,
         decision: &Decision,
         engine: &EngineTarget,
-        place: Place,
+        place: Endpoint,
         allow: &BTreeSet<CachePermission>,
         temporary: &mut TemporarySettings,
     ) -> Performed {

@@ -30,7 +30,7 @@ use crate::model::{
     RebootWay, counted,
 };
 use crate::supervisors::NotEnded;
-use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, read_users};
+use crate::supervisors::logged_in::{LoginSources, UTMP, read_users};
 use crate::supervisors::logind::Bus;
 
 /// What a file or a terminal may take.
@@ -162,7 +162,7 @@ impl RebootExecutor {
 
     /// Writes that on the terminals of those who are logged in; returns in words who has it.
     fn notify_users(&self, text: &str) -> String {
-        let places = LoggedInPlaces {
+        let places = LoginSources {
             bus: self.bus.clone(),
             utmp: self.utmp.clone(),
             procfs: self.procfs.clone(),

@@ -8,7 +8,7 @@ use super::setting::{Mounts, Setting};
 use super::undo_log::Change;
 use super::{OpenChange, TemporarySettings};
 use crate::clients::owner::is_alive;
-use crate::clients::{KeyRing, KeyedSession, Place, Session};
+use crate::clients::{Endpoint, KeyRing, KeyedSession, Session};
 use crate::engines::facts;
 use crate::model::{Decision, EngineTarget, UndoResult};
 
@@ -54,7 +54,7 @@ pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String
 
 /// Has it go on.
 pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
-    let place = Place::of(&mounts.procfs, engine);
+    let place = Endpoint::of(&mounts.procfs, engine);
     let place = place.ok_or_else(|| io::Error::other("where it can be asked is not known"))?;
     let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), place.clone());
     let go_on = facts(engine.kind).go_on;

@@ -92,7 +92,7 @@ fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
             let name: Arc<str> = address.to_string().into();
             let mut peer = Peer::open(&address, &access, GateQuestion::default())
                 .with_context(|| format!("cannot query {address}"))?;
-            Ok((name, std::thread::spawn(move || peer.room())))
+            Ok((name, std::thread::spawn(move || peer.memory())))
         })
         .collect::<anyhow::Result<_>>()?;
     let mut gate = GateNode::start(setup(&settings, daemon(&arguments.node, &settings)))

@@ -375,11 +375,11 @@ fn send(
     set: &Set,
     settings: &SendSettings,
     tally: &ServerTally,
-) -> Result<(), alertmanager::TellError> {
+) -> Result<(), alertmanager::PostError> {
     let mut refused = None;
     for alerts in set.alerts.chunks(ALERTS_A_POST) {
         let began = clock::now();
-        let sent = alertmanager::tell(server, &body(alerts, began, settings));
+        let sent = alertmanager::post(server, &body(alerts, began, settings));
         let ended = clock::now();
         let took = ended.uptime.saturating_sub(began.uptime);
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);

@@ -121,7 +121,7 @@ fn a_clock_that_was_set_back_makes_nothing_end_before_it_began() {
 
 #[test]
 fn what_one_post_is_refused_for_keeps_no_other_from_being_sent() {
-    let refused = |status| alertmanager::TellError::Refused { status, text: String::new() };
+    let refused = |status| alertmanager::PostError::Refused { status, text: String::new() };
     assert!(refused(400).is_of_this_post());
     assert!(!refused(401).is_of_this_post() && !refused(503).is_of_this_post());
 }

@@ -15,7 +15,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::clients::check_permissions;
 use crate::config::settings::Settings;
-use crate::model::{EngineMatch, Mode, SecretPlace};
+use crate::model::{EngineMatch, Mode, SecretSource};
 use crate::policy::rule::RuleSet;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
@@ -192,13 +192,13 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
     for engine in &settings.engines {
         for source in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
             let why = match source {
-                SecretPlace::File(path) => {
+                SecretSource::File(path) => {
                     let path = Path::new(&**path);
                     let read = access(path, Access::READ_OK).map_err(std::io::Error::from);
                     let wrong = read.and_then(|()| check_permissions(path)).err();
                     wrong.map(|error| error.to_string())
                 }
-                SecretPlace::Environment(name) => {
+                SecretSource::Environment(name) => {
                     std::env::var_os(&**name).is_none().then(|| "it is not set".to_owned())
                 }
             };

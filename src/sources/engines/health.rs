@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::http::{ANSWER_TAKES, client, get};
 use crate::clients::http::{Client, HttpError};
 use crate::clients::network::Network;
-use crate::clients::{EngineKey, KeyRing, NoKey, Place, origin};
+use crate::clients::{Endpoint, EngineKey, KeyRing, NoKey, origin};
 use crate::engines::{HealthPath, LoadSource, facts};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
@@ -294,7 +294,8 @@ impl Target {
     /// hang, but no other thread waits for it.
     async fn key(&self) -> Result<Option<EngineKey>, Arc<str>> {
         let Some(engine) = self.keyed.clone() else { return Ok(None) };
-        let place = Place { origin: origin(&self.url).to_owned(), network: self.network.clone() };
+        let place =
+            Endpoint { origin: origin(&self.url).to_owned(), network: self.network.clone() };
         let ring = KeyRing::new(&self.procfs, engine, place);
         let reading = tokio::task::spawn_blocking(move || ring.api());
         match tokio::time::timeout(ANSWER_TAKES, reading).await {

@@ -1,6 +1,6 @@
 //! Keys: the right one to the right call, and never anywhere else.
 
-use umawarden::model::{CachePermission, EngineKeys, EngineKind, SecretPlace};
+use umawarden::model::{CachePermission, EngineKeys, EngineKind, SecretSource};
 
 use super::fake::{Asked, FakeEngine, recorded};
 use super::{Bench, decision, engine, with_keys};
@@ -26,7 +26,7 @@ fn keys(bench: &Bench, api: Option<&str>, admin: Option<&str>) -> EngineKeys {
     let place = |name: &str, key: &str| {
         let path = bench.path(name);
         write_secret(&path, &format!("{key}\n"));
-        SecretPlace::File(path.to_str().unwrap().into())
+        SecretSource::File(path.to_str().unwrap().into())
     };
     EngineKeys {
         api: api.map(|key| place("api", key)),
@@ -75,7 +75,7 @@ fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
         assert!(!why.contains(API) && !why.contains("another-key"), "{why}");
     }
     let nowhere = EngineKeys {
-        admin: Some(SecretPlace::File("/nonexistent".into())),
+        admin: Some(SecretSource::File("/nonexistent".into())),
         ..EngineKeys::default()
     };
     let before = server.calls().len();

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use umawarden::model::CachePermission::{DropPrefixCache, RetractRequests};
-use umawarden::model::{EngineKeys, EngineKind, EngineTarget, Observation, ProcessId, SecretPlace};
+use umawarden::model::{
+    EngineKeys, EngineKind, EngineTarget, Observation, ProcessId, SecretSource,
+};
 use umawarden::parse::process::stat;
 
 use super::{Bench, decision, engine, with_keys};
@@ -144,7 +146,7 @@ fn living_servers_empty_cache_sglang_with_keys() {
     let place = |name: &str, key: &str| {
         let path = bench.path(name);
         write_secret(&path, &format!("{key}\n"));
-        Some(SecretPlace::File(path.to_str().unwrap().into()))
+        Some(SecretSource::File(path.to_str().unwrap().into()))
     };
     let with = |api, admin| {
         decision(with_keys(living.target(), EngineKeys { api, admin, user: None }), &[])

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use umawarden::actions::Executor as _;
 use umawarden::model::CachePermission::RetractRequests;
-use umawarden::model::{EngineKeys, EngineKind, OutcomeResult, SecretPlace};
+use umawarden::model::{EngineKeys, EngineKind, OutcomeResult, SecretSource};
 
 use super::fake::{Asked, FakeEngine, Reply, recorded};
 use super::{Bench, decision, engine, with_keys};
@@ -171,7 +171,7 @@ fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     let key = bench.path("key");
     crate::daemon::write_secret(&key, "a-secret-key\n");
     let keys = EngineKeys {
-        admin: Some(SecretPlace::File(key.to_str().unwrap().into())),
+        admin: Some(SecretSource::File(key.to_str().unwrap().into())),
         ..EngineKeys::default()
     };
     let busy = Busy::start(&bench, None, None);

@@ -8,13 +8,13 @@ use std::time::Instant;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use umawarden::model::{LoggedInReadings, Observation, Reading};
 use umawarden::sources::logged_in::LoggedInWatch;
-use umawarden::supervisors::logged_in::{LoggedInPlaces, read_users};
+use umawarden::supervisors::logged_in::{LoginSources, read_users};
 
 use super::fake_bus::Session;
 use super::*;
 
-fn places(machine: &Machine) -> LoggedInPlaces {
-    LoggedInPlaces {
+fn places(machine: &Machine) -> LoginSources {
+    LoginSources {
         bus: Bus::Peer(machine.path("bus")),
         utmp: machine.path("utmp"),
         procfs: machine.path("proc"),
@@ -136,7 +136,7 @@ fn where_there_is_no_logind_utmp_is_read_and_where_that_is_missing_nobody_knows(
     fs::create_dir(machine.path("utmp")).unwrap();
     assert_eq!(seen(&machine).users, Reading::Failed);
     // No bus at all is no logind.
-    let nowhere = LoggedInPlaces { bus: Bus::Peer(machine.path("nowhere")), ..places(&machine) };
+    let nowhere = LoginSources { bus: Bus::Peer(machine.path("nowhere")), ..places(&machine) };
     assert_eq!(read_users(&nowhere, Duration::ZERO).users, Reading::Failed, "and utmp is a folder");
 }
 

@@ -11,7 +11,7 @@ use super::engines::key_file;
 use super::reboot::{absolute, base_url};
 use super::yaml::Node;
 use crate::model::{
-    AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SecretPlace,
+    AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SecretSource,
     SentDecisions,
 };
 
@@ -142,7 +142,7 @@ fn credentials(
     table: &Table<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Option<AlertmanagerCredentials>> {
-    let mut file = |key: &str| -> Option<Option<SecretPlace>> {
+    let mut file = |key: &str| -> Option<Option<SecretSource>> {
         table.value_optional(key, key_file, findings)
     };
     let (token, password) = (file("bearer_token_file"), file("password_file"));
@@ -222,7 +222,7 @@ mod tests {
              password_file: /etc/p}\n  resend_every: 30s\n  labels: {cluster: lab}\n  \
              external_url: http://spark-1:9942\n  decisions: acts\n",
         );
-        let secret = |path: &str| SecretPlace::File(path.into());
+        let secret = |path: &str| SecretSource::File(path.into());
         let server = |url: &str, credentials| AlertmanagerServer {
             url: url.to_owned(),
             ca_file: None,

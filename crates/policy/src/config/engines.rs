@@ -9,7 +9,7 @@ use glob::Pattern;
 use super::decode::{self, Findings, Table, each, list, pairs, value};
 use super::measure::duration_within;
 use super::yaml::{Content, Node};
-use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, EngineUser, SecretPlace};
+use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, EngineUser, SecretSource};
 
 const KEYS: [&str; 10] = [
     "name",
@@ -101,8 +101,8 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
 /// The keys, and whose processes get them.
 fn keys(
     table: &Table<'_>,
-    api: Option<SecretPlace>,
-    admin: Option<SecretPlace>,
+    api: Option<SecretSource>,
+    admin: Option<SecretSource>,
     findings: &mut Findings<'_>,
 ) -> Option<EngineKeys> {
     let Some(node) = table.get("user") else { return Some(EngineKeys { api, admin, user: None }) };
@@ -137,7 +137,7 @@ fn secret(
     table: &Table<'_>,
     [file, environment]: [&str; 2],
     findings: &mut Findings<'_>,
-) -> Option<Option<SecretPlace>> {
+) -> Option<Option<SecretSource>> {
     match (table.get(file), table.get(environment)) {
         (None, None) => Some(None),
         (Some(node), None) => value(node, file, key_file, findings).map(Some),
@@ -151,25 +151,25 @@ fn secret(
     }
 }
 
-pub(super) fn key_file(text: &str) -> Result<SecretPlace, String> {
+pub(super) fn key_file(text: &str) -> Result<SecretSource, String> {
     let is_path = text.starts_with('/')
         && !text.ends_with('/')
         && text.len() <= LONGEST_GLOB
         && !text.chars().any(char::is_control);
-    is_path.then(|| SecretPlace::File(text.into())).ok_or_else(|| {
+    is_path.then(|| SecretSource::File(text.into())).ok_or_else(|| {
         "write the path of a file from the root, and not the key: /etc/umawarden/sglang.key"
             .to_owned()
     })
 }
 
-fn variable(text: &str) -> Result<SecretPlace, String> {
+fn variable(text: &str) -> Result<SecretSource, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_name = !text.is_empty()
         && text.len() <= LONGEST_NAME
         && text.chars().all(is_plain)
         && !text.starts_with(|c: char| c.is_ascii_digit());
     is_name
-        .then(|| SecretPlace::Environment(text.into()))
+        .then(|| SecretSource::Environment(text.into()))
         .ok_or_else(|| "write the name of a variable, and not the key: SGLANG_API_KEY".to_owned())
 }
 
@@ -316,7 +316,7 @@ fn stuck_after(text: &str) -> Result<Duration, String> {
 mod tests {
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
-    use crate::model::{EngineUser, SecretPlace};
+    use crate::model::{EngineUser, SecretSource};
 
     fn mistakes(text: &str) -> Vec<String> {
         let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
@@ -349,8 +349,8 @@ mod tests {
                     admin_key_file: /run/keys/sglang}]";
         let engines = parse_settings(&SourceText::new("f", text)).unwrap().engines.unwrap();
         let keys = engines[0].keys.clone();
-        assert_eq!(keys.api, Some(SecretPlace::Environment("SGLANG_KEY".into())));
-        assert_eq!(keys.admin, Some(SecretPlace::File("/run/keys/sglang".into())));
+        assert_eq!(keys.api, Some(SecretSource::Environment("SGLANG_KEY".into())));
+        assert_eq!(keys.admin, Some(SecretSource::File("/run/keys/sglang".into())));
         assert_eq!(keys.user, None, "the owner of the file");
         for (user, read) in
             [("vllm", EngineUser::Name("vllm".into())), ("998", EngineUser::Id(998))]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FORGET_RECEIVED_AFTER, SecretPlace};
+use super::{FORGET_RECEIVED_AFTER, SecretSource};
 
 /// Settings for receiving and sending alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,13 +67,13 @@ pub struct AlertmanagerServer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AlertmanagerCredentials {
     /// A token.
-    Bearer(SecretPlace),
+    Bearer(SecretSource),
     /// A user and a password.
     Basic {
         /// The user.
         username: String,
         /// The password.
-        password: SecretPlace,
+        password: SecretSource,
     },
 }
 

@@ -10,14 +10,14 @@ use super::{EngineUser, Reading};
 /// The location of a secret. The secret is read when it is needed, and never stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SecretPlace {
+pub enum SecretSource {
     /// A file of one line, by its path from the root.
     File(Arc<str>),
     /// A variable of this program's environment.
     Environment(Arc<str>),
 }
 
-impl fmt::Display for SecretPlace {
+impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => f.write_str(path),
@@ -31,10 +31,10 @@ impl fmt::Display for SecretPlace {
 pub struct EngineKeys {
     /// The key for inference requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api: Option<SecretPlace>,
+    pub api: Option<SecretSource>,
     /// The key for control requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub admin: Option<SecretPlace>,
+    pub admin: Option<SecretSource>,
     /// The user whose processes are sent the keys; by default the owner of the key's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EngineUser>,

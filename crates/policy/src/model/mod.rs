@@ -61,7 +61,7 @@ pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
 };
-pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
+pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
     Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,

@@ -174,7 +174,7 @@ impl fmt::Display for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SecretPlace;
+    use crate::model::SecretSource;
 
     #[test]
     fn a_target_is_read_back_as_it_was_written() {
@@ -185,7 +185,7 @@ mod tests {
             health_url: Some("http://127.0.0.1:30000/ready".into()),
             health_network: Some("net:[7]".into()),
             keys: EngineKeys {
-                admin: Some(SecretPlace::File("/k".into())),
+                admin: Some(SecretSource::File("/k".into())),
                 ..EngineKeys::default()
             },
             ..EngineTarget::default()
