@@ -41,7 +41,7 @@ pub(super) enum ReclaimError {
 }
 
 /// Takes memory back from a control group and what is below it. On cgroup v1 the kernel cannot be
-/// told how much: it takes back all that it can.
+/// given an amount: it reclaims all that it can.
 pub(super) fn perform(sysfs: &Path, cgroup: &str, bytes: u64) -> Result<(), ReclaimError> {
     if !Target::is_cgroup_path(cgroup) {
         return Err(ReclaimError::NotAGroup(cgroup.to_owned()));

@@ -19,7 +19,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     let status = site.served.status.load_full();
     let age = (site.served.uptime)().saturating_sub(status.at.uptime);
     let is_fresh = age <= site.served.limits.snapshot_age;
-    let Some(capacity) = status.room.as_ref().filter(|_| is_fresh) else {
+    let Some(capacity) = status.gate_memory.as_ref().filter(|_| is_fresh) else {
         let text = format!(
             "memory of this node is unknown: umawarden has taken no sample for {:.1} s; see \
              /api/v1/status",

@@ -205,7 +205,10 @@ fn what_cannot_be_told_apart_is_said_beside_the_rule() {
     let options =
         ExportOptions { by: vec!["instance".into()], scrape_interval: None, runbook_url: None };
     let text = prometheus_rules(&odd(), &options);
-    assert!(text.contains("  # Not told apart by node: absent(…) is one for all nodes"), "{text}");
+    assert!(
+        text.contains("  # Not distinguished by node: absent(…) is one for all nodes"),
+        "{text}"
+    );
     assert!(text.contains("sum by (instance) (rate(uma_swap_out_pages_total[10s])) > 5"), "{text}");
     assert!(!text.contains("mode:") && !text.contains("remedy:"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Whether an expression certainly yields nothing, told by a few numbers instead of vectors.
+//! Proves by a few numbers, without vectors, that an expression yields nothing.
 //!
 //! Nearly every rule is quiet nearly all the time. A [`Watch`] proves that where it can, and
 //! evaluates the expression where it cannot.

@@ -113,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(i128::from(after.gained(&before)), gained, "{after:?}");
         }
-        assert_eq!(Memory::default().gained(&before), 0, "what cannot be told is no gain");
+        assert_eq!(Memory::default().gained(&before), 0, "what is unknown is no gain");
         let told = memory(4 * GIB, 88 * GIB, 3 * GIB).since(&before);
         assert_eq!(
             told,

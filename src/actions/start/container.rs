@@ -8,7 +8,8 @@ use crate::model::{Supervisor, Workload, WorkloadState};
 use crate::parse::container::{Inspected, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Started, within};
 
-/// How long Docker may take to tell, and to start one: networks, mounts and a GPU take their time.
+/// How long Docker may take to inspect a container, and to start one: networks, mounts and a GPU
+/// take their time.
 const TELLING_TAKES: Duration = Duration::from_secs(5);
 const STARTING_TAKES: Duration = Duration::from_secs(20);
 
@@ -31,7 +32,7 @@ pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), N
             Err(error) => return Err(error.to_string()),
         };
         if *found.id != *id {
-            return Err("Docker tells of another container than it was asked for".to_owned());
+            return Err("Docker reports another container than the requested one".to_owned());
         }
         if let Err(stale) = verify(&found, &ended) {
             return Ok(Err(stale));

@@ -7,7 +7,7 @@ use crate::model::{ENGINE_PAUSE, SETTING_NAMES, UndoResult};
 const SETTINGS: usize = SETTING_NAMES.len();
 const RESULTS: usize = UndoResult::ALL.len();
 
-/// Counted by the thread that acts, read by the loop; nobody waits.
+/// Counted by the thread that acts, read by the loop; neither waits.
 #[derive(Debug, Default)]
 pub struct SettingsTally {
     in_force: [AtomicU64; SETTINGS],

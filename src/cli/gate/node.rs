@@ -62,9 +62,9 @@ impl GateNode {
         }
         self.holders.take();
         let latest = |name: &str, labels: &[(&str, &str)]| self.reading(name, labels);
-        let mut room = memory(latest, self.holders.baseline(), self.holders.orphans());
-        self.watch.take(clock(), &mut room);
-        room
+        let mut memory = memory(latest, self.holders.baseline(), self.holders.orphans());
+        self.watch.take(clock(), &mut memory);
+        memory
     }
 
     /// The model files of running engines.

@@ -127,7 +127,7 @@ impl Preparer {
         if !answer.reasons.iter().all(can_help) {
             return None;
         }
-        let room = &answer.memory;
+        let memory = &answer.memory;
         let of = |reading: Reading<u64>| reading.value().unwrap_or(0);
         let (spare, reachable) = (answer.spare_bytes?, answer.available_bytes?);
         let missing = answer.question.need_bytes.saturating_sub(spare);
@@ -136,8 +136,8 @@ impl Preparer {
                 return Some(Step::Unload);
             }
             let caches = reachable - spare;
-            let dirty = of(room.dirty_cache);
-            let above = of(room.unaccounted).saturating_sub(room.baseline.bytes);
+            let dirty = of(memory.dirty_cache);
+            let above = of(memory.unaccounted).saturating_sub(memory.baseline.bytes);
             let pools = if above >= IN_POOLS { above } else { 0 };
             let step = Step::Drop { sync: caches.saturating_add(pools) < missing };
             let most = caches.saturating_add(dirty).saturating_add(pools);
@@ -146,7 +146,7 @@ impl Preparer {
             }
         }
         let contiguous = answer.question.contiguous_bytes.unwrap_or(0);
-        let lacks = of(room.contiguous_2mib) < contiguous;
+        let lacks = of(memory.contiguous_2mib) < contiguous;
         (lacks && !self.is_tried(Step::Compact)).then_some(Step::Compact)
     }
 }

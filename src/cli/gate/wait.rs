@@ -72,8 +72,8 @@ impl Waiting<'_> {
         let began = Instant::now();
         let limit = self.limit.map(|limit| limit.max(LEAST));
         loop {
-            let room = node.sample();
-            let mut answer = judge(&self.question, &room);
+            let memory = node.sample();
+            let mut answer = judge(&self.question, &memory);
             let makes_room = self
                 .preparer
                 .as_mut()

@@ -162,7 +162,7 @@ fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()
     let mut beginning = Vec::new();
     File::open(output)
         .and_then(|file| file.take(BEGINNING_BYTES).read_to_end(&mut beginning))
-        .with_context(|| format!("cannot tell whether {} is an export", output.display()))?;
+        .with_context(|| format!("it is unknown whether {} is an export", output.display()))?;
     if !is_export(&String::from_utf8_lossy(&beginning)) {
         bail!(
             "cannot write {}: it holds something that is no earlier export; name another file, or \

@@ -27,7 +27,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         rules: Arc::new([]),
         guard: Arc::default(),
         engines: Arc::new([]),
-        room: None,
+        gate_memory: None,
         restarts: Arc::new([]),
         account: Arc::default(),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),

@@ -188,7 +188,7 @@ impl ContainerWatch {
             Err(error) => {
                 let why = match error {
                     DockerError::Refused => {
-                        format!("nobody listens at {socket}: is Docker running?")
+                        format!("no process listens at {socket}: is Docker running?")
                     }
                     DockerError::TimedOut(patience) => {
                         format!("{socket} has not answered within {} s", patience.as_secs())

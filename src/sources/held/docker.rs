@@ -248,7 +248,7 @@ impl DockerWatch {
             if held.iter().any(|other| other.target.name == seen.target.name) {
                 let name = &seen.target.name;
                 return Err(DockerError::Failed(format!(
-                    "it tells of two containers called {name}"
+                    "it reports two containers called {name}"
                 )));
             }
             held.push(seen);
@@ -293,7 +293,7 @@ impl DockerWatch {
         };
         let found = found.and_then(|found| match found.id == *id {
             true => Ok(found),
-            false => Err("it tells of another container than it was asked for".to_owned()),
+            false => Err("it reports another container than the requested one".to_owned()),
         });
         Ok(Some((found, is_podman)))
     }

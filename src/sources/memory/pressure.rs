@@ -64,7 +64,7 @@ impl Reader for PressureReader {
             }
         }
         if absent == RESOURCES.len() {
-            report.absent("this kernel tells no pressure; boot it with psi=1".to_owned());
+            report.absent("this kernel reports no pressure; boot it with psi=1".to_owned());
         }
     }
 }

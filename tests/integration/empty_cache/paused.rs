@@ -90,7 +90,7 @@ fn what_somebody_has_paused_stays_so() {
         assert!(why.starts_with("somebody has paused it: it is left as it is"), "{why}");
     }
     assert_eq!(server.told(), Vec::<String>::new());
-    // Ill or paused: that cannot be told.
+    // Ill or paused: that is unknown.
     let server = FakeEngine::start(|asked: &Asked| match asked.place() {
         "/ready" | "/ping" => Reply::Answer(503, String::new()),
         place => recorded("sglang", "idle", place),

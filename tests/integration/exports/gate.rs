@@ -37,7 +37,7 @@ fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start
     let unknown = server.get("/api/v1/gate?need=90GiB");
     assert_eq!(unknown.status, 503);
     assert_eq!(unknown.json()["errorType"], "unavailable", "memory was not measured yet");
-    server.status.store(Arc::new(Status { room: Some(room(100)), ..made_up_status() }));
+    server.status.store(Arc::new(Status { gate_memory: Some(room(100)), ..made_up_status() }));
     let open = server.get("/api/v1/gate?need=90GiB");
     assert_eq!(open.status, 200);
     let open = open.json();
@@ -64,7 +64,7 @@ fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start
         assert!(refused["error"].as_str().unwrap().contains("write it like"), "{refused}");
     }
     // What was seen long ago opens nothing.
-    let stale = Status { at: moment(60), room: Some(room(100)), ..made_up_status() };
+    let stale = Status { at: moment(60), gate_memory: Some(room(100)), ..made_up_status() };
     server.status.store(Arc::new(stale));
     assert_eq!(server.get("/api/v1/gate?need=1GiB").status, 503);
     server.end();

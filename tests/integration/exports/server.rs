@@ -87,7 +87,7 @@ pub fn made_up_status() -> Status {
         ]),
         guard: Arc::default(),
         engines: Arc::new([]),
-        room: None,
+        gate_memory: None,
         restarts: Arc::new([]),
         account: Arc::default(),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),

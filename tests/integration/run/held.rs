@@ -367,7 +367,7 @@ fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
     let report = |number: usize| {
         wait_for("told", 20, &daemon, || world.told("engine_died", "llm").len() == number);
         let history = world.told("engine_died", "llm");
-        // The newest is the first or the last; they are told apart by their times.
+        // The newest is the first or the last; they are distinguished by their times.
         let newest = history.iter().max_by_key(|told| told["report"]["ended"].to_string());
         newest.unwrap()["report"].clone()
     };

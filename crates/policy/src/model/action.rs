@@ -247,7 +247,7 @@ impl Action {
         }
     }
 
-    /// Whether it only tells people, and touches nothing.
+    /// Whether it only notifies people.
     pub fn is_notice(&self) -> bool {
         matches!(self, Self::Notify { .. })
     }

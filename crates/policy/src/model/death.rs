@@ -276,8 +276,8 @@ impl fmt::Display for Killer {
                 let sender = sender.as_deref().unwrap_or("somebody");
                 write!(f, "{} from {sender}", signal_name(*signal))
             }
-            Self::Itself { reason: Some(reason) } => write!(f, "nobody but itself: {reason}"),
-            Self::Itself { reason: None } => f.write_str("nobody but itself"),
+            Self::Itself { reason: Some(reason) } => write!(f, "itself: {reason}"),
+            Self::Itself { reason: None } => f.write_str("itself"),
             Self::Unknown { why } => write!(f, "something that is not known: {why}"),
         }
     }

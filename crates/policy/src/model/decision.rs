@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Action, EnginePhase, Moment, Reading, Target};
 
-/// Whether remedies are done or only told.
+/// Whether remedies are done or only reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -66,7 +66,7 @@ pub enum HoldReason {
     Busy,
     /// The aim is met already.
     AimMet,
-    /// Whether the rule, or its aim, holds cannot be told: a source is failing.
+    /// Whether the rule, or its aim, holds is unknown: a source is failing.
     Unknown,
     /// Every step has been tried and the aim is still missed.
     StepsExhausted,
@@ -84,13 +84,13 @@ pub enum HoldReason {
     BreakerOpen,
     /// The alert names no target, or nothing that could be one.
     NoTarget,
-    /// The target is protected, or it cannot be told whether it is.
+    /// The target is protected, or it is unknown whether it is.
     Protected,
     /// The budget of all actions together is used up.
     GlobalBudget,
     /// A person must approve it, and has not.
     Approval,
-    /// It cannot be told which engine's growth eats the memory.
+    /// It is unknown which engine's growth eats the memory.
     UnclearTarget,
     /// The rule still counts as firing, but its condition does not hold any more.
     Unconfirmed,
@@ -106,9 +106,9 @@ pub enum HoldReason {
     OtherStarts,
     /// Somebody wanted it to end.
     Stopped,
-    /// It ended as if somebody wanted it, and nobody was there to tell.
+    /// It ended as if requested, while it was not watched.
     StopUnclear,
-    /// Memory is neither leaked nor wedged, or what the matter is with it cannot be told.
+    /// Memory is neither leaked nor wedged, or what the matter is with it is unknown.
     NoCause,
     /// A reboot is scheduled or under way already.
     RebootUnderWay,
@@ -118,11 +118,11 @@ pub enum HoldReason {
     GivenUp,
     /// The machine has booted too lately.
     MinimumUptime,
-    /// Which boot this is cannot be told.
+    /// The boot ID is unknown.
     BootUnknown,
-    /// Somebody is logged in, or it cannot be told whether.
+    /// Somebody is logged in, or it is unknown whether.
     LoggedIn,
-    /// An engine runs, or it cannot be told whether.
+    /// An engine runs, or it is unknown whether.
     EnginesRun,
     /// An alert that blocks reboots fires, or cannot be judged.
     Blocked,
@@ -269,7 +269,7 @@ impl HoldReason {
             }
             Self::Stopped => "somebody wanted it to end: it stays down until somebody starts it",
             Self::StopUnclear => {
-                "it ended as if somebody wanted it, while nobody watched: start it by hand"
+                "it ended as if somebody wanted it, while it was not watched: start it by hand"
             }
             Self::NoCause
             | Self::RebootUnderWay
@@ -461,14 +461,14 @@ pub struct Outcome {
     pub ended: Moment,
     /// How long it took.
     pub took: Duration,
-    /// What it has done, in words, where the action can tell.
+    /// Its effect in words, where the action measures one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
 }
 
 #[cfg(test)]
 impl Outcome {
-    /// One that took no time and has nothing to tell.
+    /// One that took no time and has no effect.
     pub(crate) fn at_once(decision: &Decision, result: OutcomeResult, ended: Moment) -> Self {
         Self {
             decision: decision.id,
@@ -488,7 +488,7 @@ pub struct Assessment {
     pub decision: DecisionId,
     /// When the signals were measured again.
     pub at: Moment,
-    /// Whether the aim is met; `None` where that cannot be told.
+    /// Whether the aim is met; `None` where that is unknown.
     pub aim_met: Option<bool>,
     /// Whether the rule names an aim; without one, `aim_met` says whether its condition has ended.
     #[serde(default = "yes")]

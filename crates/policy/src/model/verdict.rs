@@ -40,7 +40,7 @@ impl MemoryVerdict {
     /// What it means, and what to do.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::Clean => "nobody uses the GPU, and no more memory than usual is held",
+            Self::Clean => "no process uses the GPU, and no more memory than usual is held",
             Self::InUse => "somebody uses the GPU",
             Self::Orphan => "an engine has left processes behind that hold memory: end them",
             Self::Lingering => "memory is being given back: wait",

@@ -65,7 +65,7 @@ fn target(
     Ok(engine.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine))))
 }
 
-/// Whether the aim is met; `None` where that cannot be told. Without an aim of its own, a remedy
+/// Whether the aim is met; `None` where that is unknown. Without an aim of its own, a remedy
 /// aims at the end of its rule's condition: of the alert that it `answers`, where that is one of
 /// several.
 pub(super) fn aim_met(

@@ -16,7 +16,7 @@ use super::reboot::{RebootFacts, Reboots};
 use super::rule::{Rule, RuleScope};
 use crate::model::{GateMemory, MemoryJudgement, Mode, Moment, Reading};
 
-/// What a rule's evaluation may read and change, beside the rule itself.
+/// What the evaluation of a rule may read and change, besides the rule.
 pub(super) struct Context<'a> {
     pub(super) at: Moment,
     pub(super) mode: Mode,
@@ -25,7 +25,7 @@ pub(super) struct Context<'a> {
     /// When memory was last measured, on the uptime clock.
     pub(super) measured: Option<Duration>,
     /// What there is for an engine that is to start, if that is known of now.
-    pub(super) room: Option<&'a GateMemory>,
+    pub(super) memory: Option<&'a GateMemory>,
     pub(super) engines: &'a Engines,
     pub(super) brake: &'a Brake,
     pub(super) judgement: &'a MemoryJudgement,

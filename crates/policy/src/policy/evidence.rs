@@ -27,7 +27,7 @@ pub(super) fn wanted(rule: &Rule) -> Vec<Wanted> {
 
 /// The present value of the series that the rule's expression and aim name. Where the expression
 /// yields samples, a selector stands for those of its series that they can have come from: which
-/// have the same value of each label that both bear. Where it cannot be told, what is missing comes
+/// have the same value of each label that both bear. Where it is unknown, what is missing comes
 /// first.
 pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evidence> {
     let at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };

@@ -19,7 +19,7 @@ use crate::model::{DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, Rul
 /// What is known of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// Where it stands.
+    /// Its state.
     pub rule: RuleStatus,
     /// Its condition, taken apart.
     pub condition: Traced,
@@ -32,7 +32,7 @@ pub struct Explanation {
 pub struct RemedyExplanation {
     /// Its aim, taken apart; without one it aims at the end of the condition.
     pub aim: Option<Traced>,
-    /// Whether the aim is met; `None` where that cannot be told.
+    /// Whether the aim is met; `None` where that is unknown.
     pub aim_met: Option<bool>,
     /// What is tried in turn.
     pub steps: Vec<RemedyStep>,
@@ -141,15 +141,15 @@ impl RemedyFacts<'_> {
                 match self.aim_met {
                     Some(true) => "the aim is met".to_owned(),
                     Some(false) => "the aim is missed".to_owned(),
-                    None => "whether the aim is met cannot be told".to_owned(),
+                    None => "whether the aim is met is unknown".to_owned(),
                 },
             ),
             HoldReason::Unknown => {
                 let rule_is_unknown = self.status.state == RuleState::Unknown;
                 let detail = match (rule_is_unknown, self.aim_met) {
                     (true, _) => self.status.unknown.join("; "),
-                    (false, None) => "whether the aim is met cannot be told".to_owned(),
-                    (false, Some(_)) => "condition and aim can be told".to_owned(),
+                    (false, None) => "whether the aim is met is unknown".to_owned(),
+                    (false, Some(_)) => "condition and aim are known".to_owned(),
                 };
                 rail(rule_is_unknown || self.aim_met.is_none(), detail)
             }
@@ -198,7 +198,7 @@ impl RemedyFacts<'_> {
 fn who_took(account: &MemoryAccount) -> String {
     let seconds = account.window.as_secs();
     if account.entries.is_empty() {
-        return format!("nobody took memory within {seconds} s");
+        return format!("no process took memory within {seconds} s");
     }
     let entries: Vec<String> = account.entries.iter().map(ToString::to_string).collect();
     format!("taken within {seconds} s: {}", entries.join("; "))

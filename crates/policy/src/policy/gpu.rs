@@ -125,7 +125,7 @@ fn add_device(device: &GpuDevice, gpu: &str, values: &mut Values) {
 
 fn add_instances(device: &GpuDevice, gpu: &str, values: &mut Values) {
     for instance in &device.instances {
-        // Without its numbers it cannot be told from others.
+        // Without its numbers it cannot be distinguished from others.
         let (Some(of_gpu), Some(of_compute)) = (instance.gpu_instance, instance.compute_instance)
         else {
             continue;

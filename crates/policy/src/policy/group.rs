@@ -44,7 +44,7 @@ struct RunningRule {
     changed: bool,
 }
 
-/// The series that tell of one rule.
+/// The series of one rule.
 #[derive(Clone, Debug)]
 struct Cells {
     states: [Cell; RuleState::ALL.len()],
@@ -53,7 +53,7 @@ struct Cells {
     guard: Option<[Cell; 2]>,
 }
 
-/// A rule, where its remedy stands, and labels and value of its alert if that fires.
+/// A rule, the state of its remedy, and labels and value of its alert if that fires.
 type RuleProgress<'a> = (&'a Rule, RemedyProgress, Option<(&'a Labels, f64)>);
 
 impl Group {
@@ -150,7 +150,7 @@ impl Group {
         }
     }
 
-    /// Where each rule stands, by its alert's name.
+    /// The state of each rule, by alert name.
     pub(super) fn states(&self) -> impl Iterator<Item = (&str, RuleState)> {
         self.rules.iter().map(|running| {
             let is_judged = running.evaluated.is_some() || running.is_idle;
@@ -167,7 +167,7 @@ impl Group {
         }
     }
 
-    /// Writes where each rule stands.
+    /// Publishes the state of each rule.
     pub(super) fn publish(
         &mut self,
         at: Moment,
@@ -192,7 +192,7 @@ impl Group {
         }
     }
 
-    /// The rule of that name with where its remedy stands, and labels and value of its alert if
+    /// The rule of that name with the state of its remedy, and labels and value of its alert if
     /// that fires.
     pub(super) fn progress(&self, rule: &RuleId, mode: Mode) -> Option<RuleProgress<'_>> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
@@ -382,7 +382,7 @@ impl RunningRule {
         }
     }
 
-    /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
+    /// Evaluates the condition and moves the alerts on; an error says why that is unknown.
     fn judge(&mut self, context: &mut Context<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: context.at.timeline_ms(), utc_ms: context.at.utc_ms() };
         let evaluated = self.watch.evaluate(&self.rule.expr.expr, context.store_of(&self.rule), at);

@@ -201,16 +201,16 @@ impl Policy {
         received.restore(past, &mut context);
     }
 
-    /// Measures the headroom for an engine that is to start.
-    pub(super) fn measure_headroom(&mut self, at: Moment, step: &mut Step) {
+    /// Measures the memory for an engine that is to start.
+    pub(super) fn measure_gate_memory(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
         let measured = self.sources.memory_measured();
-        if self.headroom_measured == measured && self.gate.room().is_some() {
+        if self.gate_measured == measured && self.gate.memory().is_some() {
             return;
         }
-        self.headroom_measured = measured;
+        self.gate_measured = measured;
         // In a declared world no processes are sampled.
         let orphans = match &self.declared {
             Some(_) => Reading::Unsupported,
@@ -232,7 +232,7 @@ impl Policy {
             return;
         }
         let living = self.engines.living(at.uptime);
-        let context = VerdictContext { room: self.gate.room(), engines: living };
+        let context = VerdictContext { memory: self.gate.memory(), engines: living };
         self.verdict.judge(at, &context, &mut self.counters, &mut step.events);
     }
 

@@ -68,7 +68,7 @@ use verdict::VerdictWatch;
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
 /// to half a minute, and rules for events look back about as long: what happens meanwhile is still
-/// worth acting on, and a minute leaves room for both. After that nobody is helped by dropping
+/// worth acting on, and a minute allows for both. After that nothing is helped by dropping
 /// caches for an allocation that failed then.
 const OLD_AFTER: Duration = Duration::from_secs(60);
 
@@ -136,7 +136,7 @@ pub struct Policy {
     engines: Engines,
     gate: NodeGate,
     /// The measurement that the gate knows.
-    headroom_measured: Option<Duration>,
+    gate_measured: Option<Duration>,
     restarts: Restarts,
     /// What lately killed anything.
     kills: Kills,
@@ -198,7 +198,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
-            headroom_measured: None,
+            gate_measured: None,
             restarts: Restarts::default(),
             kills: Kills::default(),
             deaths: Deaths::default(),
@@ -300,7 +300,7 @@ impl Policy {
             self.verdict.take_event(at.uptime, event);
         }
         self.kills.take(&step.events);
-        self.measure_headroom(at, &mut step);
+        self.measure_gate_memory(at, &mut step);
         self.judge_memory(at, &mut step);
         self.count_events(at, &step.events);
         if self.sources.memory_measured().is_none() {
@@ -409,7 +409,7 @@ impl Policy {
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
             engines: self.engines.statuses(),
-            room: None,
+            gate_memory: None,
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
             account: Arc::clone(self.brake.account()),
@@ -421,7 +421,7 @@ impl Policy {
         status
     }
 
-    /// The same over an old picture, whose room is used again.
+    /// The same over an old status, whose allocations are reused.
     pub fn draw(&mut self, at: Moment, status: &mut Status) {
         let keys = self.store.keys();
         let revision = Some(self.store.revisions().series);
@@ -436,7 +436,7 @@ impl Policy {
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
-        status.room = self.gate.room().cloned();
+        status.gate_memory = self.gate.memory().cloned();
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
@@ -496,7 +496,7 @@ impl Policy {
             store: &self.store,
             cluster: &self.cluster,
             measured: self.sources.memory_measured(),
-            room: self.gate.room(),
+            memory: self.gate.memory(),
             engines: &self.engines,
             brake: &self.brake,
             judgement: self.verdict.judged(),

@@ -35,7 +35,7 @@ pub struct Status {
     /// The inference engines, by name, those too that have gone lately.
     pub engines: Arc<[EngineStatus]>,
     /// What there is for another one, if memory was measured of late.
-    pub room: Option<GateMemory>,
+    pub gate_memory: Option<GateMemory>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
@@ -44,12 +44,12 @@ pub struct Status {
     /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned
     /// again.
     pub account: Arc<MemoryAccount>,
-    /// Where it stands with reboots; the same `Arc` while nothing changes.
+    /// The state of reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
     /// Alerts that others have told of and that fire, by fingerprint; the same `Arc` while nothing
     /// changes.
     pub received: Arc<[ReceivedAlertStatus]>,
-    /// Where it stands with the other nodes of the cluster; the same `Arc` until there is news.
+    /// The other nodes of the cluster; the same `Arc` until there is news.
     /// `None`: there is no cluster.
     pub cluster: Option<Arc<ClusterStatus>>,
 }
@@ -165,7 +165,7 @@ pub struct SourceStatus {
     pub took: Duration,
 }
 
-/// Where a rule stands; the worst of its alerts.
+/// The state of a rule: the worst of its alerts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleState {
@@ -175,7 +175,7 @@ pub enum RuleState {
     Pending,
     /// It has held for long enough.
     Firing,
-    /// It cannot be told, since a source is failing.
+    /// It is unknown, since a source is failing.
     Unknown,
 }
 
@@ -218,7 +218,7 @@ pub struct RuleStatus {
     pub annotations: Vec<(Arc<str>, Arc<str>)>,
     /// The mode in force for it.
     pub mode: Mode,
-    /// Where it stands.
+    /// Its state.
     pub state: RuleState,
     /// Which readings are missing, and why, when `state` is unknown.
     pub unknown: Vec<String>,

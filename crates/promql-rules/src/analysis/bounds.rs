@@ -1,4 +1,4 @@
-//! Between which numbers a value lies.
+//! Bounds of a value.
 
 use super::super::KnownSeries;
 use super::super::eval::{arithmetic, compares};

@@ -12,7 +12,7 @@ use super::order::{Atom, Order, Relation};
 use super::shape::{Shape, mismatch, shape, surely_match};
 use super::term::{Fuel, Leaf, Scope, Term};
 
-/// More alternatives than these are not told apart.
+/// More alternatives than these are not distinguished.
 const MOST_CASES: usize = 24;
 /// More comparisons than these in one alternative are not looked at.
 const MOST_ATOMS: usize = 24;
@@ -93,7 +93,7 @@ impl<'k> Looker<'k> {
         Some(self.scopes)
     }
 
-    /// Looks at what stands below a node, for the element of that scope.
+    /// Examines what is below a node, for the element of that scope.
     pub(super) fn look(&mut self, node: &Node, scope: Scope) -> Look {
         if let Some(number) = constant(node) {
             return Look { cases: vec![Case::always()], term: Term::Number(number) };
@@ -330,7 +330,7 @@ impl<'k> Looker<'k> {
         }
     }
 
-    /// Leaves out what cannot be; where nothing stays, tells why.
+    /// Drops impossible cases; where none is left, records why.
     fn drop_contradictions(&mut self, node: &Node, binary: &Binary, cases: &mut Vec<Case>) {
         let fuel = &mut self.fuel;
         let possible: Vec<Case> =

@@ -1,8 +1,8 @@
 //! What can be proven of expressions without any values: that they never yield anything, that one
 //! follows from another, that two exclude each other.
 //!
-//! Everything here is one-sided: what is told holds for every value that this build can export;
-//! where that cannot be shown, nothing is told. The order of values is followed through sums,
+//! Everything here is one-sided: a result holds for every value that this build can export; without
+//! a proof there is no result. The order of values is tracked through sums,
 //! differences, products and quotients as floating-point numbers round them.
 
 mod bounds;

@@ -10,7 +10,7 @@ use super::super::syntax::{
     Aggregate, AggregateOp, Binary, BinaryOp, Kind, Matching, Node, Selector, ValueType,
 };
 
-/// What a label can be; "" stands for a label that is not there.
+/// The possible values of a label; "" means that the label is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Possible {
     /// Anything, or absent.

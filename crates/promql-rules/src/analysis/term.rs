@@ -26,7 +26,7 @@ pub(super) struct Leaf {
     pub(super) key: Rc<str>,
     /// Which element.
     pub(super) scope: Scope,
-    /// Between which numbers it lies.
+    /// Its bounds.
     pub(super) bounds: Bounds,
 }
 
@@ -48,7 +48,7 @@ impl Term {
         Self::Combined(op, Rc::new((left, right)))
     }
 
-    /// Between which numbers it lies.
+    /// Its bounds.
     pub(super) fn bounds(&self) -> Bounds {
         match self {
             Self::Number(number) => Bounds::exactly(*number),

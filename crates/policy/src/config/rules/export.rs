@@ -27,7 +27,7 @@ pub fn is_export(text: &str) -> bool {
 /// What is adapted for the Prometheus that will read the rules.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// Labels by which Prometheus tells nodes apart; none leaves expressions as they are.
+    /// Labels by which Prometheus distinguishes nodes; none leaves expressions as they are.
     pub by: Vec<Arc<str>>,
     /// How often Prometheus scrapes; `None` leaves intervals and ranges as they are.
     pub scrape_interval: Option<Duration>,
@@ -125,12 +125,12 @@ fn write_runbook_url(rule: &Rule, options: &ExportOptions, out: &mut String) {
 fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<String>) {
     let own = &rule.expr.expr;
     let (separated, remark) = match options.by.as_slice() {
-        // Nodes are told apart as the rule is written.
+        // Nodes are distinguished as the rule is written.
         _ if rule.scope == RuleScope::Cluster => (None, None),
         [] => (None, None),
         labels => match own.by(labels, &Catalogue) {
             Ok(separated) => (separated, None),
-            Err(error) => (None, Some(format!("Not told apart by node: {}.", error.message))),
+            Err(error) => (None, Some(format!("Not distinguished by node: {}.", error.message))),
         },
     };
     let expr = separated.as_ref().unwrap_or(own);
@@ -209,7 +209,7 @@ fn header(rules: &RuleSet, options: &ExportOptions) -> String {
             "# Expressions are as written: for series without any label of a scraped target.\n",
         ),
         labels => {
-            push(&mut out, format_args!("# Nodes are told apart by {}.\n", labels.join(", ")))
+            push(&mut out, format_args!("# Nodes are distinguished by {}.\n", labels.join(", ")))
         }
     }
     if let Some(interval) = options.scrape_interval {

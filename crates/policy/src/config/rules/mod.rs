@@ -307,7 +307,7 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Alerts of one group are told apart by their names: in the journal, in metrics, in decisions.
+/// Alerts of one group are distinguished by their names: in the journal, in metrics, in decisions.
 fn check_unique(
     table: &Table<'_>,
     seen: &mut BTreeMap<String, usize>,
@@ -322,7 +322,9 @@ fn check_unique(
                 node.span.clone(),
                 format!("this group has an alert \"{name}\" already, on line {line}"),
             )
-            .hint("give it another name: decisions and metrics are told apart by group and alert");
+            .hint(
+                "give it another name: decisions and metrics are distinguished by group and alert",
+            );
         return;
     }
     seen.insert(name.to_owned(), node.span.start);

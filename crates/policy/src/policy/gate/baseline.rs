@@ -49,7 +49,7 @@ impl BaselineWatch {
     pub(super) fn take(
         &mut self,
         at: Duration,
-        room: &GateMemory,
+        memory: &GateMemory,
         presence: Presence,
     ) -> Option<u64> {
         let may_learn = match presence {
@@ -58,7 +58,7 @@ impl BaselineWatch {
             Presence::JustGone => self.learned.is_some(),
             Presence::None => true,
         };
-        let Some(now) = room.unaccounted.value().filter(|_| may_learn) else {
+        let Some(now) = memory.unaccounted.value().filter(|_| may_learn) else {
             self.steady = None;
             return None;
         };
@@ -69,7 +69,7 @@ impl BaselineWatch {
             _ => (at, now, now),
         };
         self.steady = Some((since, low, high));
-        let is_plausible = high <= allowance(room.total).bytes;
+        let is_plausible = high <= allowance(memory.total).bytes;
         let needed = if is_plausible { STEADY } else { STEADY_IN_DOUBT };
         let is_news = self.learned.is_none_or(|learned| high.saturating_add(SWING) <= learned);
         if at.saturating_sub(since) < needed || !is_news {
@@ -150,8 +150,8 @@ mod tests {
         let mut baseline = BaselineWatch::default();
         for second in 0..100 {
             let bytes = GIB + if second % 5 == 0 { GIB / 2 } else { 0 };
-            let room = with(bytes);
-            assert_eq!(baseline.take(Duration::from_secs(second), &room, Presence::None), None);
+            let memory = with(bytes);
+            assert_eq!(baseline.take(Duration::from_secs(second), &memory, Presence::None), None);
         }
         assert_eq!(watch(&mut baseline, 100, 700, 60 * GIB, Presence::None), [(700, 60 * GIB)]);
     }

@@ -52,7 +52,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Amounts that are worth a word: a share of all memory.
 const WORTH_A_NOTE: u64 = 64;
 
-/// The part of the headroom that an engine can take.
+/// The part of the available memory that an engine can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Had {
     /// Free above the reserve.
@@ -67,18 +67,18 @@ impl Had {
     }
 }
 
-/// The headroom that an engine can take; the error names the missing reading.
-fn had(room: &GateMemory) -> Result<Had, &'static str> {
+/// The available memory that an engine can take; the error names the missing reading.
+fn had(memory: &GateMemory) -> Result<Had, &'static str> {
     let or_none = |reading: Reading<u64>| match reading {
         Reading::Unsupported => Reading::Value(0),
         reading => reading,
     };
     let need = |reading: Reading<u64>, what| reading.value().ok_or(what);
-    let free = need(room.free, "MemFree")?;
-    let cma = need(or_none(room.free_cma), "CmaFree")?;
-    let reserve = need(or_none(room.reserve), "the reserve (watermarks of /proc/zoneinfo)")?;
-    let cache = need(room.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
-    let slab = need(or_none(room.reclaimable_slab), "SReclaimable")?;
+    let free = need(memory.free, "MemFree")?;
+    let cma = need(or_none(memory.free_cma), "CmaFree")?;
+    let reserve = need(or_none(memory.reserve), "the reserve (watermarks of /proc/zoneinfo)")?;
+    let cache = need(memory.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
+    let slab = need(or_none(memory.reclaimable_slab), "SReclaimable")?;
     let (above, below) = (free.saturating_sub(cma), reserve.saturating_sub(free));
     Ok(Had {
         spare: above.saturating_sub(reserve),
@@ -88,16 +88,16 @@ fn had(room: &GateMemory) -> Result<Had, &'static str> {
 }
 
 /// Judges whether the node can take it.
-pub fn judge(question: &GateQuestion, room: &GateMemory) -> GateAnswer {
+pub fn judge(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
     let mut judge = Judge {
         question: *question,
-        room,
+        memory,
         reasons: Vec::new(),
         notes: Vec::new(),
         waits: Vec::new(),
         is_hopeless: false,
     };
-    let had = had(room);
+    let had = had(memory);
     match had {
         Ok(had) => judge.amount(had),
         Err(what) => judge.unknown(what),
@@ -121,14 +121,14 @@ pub fn judge(question: &GateQuestion, room: &GateMemory) -> GateAnswer {
         wait: if is_open { Some(Duration::ZERO) } else { longest },
         reasons: judge.reasons,
         notes: judge.notes,
-        memory: room.clone(),
+        memory: memory.clone(),
         peers: Vec::new(),
     }
 }
 
 struct Judge<'r> {
     question: GateQuestion,
-    room: &'r GateMemory,
+    memory: &'r GateMemory,
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
     /// How long each reason will last, where predictable.
@@ -154,7 +154,7 @@ impl Judge<'_> {
 
     /// How long it takes at that pace.
     fn time(&self, bytes: u64, bytes_per_second: f64) -> Option<Duration> {
-        let least = self.room.total.value().unwrap_or(0) as f64 * LEAST_PACE;
+        let least = self.memory.total.value().unwrap_or(0) as f64 * LEAST_PACE;
         (bytes_per_second > least.max(1.0))
             .then(|| Duration::try_from_secs_f64(bytes as f64 / bytes_per_second).ok())
             .flatten()
@@ -164,14 +164,14 @@ impl Judge<'_> {
 
     fn amount(&mut self, had: Had) {
         let need = self.question.need_bytes;
-        let Reading::Value(total) = self.room.total else { return self.unknown("MemTotal") };
-        let most = total.saturating_sub(self.room.reserve.value().unwrap_or(0));
+        let Reading::Value(total) = self.memory.total else { return self.unknown("MemTotal") };
+        let most = total.saturating_sub(self.memory.reserve.value().unwrap_or(0));
         if need > most {
             self.is_hopeless = true;
             self.close(GateReason::TooLarge { need_bytes: need, most_bytes: most }, None);
             return;
         }
-        let pace = self.room.motion.available.map(|trend| trend.bytes_per_second);
+        let pace = self.memory.motion.available.map(|trend| trend.bytes_per_second);
         if had.all() < need {
             let reason = GateReason::TooLittle {
                 need_bytes: need,
@@ -197,11 +197,11 @@ impl Judge<'_> {
 
     fn contiguous(&mut self) {
         let Some(need) = self.question.contiguous_bytes.filter(|need| *need > 0) else { return };
-        let Reading::Value(have) = self.room.contiguous_2mib else {
+        let Reading::Value(have) = self.memory.contiguous_2mib else {
             return self.unknown("free memory in large blocks (/proc/buddyinfo)");
         };
         if have < need {
-            let pace = self.room.motion.contiguous.map_or(0.0, |trend| trend.bytes_per_second);
+            let pace = self.memory.motion.contiguous.map_or(0.0, |trend| trend.bytes_per_second);
             let wait = self.time(need - have, pace);
             self.close(GateReason::Fragmented { need_bytes: need, contiguous_bytes: have }, wait);
         }
@@ -211,14 +211,14 @@ impl Judge<'_> {
     fn lingering(&mut self, what: Lingering) {
         let (reading, trend, name) = match what {
             Lingering::Unaccounted => {
-                let motion = self.room.motion.unaccounted;
-                (self.room.unaccounted, motion, "memory that no counter names")
+                let motion = self.memory.motion.unaccounted;
+                (self.memory.unaccounted, motion, "memory that no counter names")
             }
-            Lingering::Shmem => (self.room.shmem, self.room.motion.shmem, "Shmem"),
+            Lingering::Shmem => (self.memory.shmem, self.memory.motion.shmem, "Shmem"),
         };
         let Reading::Value(held) = reading else { return self.unknown(name) };
         let held = match what {
-            Lingering::Unaccounted => held.saturating_sub(self.room.baseline.bytes),
+            Lingering::Unaccounted => held.saturating_sub(self.memory.baseline.bytes),
             Lingering::Shmem => held,
         };
         let Some(Trend { bytes_per_second, sank_bytes }) = trend else { return self.too_short() };
@@ -236,14 +236,14 @@ impl Judge<'_> {
         }
         self.notes.push(match what {
             Lingering::Unaccounted => {
-                GateNote::Unaccounted { above_bytes: held, baseline: self.room.baseline }
+                GateNote::Unaccounted { above_bytes: held, baseline: self.memory.baseline }
             }
             Lingering::Shmem => GateNote::Shmem { bytes: held },
         });
     }
 
     fn orphans(&mut self) {
-        match &self.room.orphans {
+        match &self.memory.orphans {
             Reading::Unsupported => {}
             Reading::Failed => self.unknown("what engines have left behind (/proc/PID)"),
             Reading::Value(orphans) => {
@@ -262,12 +262,12 @@ impl Judge<'_> {
         }
         let worth =
             |reading: Reading<u64>| reading.value().filter(|bytes| *bytes >= self.worth_a_note());
-        let dirty = worth(self.room.dirty_cache).map(|bytes| GateNote::Dirty { bytes });
-        let mapped = worth(self.room.mapped_cache).map(|bytes| GateNote::Mapped { bytes });
+        let dirty = worth(self.memory.dirty_cache).map(|bytes| GateNote::Dirty { bytes });
+        let mapped = worth(self.memory.mapped_cache).map(|bytes| GateNote::Mapped { bytes });
         self.notes.extend(dirty.into_iter().chain(mapped));
     }
 
     fn worth_a_note(&self) -> u64 {
-        (self.room.total.value().unwrap_or(0) / WORTH_A_NOTE).max(1)
+        (self.memory.total.value().unwrap_or(0) / WORTH_A_NOTE).max(1)
     }
 }

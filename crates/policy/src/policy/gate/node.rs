@@ -1,4 +1,4 @@
-//! The headroom of the watched node.
+//! The available memory of the watched node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::{GateWatch, memory};
 use crate::model::{GateMemory, Orphan, Reading};
 use crate::policy::engines::Engines;
 
-/// Tracks the headroom of the watched node.
+/// Tracks the available memory of the watched node.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct NodeGate {
     watch: GateWatch,
     baseline: BaselineWatch,
-    room: Option<GateMemory>,
+    memory: Option<GateMemory>,
 }
 
 impl NodeGate {
@@ -28,16 +28,16 @@ impl NodeGate {
         orphans: Reading<Arc<[Orphan]>>,
     ) -> Option<u64> {
         let latest = |name: &str, labels: &[(&str, &str)]| store.latest_of(name, labels);
-        let mut room = memory(latest, self.baseline.learned(), orphans);
-        self.watch.take(at, &mut room);
-        let learned = self.baseline.take(at, &room, engines.presence(at));
-        self.room = Some(room);
+        let mut memory = memory(latest, self.baseline.learned(), orphans);
+        self.watch.take(at, &mut memory);
+        let learned = self.baseline.take(at, &memory, engines.presence(at));
+        self.memory = Some(memory);
         learned
     }
 
     /// Forgets the readings, which are out of date.
     pub(in crate::policy) fn forget(&mut self) {
-        self.room = None;
+        self.memory = None;
     }
 
     /// Takes over the baseline that an earlier run learned in this boot.
@@ -50,8 +50,8 @@ impl NodeGate {
         self.baseline.learned().map(|baseline| baseline.bytes)
     }
 
-    /// The headroom as last measured, if current.
-    pub(in crate::policy) fn room(&self) -> Option<&GateMemory> {
-        self.room.as_ref()
+    /// The available memory as last measured, if current.
+    pub(in crate::policy) fn memory(&self) -> Option<&GateMemory> {
+        self.memory.as_ref()
     }
 }

@@ -36,8 +36,8 @@ fn node(free: u64) -> GateMemory {
     }
 }
 
-fn asked(gib: u64, room: &GateMemory) -> GateAnswer {
-    judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, room)
+fn asked(gib: u64, memory: &GateMemory) -> GateAnswer {
+    judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
 }
 
 fn told(answer: &GateAnswer) -> Vec<String> {
@@ -227,8 +227,8 @@ fn doubt_means_to_wait() {
             GateMemory { orphans: Reading::Failed, ..plenty() },
         ),
     ];
-    for (what, room) in doubtful {
-        let answer = asked(1, &room);
+    for (what, memory) in doubtful {
+        let answer = asked(1, &memory);
         assert_eq!(told(&answer), [format!("{what} cannot be read")]);
         assert!(!answer.is_open);
     }
@@ -241,7 +241,7 @@ fn doubt_means_to_wait() {
 }
 
 #[test]
-fn the_room_is_what_the_series_tell() {
+fn the_memory_follows_from_the_series() {
     let series = [
         ("uma_memory_total_bytes", "", 120.0),
         ("uma_memory_free_bytes", "", 50.0),
@@ -261,26 +261,26 @@ fn the_room_is_what_the_series_tell() {
         let found = series.iter().find(|(known, of, _)| *known == name && *of == label);
         found.map(|(_, _, gib)| gib * GIB as f64).into()
     };
-    let room = memory(latest, None, Reading::Unsupported);
-    assert_eq!(room.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
-    assert_eq!(room.reserve, Reading::Value(4 * GIB));
-    assert_eq!(room.unaccounted, Reading::Value(0), "a little below 0 is 0");
-    assert_eq!(room.contiguous_32mib, Reading::Unsupported);
-    assert_eq!(room.baseline, allowance(Reading::Value(120 * GIB)));
-    assert_eq!(room.baseline.bytes, GIB + 120 * GIB / 64);
+    let memory = memory(latest, None, Reading::Unsupported);
+    assert_eq!(memory.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
+    assert_eq!(memory.reserve, Reading::Value(4 * GIB));
+    assert_eq!(memory.unaccounted, Reading::Value(0), "a little below 0 is 0");
+    assert_eq!(memory.contiguous_32mib, Reading::Unsupported);
+    assert_eq!(memory.baseline, allowance(Reading::Value(120 * GIB)));
+    assert_eq!(memory.baseline.bytes, GIB + 120 * GIB / 64);
 }
 
 /// What the gate said after each look, where that much is free and unaccounted.
 fn play(looks: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
     let mut watch = GateWatch::default();
     let looked = looks.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
-        let mut room = GateMemory {
+        let mut memory = GateMemory {
             unaccounted: Reading::Value(unaccounted_mib * MIB),
             motion: Motion::default(),
             ..node(free_mib * MIB)
         };
-        watch.take(Duration::from_millis(*at_ms), &mut room);
-        asked(need_gib, &room)
+        watch.take(Duration::from_millis(*at_ms), &mut memory);
+        asked(need_gib, &memory)
     });
     looked.collect()
 }
@@ -344,7 +344,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_room()(
+    fn any_memory()(
         amounts in prop::array::uniform12(reading()),
         trends in prop::array::uniform4(trend()),
         baseline in 0..4 * GIB,
@@ -352,7 +352,7 @@ prop_compose! {
     ) -> GateMemory {
         let [total, free, free_cma, clean_cache, dirty_cache, mapped_cache, ..] = amounts;
         let [.., reclaimable_slab, reserve, two, thirty_two, unaccounted, shmem] = amounts;
-        let [room, contiguous, held, shared] = trends;
+        let [memory, contiguous, held, shared] = trends;
         GateMemory {
             total, free, free_cma, clean_cache, dirty_cache, mapped_cache, reclaimable_slab,
             reserve, unaccounted, shmem,
@@ -365,7 +365,7 @@ prop_compose! {
                 2 => Reading::Value(Arc::new([orphan()])),
                 _ => Reading::Value(Arc::new([])),
             },
-            motion: Motion { available: room, contiguous, unaccounted: held, shmem: shared },
+            motion: Motion { available: memory, contiguous, unaccounted: held, shmem: shared },
         }
     }
 }
@@ -373,34 +373,34 @@ prop_compose! {
 proptest! {
     #[test]
     fn an_open_gate_is_one_without_any_doubt(
-        room in any_room(),
+        memory in any_memory(),
         gib in 0..130_u64,
         contiguous in prop::option::of(0..64 * GIB),
     ) {
         let question = GateQuestion { need_bytes: gib * GIB, contiguous_bytes: contiguous };
-        let answer = judge(&question, &room);
+        let answer = judge(&question, &memory);
         prop_assert_eq!(answer.is_open, answer.reasons.is_empty());
         prop_assert!(!(answer.is_open && answer.is_hopeless));
         serde_json::to_string(&answer).unwrap();
         if answer.is_open {
             let value = |reading: Reading<u64>| u128::from(reading.value().unwrap());
             let of = |reading: Reading<u64>| u128::from(reading.value().unwrap_or(0));
-            let there = value(room.free) + value(room.clean_cache) + of(room.reclaimable_slab) / 2;
-            let kept = of(room.reserve) + question.need_bytes as u128;
+            let there = value(memory.free) + value(memory.clean_cache) + of(memory.reclaimable_slab) / 2;
+            let kept = of(memory.reserve) + question.need_bytes as u128;
             prop_assert!(there >= kept, "{:?}", answer);
             prop_assert!(contiguous.is_none_or(|need| need == 0
-                || value(room.contiguous_2mib) >= u128::from(need)));
-            prop_assert!(!matches!(room.orphans, Reading::Failed));
-            prop_assert!(room.orphans.clone().value().is_none_or(|orphans| orphans.is_empty()));
+                || value(memory.contiguous_2mib) >= u128::from(need)));
+            prop_assert!(!matches!(memory.orphans, Reading::Failed));
+            prop_assert!(memory.orphans.clone().value().is_none_or(|orphans| orphans.is_empty()));
             prop_assert_eq!(answer.wait, Some(Duration::ZERO));
         }
     }
 
     #[test]
-    fn more_free_memory_never_closes_it(room in any_room(), gib in 0..130_u64, more in 0..GIB) {
-        let is_open = asked(gib, &room).is_open;
-        let roomier = GateMemory { free: room.free.map(|free| free.saturating_add(more)), ..room };
-        prop_assert!(!is_open || asked(gib, &roomier).is_open);
+    fn more_free_memory_never_closes_it(memory in any_memory(), gib in 0..130_u64, more in 0..GIB) {
+        let is_open = asked(gib, &memory).is_open;
+        let more_free = GateMemory { free: memory.free.map(|free| free.saturating_add(more)), ..memory };
+        prop_assert!(!is_open || asked(gib, &more_free).is_open);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How the headroom has changed over the last seconds.
+//! How the available memory has changed over the last seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,36 +27,36 @@ struct Sample {
 
 /// The tracked amounts, in the order of [`Motion`].
 const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
-    |room| had(room).ok().map(super::Had::all),
-    |room| room.contiguous_2mib.value(),
-    |room| room.unaccounted.value(),
-    |room| room.shmem.value(),
+    |memory| had(memory).ok().map(super::Had::all),
+    |memory| memory.contiguous_2mib.value(),
+    |memory| memory.unaccounted.value(),
+    |memory| memory.shmem.value(),
 ];
 
-/// Keeps the headroom of the last seconds.
+/// Keeps the available memory of the last seconds.
 #[derive(Debug, Default)]
 pub struct GateWatch {
     samples: VecDeque<Sample>,
 }
 
 impl GateWatch {
-    /// Takes the headroom at that time and fills in its trends. Times are on one clock; if that
+    /// Takes the available memory at that time and fills in its trends. Times are on one clock; if that
     /// goes back, all is forgotten.
-    pub fn take(&mut self, at: Duration, room: &mut GateMemory) {
+    pub fn take(&mut self, at: Duration, memory: &mut GateMemory) {
         if self.samples.back().is_some_and(|last| last.at > at) {
             self.samples.clear();
         }
         while self.samples.front().is_some_and(|first| at.saturating_sub(first.at) > PAST) {
             self.samples.pop_front();
         }
-        let sample = Sample { at, amounts: AMOUNTS.map(|amount| amount(room)) };
+        let sample = Sample { at, amounts: AMOUNTS.map(|amount| amount(memory)) };
         let before = self.samples.len().checked_sub(2).and_then(|place| self.samples.get(place));
         if before.is_some_and(|before| at.saturating_sub(before.at) < APART) {
             self.samples.pop_back();
         }
         self.samples.push_back(sample);
         let trend = |place| self.trend(at, place);
-        room.motion = Motion {
+        memory.motion = Motion {
             available: trend(0),
             contiguous: trend(1),
             unaccounted: trend(2),

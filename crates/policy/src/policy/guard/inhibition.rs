@@ -25,7 +25,7 @@ impl Inhibitors {
         self.0.values_mut().for_each(|inhibits| *inhibits = false);
     }
 
-    /// Where a rule of that name stands. In several groups, any of them inhibits; one that cannot
+    /// The state of a rule of that name. In several groups, any of them inhibits; one that cannot
     /// be judged may well fire.
     pub(in crate::policy) fn set(&mut self, alert: &str, state: RuleState) {
         if let Some(inhibits) = self.0.get_mut(alert) {

@@ -76,7 +76,7 @@ struct Traits {
 }
 
 impl Protected {
-    /// Whether a target must not be touched: it is protected, or it cannot be told that it is not.
+    /// Whether a target must not be touched: it is protected, or it is unknown that it is not.
     pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
         let traits = match target {
             Target::Node | Target::Settings { .. } => return false,

@@ -94,7 +94,7 @@ impl Reboots {
             return result(RebootResult::Helped, format!("memory is {verdict}"));
         }
         (watched >= self.settings.check_after * 2).then(|| {
-            let why = format!("memory is {verdict}: whether it helped cannot be told");
+            let why = format!("memory is {verdict}: whether it helped is unknown");
             (RebootResult::Unknown, why)
         })
     }

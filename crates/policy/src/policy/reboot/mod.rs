@@ -42,7 +42,7 @@ use slot::Slot;
 
 pub(super) use rails::RebootHold;
 
-/// The group and name of the rule that stands for what people order.
+/// The group and name of the rule that represents orders.
 pub const OPERATOR_RULE: [&str; 2] = ["operator", "reboot"];
 
 /// More reboots than these are not remembered: no bound reaches further.

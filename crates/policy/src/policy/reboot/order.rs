@@ -10,7 +10,7 @@ use crate::model::{
     RuleId, ScheduledReboot,
 };
 
-/// The rule that stands for them.
+/// The rule that represents them.
 pub(super) fn rule() -> RuleId {
     let [group, alert] = OPERATOR_RULE.map(Arc::from);
     RuleId { group, alert }

@@ -135,7 +135,7 @@ impl PendingReboot {
         self.stage == Stage::Waiting && is_held && self.moved <= then
     }
 
-    /// Where it stands, for people.
+    /// Its state, for people.
     pub(super) fn public_stage(&self) -> RebootStage {
         match self.stage {
             Stage::Announcing(_) => RebootStage::Announcing,

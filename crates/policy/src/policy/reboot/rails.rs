@@ -1,4 +1,4 @@
-//! What holds a reboot back, beside what holds back every remedy.
+//! What suppresses a reboot, besides the guard rails of every remedy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,9 +154,9 @@ impl Reboots {
             let text = format!("it is not known whether anybody is logged in: {why}");
             Some(RebootHold::new(HoldReason::LoggedIn, text))
         };
-        let Some(known) = &self.users else { return unknown("nobody has looked yet") };
+        let Some(known) = &self.users else { return unknown("they were not read yet") };
         if facts.at.uptime.saturating_sub(known.at) > OBSERVED_WITHIN {
-            return unknown("nobody has looked of late");
+            return unknown("they were not read lately");
         }
         let users = match &known.users {
             Reading::Value(users) => users,

@@ -7,8 +7,8 @@
 //! any other. So what was done comes back from the journal as for remedies.
 
 mod death;
-mod headroom;
 mod life;
+mod memory;
 mod restart;
 mod series;
 #[cfg(test)]
@@ -184,7 +184,7 @@ impl Restarts {
     }
 }
 
-/// Why it cannot be told how those of a supervisor fare.
+/// Why it is unknown how those of a supervisor fare.
 fn doubt(reading: Option<&SupervisorReading>, at: Moment) -> Option<Arc<str>> {
     let Some(reading) = reading else { return Some("nobody has told of it yet".into()) };
     if let Some(error) = &reading.error {
@@ -194,12 +194,12 @@ fn doubt(reading: Option<&SupervisorReading>, at: Moment) -> Option<Arc<str>> {
     (ago > OBSERVED_WITHIN).then(|| format!("nobody has told of it for {} s", ago.as_secs()).into())
 }
 
-/// Whether that rule stands for something that is started again.
+/// Whether that rule represents a deferred restart.
 pub(super) fn is_ours(rule: &RuleId) -> bool {
     &*rule.group == GROUP
 }
 
-/// The rule that stands for it.
+/// The rule that represents it.
 pub fn rule(name: &Arc<str>) -> RuleId {
     RuleId { group: Arc::from(GROUP), alert: Arc::clone(name) }
 }

@@ -85,7 +85,7 @@ pub(super) struct Restart {
     holds: Holds<HoldReason>,
     /// Its supervisor tells that it has ended, and that it is ours.
     is_down: bool,
-    /// Where it stands is an event already, with its reason.
+    /// Its state is an event already, with the reason.
     is_reported: bool,
     /// Only what was told after that counts: a start has found it otherwise.
     not_before: Duration,
@@ -312,7 +312,7 @@ impl Restart {
         }
     }
 
-    /// Finds out where it stands; returns whether that has changed.
+    /// Determines its state; returns whether that has changed.
     pub(super) fn track(
         &mut self,
         doubt: Option<Arc<str>>,
@@ -454,7 +454,7 @@ impl Restart {
         self.deaths = context.guard.misses(&self.rule, attempt.mode);
     }
 
-    /// Notes where it stands; a change is an event, and so is another reason to hold.
+    /// Records its state; a change is an event, and so is another reason to hold.
     fn set_state(
         &mut self,
         state: RestartState,

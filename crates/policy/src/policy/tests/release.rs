@@ -156,8 +156,8 @@ impl Node {
     }
 
     fn reasons(&mut self) -> Vec<GateReason> {
-        let room = self.policy.status(moment(self.now)).room.unwrap();
-        judge(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &room).reasons
+        let memory = self.policy.status(moment(self.now)).gate_memory.unwrap();
+        judge(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
     }
 }
 
@@ -309,7 +309,7 @@ fn the_next_engine_overtakes_a_release_and_others_that_come_and_go_blur_it() {
     let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!(release.end, ReleaseEnd::Overtaken);
     assert_eq!(release.outstanding.unaccounted, Some(80 * GIB));
-    // Beside one that came after it: what it held cannot be told.
+    // Beside one that came after it: what it held is unknown.
     let mut node = Node::new();
     node.wait(20);
     node.start("first", 10);

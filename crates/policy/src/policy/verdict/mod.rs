@@ -58,8 +58,8 @@ enum Try {
 /// The inputs of an assessment besides the driver's and the processes'.
 #[derive(Debug)]
 pub(super) struct VerdictContext<'b> {
-    /// The headroom, if current.
-    pub(super) room: Option<&'b GateMemory>,
+    /// The available memory, if current.
+    pub(super) memory: Option<&'b GateMemory>,
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
 }
@@ -102,7 +102,7 @@ impl VerdictWatch {
         Self {
             limits: VerdictLimits::default(),
             holders: None,
-            driver: GpuDriver::Unknown { why: Arc::from("nobody asks it") },
+            driver: GpuDriver::Unknown { why: Arc::from("it is not queried") },
             driver_read_at: Duration::ZERO,
             platform: MemoryPlatform::default(),
             named: Vec::new(),
@@ -259,7 +259,7 @@ impl VerdictWatch {
 
     /// Tracks how long only a leak has explained the memory.
     fn follow(&mut self, at: Duration, context: &VerdictContext<'_>, judged: Judged) {
-        let held = context.room.and_then(|room| room.unaccounted.value());
+        let held = context.memory.and_then(|memory| memory.unaccounted.value());
         let Some(held) = held.filter(|_| judged.is_unexplained) else {
             self.since = None;
             return;
@@ -276,7 +276,7 @@ impl VerdictWatch {
     fn unexplained(&self, at: Duration, context: &VerdictContext<'_>) -> Option<Unexplained> {
         let since = self.since?;
         // What moves now is not still, though it is only seen now.
-        let held = context.room?.unaccounted.value()?;
+        let held = context.memory?.unaccounted.value()?;
         let moves = since.high.max(held) - since.low.min(held) > SWING;
         let still = if moves { Duration::ZERO } else { at.saturating_sub(since.still) };
         let tried = self.dropped.zip(self.compacted).map(|(one, other)| one.min(other));
@@ -289,17 +289,17 @@ impl VerdictWatch {
             readings.error.is_none() && at.saturating_sub(readings.read_at) <= CURRENT_WITHIN
         };
         let holders = self.holders.as_ref().filter(is_current);
-        let room = context.room;
+        let memory = context.memory;
         let known = |reading: Option<Reading<u64>>| reading.unwrap_or(Reading::Failed);
         let driver = self.driver_state(at, holders);
         Facts {
-            unaccounted: known(room.map(|room| room.unaccounted)),
-            baseline: room.map_or_else(unlearned, |room| room.baseline),
-            shmem: known(room.map(|room| room.shmem)),
-            unaccounted_trend: room.and_then(|room| room.motion.unaccounted),
-            shmem_trend: room.and_then(|room| room.motion.shmem),
+            unaccounted: known(memory.map(|memory| memory.unaccounted)),
+            baseline: memory.map_or_else(unlearned, |memory| memory.baseline),
+            shmem: known(memory.map(|memory| memory.shmem)),
+            unaccounted_trend: memory.and_then(|memory| memory.motion.unaccounted),
+            shmem_trend: memory.and_then(|memory| memory.motion.shmem),
             engines: context.engines,
-            orphans: room.map_or(&[], orphans),
+            orphans: memory.map_or(&[], orphans),
             holders: holders
                 .map_or(Reading::Failed, |readings| Reading::Value(readings.holders.as_slice())),
             unseen: holders.map_or(0, |readings| readings.unseen),
@@ -338,8 +338,8 @@ fn platform(picture: &GpuPicture) -> MemoryPlatform {
     if has_own { MemoryPlatform::Discrete } else { MemoryPlatform::Unified }
 }
 
-fn orphans(room: &GateMemory) -> &[Orphan] {
-    match &room.orphans {
+fn orphans(memory: &GateMemory) -> &[Orphan] {
+    match &memory.orphans {
         Reading::Value(orphans) => orphans,
         Reading::Unsupported | Reading::Failed => &[],
     }

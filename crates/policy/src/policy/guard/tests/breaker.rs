@@ -57,7 +57,7 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
     };
     assert_eq!(round(false, &[Some(false), Some(false)], false), 1, "one round is one miss");
     assert_eq!(round(true, &[Some(false)], false), 1, "a notice cannot meet an aim");
-    assert_eq!(round(false, &[None], false), 1, "what cannot be told is neither");
+    assert_eq!(round(false, &[None], false), 1, "what is unknown is neither");
     assert_eq!(round(false, &[None], true), 2, "an act that never ended has not helped");
     assert_eq!(round(false, &[Some(false), Some(true)], false), 0);
 }

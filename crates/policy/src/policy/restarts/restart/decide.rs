@@ -11,7 +11,7 @@ use crate::model::{
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
 use crate::policy::guard::Guarded;
-use crate::policy::restarts::headroom;
+use crate::policy::restarts::memory;
 
 impl Restart {
     /// Decides whether it is started now; returns whether anything has changed.
@@ -127,11 +127,11 @@ impl Restart {
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return StartRuling::hold(HoldReason::OtherStarts, text);
         }
-        let headroom = headroom::judge(&self.seen, (self.peak_bytes, &self.family), context);
-        if !headroom.reasons.is_empty() {
-            let text = format!("it died ({end}), and waits: {}", headroom.reasons.join("; "));
+        let memory = memory::judge(&self.seen, (self.peak_bytes, &self.family), context);
+        if !memory.reasons.is_empty() {
+            let text = format!("it died ({end}), and waits: {}", memory.reasons.join("; "));
             return StartRuling {
-                because: headroom.because,
+                because: memory.because,
                 ..StartRuling::hold(HoldReason::Memory, text)
             };
         }
@@ -140,7 +140,7 @@ impl Restart {
             return StartRuling::hold(reason, text);
         }
         let text = format!("it died ({end}), and there is memory for it");
-        StartRuling { reason: None, text, because: headroom.because }
+        StartRuling { reason: None, text, because: memory.because }
     }
 
     /// How long it waits after its last death.

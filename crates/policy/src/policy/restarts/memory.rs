@@ -27,14 +27,14 @@ pub(super) fn judge(
     context: &Context<'_>,
 ) -> Ruled {
     let mut ruled = Ruled::default();
-    match context.room {
+    match context.memory {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
-        Some(room) => {
+        Some(memory) => {
             let question = GateQuestion {
                 need_bytes: seen.need_bytes.unwrap_or(peak_bytes),
                 contiguous_bytes: seen.contiguous_bytes,
             };
-            let answer = gate::judge(&question, room);
+            let answer = gate::judge(&question, memory);
             ruled.reasons.extend(answer.reasons.iter().map(ToString::to_string));
         }
     }
