@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{DecisionId, EngineTarget, READ_AHEAD, RebootAct, Supervisor, Sysctl, Target};
 
 /// What `drop_caches` drops.
@@ -19,38 +20,22 @@ pub enum CacheKind {
     All,
 }
 
-/// What emptying an engine's caches may cost besides time. Nothing of it is done unless a rule
-/// allows it by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CachePermission {
-    /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only while it
-    /// has no request.
-    DropPrefixCache,
-    /// An engine with requests is paused for seconds, and computes them anew: SGLang's
-    /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
-    RetractRequests,
-    /// Models go, with the requests that they work on or until somebody loads them again:
-    /// llama-server as a router, Triton.
-    UnloadModels,
-    /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before
-    /// 0.5.21 cannot be asked.
-    Unpause,
-}
-
-impl CachePermission {
-    /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::DropPrefixCache, Self::RetractRequests, Self::UnloadModels, Self::Unpause];
-
-    /// The name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DropPrefixCache => "drop_prefix_cache",
-            Self::RetractRequests => "retract_requests",
-            Self::UnloadModels => "unload_models",
-            Self::Unpause => "unpause",
-        }
+named! {
+    /// What emptying an engine's caches may cost besides time. Nothing of it is done unless a rule
+    /// allows it by name.
+    pub enum CachePermission {
+        /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only while it
+        /// has no request.
+        DropPrefixCache = "drop_prefix_cache",
+        /// An engine with requests is paused for seconds, and computes them anew: SGLang's
+        /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
+        RetractRequests = "retract_requests",
+        /// Models go, with the requests that they work on or until somebody loads them again:
+        /// llama-server as a router, Triton.
+        UnloadModels = "unload_models",
+        /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before
+        /// 0.5.21 cannot be asked.
+        Unpause = "unpause",
     }
 }
 

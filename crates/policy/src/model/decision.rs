@@ -6,26 +6,22 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::{Action, EnginePhase, Moment, Reading, Target};
 
-/// Whether remedies are done or only reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Decide, journal, count and log what would be done; touch nothing.
-    #[default]
-    Observe,
-    /// Do it.
-    Enforce,
+named! {
+    /// Whether remedies are done or only reported.
+    pub enum Mode {
+        /// Decide, journal, count and log what would be done; touch nothing.
+        Observe = "observe",
+        /// Do it.
+        Enforce = "enforce",
+    }
 }
 
-impl Mode {
-    /// The name in configuration, logs and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Observe => "observe",
-            Self::Enforce => "enforce",
-        }
+impl Default for Mode {
+    fn default() -> Self {
+        Self::Observe
     }
 }
 
@@ -54,165 +50,81 @@ impl fmt::Display for RuleId {
     }
 }
 
-/// Why a firing rule does not act now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HoldReason {
-    /// The last round of this remedy ended less than `cooldown` ago.
-    Cooldown,
-    /// `at_most` is used up.
-    Budget,
-    /// Another action is under way.
-    Busy,
-    /// The aim is met already.
-    AimMet,
-    /// Whether the rule, or its aim, holds is unknown: a source is failing.
-    Unknown,
-    /// Every step has been tried and the aim is still missed.
-    StepsExhausted,
-    /// A person has paused the program.
-    Paused,
-    /// What was done before this process started is not known: the journal cannot be read.
-    JournalUnreadable,
-    /// A person has silenced this rule.
-    Silenced,
-    /// A rule that inhibits this one fires, or cannot be judged.
-    Inhibited,
-    /// A maintenance window forbids it now.
-    Maintenance,
-    /// This remedy has missed its aim too often.
-    BreakerOpen,
-    /// The alert names no target, or nothing that could be one.
-    NoTarget,
-    /// The target is protected, or it is unknown whether it is.
-    Protected,
-    /// The budget of all actions together is used up.
-    GlobalBudget,
-    /// A person must approve it, and has not.
-    Approval,
-    /// It is unknown which engine's growth eats the memory.
-    UnclearTarget,
-    /// The rule still counts as firing, but its condition does not hold any more.
-    Unconfirmed,
-    /// What it would set is held by another remedy.
-    SettingHeld,
-    /// What it would set is set already, or has been for its time.
-    InForce,
-    /// There is no memory for it yet, or something still holds or gives back some.
-    Memory,
-    /// It died so lately that it waits before the next start.
-    BackOff,
-    /// Another engine of this node is starting.
-    OtherStarts,
-    /// Somebody wanted it to end.
-    Stopped,
-    /// It ended as if requested, while it was not watched.
-    StopUnclear,
-    /// Memory is neither leaked nor wedged, or what the matter is with it is unknown.
-    NoCause,
-    /// A reboot is scheduled or under way already.
-    RebootUnderWay,
-    /// `reboot.at_most` is used up.
-    RebootBudget,
-    /// Reboots have not helped.
-    GivenUp,
-    /// The machine has booted too lately.
-    MinimumUptime,
-    /// The boot ID is unknown.
-    BootUnknown,
-    /// Somebody is logged in, or it is unknown whether.
-    LoggedIn,
-    /// An engine runs, or it is unknown whether.
-    EnginesRun,
-    /// An alert that blocks reboots fires, or cannot be judged.
-    Blocked,
-    /// The cluster's lock has given no slot.
-    NoSlot,
-    /// A person has called the reboot off.
-    CalledOff,
-}
-
-impl HoldReason {
-    /// All reasons.
-    pub const ALL: [Self; 36] = [
-        Self::Cooldown,
-        Self::Budget,
-        Self::Busy,
-        Self::AimMet,
-        Self::Unknown,
-        Self::StepsExhausted,
-        Self::Paused,
-        Self::JournalUnreadable,
-        Self::Silenced,
-        Self::Inhibited,
-        Self::Maintenance,
-        Self::BreakerOpen,
-        Self::NoTarget,
-        Self::Protected,
-        Self::GlobalBudget,
-        Self::Approval,
-        Self::UnclearTarget,
-        Self::Unconfirmed,
-        Self::SettingHeld,
-        Self::InForce,
-        Self::Memory,
-        Self::BackOff,
-        Self::OtherStarts,
-        Self::Stopped,
-        Self::StopUnclear,
-        Self::NoCause,
-        Self::RebootUnderWay,
-        Self::RebootBudget,
-        Self::GivenUp,
-        Self::MinimumUptime,
-        Self::BootUnknown,
-        Self::LoggedIn,
-        Self::EnginesRun,
-        Self::Blocked,
-        Self::NoSlot,
-        Self::CalledOff,
-    ];
-
-    /// The `reason` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cooldown => "cooldown",
-            Self::Budget => "budget",
-            Self::Busy => "busy",
-            Self::AimMet => "aim_met",
-            Self::Unknown => "unknown",
-            Self::StepsExhausted => "steps_exhausted",
-            Self::Paused => "paused",
-            Self::JournalUnreadable => "journal_unreadable",
-            Self::Silenced => "silenced",
-            Self::Inhibited => "inhibited",
-            Self::Maintenance => "maintenance",
-            Self::BreakerOpen => "breaker_open",
-            Self::NoTarget => "no_target",
-            Self::Protected => "protected",
-            Self::GlobalBudget => "global_budget",
-            Self::Approval => "approval",
-            Self::UnclearTarget => "unclear_target",
-            Self::Unconfirmed => "unconfirmed",
-            Self::SettingHeld => "setting_held",
-            Self::InForce => "in_force",
-            Self::Memory => "memory",
-            Self::BackOff => "back_off",
-            Self::OtherStarts => "other_starts",
-            Self::Stopped => "stopped",
-            Self::StopUnclear => "stop_unclear",
-            Self::NoCause => "no_cause",
-            Self::RebootUnderWay => "reboot_under_way",
-            Self::RebootBudget => "reboot_budget",
-            Self::GivenUp => "given_up",
-            Self::MinimumUptime => "minimum_uptime",
-            Self::BootUnknown => "boot_unknown",
-            Self::LoggedIn => "logged_in",
-            Self::EnginesRun => "engines_run",
-            Self::Blocked => "blocked",
-            Self::NoSlot => "no_slot",
-            Self::CalledOff => "called_off",
-        }
+named! {
+    /// Why a firing rule does not act now.
+    pub enum HoldReason {
+        /// The last round of this remedy ended less than `cooldown` ago.
+        Cooldown = "cooldown",
+        /// `at_most` is used up.
+        Budget = "budget",
+        /// Another action is under way.
+        Busy = "busy",
+        /// The aim is met already.
+        AimMet = "aim_met",
+        /// Whether the rule, or its aim, holds is unknown: a source is failing.
+        Unknown = "unknown",
+        /// Every step has been tried and the aim is still missed.
+        StepsExhausted = "steps_exhausted",
+        /// A person has paused the program.
+        Paused = "paused",
+        /// What was done before this process started is not known: the journal cannot be read.
+        JournalUnreadable = "journal_unreadable",
+        /// A person has silenced this rule.
+        Silenced = "silenced",
+        /// A rule that inhibits this one fires, or cannot be judged.
+        Inhibited = "inhibited",
+        /// A maintenance window forbids it now.
+        Maintenance = "maintenance",
+        /// This remedy has missed its aim too often.
+        BreakerOpen = "breaker_open",
+        /// The alert names no target, or nothing that could be one.
+        NoTarget = "no_target",
+        /// The target is protected, or it is unknown whether it is.
+        Protected = "protected",
+        /// The budget of all actions together is used up.
+        GlobalBudget = "global_budget",
+        /// A person must approve it, and has not.
+        Approval = "approval",
+        /// It is unknown which engine's growth eats the memory.
+        UnclearTarget = "unclear_target",
+        /// The rule still counts as firing, but its condition does not hold any more.
+        Unconfirmed = "unconfirmed",
+        /// What it would set is held by another remedy.
+        SettingHeld = "setting_held",
+        /// What it would set is set already, or has been for its time.
+        InForce = "in_force",
+        /// There is no memory for it yet, or something still holds or gives back some.
+        Memory = "memory",
+        /// It died so lately that it waits before the next start.
+        BackOff = "back_off",
+        /// Another engine of this node is starting.
+        OtherStarts = "other_starts",
+        /// Somebody wanted it to end.
+        Stopped = "stopped",
+        /// It ended as if requested, while it was not watched.
+        StopUnclear = "stop_unclear",
+        /// Memory is neither leaked nor wedged, or what the matter is with it is unknown.
+        NoCause = "no_cause",
+        /// A reboot is scheduled or under way already.
+        RebootUnderWay = "reboot_under_way",
+        /// `reboot.at_most` is used up.
+        RebootBudget = "reboot_budget",
+        /// Reboots have not helped.
+        GivenUp = "given_up",
+        /// The machine has booted too lately.
+        MinimumUptime = "minimum_uptime",
+        /// The boot ID is unknown.
+        BootUnknown = "boot_unknown",
+        /// Somebody is logged in, or it is unknown whether.
+        LoggedIn = "logged_in",
+        /// An engine runs, or it is unknown whether.
+        EnginesRun = "engines_run",
+        /// An alert that blocks reboots fires, or cannot be judged.
+        Blocked = "blocked",
+        /// The cluster's lock has given no slot.
+        NoSlot = "no_slot",
+        /// A person has called the reboot off.
+        CalledOff = "called_off",
     }
 }
 
