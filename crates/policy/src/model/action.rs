@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::names::named;
 use super::{DecisionId, EngineTarget, READ_AHEAD, RebootAct, Supervisor, Sysctl, Target};
@@ -40,8 +41,9 @@ named! {
 }
 
 /// One thing to do, as decided, with everything that it needs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantNames)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Action {
     /// Write to `vm.drop_caches`.
     DropCaches {
@@ -185,19 +187,8 @@ impl Action {
     /// The `action` label; of a remedy's step, the key in rule files too.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::DropCaches { .. } => "drop_caches",
-            Self::CompactMemory => "compact_memory",
-            Self::Reclaim { .. } => "reclaim",
-            Self::EvictCheckpoint { .. } => "evict_checkpoint",
-            Self::EmptyCache { .. } => "empty_cache",
-            Self::SetSysctl { .. } => "set_sysctl",
-            Self::ThrottleReadahead { .. } => "throttle_readahead",
-            Self::Undo { .. } => "undo",
-            Self::Notify { .. } => "notify",
-            Self::StopEngine { .. } => "stop_engine",
-            Self::StartContainer { .. } => "start_container",
-            Self::StartUnit { .. } => "start_unit",
             Self::Reboot(act) => act.name(),
+            other => other.into(),
         }
     }
 
@@ -289,27 +280,20 @@ impl Action {
         }
     }
 
-    /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 18] = [
-        "drop_caches",
-        "compact_memory",
-        "reclaim",
-        "evict_checkpoint",
-        "empty_cache",
-        "set_sysctl",
-        "throttle_readahead",
-        "undo",
-        "notify",
-        "stop_engine",
-        "start_container",
-        "start_unit",
-        RebootAct::NAMES[0],
-        RebootAct::NAMES[1],
-        RebootAct::NAMES[2],
-        RebootAct::NAMES[3],
-        RebootAct::NAMES[4],
-        RebootAct::NAMES[5],
-    ];
+    /// All names, for series that start at 0: those of the variants, then those of the acts of a
+    /// reboot but for its first, which is `reboot` as well.
+    pub const NAMES: [&'static str; Self::VARIANTS.len() + RebootAct::NAMES.len() - 1] = {
+        let mut names = ["reboot"; Self::VARIANTS.len() + RebootAct::NAMES.len() - 1];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = match at < Self::VARIANTS.len() {
+                true => Self::VARIANTS[at],
+                false => RebootAct::NAMES[at - Self::VARIANTS.len() + 1],
+            };
+            at += 1;
+        }
+        names
+    };
 }
 
 impl fmt::Display for Action {

@@ -152,23 +152,30 @@ pub struct RebootLock {
 }
 
 /// One act before or after a reboot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum RebootAct {
     /// Schedules the reboot and warns logged-in users. The reboot is scheduled when this act has
     /// ended, with any outcome: then it is in the journal.
+    #[strum(serialize = "reboot")]
     Schedule(RebootPlan),
     /// Sends a text to logged-in users.
+    #[strum(serialize = "tell_users")]
     TellUsers {
         /// The text.
         text: String,
     },
     /// Requests the cluster's slot. `Done`: granted. `Failed`: refused, or no response.
+    #[strum(serialize = "take_reboot_slot")]
     TakeSlot(RebootLock),
     /// Reboots the machine. `Done`: the request was accepted. `NotDone`: it was refused and nothing
     /// has begun, so it is tried again later. Any other outcome counts as a reboot.
+    #[strum(serialize = "perform_reboot")]
     Perform(RebootOrder),
     /// Calls the reboot off: removes the sentinel file if it is ours, and informs logged-in users.
+    #[strum(serialize = "call_off_reboot")]
     CallOff {
         /// The planned way.
         way: RebootWay,
@@ -178,31 +185,18 @@ pub enum RebootAct {
         was_handed_over: bool,
     },
     /// Returns the cluster's slot.
+    #[strum(serialize = "release_reboot_slot")]
     ReleaseSlot(RebootLock),
 }
 
 impl RebootAct {
+    /// All names that [`Self::name`] gives.
+    pub const NAMES: &'static [&'static str] = <Self as strum::VariantNames>::VARIANTS;
+
     /// The `action` label.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Schedule(_) => "reboot",
-            Self::TellUsers { .. } => "tell_users",
-            Self::TakeSlot(_) => "take_reboot_slot",
-            Self::Perform(_) => "perform_reboot",
-            Self::CallOff { .. } => "call_off_reboot",
-            Self::ReleaseSlot(_) => "release_reboot_slot",
-        }
+        self.into()
     }
-
-    /// All names that [`Self::name`] gives.
-    pub const NAMES: [&'static str; 6] = [
-        "reboot",
-        "tell_users",
-        "take_reboot_slot",
-        "perform_reboot",
-        "call_off_reboot",
-        "release_reboot_slot",
-    ];
 }
 
 /// A planned reboot.

@@ -2,7 +2,7 @@
 //!
 //! To add a step: a variant of [`RemedyStep`](crate::policy::rule::RemedyStep) and of
 //! [`Action`](crate::model::Action), a reader in `remedy.rs` (in `temporary.rs` if it is undone
-//! later), and its name in `STEPS` there.
+//! later).
 
 use std::collections::BTreeMap;
 use std::ops::Range;

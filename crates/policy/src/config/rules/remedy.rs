@@ -25,6 +25,9 @@ const REBOOT_ADVICE: [decode::Advice; 1] = [(
 
 const MOST_STEPS: usize = 16;
 
+/// The keys of steps in rule files.
+const STEPS: &[&str] = <RemedyStep as strum::VariantNames>::VARIANTS;
+
 /// Less than this is not worth an action.
 const LEAST_RECLAIM_BYTES: u64 = 1 << 20;
 
@@ -38,20 +41,6 @@ const KEYS: [&str; 9] = [
     "inhibited_by",
     "require_approval",
     "breaker",
-];
-
-/// An undo is decided by the program itself.
-const STEPS: [&str; 10] = [
-    "drop_caches",
-    "compact_memory",
-    "reclaim",
-    "evict_checkpoint",
-    "empty_cache",
-    "set_sysctl",
-    "throttle_readahead",
-    "notify",
-    "stop_engine",
-    "reboot",
 ];
 
 /// Where none is written: an engine that is told to end gives its requests back within seconds,
@@ -176,8 +165,8 @@ fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
             .hint(format!("write {name}: {{}}"));
         return;
     }
-    let hint =
-        did_you_mean(name, STEPS).unwrap_or_else(|| format!("known steps: {}", STEPS.join(", ")));
+    let hint = did_you_mean(name, STEPS.iter().copied())
+        .unwrap_or_else(|| format!("known steps: {}", STEPS.join(", ")));
     findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
 }
 

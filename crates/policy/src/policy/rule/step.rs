@@ -12,7 +12,8 @@ use crate::model::{Action, CacheKind, CachePermission, RebootAct, RebootPlan, Sy
 
 /// One thing to try, with templates where a rule file takes them. [`Self::action`] is what it comes
 /// to for an alert. Text and JSON are those of the action with its templates as written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, strum::VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum RemedyStep {
     /// Write to `vm.drop_caches`.
     DropCaches {
