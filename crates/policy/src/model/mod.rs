@@ -2,6 +2,7 @@
 //!
 //! They have no side effects and import nothing else of the crate.
 
+mod access;
 mod account;
 mod action;
 mod alert;
@@ -9,7 +10,6 @@ mod alertmanager;
 mod cluster;
 mod death;
 mod decision;
-mod door;
 mod engine;
 mod engine_access;
 mod event;
@@ -37,6 +37,7 @@ mod time_text;
 mod verdict;
 mod wording;
 
+pub use access::{Credential, OrderedBy, RefusalReason, Role};
 pub use account::{AccountEntry, Basis, MemoryAccount, Owner, ProcessMemory};
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::AlertChange;
@@ -56,7 +57,6 @@ pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
 };
-pub use door::{Credential, OrderedBy, RefusalReason, Role};
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
