@@ -25,8 +25,8 @@ named! {
     /// What emptying an engine's caches may cost besides time. Nothing of it is done unless a rule
     /// allows it by name.
     pub enum CachePermission {
-        /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only while it
-        /// has no request.
+        /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only
+        /// without requests.
         DropPrefixCache = "drop_prefix_cache",
         /// An engine with requests is paused for seconds, and computes them anew: SGLang's
         /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.

@@ -16,7 +16,8 @@ pub fn allowance(total: Reading<u64>) -> Baseline {
     Baseline { bytes, is_learned: false }
 }
 
-/// The available memory from series; `latest` gives the present value of one. Trends are still unknown.
+/// The available memory from series; `latest` gives the present value of one. Trends are still
+/// unknown.
 pub fn memory(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
     baseline: Option<Baseline>,

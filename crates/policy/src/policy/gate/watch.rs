@@ -40,8 +40,8 @@ pub struct GateWatch {
 }
 
 impl GateWatch {
-    /// Takes the available memory at that time and fills in its trends. Times are on one clock; if that
-    /// goes back, all is forgotten.
+    /// Takes the available memory at that time and fills in its trends. Times are on one clock; if
+    /// that goes back, all is forgotten.
     pub fn take(&mut self, at: Duration, memory: &mut GateMemory) {
         if self.samples.back().is_some_and(|last| last.at > at) {
             self.samples.clear();
