@@ -11,17 +11,13 @@ use super::{Action, EnginePhase, Moment, Reading, Target};
 
 named! {
     /// Whether remedies are done or only reported.
+    #[derive(Default)]
     pub enum Mode {
         /// Decide, journal, count and log what would be done; touch nothing.
+        #[default]
         Observe = "observe",
         /// Do it.
         Enforce = "enforce",
-    }
-}
-
-impl Default for Mode {
-    fn default() -> Self {
-        Self::Observe
     }
 }
 
