@@ -161,7 +161,7 @@ fn a_container_of_which_lies_are_told_is_left_alone_and_all_others_are_started()
     };
     let huge = format!("{{\"Id\":\"{}\"}}", "x".repeat(2 << 20));
     let lies = [
-        (of(&|told| told["Id"] = json!(id("good"))), "another container than it was asked for"),
+        (of(&|told| told["Id"] = json!(id("good"))), "another container than the requested one"),
         (Some(Fault::Says(200, "text/plain", huge)), "more than 1.0 MiB"),
         (Some(Fault::Says(200, "application/json", "[[[[".repeat(4096))), "no JSON was answered"),
         (Some(Fault::Says(500, "text/plain", "oops".to_owned())), "Docker answered 500"),
