@@ -49,6 +49,6 @@ fn real_containers_that_race_their_memory_are_found() {
     assert!(found("container plain").is_empty(), "it has no GPU, and runs no engine");
     let (_, findings) = doctor("/no/such/socket");
     let of_docker = findings.iter().find(|one| one["check"] == "containers").unwrap();
-    assert_eq!(of_docker["verdict"], "ok", "{of_docker}");
+    assert_eq!(of_docker["severity"], "ok", "{of_docker}");
     drop(dockerd);
 }
