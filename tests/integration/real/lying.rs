@@ -21,7 +21,7 @@ fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
     engine.does("touch 0 192");
     let said = bench.evict(vec![engine.id()]).unwrap();
     assert!(said.starts_with("0 B evicted; goes on"), "{said}");
-    assert!(said.contains("; 128.0 MiB that is mapped lies until memory is short"), "{said}");
+    assert!(said.contains("; 128.0 MiB that is mapped stays until memory is short"), "{said}");
     engine.does("unmap");
     // Should some of it seem to have come back, the distance is wider.
     until("most of what was unmapped", || cached(&model, 0, 128) < 32);
