@@ -300,9 +300,9 @@ fn caller() -> String {
 /// The container as Docker reports it. `None` if there is no such container.
 fn ask(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let (docker, name) = (Docker::new(socket), container.to_owned());
-    let told =
+    let replied =
         within(ANSWER_TAKES, move || async move { Ok(docker.inspect(&name, ANSWER_TAKES).await) });
-    match told.map_err(|error| of_socket(socket, &error))? {
+    match replied.map_err(|error| of_socket(socket, &error))? {
         Ok(found) => Ok(Some(found.text)),
         Err(DockerError::NotAContainer(_)) => Ok(None),
         Err(error) if error.is_not_found() => Ok(None),
@@ -329,10 +329,10 @@ fn exists(socket: &Path, container: &str) -> anyhow::Result<bool> {
 /// Changes Docker's restart policy, and verifies it.
 fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Result<()> {
     let (docker, container, wanted) = (Docker::new(socket), id.to_owned(), policy.to_owned());
-    let told = within(ANSWER_TAKES, move || async move {
+    let replied = within(ANSWER_TAKES, move || async move {
         Ok(docker.set_restart_policy(&container, &wanted, most, ANSWER_TAKES).await)
     });
-    match told.map_err(|error| of_socket(socket, &error))? {
+    match replied.map_err(|error| of_socket(socket, &error))? {
         Ok(()) => {}
         Err(error) if error.is_not_found() => {
             let why = "this Docker cannot change a restart policy (Podman cannot): create the \

@@ -60,7 +60,7 @@ pub struct RebootArguments {
 
 const AFTER_HELP: &str = "\
 The daemon reboots the machine in the configured way (reboot in the configuration), in enforce mode
-alone: logged-in users are told, the delay passes, and it is done once nothing holds it: budget,
+alone: logged-in users are notified, the delay passes, and it is done once nothing holds it: budget,
 minimum uptime, users, engines, windows, alerts, the cluster's lock. --status shows what holds it.
 --force ignores the named conditions; a journal that cannot be read, a pause, and another reboot in
 progress cannot be ignored.

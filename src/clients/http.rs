@@ -44,7 +44,7 @@ pub enum HttpError {
     /// Nothing was sent: the request cannot be made, or what it needs cannot be read.
     #[error("{0}")]
     NotSent(String),
-    /// There is no connection. The kind tells a refusal apart.
+    /// There is no connection. The kind distinguishes a refusal.
     #[error("connecting failed: {0}")]
     Connect(io::Error),
     /// There was no connection in time.

@@ -63,7 +63,7 @@ pub(super) struct RequestedRoute {
 }
 
 impl RequestedRoute {
-    /// From the table of routes. An unknown path needs the role read, to be told 404. A known path
+    /// From the table of routes. An unknown path needs the role read, for its 404. A known path
     /// without a row is refused.
     pub(super) fn of(site: &Site, matched: Option<&MatchedPath>, method: &Method) -> Self {
         let is_read = matches!(*method, Method::GET | Method::HEAD);

@@ -68,8 +68,8 @@ fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
         WorkloadState::Ended(_) => Ok(()),
         WorkloadState::Running { .. } => stale("somebody else has started it"),
         WorkloadState::Fresh => stale("it has never been started"),
-        WorkloadState::Between { status: told } => {
-            Err(NotStarted::Stale(format!("Docker says that it is {told}")))
+        WorkloadState::Between { status } => {
+            Err(NotStarted::Stale(format!("Docker says that it is {status}")))
         }
     }
 }

@@ -17,12 +17,12 @@ pub(super) fn start(bus: &Bus, held: &Workload, ended: &str) -> Result<(), NotSt
     let (bus, name, ended) = (bus.clone(), held.id.to_string(), ended.to_owned());
     let done = within(STARTING_TAKES, move || async move {
         let systemd = Systemd::connect(&bus).await?;
-        let told = systemd.service(&name).await?;
-        let state = told.get("ActiveState").and_then(text).unwrap_or_default();
+        let properties = systemd.service(&name).await?;
+        let state = properties.get("ActiveState").and_then(text).unwrap_or_default();
         if !matches!(state.as_str(), "inactive" | "failed") {
             return Ok(Err(NotStarted::Stale(format!("systemd says that it is {state}"))));
         }
-        let mark = told.get("InactiveEnterTimestamp").and_then(number).unwrap_or(0);
+        let mark = properties.get("InactiveEnterTimestamp").and_then(number).unwrap_or(0);
         if mark.to_string() != ended {
             return Ok(Err(NotStarted::Stale("it has run and ended again since".to_owned())));
         }

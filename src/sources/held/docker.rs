@@ -14,8 +14,8 @@ use super::ends::Ends;
 use super::matching::{Terms, Wanted};
 use super::{Followed, Reporter};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartMatch, RestartReadings,
-    Supervisor, Workload, WorkloadState,
+    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartMatch, Supervisor, Workload,
+    WorkloadState,
 };
 use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Events};
@@ -152,13 +152,7 @@ impl DockerWatch {
             Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
                 let supervisor = Supervisor::Docker;
-                self.reporter.send(RestartReadings {
-                    supervisor,
-                    read_at,
-                    held,
-                    ended,
-                    error: None,
-                });
+                self.reporter.report(supervisor, read_at, (held, ended));
                 Ok(())
             }
             Err(error) => {

@@ -34,7 +34,7 @@ const LOG_LINES: [u32; 2] = [200, 20];
 const SETTLES_SECONDS: i64 = 10;
 
 /// How long an end is sent with its log, since messages may be dropped.
-const LOG_IS_TOLD: Duration = Duration::from_secs(30);
+const LOG_IS_REPORTED: Duration = Duration::from_secs(30);
 
 /// The state of a container between queries.
 #[derive(Clone, Debug, Default)]
@@ -100,10 +100,10 @@ impl Ends {
     /// Forgets containers that are gone.
     pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         let now = (self.reporter.clock)().uptime;
-        let is_told = |known: &Known| {
-            known.passed.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < LOG_IS_TOLD)
+        let is_reported = |known: &Known| {
+            known.passed.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < LOG_IS_REPORTED)
         };
-        self.known.retain(|id, known| is_there(id) || is_told(known));
+        self.known.retain(|id, known| is_there(id) || is_reported(known));
     }
 
     /// Tracks a container of which only the end is reported, for a while. `None` if it was
@@ -134,7 +134,7 @@ impl Ends {
         }
         let now = (self.reporter.clock)().uptime;
         let (end, noticed) = self.known.get(id)?.passed.as_ref()?;
-        (now.saturating_sub(*noticed) < LOG_IS_TOLD).then(|| end.clone())
+        (now.saturating_sub(*noticed) < LOG_IS_REPORTED).then(|| end.clone())
     }
 
     /// The end of the life that began then.
@@ -153,11 +153,11 @@ impl Ends {
         let events = self.events_of(id, is_podman, &until_now).await.unwrap_or_default();
         let before = self.known.get(id).and_then(|known| known.passed.as_ref()?.0.utc);
         let mut end = match (found.map(|found| &found.state), end_after(began, &events)) {
-            (Some(WorkloadState::Ended(end)), told) => {
-                let requested = told.map_or(Requested::Unknown, |told| told.requested);
+            (Some(WorkloadState::Ended(end)), event) => {
+                let requested = event.map_or(Requested::Unknown, |event| event.requested);
                 WorkloadEnd { requested, ..end.clone() }
             }
-            (_, told) => told?,
+            (_, event) => event?,
         };
         if is_podman && end.looks_requested() && end.requested == Requested::No {
             end.requested = Requested::Unknown;
@@ -282,8 +282,8 @@ impl Ends {
             self.known_end(&found.id)?.log = Some(log);
         }
         let known = self.known_end(&found.id)?;
-        let is_told = now.saturating_sub(known.noticed) < LOG_IS_TOLD;
-        known.log.clone().filter(|_| is_told)
+        let is_reported = now.saturating_sub(known.noticed) < LOG_IS_REPORTED;
+        known.log.clone().filter(|_| is_reported)
     }
 
     async fn read_log(&mut self, found: &Inspected) -> WorkloadLog {

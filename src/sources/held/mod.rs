@@ -20,12 +20,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
 
-use crate::model::{DeclaredRestart, Moment, Observation, RestartReadings, Supervisor};
+use crate::model::{
+    DeclaredRestart, DeferredRestart, EndedWorkload, Moment, Observation, RestartReadings,
+    Supervisor,
+};
 use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
 use systemd::SystemdWatch;
@@ -74,6 +78,16 @@ impl Reporter {
     /// A dropped result is sent again.
     fn send(&self, readings: RestartReadings) {
         let _ = self.to.try_send(Observation::Restarts(Box::new(readings)));
+    }
+
+    /// Everything that the supervisor has, and what has ended since the last report.
+    fn report(
+        &self,
+        supervisor: Supervisor,
+        read_at: Duration,
+        (held, ended): (Vec<DeferredRestart>, Vec<EndedWorkload>),
+    ) {
+        self.send(RestartReadings { supervisor, read_at, held, ended, error: None });
     }
 
     fn doubt(&self, supervisor: Supervisor, error: &str) {

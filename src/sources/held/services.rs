@@ -96,9 +96,9 @@ impl Services {
     }
 
     /// A job was queued that stops the service.
-    pub(super) fn is_to_stop(&mut self, unit: &str, told_at: Sequence) {
+    pub(super) fn is_to_stop(&mut self, unit: &str, reported_at: Sequence) {
         if let Some(service) = self.each.get_mut(unit) {
-            service.is_to_stop(told_at);
+            service.is_to_stop(reported_at);
         }
     }
 

@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 use super::services::Services;
 use super::{FollowedServices, Reporter};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, Requested, RestartMatch, RestartReadings, Supervisor,
-    Workload, WorkloadEnd, WorkloadHealth, WorkloadState,
+    DeclaredRestart, DeferredRestart, Requested, RestartMatch, Supervisor, Workload, WorkloadEnd,
+    WorkloadHealth, WorkloadState,
 };
 use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
 
@@ -149,13 +149,7 @@ impl SystemdWatch {
             let is_news = !is_idle || !ended.is_empty() || was_ended;
             was_ended = !ended.is_empty();
             if is_news {
-                self.reporter.send(RestartReadings {
-                    supervisor,
-                    read_at,
-                    held,
-                    ended,
-                    error: None,
-                });
+                self.reporter.report(supervisor, read_at, (held, ended));
             }
             if is_idle && others.is_empty() && !was_ended {
                 return Err("no units or services".to_owned());

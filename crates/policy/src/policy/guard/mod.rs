@@ -1,9 +1,9 @@
-//! Guard rails: what holds a remedy back although its rule fires. All are pure functions of state
-//! and time, and all are asked in one place, [`Guard::hold`].
+//! Guard rails: what suppresses a remedy although its rule fires. All are pure functions of state
+//! and time, and [`Guard::hold`] is the one place that evaluates them.
 //!
-//! To add one: a file here, a [`HoldReason`] with its name, a line in [`Guard::hold`], what it can
-//! be told in [`GuardRails`] or [`Rails`] with a reader in `config::guard_rails`, and a test
-//! beside the others. What it counts lives in [`ledger`], so that it outlives reloads and restarts.
+//! To add one: a file here, a [`HoldReason`] with its name, a line in [`Guard::hold`], its settings
+//! in [`GuardRails`] or [`Rails`] with a reader in `config::guard_rails`, and a test. Its counts
+//! belong into [`ledger`], so that they outlive reloads and restarts.
 
 mod approval;
 mod breaker;

@@ -487,10 +487,10 @@ impl Reboots {
         self.has_changed = true;
     }
 
-    /// Who was told to reboot, or else would be.
+    /// The way that was asked to reboot, or else the configured one.
     fn way_in_use(&self) -> &RebootWay {
-        let told = self.pending.as_ref().and_then(|pending| pending.way.as_ref());
-        told.unwrap_or(&self.settings.way)
+        let asked = self.pending.as_ref().and_then(|pending| pending.way.as_ref());
+        asked.unwrap_or(&self.settings.way)
     }
 
     /// Ends what is scheduled.

@@ -49,9 +49,9 @@ impl RebootCells {
         let due = pending.and_then(|pending| pending.scheduled.plan.due);
         let due = due.map(|due| due.utc_ms() as f64 / 1_000.0);
         counters.set_reading(self.scheduled, Reading::from(due));
-        let stands = pending.map(PendingReboot::public_stage).unwrap_or_default();
+        let present = pending.map(PendingReboot::public_stage).unwrap_or_default();
         for (cell, stage) in self.stages.iter().zip(RebootStage::ALL) {
-            counters.set(*cell, f64::from(stage == stands));
+            counters.set(*cell, f64::from(stage == present));
         }
         counters.set(self.did_not_help, known.did_not_help() as f64);
         counters.set_reading(self.left, Reading::from(left.map(f64::from)));

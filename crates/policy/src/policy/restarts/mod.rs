@@ -186,12 +186,12 @@ impl Restarts {
 
 /// Why it is unknown how those of a supervisor fare.
 fn doubt(reading: Option<&SupervisorReading>, at: Moment) -> Option<Arc<str>> {
-    let Some(reading) = reading else { return Some("nobody has told of it yet".into()) };
+    let Some(reading) = reading else { return Some("it was not reported yet".into()) };
     if let Some(error) = &reading.error {
         return Some(Arc::clone(error));
     }
     let ago = at.uptime.saturating_sub(reading.read_at);
-    (ago > OBSERVED_WITHIN).then(|| format!("nobody has told of it for {} s", ago.as_secs()).into())
+    (ago > OBSERVED_WITHIN).then(|| format!("it was not reported for {} s", ago.as_secs()).into())
 }
 
 /// Whether that rule represents a deferred restart.
