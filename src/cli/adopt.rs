@@ -19,7 +19,7 @@ use crate::config::settings::Settings;
 use crate::daemon::user_name;
 use crate::model::{author, bytes_text};
 use crate::parse::container::{Inspected, inspected};
-use crate::sources::held::{Adopted, AdoptedContainer, AdoptedFile};
+use crate::sources::deferred::{Adopted, AdoptedContainer, AdoptedFile};
 use crate::supervisors::docker::{Docker, DockerError, within};
 
 /// Timeout of a request to Docker.

@@ -43,7 +43,7 @@ use crate::policy::Policy;
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
-use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
+use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::logged_in::LoggedInWatch;
@@ -98,7 +98,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (status, tally) = (Arc::new(ArcSwap::from_pointee(policy.status(started))), Arc::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let Watches { engines, held, gpu, holders, cluster } = watch(&settings, &policy)?;
+    let Watches { engines, deferred, gpu, holders, cluster } = watch(&settings, &policy)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
@@ -116,7 +116,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
         engines,
-        held,
+        deferred,
         gpu,
         holders,
         logged_in: watch_logged_in(&settings),
@@ -154,7 +154,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
 /// Sources with threads of their own.
 struct Watches {
     engines: EngineWatch,
-    held: HeldWatch,
+    deferred: DeferredWatch,
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
     cluster: Option<ClusterWatch>,
@@ -164,7 +164,7 @@ struct Watches {
 fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Watches> {
     Ok(Watches {
         engines: watch_engines(settings)?,
-        held: watch_held(settings)?,
+        deferred: watch_deferred(settings)?,
         gpu: watch_gpu(settings)?,
         holders: watch_holders(settings)?,
         cluster: cluster::watch(settings, policy)?,
@@ -258,15 +258,15 @@ fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
     LoggedInWatch::new(places, clock::uptime)
 }
 
-fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
-    let setup = HeldSetup {
+fn watch_deferred(settings: &Settings) -> anyhow::Result<DeferredWatch> {
+    let setup = DeferredSetup {
         docker: settings.path.docker_socket.clone(),
         systemd: Bus::system(),
         adopted: AdoptedFile::path_in(&settings.storage.path),
         declared: settings.restarts.clone(),
         clock: clock::now,
     };
-    HeldWatch::start(setup).context("cannot start the threads that watch deferred restarts")
+    DeferredWatch::start(setup).context("cannot start the threads that watch deferred restarts")
 }
 
 /// `None` if the driver is not polled.

@@ -54,7 +54,7 @@ use crate::policy::{Answer, Policy, Step};
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::EngineWatch;
 use crate::sources::gpu::GpuWatch;
-use crate::sources::held::HeldWatch;
+use crate::sources::deferred::DeferredWatch;
 use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::logged_in::LoggedInWatch;
@@ -96,7 +96,7 @@ struct Daemon {
     memory: MemorySource,
     process: ProcessSource,
     engines: EngineWatch,
-    held: HeldWatch,
+    deferred: DeferredWatch,
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
     logged_in: LoggedInWatch,
@@ -298,7 +298,7 @@ impl Daemon {
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
         self.engines.take(now.uptime, &mut self.seen);
-        self.held.take(&mut self.seen);
+        self.deferred.take(&mut self.seen);
         if let Some(gpu) = &mut self.gpu {
             gpu.take(now.uptime, &mut self.seen);
         }
@@ -387,10 +387,10 @@ impl Daemon {
     fn see_own(&mut self) {
         let engines = self.policy.engines();
         let containers = engines.iter().filter_map(|known| known.engine.container.clone());
-        self.held.track(containers.collect());
+        self.deferred.track(containers.collect());
         let services = engines.iter().filter_map(|known| known.engine.service());
         let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
-        self.held.track_services(services.collect());
+        self.deferred.track_services(services.collect());
         let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }
@@ -536,7 +536,7 @@ impl Daemon {
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_verdict_limits(loaded.settings.verdict);
         self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
-        self.held.declare(loaded.settings.restarts.clone());
+        self.deferred.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }

@@ -348,7 +348,7 @@ fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
 /// The selected rules, which must be loaded, or those of deferred restarts.
 /// started again.
 fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefused> {
-    let restarts = status.restarts.iter().map(|held| restarts::rule(&held.seen.target.name));
+    let restarts = status.restarts.iter().map(|restart| restarts::rule(&restart.seen.target.name));
     let rules = status.rules.iter().map(|rule| rule.rule.clone());
     let rules: Vec<RuleId> = rules.chain(restarts).collect();
     let ids = || rules.iter();

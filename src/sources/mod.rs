@@ -2,9 +2,9 @@
 
 mod bounded;
 pub mod cluster;
+pub mod deferred;
 pub mod engines;
 pub mod gpu;
-pub mod held;
 pub mod holders;
 pub mod kernel_log;
 pub mod logged_in;

@@ -14,7 +14,7 @@ use umawarden::model::{
     Requested, RestartLimits, RestartMatch, RestartReadings, Supervisor, Target, WorkloadHealth,
     WorkloadState,
 };
-use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 use zbus::export::futures_core::Stream;
 use zbus::message::Type;
@@ -164,7 +164,7 @@ fn clock() -> Moment {
 
 struct World {
     fake: Fake,
-    watch: HeldWatch,
+    watch: DeferredWatch,
     folder: tempfile::TempDir,
 }
 
@@ -180,7 +180,7 @@ impl World {
             limits: RestartLimits::default(),
             mode: None,
         };
-        let watch = HeldWatch::start(HeldSetup {
+        let watch = DeferredWatch::start(DeferredSetup {
             docker: "/nonexistent/docker.sock".into(),
             systemd: Bus::Peer(socket),
             adopted: folder.path().join("adopted.json"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use umawarden::model::{EndedWorkload, Observation, Requested, Supervisor};
-use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 use zbus::Variant;
 
@@ -13,19 +13,19 @@ use super::{Fake, UNIT, clock, usec};
 
 struct World {
     fake: Fake,
-    watch: HeldWatch,
+    watch: DeferredWatch,
     _folder: tempfile::TempDir,
 }
 
-fn watch(bus: Bus, folder: &tempfile::TempDir) -> HeldWatch {
-    let setup = HeldSetup {
+fn watch(bus: Bus, folder: &tempfile::TempDir) -> DeferredWatch {
+    let setup = DeferredSetup {
         docker: "/nonexistent/docker.sock".into(),
         systemd: bus,
         adopted: folder.path().join("adopted.json"),
         declared: Vec::new(),
         clock,
     };
-    HeldWatch::start(setup).unwrap()
+    DeferredWatch::start(setup).unwrap()
 }
 
 impl World {

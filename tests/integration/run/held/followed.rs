@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use umawarden::model::{EndedWorkload, Moment, Observation, Requested, WorkloadLog};
-use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 
 use super::docker::{FakeDocker, Fault, Question, id};
@@ -17,7 +17,7 @@ fn clock() -> Moment {
 
 struct World {
     docker: FakeDocker,
-    watch: HeldWatch,
+    watch: DeferredWatch,
     _folder: tempfile::TempDir,
 }
 
@@ -30,7 +30,7 @@ impl World {
             docker.run(name);
             docker.state().containers.get_mut(&id(name)).unwrap().is_held = false;
         }
-        let watch = HeldWatch::start(HeldSetup {
+        let watch = DeferredWatch::start(DeferredSetup {
             docker: docker.socket.clone(),
             systemd: Bus::Peer(folder.path().join("none")),
             adopted: folder.path().join("adopted.json"),

@@ -136,12 +136,12 @@ impl SystemdWatch {
             }
             let others = self.others(&units);
             services.follow(&systemd, &others).await?;
-            let mut held = Vec::with_capacity(units.len());
+            let mut deferred = Vec::with_capacity(units.len());
             for (name, entry) in &units {
                 let properties = systemd.service(name).await?;
                 // A job that was queued before this query is received before it.
                 self.hear_waiting(&systemd, &mut jobs, &mut services).await?;
-                held.push(self.seen(name, entry, &properties));
+                deferred.push(self.seen(name, entry, &properties));
             }
             let read_at = (self.reporter.clock)().uptime;
             let (supervisor, ended) = (Supervisor::Systemd, services.ended());
@@ -149,7 +149,7 @@ impl SystemdWatch {
             let is_news = !is_idle || !ended.is_empty() || was_ended;
             was_ended = !ended.is_empty();
             if is_news {
-                self.reporter.report(supervisor, read_at, (held, ended));
+                self.reporter.report(supervisor, read_at, (deferred, ended));
             }
             if is_idle && others.is_empty() && !was_ended {
                 return Err("no units or services".to_owned());

@@ -65,7 +65,7 @@ pub(super) struct DockerWatch {
     followed: watch::Receiver<Followed>,
     reporter: Reporter,
     ends: Ends,
-    has_held: bool,
+    has_deferred: bool,
     /// Events are missing or late, so that queries are more frequent.
     is_mute: bool,
 }
@@ -85,7 +85,7 @@ impl DockerWatch {
             ends: Ends::new(docker.clone(), reporter.clone()),
             docker,
             reporter,
-            has_held: false,
+            has_deferred: false,
             is_mute: false,
         }
     }
@@ -111,7 +111,7 @@ impl DockerWatch {
                 if self.is_reported(&error) {
                     self.reporter.doubt(Supervisor::Docker, &error.to_string());
                 }
-                if self.rest(if self.has_held { AGAIN } else { IDLE }).await {
+                if self.rest(if self.has_deferred { AGAIN } else { IDLE }).await {
                     return;
                 }
                 continue;
@@ -119,7 +119,7 @@ impl DockerWatch {
             let is_over = match events {
                 // A stream that ends at once is restarted no more often.
                 Some(events) => self.follow(events).await || self.rest(AGAIN).await,
-                None => self.rest(if self.has_held { AGAIN } else { IDLE }).await,
+                None => self.rest(if self.has_deferred { AGAIN } else { IDLE }).await,
             };
             if is_over {
                 return;
@@ -131,7 +131,7 @@ impl DockerWatch {
     fn is_reported(&self, error: &DockerError) -> bool {
         let counts_on_it =
             |entry: &DeclaredRestart| !matches!(entry.matches, RestartMatch::Unit(_));
-        self.has_held
+        self.has_deferred
             || self.declared.borrow().iter().any(counts_on_it)
             || !matches!(error, DockerError::Absent | DockerError::Refused)
     }
@@ -149,10 +149,10 @@ impl DockerWatch {
         let read_at = (self.reporter.clock)().uptime;
         let looked = timeout(LOOK_TAKES, self.query()).await;
         match looked.unwrap_or(Err(DockerError::TimedOut(LOOK_TAKES))) {
-            Ok((held, ended)) => {
-                self.has_held = !held.is_empty();
+            Ok((deferred, ended)) => {
+                self.has_deferred = !deferred.is_empty();
                 let supervisor = Supervisor::Docker;
-                self.reporter.report(supervisor, read_at, (held, ended));
+                self.reporter.report(supervisor, read_at, (deferred, ended));
                 Ok(())
             }
             Err(error) => {
@@ -188,14 +188,14 @@ impl DockerWatch {
                     }
                     true
                 }
-                () = sleep(if self.has_held { EVERY } else { IDLE }) => true,
+                () = sleep(if self.has_deferred { EVERY } else { IDLE }) => true,
             };
             if !goes_on {
                 self.ends.went_away();
                 return false;
             }
             // Simultaneous events cause one query.
-            let gathers = sleep(if self.has_held { AT_LEAST } else { SELDOM });
+            let gathers = sleep(if self.has_deferred { AT_LEAST } else { SELDOM });
             tokio::pin!(gathers);
             loop {
                 tokio::select! {
@@ -224,14 +224,14 @@ impl DockerWatch {
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
         let followed = Arc::clone(&self.followed.borrow_and_update());
-        let (mut held, mut ended): (Vec<DeferredRestart>, Vec<EndedWorkload>) =
+        let (mut deferred, mut ended): (Vec<DeferredRestart>, Vec<EndedWorkload>) =
             (Vec::new(), Vec::new());
         self.ends.begin();
         for (id, container) in &all {
             let Some(terms) = wanted.terms(id, &container.name, &container.labels) else {
                 continue;
             };
-            if held.len() >= MAX_HELD {
+            if deferred.len() >= MAX_HELD {
                 break;
             }
             let is_followed = followed.contains(id);
@@ -239,17 +239,17 @@ impl DockerWatch {
             let Some((seen, end)) = looked else { continue };
             ended.extend(end);
             // Rules and people identify them by name.
-            if held.iter().any(|other| other.target.name == seen.target.name) {
+            if deferred.iter().any(|other| other.target.name == seen.target.name) {
                 let name = &seen.target.name;
                 return Err(DockerError::Failed(format!(
                     "it reports two containers called {name}"
                 )));
             }
-            held.push(seen);
+            deferred.push(seen);
         }
         for id in followed.iter().take(MAX_HELD) {
             let container = all.get(id);
-            if held.iter().any(|held| held.target.id == *id) {
+            if deferred.iter().any(|seen| seen.target.id == *id) {
                 continue;
             }
             let (found, is_podman) = match container {
@@ -268,7 +268,7 @@ impl DockerWatch {
             ended.push(EndedWorkload { target, end });
         }
         self.ends.keep(|id| all.contains_key(id));
-        Ok((held, ended))
+        Ok((deferred, ended))
     }
 
     /// Docker's response about one container, or its error, and whether it is Podman. `None`: the
@@ -310,7 +310,7 @@ impl DockerWatch {
                 Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
             }
         };
-        let mut seen = terms.held(&found, Requested::Unknown);
+        let mut seen = terms.deferred(&found, Requested::Unknown);
         if seen.target.name.is_empty() {
             seen.target.name = id.get(..12).unwrap_or(id).into();
         }

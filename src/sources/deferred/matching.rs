@@ -95,7 +95,7 @@ impl Terms {
     }
 
     /// A container with these terms. `requested`: whether its end was requested.
-    pub(super) fn held(self, found: &Inspected, requested: Requested) -> DeferredRestart {
+    pub(super) fn deferred(self, found: &Inspected, requested: Requested) -> DeferredRestart {
         let mut state = found.state.clone();
         if let WorkloadState::Ended(end) = &mut state {
             end.requested = requested;

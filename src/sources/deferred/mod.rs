@@ -45,7 +45,7 @@ type FollowedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// What the threads need.
 #[derive(Clone, Debug)]
-pub struct HeldSetup {
+pub struct DeferredSetup {
     /// The socket of Docker or a compatible API.
     pub docker: PathBuf,
     /// The bus of systemd.
@@ -60,7 +60,7 @@ pub struct HeldSetup {
 
 /// The loop's handle of the threads.
 #[derive(Debug)]
-pub struct HeldWatch {
+pub struct DeferredWatch {
     news: Receiver<Observation>,
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
     followed: watch::Sender<Followed>,
@@ -85,35 +85,35 @@ impl Reporter {
         &self,
         supervisor: Supervisor,
         read_at: Duration,
-        (held, ended): (Vec<DeferredRestart>, Vec<EndedWorkload>),
+        (deferred, ended): (Vec<DeferredRestart>, Vec<EndedWorkload>),
     ) {
-        self.send(RestartReadings { supervisor, read_at, held, ended, error: None });
+        self.send(RestartReadings { supervisor, read_at, held: deferred, ended, error: None });
     }
 
     fn doubt(&self, supervisor: Supervisor, error: &str) {
         let read_at = (self.clock)().uptime;
         let error = Some(Arc::from(error));
-        let (held, ended) = (Vec::new(), Vec::new());
-        self.send(RestartReadings { supervisor, read_at, held, ended, error });
+        let (deferred, ended) = (Vec::new(), Vec::new());
+        self.send(RestartReadings { supervisor, read_at, held: deferred, ended, error });
     }
 }
 
-impl HeldWatch {
+impl DeferredWatch {
     /// Starts the threads.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(setup: HeldSetup) -> io::Result<Self> {
-        let HeldSetup { docker, systemd, adopted, declared, clock } = setup;
+    pub fn start(setup: DeferredSetup) -> io::Result<Self> {
+        let DeferredSetup { docker, systemd, adopted, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
         let reporter = Reporter { to, clock };
         let (follow_services, services) = watch::channel(Arc::default());
         let mut units = SystemdWatch::new(systemd, (declared.clone(), services), reporter.clone());
-        Builder::new().name("held-systemd".to_owned()).spawn(move || units.run())?;
+        Builder::new().name("restart-systemd".to_owned()).spawn(move || units.run())?;
         let (follow, followed) = watch::channel(Arc::default());
         let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), reporter);
-        Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
+        Builder::new().name("restart-docker".to_owned()).spawn(move || watch.run())?;
         Ok(Self { news, declared: declare, followed: follow, services: follow_services })
     }
 
