@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_goes_on_running_without_its_code_in_memory() {
+    fn the_program_goes_on_after_its_code_was_dropped_from_memory() {
         for _ in 0..10 {
             forget_files().unwrap();
             assert_eq!("umawarden".chars().rev().collect::<String>(), "nedrawamu");

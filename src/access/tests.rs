@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_client_shows_is_read_or_refused(bytes in proptest::collection::vec(32u8..=255, 0..80)) {
+    fn any_credentials_are_read_or_refused(bytes in proptest::collection::vec(32u8..=255, 0..80)) {
         if let Ok(header) = HeaderValue::from_bytes(&bytes) {
             let _read = read_authorization(&header);
         }
@@ -338,7 +338,7 @@ proptest! {
 }
 
 #[test]
-fn authorization_headers_are_read_as_they_are_meant() {
+fn authorization_headers_are_parsed() {
     let read = |text: &'static str| match read_authorization(&HeaderValue::from_static(text)) {
         Some(Authorization::Bearer(token)) => format!("token {}", String::from_utf8_lossy(token)),
         Some(Authorization::Basic { name, password }) => {
@@ -447,7 +447,7 @@ fn decided_with(
 }
 
 #[test]
-fn certificates_and_users_may_what_their_entries_say() {
+fn certificates_and_users_have_the_roles_of_their_entries() {
     use sha2::Digest as _;
     let names = Names::of(&certificate("client.pem"));
     let rules = Rules {

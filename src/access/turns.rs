@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_take_turns_however_many_wait_of_one() {
+    fn addresses_take_turns_even_if_many_requests_of_one_wait() {
         let turns = Arc::new(Turns::default());
         let turn = first(&turns);
         let mut flood: Vec<_> =
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_loses_the_turn_to_the_next_and_leaves_the_place() {
+    fn a_disconnected_client_passes_its_turn_on_and_frees_its_slot() {
         let turns = Arc::new(Turns::default());
         let turn = first(&turns);
         let gone = begun(&turns, address(2));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn not_more_addresses_wait_than_are_kept_and_a_network_is_one() {
+    fn waiting_addresses_are_bounded_and_an_ipv6_network_counts_as_one() {
         let turns = Arc::new(Turns::default());
         let turn = first(&turns);
         let slots = u8::try_from(WAITING_ADDRESSES).unwrap();

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_forge_a_line_is_escaped() {
+    fn characters_that_could_forge_a_line_are_escaped() {
         assert_eq!(printable("8 GiB frei, größer \u{1b}[31m\nERROR x\r\u{202e}y"), {
             "8 GiB frei, größer \\u{1b}[31m\\nERROR x\\r\\u{202e}y"
         });

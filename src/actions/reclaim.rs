@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_has_gone_is_told_and_not_made() {
+    fn a_missing_control_group_is_an_error_and_is_not_created() {
         let (sysfs, _) = hierarchy(true);
         let error = perform(sysfs.path(), "/gone.service", 1).unwrap_err().to_string();
         assert!(

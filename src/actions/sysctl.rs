@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_the_kernels_is_kept_open_and_written_from_its_start() {
+    fn a_kernel_file_is_kept_open_and_written_from_its_start() {
         // Names this process' first thread, and nothing else.
         let mut name = Sysctl::new(Path::new("/proc"), "../self/comm");
         name.open();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_that_cannot_be_written_any_more_is_opened_anew() {
+    fn a_kept_file_is_reopened_after_a_failed_write() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("sys")).unwrap();
         fs::write(folder.path().join("sys/name"), "").unwrap();

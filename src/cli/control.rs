@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_socket_is_where_the_daemon_with_the_same_arguments_makes_it() {
+    fn the_client_finds_the_socket_of_a_daemon_with_the_same_arguments() {
         let named = |storage: Option<&Path>, config: Option<&Path>| StorageArguments {
             storage_path: storage.map(Path::to_owned),
             config_file: config.map(Path::to_owned),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_hangs_stops_nobody_and_lines_beyond_the_bound_are_counted() {
+    fn a_hanging_reader_blocks_no_thread_and_dropped_lines_are_counted() {
         let (mut lines, answer, written) = lines();
         for number in 0..2 * MOST_LINES {
             lines.write_all(format!("{number}\n").as_bytes()).unwrap();

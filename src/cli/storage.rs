@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_wins_over_the_file_that_over_the_environment_and_that_over_the_usual_folder() {
+    fn the_storage_path_comes_from_flag_file_environment_or_default_in_this_order() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("umawarden.yaml");
         std::fs::write(&file, "storage: {path: state}\n").unwrap();

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_called_as_systemd_and_zincati_call_it() {
+    fn the_fleet_lock_id_is_that_of_zincati() {
         // What systemd's own test expects (src/test/test-id128.c).
         let id = |text: &str| parse_id(text).unwrap();
         let derived = specific(

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_line_and_shows_itself_to_nobody() {
+    fn a_key_is_one_line_and_is_never_printed() {
         let secret = read(b"sk-123\n").unwrap();
         assert_eq!(secret.header().to_str().unwrap(), "Bearer sk-123");
         assert!(secret.header().is_sensitive());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_read_or_write_is_no_secret() {
+    fn a_world_accessible_file_is_refused_as_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let source = SecretSource::File(path.to_str().unwrap().into());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_goes_with_its_user() {
+    fn a_password_is_sent_with_its_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         let source = SecretSource::File(path.to_str().unwrap().into());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_by_its_place() {
+    fn the_error_for_a_missing_key_names_its_source() {
         let of = |source| Secret::read(&source).unwrap_err().to_string();
         let told = of(SecretSource::File("/nonexistent/key".into()));
         assert!(told.starts_with("the key in /nonexistent/key cannot be read: No such"), "{told}");

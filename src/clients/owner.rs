@@ -409,7 +409,7 @@ input()";
     }
 
     #[test]
-    fn who_accepts_and_no_longer_listens_is_sent_no_key() {
+    fn a_process_that_accepts_and_no_longer_listens_gets_no_key() {
         let mut python = Command::new("python3")
             .args(["-c", SNATCHES])
             .stdin(Stdio::piped())

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_to_what_was_asked_opens() {
+    fn only_a_response_to_the_same_request_opens_the_gate() {
         let open = json!({"data": {"open": true, "need_bytes": 7, "contiguous_bytes": null}});
         assert_eq!(says(200, &open.to_string()), Ok(PeerGate::Open));
         for (status, body) in [
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_it_closed_is_told_within_bounds() {
+    fn reasons_of_a_closed_gate_are_bounded() {
         let reasons: Vec<_> = (0..99).map(|_| json!({"text": "x\n".repeat(999)})).collect();
         let data = json!({
             "open": false, "need_bytes": 7, "reasons": reasons, "estimated_seconds": 1e300,

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_is_told_by_the_keys_that_there_are() {
+    fn tls_errors_name_the_configuration_keys_of_their_remedy() {
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
         // As it comes from a connection.
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_certificate_can_bear_is_told_with_what_to_write() {
+    fn a_name_impossible_in_a_certificate_is_an_error_with_the_remedy() {
         let why = name("a..b").unwrap_err();
         assert!(why.starts_with("a..b is no name") && why.ends_with(OTHER_NAME), "{why}");
         assert!(name("[::1]").is_ok());
     }
 
     #[test]
-    fn a_file_that_is_wrong_is_told_with_its_key() {
+    fn the_error_for_a_bad_file_names_its_configuration_key() {
         let folder = tempfile::tempdir().unwrap();
         let [empty, gone] = ["empty.pem", "gone.pem"].map(|name| folder.path().join(name));
         fs::write(&empty, "no certificate").unwrap();

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_streams_is_gathered_until_it_ends() {
+    fn a_stream_of_lines_is_batched_until_it_ends() {
         let (mut batching, mut now) = streaming(300, 100);
         assert_eq!(now, 7 * 300, "the eighth read");
         for _ in 0..5 {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_between_the_lines_of_a_stream_hide_it_not() {
+    fn samples_between_the_lines_do_not_end_a_stream() {
         let mut batching = Batching::default();
         for read in 0..STREAM.into() {
             batching.read(at(read * 300), 1);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flood_the_last_events_are_recorded_and_received_alerts_are_not() {
+    fn the_last_events_of_a_flood_are_recorded_and_received_alerts_are_not() {
         let alert = ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: alert().into() };
         let mut events: Vec<Event> = (0..3 * MOST_EVENTS).map(|at| event(at, fault())).collect();
         events.extend((0..2 * MOST_EVENTS).map(|at| event(at, alert.clone())));

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_reads_the_disk_and_the_watch_does_not() {
+    fn the_pause_switch_reads_the_disk_and_the_watch_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let switch = switch(folder.path());
         switch.write(&pause()).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_file_cannot_be_written_the_word_counts() {
+    fn an_order_pauses_even_if_the_file_cannot_be_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("missing/paused");
         let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ended_a_pause_is_reported_once() {
+    fn the_author_of_a_resume_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let watch = PauseWatch::start(&folder.path().join("paused"), Wake::new().unwrap()).unwrap();
         let end = |author: Option<&str>| {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watch_tells_each_change_once_and_that_nothing_holds_is_no_news_at_first() {
+    fn the_watch_reports_each_change_once_and_not_an_initially_missing_pause() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paused");
         let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_grow_and_are_what_their_labels_say() {
+    fn bounds_ascend_and_match_their_labels() {
         assert!(BOUNDS.is_sorted_by_key(|(bound, _)| *bound));
         for (bound, label) in BOUNDS {
             assert_eq!(label.parse(), Ok(bound.as_secs_f64()));
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_bucket_holds_what_took_no_longer_than_its_bound(
+        fn each_bucket_counts_durations_up_to_its_bound(
             took_us in proptest::collection::vec(0_u64..3_000_000, 0..200),
         ) {
             let mut reactions = Reactions::default();

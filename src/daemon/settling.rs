@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_settles_once_a_start_is_over_then_each_quarter_of_an_hour_and_only_in_calm() {
+    fn memory_is_trimmed_after_the_start_and_then_every_quarter_hour_only_in_calm() {
         let second = Duration::from_secs;
         let mut settling = Settling::new(second(100), false);
         settling.consider(second(159), true);

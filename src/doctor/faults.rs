@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_begins_and_ends_where_its_source_says() {
+    fn version_ranges_begin_and_end_as_in_their_source() {
         use Severity::{Problem, Warning};
         let proprietary = "NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.173.02  Mon";
         let open = |version| ("driver", open(version), GB10);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_a_range_that_is_none_the_other_way_round_and_a_source() {
+    fn each_fault_has_a_source_and_a_range_in_ascending_order() {
         for fault in FAULTS {
             assert!(fault.until.is_none_or(|until| fault.since < until), "{fault:?}");
             assert!(!fault.source.is_empty() && !fault.fix.is_empty(), "{fault:?}");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_none() {
+    fn malformed_versions_are_none() {
         let long = format!("6.17.0-1008-{}", "nvidia-".repeat(20));
         for text in [
             "",

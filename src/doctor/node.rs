@@ -209,14 +209,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_the_kernel_says() {
+    fn versions_are_parsed_from_kernel_release_texts() {
         assert_eq!(release("6.17.0-1004-nvidia"), Some((6, 17)));
         assert_eq!(release("6"), None);
         assert_eq!(release("x.y"), None);
     }
 
     #[test]
-    fn a_fact_that_is_not_known_is_no_health() {
+    fn an_unknown_fact_is_not_healthy() {
         let finding = known::<()>("x", &Fact::Unknown("no permission".to_owned()), "").unwrap_err();
         assert_eq!(finding.severity, Severity::Unknown);
         assert_eq!(finding.text, "no permission");

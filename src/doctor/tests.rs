@@ -37,7 +37,7 @@ fn worst(facts: &Facts, check: &str) -> Severity {
 }
 
 #[test]
-fn a_node_that_is_well_has_no_findings_and_the_most_severe_come_first() {
+fn a_healthy_node_has_no_findings_and_the_most_severe_come_first() {
     let findings = examine(&well());
     assert!(findings.iter().all(|finding| finding.severity == Severity::Ok), "{findings:#?}");
     let ill = Facts {
@@ -51,7 +51,7 @@ fn a_node_that_is_well_has_no_findings_and_the_most_severe_come_first() {
 }
 
 #[test]
-fn an_engine_that_is_not_proven_to_be_what_it_claims_is_found() {
+fn an_engine_of_unproven_identity_is_found() {
     let read = |text: &str| {
         let engines: Vec<EngineFacts> = serde_json::from_str(text).unwrap();
         examine(&Facts { engines: Fact::Is(engines), ..well() })
@@ -151,7 +151,7 @@ fn with(containers: Vec<ContainerFacts>) -> Facts {
 }
 
 #[test]
-fn real_containers_are_checked_by_what_docker_would_do_with_them() {
+fn real_containers_are_checked_by_their_effective_settings_in_docker() {
     let findings = |name: &str| {
         let one = recorded().into_iter().find(|one| one.name == name).unwrap();
         let found = examine(&with(vec![one]));
@@ -170,7 +170,7 @@ fn real_containers_are_checked_by_what_docker_would_do_with_them() {
 }
 
 #[test]
-fn what_a_container_runs_is_known_by_its_command_or_its_image() {
+fn the_engine_of_a_container_is_recognised_by_its_command_or_image() {
     let kinds: Vec<_> = recorded().into_iter().map(|one| (one.name, one.engine)).collect();
     let of = |name: &str| kinds.iter().find(|(other, _)| other == name).unwrap().1;
     assert_eq!(of("racing"), Some(EngineKind::Sglang));
@@ -220,7 +220,7 @@ fn checked(text: &str) -> Vec<(&'static str, Severity)> {
 }
 
 #[test]
-fn units_are_checked_by_what_systemd_would_do_with_them() {
+fn units_are_checked_by_their_effective_settings_in_systemd() {
     use Severity::{Problem, Warning};
     let all = [
         ("kill_mode", Problem),
@@ -258,7 +258,7 @@ fn units_are_checked_by_what_systemd_would_do_with_them() {
 }
 
 #[test]
-fn only_units_that_run_engines_are_of_interest_and_drop_ins_count() {
+fn only_units_with_an_engine_are_read_and_drop_ins_apply() {
     assert_eq!(unit("ssh.service", &["[Service]\nExecStart=/usr/sbin/sshd -D\n".to_owned()]), None);
     assert_eq!(unit("masked.service", &[String::new()]), None);
     let drop_in = "[Service]\nRestart=no\nTimeoutStartSec=1h\n".to_owned();
@@ -300,7 +300,7 @@ fn shown(output: &str) -> Vec<(&'static str, Severity)> {
 }
 
 #[test]
-fn what_systemd_says_of_a_unit_counts_more_than_its_files() {
+fn the_state_in_systemd_takes_precedence_over_unit_files() {
     use Severity::{Problem, Warning};
     // The files have KillMode=process and no limit. A drop-in elsewhere may have corrected that.
     assert_eq!(shown(SHOWN), [("restart_policy", Warning), ("unit_order", Warning)]);
@@ -323,7 +323,7 @@ fn what_systemd_says_of_a_unit_counts_more_than_its_files() {
 }
 
 #[test]
-fn how_long_systemd_waits_before_a_restart_is_in_the_finding() {
+fn the_finding_names_the_restart_delay_of_systemd() {
     let with = |after: &str| {
         let text = RACING.replace("Restart=always", &format!("Restart=always\n{after}"));
         let racing = unit("vllm.service", &[text]).unwrap();
@@ -335,7 +335,7 @@ fn how_long_systemd_waits_before_a_restart_is_in_the_finding() {
 }
 
 #[test]
-fn without_a_state_in_systemd_the_files_count() {
+fn unit_files_apply_without_a_state_in_systemd() {
     let racing = || unit("vllm.service", &[RACING.to_owned()]).unwrap();
     let units = Fact::Is((vec![racing()], names()));
     let systemd = Fact::Unknown("systemctl did not respond within 5 s".to_owned());
@@ -352,7 +352,7 @@ fn without_a_state_in_systemd_the_files_count() {
 
 proptest! {
     #[test]
-    fn no_file_and_no_answer_does_harm(text in "\\PC{0,300}", at in 0_usize..400) {
+    fn arbitrary_unit_files_and_systemctl_output_do_not_panic(text in "\\PC{0,300}", at in 0_usize..400) {
         let _read = unit("x.service", std::slice::from_ref(&text));
         let mut damaged = RACING.to_owned();
         let at = (0..=at.min(damaged.len())).rev().find(|at| damaged.is_char_boundary(*at));

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_may_come_in_whatever_the_umask() {
+    fn only_the_owner_can_connect_under_any_umask() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/control.sock");
         let before = rustix::process::umask(Mode::empty());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_processs_socket_is_replaced_and_a_living_ones_is_not() {
+    fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         die(UnixListener::bind(&path).unwrap());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn a_file_other_than_a_socket_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         fs::write(&path, "precious").unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_socket_is_not_removed_at_the_end() {
+    fn a_foreign_socket_is_not_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         let ours = ControlSocket::open(&path).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_is_an_error_with_the_remedy() {
+    fn an_overlong_path_is_an_error_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x".repeat(120));
         let error = ControlSocket::open(&path).unwrap_err().to_string();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_nothing_else_is_lost() {
+    fn a_post_beyond_the_bound_is_refused_and_no_other_is_lost() {
         let (inbox, _) = inbox();
         let most = MOST_WAITING as u64;
         for number in 0..most {

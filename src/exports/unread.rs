@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_a_share_and_all_have_a_bound_and_what_is_taken_comes_back() {
+    fn unread_bytes_are_bounded_per_address_and_in_total_and_given_back() {
         let unread = Unread::default();
         let mib = 1 << 20;
         assert!((0..4).all(|_| unread.take(address(1), mib)));

@@ -61,7 +61,7 @@ fn missing_memory_is_reported_per_node() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_divided_lies_on_each_node() {
+fn an_indivisible_cache_is_on_each_node() {
     let nodes = [spark("one", 117), spark("two", 117)];
     let of = |parts| {
         let model = model(100, Some((1 << 20, parts)), Some(1024));
@@ -71,7 +71,7 @@ fn a_cache_that_cannot_be_divided_lies_on_each_node() {
 }
 
 #[test]
-fn vllm_gets_no_more_than_it_finds_available() {
+fn vllm_gets_at_most_the_available_memory() {
     let reserved = Node { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
     let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
     assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
@@ -79,7 +79,7 @@ fn vllm_gets_no_more_than_it_finds_available() {
 }
 
 #[test]
-fn a_small_node_is_not_asked_for_a_large_ones_overheads() {
+fn overheads_scale_with_the_size_of_the_node() {
     let small = node("orin", 8 * GIB, 7 * GIB);
     let fit = fit(&model(3, None, None), &Overheads::default(), &[small]).unwrap();
     assert!(fit.fits);

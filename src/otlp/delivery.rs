@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again() {
+    fn only_transient_errors_are_retried() {
         assert_eq!(of(200, b""), (ExportResult::Success, 0));
         assert_eq!(of(200, b"ok"), (ExportResult::Success, 0), "it has taken it");
         assert_eq!(of(200, b"<html>"), (ExportResult::Refused, 0), "a portal has not");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_up_to_a_bound_and_heed_the_collector_within_it() {
+    fn retry_delays_grow_up_to_a_bound_and_follow_retry_after_within_it() {
         for (failures, most) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let most = Duration::from_secs(most);
             let pause = pause(failures, None);

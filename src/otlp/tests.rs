@@ -65,7 +65,7 @@ fn counter(batch: &Batch, name: &str) -> (u64, f64) {
 }
 
 #[test]
-fn what_is_missing_or_no_number_is_not_sent() {
+fn missing_values_and_nan_are_not_sent() {
     let status = status(
         10,
         &[
@@ -96,7 +96,7 @@ fn what_is_missing_or_no_number_is_not_sent() {
 }
 
 #[test]
-fn counters_say_since_when_they_count_and_begin_anew_when_they_fall() {
+fn counters_have_a_start_time_that_is_renewed_when_they_fall() {
     let (own, kernel, older) =
         ("uma_samples_missed_total", "uma_memory_page_faults_total", "uma_reboots_total");
     let seen = |seconds, values: [f64; 3]| {
@@ -124,7 +124,7 @@ fn counters_say_since_when_they_count_and_begin_anew_when_they_fall() {
 }
 
 #[test]
-fn a_histogram_is_one_and_only_whole() {
+fn a_histogram_is_one_metric_and_is_sent_only_if_complete() {
     let le: [&[(&str, &str)]; 3] = [&[("le", "+Inf")], &[("le", "0.001")], &[("le", "0.01")]];
     let name = "uma_loop_reaction_seconds";
     let part = |suffix: &str| format!("{name}_{suffix}");

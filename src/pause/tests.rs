@@ -21,7 +21,7 @@ fn pause() -> Pause {
 }
 
 #[test]
-fn what_is_written_is_read_and_is_gone_when_it_is_removed() {
+fn a_written_pause_is_read_back_until_it_is_removed() {
     let (folder, file) = switch();
     assert_eq!(file.read(), None);
     file.write(&pause()).unwrap();
@@ -38,7 +38,7 @@ fn what_is_written_is_read_and_is_gone_when_it_is_removed() {
 }
 
 #[test]
-fn whatever_has_the_name_is_a_pause() {
+fn any_file_type_of_that_name_is_a_pause() {
     let make: [fn(&Path); 6] = [
         |path| fs::write(path, "").unwrap(),
         |path| fs::write(path, "hands off!").unwrap(),
@@ -60,7 +60,7 @@ fn whatever_has_the_name_is_a_pause() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_a_pause_and_what_cannot_exist_is_none() {
+fn an_inaccessible_file_is_a_pause_and_an_impossible_path_is_none() {
     let (folder, _) = switch();
     let around = folder.path().join("loop");
     symlink(&around, &around).unwrap();
@@ -76,7 +76,7 @@ fn what_cannot_be_looked_at_is_a_pause_and_what_cannot_exist_is_none() {
 }
 
 #[test]
-fn a_change_shows_without_reading() {
+fn a_change_is_detected_without_reading_the_file() {
     let (_folder, file) = switch();
     assert_eq!(file.look().stamp(), None);
     file.write(&pause()).unwrap();
@@ -88,7 +88,7 @@ fn a_change_shows_without_reading() {
 }
 
 #[test]
-fn without_its_folder_it_cannot_be_made_and_says_so() {
+fn a_pause_file_without_its_folder_is_an_error() {
     let (folder, _) = switch();
     let file = PauseFile::new(&folder.path().join("missing/paused"));
     assert_eq!(file.write(&pause()).unwrap_err().kind(), ErrorKind::NotFound);
@@ -97,7 +97,7 @@ fn without_its_folder_it_cannot_be_made_and_says_so() {
 
 proptest! {
     #[test]
-    fn no_content_keeps_it_from_being_a_pause_or_makes_it_long(
+    fn any_content_is_a_pause_of_bounded_length(
         content in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..200),
             "\\{\"author\": ?\".{0,40}\", ?\"since\": ?[0-9\"a-zT:-]{0,30}\\}".prop_map(String::into_bytes),

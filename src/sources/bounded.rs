@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_hangs_is_abandoned_alone_and_retried_once_its_read_returned() {
+    fn a_hanging_process_is_abandoned_alone_and_retried_once_its_read_returned() {
         let folder = tempfile::tempdir().unwrap();
         let mut reads = reads(folder.path(), &[(1, 1000), (2, 1000)]);
         reads.begin(seconds(0));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_and_not_all_of_them_can_take_the_helpers_of_root() {
+    fn users_cannot_exhaust_the_helpers_of_root_alone_or_together() {
         let folder = tempfile::tempdir().unwrap();
         let mut users: Vec<(u32, u32)> = (0..60).map(|pid| (pid, 1000 + pid / 10)).collect();
         users.extend([(100, 0), (101, 0)]);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bus_is_where_its_address_says() {
+    fn the_bus_socket_is_parsed_from_its_address() {
         assert_eq!(socket_of("unix:path=/run/bus"), Some("/run/bus"));
         let several = "tcp:host=h,port=1;unix:guid=0a,path=/a/b,x=y;unix:path=/c";
         assert_eq!(socket_of(several), Some("/a/b"));

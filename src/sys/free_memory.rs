@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_how_much_is_free() {
+    fn free_memory_is_read_from_the_kernel() {
         let now = FreeMemory::now();
         assert!(now.free_bytes > 0 && now.free_bytes < now.total_bytes, "{now:?}");
     }

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_stays_when_freed_memory_is_given_back() {
+    fn allocated_memory_survives_the_return_of_freed_memory() {
         let kept: Vec<Box<[u8; 5000]>> = (0..200).map(|_| Box::new([7; 5000])).collect();
         let freed: Vec<Box<[u8; 5000]>> = (0..200).map(|_| Box::new([8; 5000])).collect();
         drop(freed);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_just_written_is_cached_and_dirty() {
+    fn newly_written_pages_are_cached_and_dirty() {
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&vec![7; 1 << 20]).unwrap();
         let pages = match cachestat(file.as_fd(), 0, 0) {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_an_error_and_nothing_is_nothing() {
+    fn an_unmapped_range_is_an_error_and_no_range_is_none() {
         let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
         assert!(page_out(this.as_fd(), std::slice::from_ref(&(4096..8192))).is_err());
         assert_eq!(page_out(this.as_fd(), &[]).unwrap_or(0), 0);

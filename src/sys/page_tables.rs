@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_touched_of_a_file_is_found_in_more_ranges_than_one_call_tells() {
+    fn touched_pages_of_a_file_are_found_beyond_the_ranges_of_one_call() {
         let pages = 4 * MOST_FOUND as u64;
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&vec![7; usize::try_from(pages * page_size()).unwrap()]).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pagemap_is_refused() {
+    fn a_file_other_than_a_pagemap_is_refused() {
         let file = tempfile::tempfile().unwrap();
         assert!(present_of_file(file.as_fd(), 0..page_size()).is_err());
     }

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reaped_process_tells_how_it_ended_or_the_kernel_cannot() {
+    fn a_reaped_process_has_its_exit_status_if_the_kernel_supports_it() {
         assert_eq!(size_of::<PidfdInfo>(), 64);
         for (script, status) in [("kill -9 $$", 9), ("exit 3", 3 << 8)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();

@@ -143,7 +143,7 @@ mod tests {
 
     /// In a thread of its own, with a signal that no other test uses: tests share a process.
     #[test]
-    fn a_command_gets_its_signals_back() {
+    fn a_child_process_has_its_signals_unblocked() {
         let taking = std::thread::spawn(|| {
             let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
             let run = |gives_back: bool| {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn signal_information_of_the_kernel_is_parsed() {
         let mut bytes = [0_u8; INFO_BYTES];
         for (index, value) in [(0, 15_u32), (2, 0x80), (3, 4711), (4, 1000)] {
             bytes[4 * index..4 * index + 4].copy_from_slice(&value.to_ne_bytes());

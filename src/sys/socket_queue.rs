@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_in_a_socket_is_counted_until_it_is_read() {
+    fn queued_bytes_of_a_socket_are_counted_until_they_are_read() {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         assert_eq!(queued(&one).unwrap(), (0, 0));
         one.write_all(&[7; 4096]).unwrap();

@@ -114,7 +114,7 @@ fn attribute<'t>(trace: &'t Trace, span: &str, key: &str) -> Option<&'t Value> {
 }
 
 #[test]
-fn a_round_is_one_trace_from_the_event_to_whether_it_helped() {
+fn a_round_is_one_trace_from_its_event_to_its_effect() {
     let mut tracer = tracer();
     let kind = KernelEvent::UvmFatal;
     tracer.take(TraceInput::Event(Event {
@@ -231,7 +231,7 @@ fn the_same_decision_has_the_same_ids_in_the_same_boot_alone() {
 }
 
 #[test]
-fn whatever_comes_is_bounded() {
+fn traces_are_bounded_for_any_input() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
     for id in 0..1000 {

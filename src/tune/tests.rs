@@ -9,7 +9,7 @@ fn node(model: &str, gib: u64) -> Node {
 }
 
 #[test]
-fn every_profile_sets_what_the_kernel_takes_and_says_why() {
+fn every_profile_has_valid_settings_with_reasons() {
     let profiles = profiles().unwrap();
     let mut names = BTreeSet::new();
     for profile in &profiles {
@@ -56,7 +56,7 @@ fn a_node_gets_the_profile_of_its_kind_and_size() {
 }
 
 #[test]
-fn what_fits_stays_as_it_is() {
+fn a_fitting_value_is_kept() {
     let profiles = profiles().unwrap();
     let spark = choose(&profiles, &node("NVIDIA_DGX_Spark", 121)).unwrap();
     let row = |now| Row { advice: &spark.settings[0], now };
@@ -72,7 +72,7 @@ fn what_fits_stays_as_it_is() {
 }
 
 #[test]
-fn a_reserve_of_4_gib_more_costs_what_was_measured() {
+fn a_reserve_of_4_gib_more_costs_the_measured_memory() {
     let memory = Memory {
         total_bytes: 121 * GIB + GIB / 2,
         available_bytes: 115 * GIB,
@@ -88,7 +88,7 @@ fn a_reserve_of_4_gib_more_costs_what_was_measured() {
 }
 
 #[test]
-fn vllm_wants_its_share_of_all_memory() {
+fn vllm_requires_its_share_of_total_memory() {
     let memory = Memory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
     assert_eq!(memory.wanted_by_vllm(0.9), 901);
 }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_of_a_rule_that_is_gone_end() {
+    fn alerts_of_a_removed_rule_end() {
         let (rule, mut alerts) = (rule(&[]), Alerts::default());
         update(&mut alerts, &rule, 1, &[sample("a", 1.0)]).unwrap();
         let mut ended = Vec::new();

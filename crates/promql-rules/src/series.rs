@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_has_at_least_its_labels() {
+    fn a_wanted_series_has_at_least_its_labels() {
         let pair = |name: &str, value: &str| (Arc::from(name), Arc::from(value));
         let wanted = Wanted { name: "a".into(), labels: vec![pair("x", "1")] };
         assert!(wanted.is("a", &[pair("w", "0"), pair("x", "1")]));

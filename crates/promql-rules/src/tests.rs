@@ -92,7 +92,7 @@ fn a_type_error_says_what_is_missing() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name() {
+fn unsupported_features_are_refused_by_name() {
     for (text, what) in [
         ("max_over_time(uma_memory_free_bytes[5m:1m])", "subqueries"),
         ("max_over_time((uma_memory_free_bytes > 1)[5m:])", "subqueries"),
@@ -158,7 +158,7 @@ fn unknown(reasons: &[&str]) -> Evaluated {
 }
 
 #[test]
-fn a_failed_reading_makes_unknown_what_depends_on_it() {
+fn a_failed_reading_makes_dependent_expressions_unknown() {
     let store = store(&[
         ("uma_a", &[("zone", "dma")], Reading::Failed),
         ("uma_a", &[("zone", "normal")], Reading::Value(1.0)),
@@ -217,7 +217,7 @@ fn time_is_the_wall_clock_and_windows_are_the_time_line() {
 }
 
 #[test]
-fn reads_names_each_metric_once_with_its_longest_reach() {
+fn each_read_metric_is_listed_once_with_its_longest_range() {
     let expr = parse("rate(uma_b[5m] offset 1m) + rate(uma_b[1m]) > uma_a + uma_c offset 1m");
     let reads: Vec<(String, i64)> = expr
         .expect("it parses")
@@ -318,7 +318,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn whatever_is_read_is_evaluated_alike_from_its_printed_form(
+    fn a_printed_expression_evaluates_like_the_original(
         inner in proptest::sample::select(vec![
             "uma_a", "uma_a{zone=\"dma\"}", "uma_a offset 1m", "vector(1)", "uma_b", "uma_c",
             "rate(uma_a[1m])", "absent(uma_c)", "max_over_time(uma_a[30s])",
@@ -351,7 +351,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn any_words_are_parsed_or_refused_and_print_as_they_were_read(
+    fn any_tokens_are_parsed_or_refused_and_print_as_read(
         words in proptest::collection::vec(
             proptest::sample::select(vec![
                 "uma_a", "{", "}", "zone", "=~", "=", "\"d.*\"", "'\\\\'", ",", "(", ")", "[", "]", "5m", "1",
@@ -414,13 +414,13 @@ fn patterns_are_bounded_in_number_and_size() {
 }
 
 #[test]
-fn too_long_a_chain_is_shown_where_it_becomes_too_long() {
+fn the_error_for_an_overlong_chain_points_to_the_excess() {
     let error = parse(&format!("1{}", "+1".repeat(2000))).expect_err("too long");
     assert_eq!(error.span, 256..257);
 }
 
 #[test]
-fn the_bounds_leave_room_for_real_rules() {
+fn the_bounds_allow_real_rules() {
     let deep = format!("{}uma_a{}", "(".repeat(60), ")".repeat(60));
     let long = (0..100).map(|_| "uma_a").collect::<Vec<_>>().join(" + ");
     for text in [deep, long] {
@@ -429,7 +429,7 @@ fn the_bounds_leave_room_for_real_rules() {
 }
 
 #[test]
-fn an_expression_taken_apart_tells_what_it_lacks() {
+fn a_traced_expression_shows_its_missing_parts() {
     let store = store(&[
         ("uma_a_bytes", &[], Reading::Value(1.0)),
         ("uma_b", &[("zone", "dma")], Reading::Value(2.0)),
@@ -458,7 +458,7 @@ fn an_expression_taken_apart_tells_what_it_lacks() {
 }
 
 #[test]
-fn a_part_that_could_not_be_read_tells_whether_it_is_needed() {
+fn an_unreadable_part_shows_whether_it_is_needed() {
     let store = store(&[
         ("uma_a", &[], Reading::Value(1.0)),
         ("uma_b", &[], Reading::Failed),
@@ -500,7 +500,7 @@ fn a_part_that_could_not_be_read_tells_whether_it_is_needed() {
 }
 
 #[test]
-fn parts_are_as_written_and_know_whether_they_are_bytes() {
+fn parts_have_their_written_text_and_the_unit_bytes() {
     let store = store(&[("uma_a_bytes", &[], Reading::Value(1.0))]);
     let text = "2 * uma_a_bytes\n  > (-5)\n  and count(uma_a_bytes)\n  or rate(uma_a_bytes[1m])";
     let traced = parse(text).expect(text).trace(text, &store, NOW, false);

@@ -7,7 +7,7 @@ use crate::access::turns::WAITING_OF_ADDRESS;
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
 #[test]
-fn passwords_are_right_or_wrong_for_users_that_there_are() {
+fn passwords_are_checked_for_existing_users() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
     let verify =
@@ -37,7 +37,7 @@ fn the_hash_of_an_unknown_user_has_the_same_cost() {
 }
 
 #[test]
-fn a_flood_of_wrong_passwords_excludes_no_user_who_was_right_before() {
+fn a_flood_of_wrong_passwords_excludes_no_user_already_authenticated() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
     runtime().block_on(async {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_does_not_answer_is_given_up() {
+    fn a_hanging_file_is_abandoned() {
         let (sender, waits) = channel::<()>();
         assert_eq!(answer(move || waits.recv().ok()), None);
         drop(sender);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_rank_says_is_added_up_and_nothing_else_is_believed() {
+    fn log_lines_of_all_ranks_are_added_up_and_malformed_ones_ignored() {
         let line = |freed: &str| {
             format!(
                 "[2026-11-22 10:13:40] [continue_generation] torch.cuda.empty_cache() called: \

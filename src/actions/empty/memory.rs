@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_gained_is_what_any_of_the_three_shows() {
+    fn the_gain_is_the_largest_of_three_figures() {
         const GIB: i128 = 1 << 30;
         let before = memory(2 * GIB, 90 * GIB, 3 * GIB);
         for (after, gained) in [

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_once_and_links_lead_nowhere_out_of_the_root() {
+    fn files_are_found_once_and_links_stay_inside_the_root() {
         // /tmp may be a tmpfs.
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let inside = folder.path().join("root/models");
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_alone_is_left_alone() {
+    fn files_on_tmpfs_are_left_alone() {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
         let file = folder.path().join("model.safetensors");
         fs::write(&file, "weights").unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_of_one_model_are_known_by_their_numbers() {
+    fn shards_of_one_model_are_recognised_by_their_numbers() {
         let set = |name| shard_set(Path::new(name));
         let first = set("/m/model-00001-of-00012.safetensors");
         assert_eq!(first, Some((Path::new("/m"), "model-", "-of-00012.safetensors")));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_names_no_folder_and_two_name_any() {
+    fn a_star_matches_no_folder_and_two_stars_match_any() {
         let patterns = Patterns::new(&["/m/*.gguf", "/deep/**/x.bin", "relative/*"]);
         for (path, is) in [
             ("/m/a.gguf", true),

@@ -30,7 +30,7 @@ fn ends(evictor: &Evictor) {
 }
 
 #[test]
-fn a_load_that_hangs_is_told_and_left_behind_and_the_others_go_on() {
+fn a_hanging_load_is_reported_and_abandoned_and_the_others_go_on() {
     let evictor = Evictor::new(uptime);
     let (release, hanging) = channel::<()>();
     let hangs = move |_: &Weak<Shared>, _: &EvictRequest, _: &Arc<Control>| {

@@ -23,7 +23,7 @@ fn due(ledger: &Ledger, most: u64) -> Vec<ChunkId> {
 }
 
 #[test]
-fn what_was_read_last_stays_in_whatever_order_it_was_read() {
+fn the_last_read_chunks_stay_in_any_order_of_reading() {
     let mut ledger = ledger(8, 2);
     for chunk in [5, 0, 7, 2] {
         assert!(ledger.observe(place(chunk), FULL));
@@ -35,7 +35,7 @@ fn what_was_read_last_stays_in_whatever_order_it_was_read() {
 }
 
 #[test]
-fn what_lies_ahead_stays_however_much_it_is() {
+fn chunks_read_ahead_stay_in_any_amount() {
     let mut ledger = ledger(64, 1);
     (2..64).for_each(|chunk| assert!(!ledger.observe(place(chunk), AHEAD)));
     ledger.observe(place(0), FULL);
@@ -46,7 +46,7 @@ fn what_lies_ahead_stays_however_much_it_is() {
 }
 
 #[test]
-fn what_was_read_once_is_not_to_be_read_whatever_became_of_it() {
+fn a_chunk_once_read_no_longer_counts_as_unread() {
     let mut ledger = ledger(4, 0);
     ledger.add_file(CHUNK_BYTES / 2);
     assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
@@ -62,7 +62,7 @@ fn what_was_read_once_is_not_to_be_read_whatever_became_of_it() {
 }
 
 #[test]
-fn a_chunk_that_is_being_read_stays_while_it_grows() {
+fn a_chunk_being_read_stays_while_it_grows() {
     let mut ledger = ledger(3, 1);
     let half = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };
     ledger.observe(place(0), half);
@@ -75,7 +75,7 @@ fn a_chunk_that_is_being_read_stays_while_it_grows() {
 }
 
 #[test]
-fn what_could_not_go_is_not_tried_at_once_again() {
+fn a_chunk_that_could_not_be_evicted_is_not_retried_at_once() {
     let mut ledger = ledger(4, 1);
     ledger.observe(place(0), FULL);
     ledger.observe(place(1), FULL);
@@ -89,7 +89,7 @@ fn what_could_not_go_is_not_tried_at_once_again() {
 }
 
 #[test]
-fn what_comes_back_is_counted_once_and_widens_the_distance() {
+fn a_chunk_read_again_is_counted_once_and_widens_the_distance() {
     let mut ledger = ledger(64, 1);
     for chunk in 0..9 {
         ledger.observe(place(chunk), FULL);
@@ -123,7 +123,7 @@ fn a_sequential_reader_does_not_widen_the_distance() {
 }
 
 #[test]
-fn in_turn_every_chunk_is_looked_at() {
+fn every_chunk_is_sampled_in_turn() {
     let mut ledger = Ledger::new(0);
     for chunks in [3, 0, 5] {
         ledger.add_file(chunks * CHUNK_BYTES);
@@ -137,7 +137,7 @@ fn in_turn_every_chunk_is_looked_at() {
 }
 
 #[test]
-fn what_no_longer_changes_is_no_longer_looked_at_each_time() {
+fn an_unchanged_chunk_is_no_longer_sampled_each_time() {
     let mut ledger = ledger(2, 1);
     ledger.observe(place(0), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.hot(), [place(0)]);
@@ -148,7 +148,7 @@ fn what_no_longer_changes_is_no_longer_looked_at_each_time() {
 }
 
 #[test]
-fn a_reader_is_looked_for_behind_what_it_is_done_with() {
+fn the_reader_is_expected_at_the_chunk_after_the_last_read_one() {
     let mut ledger = Ledger::new(0);
     ledger.add_file(3 * CHUNK_BYTES + 5_000);
     ledger.observe(place(1), FULL);
@@ -166,7 +166,7 @@ fn a_reader_is_looked_for_behind_what_it_is_done_with() {
 }
 
 #[test]
-fn frontiers_are_looked_at_in_turn() {
+fn frontiers_are_sampled_in_turn() {
     let mut ledger = Ledger::new(0);
     assert!(ledger.frontiers(3).is_empty());
     (0..5).for_each(|_| ledger.add_file(CHUNK_BYTES));
@@ -178,7 +178,7 @@ fn frontiers_are_looked_at_in_turn() {
 
 proptest! {
     #[test]
-    fn the_books_stay_true_whatever_is_seen(
+    fn the_ledger_stays_consistent_for_any_samples(
         looks in prop::collection::vec(
             (0_usize..3, 0_usize..6, 0..=CHUNK_BYTES, 0..=CHUNK_BYTES, any::<bool>()), 0..200),
         keep in 0..8 * CHUNK_BYTES,
@@ -209,7 +209,7 @@ proptest! {
 }
 
 #[test]
-fn where_memory_is_short_less_stays() {
+fn fewer_chunks_stay_when_memory_is_short() {
     let mut ledger = Ledger::new(4 * CHUNK_BYTES);
     ledger.add_file(8 * CHUNK_BYTES);
     let whole = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };

@@ -70,7 +70,7 @@ fn round(load: &mut Load) -> Round {
 }
 
 #[test]
-fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
+fn unmapped_read_pages_are_evicted_even_without_cachestat() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let Some((path, mut reader, mut load)) = begun(folder.path(), 4) else { return };
     load.limits.sight = Some("an old kernel".to_owned());
@@ -89,7 +89,7 @@ fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
 }
 
 #[test]
-fn it_stops_between_two_chunks() {
+fn a_round_stops_between_two_chunks() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let Some((_, mut reader, mut load)) = begun(folder.path(), 6) else { return };
     round(&mut load);
@@ -108,7 +108,7 @@ fn it_stops_between_two_chunks() {
 }
 
 #[test]
-fn who_reads_no_more_has_read_all_that_it_wants() {
+fn a_reader_that_stopped_reading_has_nothing_left_to_read() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let Some((_, mut reader, mut load)) = begun(folder.path(), 4) else { return };
     assert_eq!(load.to_read(), 4 * CHUNK_BYTES);
@@ -142,7 +142,7 @@ fn reclaim(path: &Path) -> bool {
 }
 
 #[test]
-fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
+fn shadow_entries_are_removed_only_behind_the_readers_and_never_by_sampling() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = file(folder.path(), 4);
     if !may_see(&path) || !reclaim(&path) {
@@ -164,7 +164,7 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
 }
 
 #[test]
-fn only_what_is_free_above_the_floor_is_to_spare() {
+fn only_free_memory_above_the_floor_is_to_spare() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let request = request(&file(folder.path(), 1));
     let spare = |request: &EvictRequest| {
@@ -175,7 +175,7 @@ fn only_what_is_free_above_the_floor_is_to_spare() {
 }
 
 #[test]
-fn a_target_without_files_is_followed_and_one_without_processes_is_not() {
+fn a_target_without_files_is_tracked_and_one_without_processes_is_not() {
     let begin = |request: &EvictRequest| Load::begin(mounts(), request, Pulse::default());
     let nothing = Path::new("/nothing/here/*.safetensors");
     for none_yet in [nothing, Path::new("model.safetensors")] {

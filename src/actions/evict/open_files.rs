@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_the_longest_ago_is_closed_and_comes_back_when_it_is_used() {
+    fn the_least_recently_used_file_is_closed_and_reopened_on_use() {
         let open_files = OpenFiles::at_most(3);
         let root = Arc::new(null());
         let slots: Vec<Slot> =
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_again_has_a_bound_of_its_own() {
+    fn pinned_files_have_a_limit_of_their_own() {
         let open_files = OpenFiles::at_most(8);
         let root = Arc::new(null());
         let named: Vec<Slot> =

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_another_process_has_by_now_is_refused() {
+    fn a_reused_pid_is_refused() {
         let held = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
         assert!(held.lives());
         let other = ProcessId { start_ticks: this().start_ticks + 1, ..this() };
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_process_that_ends_is_dead_whoever_has_its_number() {
+    fn a_process_behind_a_pidfd_is_dead_after_its_end_even_if_its_pid_is_reused() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_given_again() {
+    fn finished_ranges_are_not_returned_again() {
         let ranges = [0..10, 20..30, 40..50];
         for (gone_through, left) in [(0, 2), (5, 2), (10, 2), (11, 1), (20, 1), (21, 0), (30, 0)] {
             assert_eq!(behind(&ranges, gone_through, &ranges).len(), left, "{gone_through}");

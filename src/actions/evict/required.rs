@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
+    fn mapped_pages_stay_while_free_memory_covers_the_next_allocation() {
         let goes = |free_gib: u64, evictable, floor: u64| {
             let memory = memory(free_gib * GIB, 24 * GIB);
             must_go(memory, evictable, floor.saturating_add(allocatable(memory, 0)))
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_much_to_read_takes_less_at_once_than_who_has_read_all() {
+    fn an_engine_with_much_to_read_allocates_less_at_once() {
         let memory = memory(9 * GIB, 24 * GIB);
         assert_eq!(allocatable(memory, 2 * GIB), 6 * GIB);
         assert_eq!(allocatable(memory, GIB), 12 * GIB);
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_makes_room_enough_or_is_all(
+        fn eviction_is_just_enough_or_everything_evictable(
             free in 0..64 * GIB,
             more in 0..64 * GIB,
             evictable in 0..64 * GIB,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_a_group_above_counts_and_none_is_none() {
+    fn limits_of_parent_groups_apply_and_max_is_no_limit() {
         for (memory, file, none) in [
             ("memory/", "memory.limit_in_bytes", "9223372036854771712\n"),
             ("", "memory.max", "max\n"),

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_fast_is_round_at_often() {
+    fn a_fast_reader_gets_frequent_rounds() {
         let millis = Duration::from_millis;
         let (long, mib) = (Some(millis(500)), |mib: u64| mib << 20);
         let little = |since, read_mib| pace(long, since, mib(read_mib), 0);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_read_is_round_at_as_often_as_can_be() {
+    fn a_new_reader_gets_rounds_at_the_shortest_interval() {
         let millis = Duration::from_millis;
         for (read_for, wanted) in [(0, SOONEST), (49, SOONEST), (50, STEADY)] {
             assert_eq!(pace(Some(millis(read_for)), millis(10), 1 << 20, 64 << 30), wanted);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_can_be_opened_all_clean_cache_is_dropped_once_and_that_is_said() {
+    fn all_clean_cache_is_dropped_once_and_reported_if_no_file_can_be_opened() {
         let procfs = tempfile::tempdir().unwrap();
         let why = "model.safetensors: Permission denied";
         let error = drop_all(procfs.path(), why).unwrap_err();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_files_go_until_it_is_enough() {
+    fn whole_files_are_evicted_until_the_target_is_met() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         cached(folder.path(), "a.safetensors");
         cached(folder.path(), "b.safetensors");

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_moves_has_read_what_lies_behind_it() {
+    fn a_moving_reader_has_read_everything_before_its_position() {
         let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
         assert_eq!(used.moved_to(CHUNK_BYTES, true), 0..0);
         assert_eq!(used.reading(), Reading::Since, "it may state there for ever");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_names_its_places_has_read_what_came_in() {
+    fn a_reader_with_a_still_position_has_read_the_newly_cached_bytes() {
         let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
         used.moved_to(0, true);
         used.moved_to(8, false);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_longer_used_has_been_read_and_an_unused_one_lies_ahead() {
+    fn a_file_no_longer_used_counts_as_read_and_an_unused_one_as_unread() {
         let mut used = FileUse::default();
         assert_eq!(used.read_of(0, 7), 0);
         used.was_used = true;
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_lie_in_the_mapping_and_lead_to_the_chunk(
+        fn addresses_of_a_chunk_are_inside_the_mapping(
             from in 1_u64..1 << 40, length in 1_u64..1 << 30, offset_in in 0_u64..1 << 34,
             chunk in 0_usize..2048,
         ) {

@@ -83,7 +83,7 @@ fn each_action_writes_its_value_to_its_file_only() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_a_file_is_reported() {
+fn a_directory_instead_of_a_file_is_reported() {
     let procfs = TempDir::new().unwrap();
     fs::create_dir_all(procfs.path().join("sys/vm/drop_caches")).unwrap();
     let acted = perform(procfs.path(), DROP);
@@ -91,7 +91,7 @@ fn a_directory_in_the_place_of_a_file_is_reported() {
 }
 
 #[test]
-fn a_file_that_is_not_the_kernels_and_was_replaced_is_the_new_one() {
+fn a_replaced_file_outside_procfs_is_reopened() {
     let procfs = procfs();
     let vm = procfs.path().join("sys/vm");
     let mut executor = executor(procfs.path());
@@ -136,7 +136,7 @@ fn notify_touches_no_file() {
 }
 
 #[test]
-fn a_denied_write_says_who_may() {
+fn a_denied_write_names_the_required_user() {
     if rustix::process::geteuid().is_root() {
         eprintln!("skipped: root may write everything; the integration test drops to nobody");
         return;

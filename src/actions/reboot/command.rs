@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn its_end_and_its_last_words_are_told() {
+    fn exit_status_and_last_output_are_reported() {
         assert_eq!(
             run_within(&["true".into()], "", PATIENCE),
             Attempt::Agreed("true has ended well".to_owned())
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shell_reads_its_arguments_and_it_gets_no_keys() {
+    fn arguments_reach_no_shell_and_the_environment_is_empty() {
         let line = ["printf".into(), "%s".into(), "$HOME;reboot".into()];
         let told = run_within(&line, "", PATIENCE);
         assert_eq!(told, Attempt::Agreed("printf has ended well: $HOME;reboot".to_owned()));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_begin_has_not_happened() {
+    fn a_command_that_cannot_start_is_refused() {
         let told = run_within(&["/nonexistent/reboot".into()], "", PATIENCE);
         let Attempt::Refused(told) = told else { panic!("{told:?}") };
         assert!(told.starts_with("/nonexistent/reboot cannot be started: No such file"), "{told}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_ended_with_all_that_it_has_started() {
+    fn a_hanging_command_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pids");
         let script = format!("echo begun; sleep 500 & echo $! $$ > {}; wait", file.display());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_leaves_running_holds_nobody_up() {
+    fn background_children_of_a_command_do_not_block() {
         // It keeps the pipe open.
         let Attempt::Agreed(told) = sh("sleep 3 & echo left") else { panic!() };
         assert_eq!(told, "sh has ended well: left");

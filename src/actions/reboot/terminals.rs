@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn real_terminals_get_it_without_what_they_would_obey() {
+    fn real_terminals_get_the_message_without_control_sequences() {
         let (mut reader, name) = terminal();
         let told = names(&[&name, "pts/9999999", "tty/../pts/0", "null"]);
         let reached = write_all(Path::new("/dev"), &told, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_nobody_reads_holds_nobody_up() {
+    fn a_terminal_without_a_reader_does_not_block() {
         let (reader, name) = terminal();
         let told = names(&[&name]);
         // A terminal keeps some for its reader, and then takes no more.
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_terminals_is_written_to() {
+    fn only_terminals_are_written_to() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("pts")).unwrap();
         for name in ["pts/1", "tty1"] {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_long() {
+    fn messages_are_short() {
         assert!(message(&"line\n".repeat(5000)).len() < 2500);
     }
 }

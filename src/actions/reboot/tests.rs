@@ -131,7 +131,7 @@ fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
 }
 
 #[test]
-fn sysrq_that_is_not_there_is_not_made() {
+fn a_missing_sysrq_trigger_is_not_created() {
     let machine = Machine::new();
     fs::remove_file(machine.path("proc/sysrq-trigger")).unwrap();
     let told = machine.reboot(RebootMeans::Sysrq);
@@ -140,7 +140,7 @@ fn sysrq_that_is_not_there_is_not_made() {
 }
 
 #[test]
-fn sysrq_that_hangs_is_told_and_holds_nobody_up() {
+fn a_hanging_sysrq_times_out() {
     let machine = Machine::new();
     fs::remove_file(machine.path("proc/sysrq-trigger")).unwrap();
     // Whoever opens a pipe for writing waits for a reader.
@@ -153,7 +153,7 @@ fn sysrq_that_hangs_is_told_and_holds_nobody_up() {
 }
 
 #[test]
-fn in_another_boot_or_an_unknown_one_nothing_is_done() {
+fn another_or_unknown_boot_prevents_the_reboot() {
     let machine = Machine::new();
     let boot_id = machine.path("proc/sys/kernel/random/boot_id");
     let command = RebootWay::Command { line: vec!["touch".into(), file_name(&machine)] };
@@ -174,7 +174,7 @@ fn file_name(machine: &Machine) -> String {
 }
 
 #[test]
-fn the_sentinel_says_who_asks_and_why_and_goes_when_it_is_called_off() {
+fn the_sentinel_names_requester_and_reason_and_is_removed_on_cancellation() {
     let machine = Machine::new();
     let (result, effect) = machine.reboot(machine.sentinel());
     assert_eq!(result, OutcomeResult::Done);
@@ -199,7 +199,7 @@ fn the_sentinel_says_who_asks_and_why_and_goes_when_it_is_called_off() {
 }
 
 #[test]
-fn what_is_somebody_elses_stays_as_it_is() {
+fn a_foreign_sentinel_is_left_as_it_is() {
     let machine = Machine::new();
     let file = machine.path("reboot-required");
     let theirs = "*** System restart required ***\n";
@@ -221,7 +221,7 @@ fn what_is_somebody_elses_stays_as_it_is() {
 }
 
 #[test]
-fn a_sentinel_that_cannot_be_made_or_taken_away_is_told() {
+fn a_failure_to_create_or_remove_the_sentinel_is_an_error() {
     let machine = Machine::new();
     let way = RebootWay::Sentinel { file: machine.path("missing/reboot-required") };
     let told = machine.reboot(RebootMeans::Way(way));
@@ -237,7 +237,7 @@ fn a_sentinel_that_cannot_be_made_or_taken_away_is_told() {
 }
 
 #[test]
-fn a_command_is_told_why_and_its_end_is_the_outcome() {
+fn a_command_gets_the_reason_and_its_exit_is_the_outcome() {
     let machine = Machine::new();
     let line = |script: &str| {
         let line = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -251,7 +251,7 @@ fn a_command_is_told_why_and_its_end_is_the_outcome() {
 }
 
 #[test]
-fn other_actions_are_none_of_its() {
+fn actions_of_other_lanes_are_refused() {
     let machine = Machine::new();
     let act = RebootAct::TellUsers { text: "text".to_owned() };
     let other = Decision { action: Action::CompactMemory, ..decision(act) };

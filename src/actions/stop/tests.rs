@@ -72,14 +72,14 @@ const DEAF: &str = "trap '' TERM; echo; while :; do sleep 0.01; done";
 const POLITE: &str = "trap 'exit 7' TERM; echo; while :; do sleep 0.01; done";
 
 #[test]
-fn whoever_ends_when_asked_is_not_killed() {
+fn a_process_that_ends_on_sigterm_is_not_killed() {
     let mut polite = Shell::run(POLITE);
     stop(&engine(&[polite.id()]), LONG).unwrap();
     assert_eq!(polite.0.wait().unwrap().code(), Some(7));
 }
 
 #[test]
-fn whoever_does_not_end_when_asked_is_killed_after_the_grace_and_not_before() {
+fn a_process_that_ignores_sigterm_is_killed_after_the_grace_and_not_before() {
     let mut deaf = Shell::run(DEAF);
     let begun = Instant::now();
     stop(&engine(&[deaf.id()]), SHORT).unwrap();
@@ -88,14 +88,14 @@ fn whoever_does_not_end_when_asked_is_killed_after_the_grace_and_not_before() {
 }
 
 #[test]
-fn without_a_grace_nobody_is_asked() {
+fn no_grace_sends_no_sigterm() {
     let mut polite = Shell::run(POLITE);
     stop(&engine(&[polite.id()]), Duration::ZERO).unwrap();
     assert_eq!(polite.0.wait().unwrap().signal(), Some(9));
 }
 
 #[test]
-fn a_number_that_means_another_process_now_is_left_alone() {
+fn a_reused_pid_is_left_alone() {
     let mut other = Shell::run(DEAF);
     let was = ProcessId { start_ticks: other.id().start_ticks - 1, ..other.id() };
     stop(&engine(&[was]), Duration::ZERO).unwrap();
@@ -104,7 +104,7 @@ fn a_number_that_means_another_process_now_is_left_alone() {
 }
 
 #[test]
-fn whoever_is_gone_or_waits_to_be_reaped_is_stopped_already() {
+fn a_missing_process_and_a_zombie_count_as_stopped() {
     let mut ended = Shell::run("echo");
     // Not reaped: a zombie.
     let zombie = ended.id();
@@ -117,7 +117,7 @@ fn whoever_is_gone_or_waits_to_be_reaped_is_stopped_already() {
 }
 
 #[test]
-fn a_process_that_stands_still_gets_its_chance_and_dies_too() {
+fn a_stopped_process_gets_sigterm_and_then_sigkill() {
     for (script, grace, code, signal) in [
         (POLITE, LONG, Some(7), None),
         (DEAF, SHORT, None, Some(9)),
@@ -136,7 +136,7 @@ fn a_process_that_stands_still_gets_its_chance_and_dies_too() {
 }
 
 #[test]
-fn what_the_server_has_started_is_stopped_with_it() {
+fn children_of_the_server_are_stopped_with_it() {
     // A child, and a child of that, whose parents know nothing of signals.
     let mut server = Shell::run("sh -c 'sleep 1000 & echo; sleep 1001' & wait");
     let all = Processes::read(Path::new(PROC)).unwrap();
@@ -152,7 +152,7 @@ fn what_the_server_has_started_is_stopped_with_it() {
 }
 
 #[test]
-fn neither_this_program_nor_what_it_runs_under_nor_the_kernel_is_ever_stopped() {
+fn this_program_its_parents_and_kernel_threads_are_never_stopped() {
     let mut engines = Shell::run(DEAF);
     let own = std::process::id();
     let parent = known(Path::new(PROC), own).unwrap().unwrap().parent;
@@ -171,7 +171,7 @@ fn neither_this_program_nor_what_it_runs_under_nor_the_kernel_is_ever_stopped() 
 }
 
 #[test]
-fn where_memory_has_come_back_nobody_is_stopped() {
+fn free_memory_above_the_limit_prevents_the_stop() {
     let mut engines = Shell::run(DEAF);
     let engine = engine(&[engines.id()]);
     let enough = Stop { unless_free_bytes: Some(1), ..stopping(&engine, Duration::ZERO) };
@@ -184,7 +184,7 @@ fn where_memory_has_come_back_nobody_is_stopped() {
 }
 
 #[test]
-fn numbers_of_another_namespace_are_not_taken_for_ours() {
+fn pids_of_another_namespace_are_not_ours() {
     let mut engines = Shell::run(DEAF);
     let pid = engines.0.id();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn numbers_of_another_namespace_are_not_taken_for_ours() {
 }
 
 #[test]
-fn what_cannot_die_is_told_with_its_state_and_what_is_left_to_do() {
+fn a_process_in_state_d_is_reported_with_the_advice_to_reboot() {
     let stuck = left_over(4242, "VLLM::EngineCor", Some('D'));
     assert!(stuck.starts_with("process 4242 (VLLM::EngineCor) [D]: in state D"), "{stuck}");
     assert!(stuck.contains("cannot die") && stuck.contains("reboot"), "{stuck}");
@@ -221,7 +221,7 @@ fn docker(listener: &UnixListener, status: &str) -> String {
 }
 
 #[test]
-fn a_container_is_signalled_by_its_id_and_a_refusal_is_told() {
+fn a_container_is_signalled_by_its_id_and_a_refusal_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -239,7 +239,7 @@ fn a_container_is_signalled_by_its_id_and_a_refusal_is_told() {
 }
 
 #[test]
-fn a_keeper_that_does_not_answer_holds_nobody_up_and_hostile_names_reach_none() {
+fn a_silent_docker_times_out_and_hostile_ids_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
     let error = container::signal(&socket, "abc", "SIGKILL", LONG).unwrap_err().to_string();

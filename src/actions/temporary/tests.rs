@@ -168,7 +168,7 @@ fn error(result: OutcomeResult) -> String {
 const BOTH: [(Sysctl, u32); 2] = [(Sysctl::Swappiness, 10), (Sysctl::VfsCachePressure, 200)];
 
 #[test]
-fn what_is_set_is_in_force_until_it_is_undone() {
+fn a_setting_is_in_force_until_its_undo() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     assert_eq!(perform(&mut process, &set(1, &BOTH)), OutcomeResult::Done);
@@ -189,7 +189,7 @@ fn what_is_set_is_in_force_until_it_is_undone() {
 }
 
 #[test]
-fn the_end_of_the_process_puts_everything_back() {
+fn the_end_of_the_process_restores_all_settings() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     perform(&mut process, &set(1, &BOTH[..1]));
@@ -205,7 +205,7 @@ fn the_end_of_the_process_puts_everything_back() {
 }
 
 #[test]
-fn the_next_start_puts_back_what_a_killed_process_has_left() {
+fn the_next_start_restores_the_settings_of_a_killed_process() {
     let bench = Bench::new();
     let mut killed = bench.process("boot");
     perform(&mut killed, &set(1, &BOTH));
@@ -236,7 +236,7 @@ fn after_a_reboot_nothing_is_undone() {
 }
 
 #[test]
-fn what_somebody_else_has_changed_is_left_alone_and_told() {
+fn a_setting_changed_by_others_is_left_alone_and_reported() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     perform(&mut process, &set(1, &BOTH));
@@ -253,7 +253,7 @@ fn what_somebody_else_has_changed_is_left_alone_and_told() {
 }
 
 #[test]
-fn without_an_undo_log_nothing_is_touched() {
+fn no_setting_changes_without_an_undo_log() {
     let bench = Bench::new();
     fs::write(bench.path("storage"), "a file where the folder should be").unwrap();
     let mut process = bench.process("boot");
@@ -269,7 +269,7 @@ fn without_an_undo_log_nothing_is_touched() {
 }
 
 #[test]
-fn of_an_act_that_cannot_be_done_whole_nothing_stays() {
+fn a_partly_failed_act_leaves_no_setting_behind() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     // Reads as before, whatever is written to it.
@@ -282,7 +282,7 @@ fn of_an_act_that_cannot_be_done_whole_nothing_stays() {
 }
 
 #[test]
-fn a_setting_that_is_held_is_not_set_by_another_act() {
+fn a_setting_in_force_is_not_set_by_another_act() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     perform(&mut process, &set(1, &BOTH[..1]));
@@ -292,7 +292,7 @@ fn a_setting_that_is_held_is_not_set_by_another_act() {
 }
 
 #[test]
-fn what_this_machine_cannot_bear_is_not_set() {
+fn settings_dangerous_for_this_machine_are_refused() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     let told = error(perform(&mut process, &set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
@@ -314,7 +314,7 @@ fn a_process_that_sets_nothing_makes_no_file() {
 }
 
 #[test]
-fn readahead_is_that_of_the_disk_around_a_partition_and_of_the_mapped_device_itself() {
+fn readahead_of_a_partition_is_that_of_its_disk_and_of_a_mapped_device_its_own() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
     let act = throttle(1, &["nvme0n1p2", "nvme0n1", "dm-0"], &[]);
@@ -328,7 +328,7 @@ fn readahead_is_that_of_the_disk_around_a_partition_and_of_the_mapped_device_its
 }
 
 #[test]
-fn a_disk_that_has_got_the_numbers_of_another_is_left_alone() {
+fn a_disk_with_reused_device_numbers_is_left_alone() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
     perform(&mut process, &throttle(1, &["dm-0"], &[]));
@@ -341,7 +341,7 @@ fn a_disk_that_has_got_the_numbers_of_another_is_left_alone() {
 }
 
 #[test]
-fn a_path_on_no_disk_is_told_by_its_file_system() {
+fn the_error_for_a_path_on_no_disk_names_its_file_system() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
     let told = error(perform(&mut process, &throttle(1, &[], &["/proc"])));

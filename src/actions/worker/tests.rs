@@ -151,7 +151,7 @@ fn decisions_are_carried_out_in_order_after_their_intent() {
 }
 
 #[test]
-fn without_a_written_intent_nothing_is_done() {
+fn no_action_begins_without_a_written_intent() {
     let bench = bench(PATIENCE, |_| Err("disk full".into()));
     bench.worker.submit(act(decision(1))).unwrap();
     let (_, result) = bench.outcome();
@@ -160,7 +160,7 @@ fn without_a_written_intent_nothing_is_done() {
 }
 
 #[test]
-fn an_intent_that_comes_too_late_is_called_off() {
+fn an_act_with_a_late_intent_is_cancelled() {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let bench = bench(Duration::from_millis(20), move |_| {
@@ -196,7 +196,7 @@ fn a_hanging_action_times_out_and_blocks_others_until_it_returns() {
 }
 
 #[test]
-fn observed_and_held_decisions_are_no_acts() {
+fn observed_and_held_decisions_are_not_acts() {
     assert!(Act::of(Decision { mode: Mode::Observe, ..decision(1) }).is_err());
     let verdict = Verdict::Hold(HoldReason::Cooldown);
     assert!(Act::of(Decision { verdict, ..decision(2) }).is_err());
@@ -204,7 +204,7 @@ fn observed_and_held_decisions_are_no_acts() {
 }
 
 #[test]
-fn an_act_decided_before_a_pause_is_not_done_after_it_but_an_undo_is() {
+fn a_pause_cancels_earlier_acts_but_no_undo() {
     let noted = Arc::new(Mutex::new(Vec::new()));
     let (reports, done) = channel();
     let paused = Pause { author: "alice".to_owned(), comment: String::new(), since: None };
@@ -235,7 +235,7 @@ fn the_queue_is_bounded() {
 }
 
 #[test]
-fn shutdown_reports_what_hangs_and_what_waits() {
+fn a_shutdown_reports_hanging_and_waiting_actions() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     bench.worker.submit(act(decision(2))).unwrap();
@@ -249,7 +249,7 @@ fn shutdown_reports_what_hangs_and_what_waits() {
 }
 
 #[test]
-fn shutdown_lets_an_action_under_way_end() {
+fn a_shutdown_waits_for_a_running_action() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
@@ -326,7 +326,7 @@ fn stop(id: u64) -> Decision {
 }
 
 #[test]
-fn the_brake_waits_neither_for_a_hanging_action_nor_for_what_waits_behind_it() {
+fn the_brake_waits_for_neither_hanging_nor_queued_actions() {
     let bench = bench(PATIENCE, |_| Ok(()));
     for id in 1..4 {
         bench.worker.submit(act(decision(id))).unwrap();
@@ -341,7 +341,7 @@ fn the_brake_waits_neither_for_a_hanging_action_nor_for_what_waits_behind_it() {
 }
 
 #[test]
-fn the_brake_acts_beside_an_action_that_was_given_up() {
+fn the_brake_acts_during_an_abandoned_action() {
     let bench = bench(Duration::from_millis(100), |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
@@ -352,7 +352,7 @@ fn the_brake_acts_beside_an_action_that_was_given_up() {
 }
 
 #[test]
-fn the_brake_acts_without_a_written_intent_and_says_so() {
+fn the_brake_acts_without_a_written_intent_and_reports_it() {
     let bench = bench(PATIENCE, |_| Err("the disk hangs".to_owned()));
     bench.worker.submit(act(stop(100))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
@@ -379,7 +379,7 @@ fn reboot_decision(id: u64, act: RebootAct) -> Decision {
 }
 
 #[test]
-fn a_reboot_waits_for_nothing_that_hangs_but_always_for_its_intent() {
+fn a_reboot_waits_for_its_intent_and_for_no_hanging_action() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
@@ -416,7 +416,7 @@ fn start(id: u64) -> Decision {
 }
 
 #[test]
-fn a_supervisor_that_does_not_answer_holds_up_no_other_action_nor_they_it() {
+fn a_silent_supervisor_and_other_actions_do_not_delay_each_other() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(start(1))).unwrap();
     assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
@@ -445,7 +445,7 @@ fn nothing_is_started_without_a_written_intent() {
 }
 
 #[test]
-fn a_shutdown_tells_of_a_start_that_was_not_answered() {
+fn a_shutdown_reports_an_unanswered_start() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(start(1))).unwrap();
     assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_told_with_what_to_do() {
+    fn a_missing_daemon_is_an_error_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         assert!(matches!(ask(&socket), Err(ClientError::Absent(_))));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_answer_is_given_up() {
+    fn a_silent_daemon_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_is_read_and_what_is_no_answer_is_told() {
+    fn responses_are_parsed_and_malformed_ones_are_errors() {
         let (head, body) = ("HTTP/1.1 409 Conflict\r\nContent-Length", "{\"error\": \"no\"}");
         let reply = answered(&format!("{head}: {}\r\n\r\n{body}", body.len())).unwrap();
         assert_eq!((reply.status, &*reply.problem), (409, "no"));

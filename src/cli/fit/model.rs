@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_count_once_and_those_of_another_kind_not_at_all() {
+    fn files_count_once_and_other_formats_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         assert!(

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn implausible_answers_are_rejected() {
+    fn implausible_responses_are_rejected() {
         let name = "two".into();
         let answer = |had: Value, free: u64| {
             json!({"available_bytes": had, "memory": {

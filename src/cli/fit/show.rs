@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_allows_least_is_named_where_only_the_common_share_is_too_small() {
+    fn the_smallest_node_is_named_if_only_the_common_share_is_too_small() {
         let by_share = advice_for(180, &[node("spark", 121, 94), node("small", 96, 94)]);
         assert!(by_share.contains("spark allows no more than 0.77"), "{by_share}");
         for nodes in [

@@ -228,7 +228,7 @@ mod tests {
     use crate::model::{EventKind, KernelEvent, KillerDaemon};
 
     #[test]
-    fn what_journald_tells_of_earlyoom_is_a_kill() {
+    fn a_journald_line_of_earlyoom_is_a_kill() {
         let line = |second: u32, message: &str| {
             let journalled = serde_json::json!({
                 "__REALTIME_TIMESTAMP": format!("{}000000", 1_790_000_000 + second),

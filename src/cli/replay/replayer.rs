@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_judged_by_the_limits_of_then_from_the_start_and_from_a_reload() {
+    fn memory_is_assessed_by_the_recorded_limits_of_start_and_reload() {
         let narrow = VerdictLimits { leaked_bytes: 1 << 30, ..VerdictLimits::default() };
         let begin = |limits| {
             let begin = Begin::of_process("boot", at(1_000), DecisionId(1), rules(limits));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_programs_did_not_record_is_the_default() {
+    fn fields_missing_in_older_recordings_have_their_defaults() {
         let mut written = serde_json::to_value(rules(VerdictLimits::default())).unwrap();
         let fields = written.as_object_mut().unwrap();
         assert!(fields.remove("verdict").is_some());

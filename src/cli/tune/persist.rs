@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_ours_is_known_until_a_byte_of_it_changes() {
+    fn a_generated_file_is_recognised_until_a_byte_changes() {
         let text = format!("{MARK}{}\nvm.swappiness = 10\n", checksum(b"vm.swappiness = 10\n"));
         assert!(is_ours(text.as_bytes()));
         assert!(!is_ours(text.replace("10", "11").as_bytes()));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_sets_is_read_as_sysctl_reads_it() {
+    fn a_sysctl_file_is_read_as_sysctl_reads_it() {
         let text = "# vm.swappiness=1\n; vm.swappiness=2\n vm.swappiness = 3 \n-vm/swappiness=4\n";
         assert_eq!(set_in(text, "vm.swappiness").as_deref(), Some("4"));
         assert_eq!(set_in(text, "vm.dirty_ratio"), None);

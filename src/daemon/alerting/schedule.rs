@@ -51,7 +51,7 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(60);
 
     #[test]
-    fn news_is_sent_at_once_and_everything_again_in_time() {
+    fn changes_are_sent_at_once_and_everything_again_periodically() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.waits(SECOND, 1), None);
         schedule.succeeded(SECOND, 1, EVERY);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_is_left_alone_longer_and_longer_whatever_is_new() {
+    fn a_failing_server_is_retried_with_growing_delays_despite_changes() {
         let mut schedule = Schedule::default();
         let mut waits = Vec::new();
         for version in 0..9 {

@@ -89,7 +89,7 @@ fn firing_alerts_are_sent_until_they_end_and_their_end_for_a_while() {
 }
 
 #[test]
-fn what_fires_ends_by_itself_where_nobody_tells_of_it_again() {
+fn a_firing_alert_has_an_end_time_unless_it_is_sent_again() {
     let mut current = current();
     current.update(at(2), &rules(vec![alert("Low", AlertState::Firing, "a")]));
     let settings = SendSettings {
@@ -120,14 +120,14 @@ fn a_clock_that_was_set_back_makes_nothing_end_before_it_began() {
 }
 
 #[test]
-fn what_one_post_is_refused_for_keeps_no_other_from_being_sent() {
+fn a_refusal_of_one_post_does_not_delay_others() {
     let refused = |status| alertmanager::PostError::Refused { status, text: String::new() };
     assert!(refused(400).is_of_this_post());
     assert!(!refused(401).is_of_this_post() && !refused(503).is_of_this_post());
 }
 
 #[test]
-fn what_ends_gives_way_to_what_fires_and_the_rest_is_counted() {
+fn ended_alerts_give_way_to_firing_ones_and_dropped_ones_are_counted() {
     let mut current = current();
     let firing = |from: usize, to: usize| {
         let names = (from..to).map(|number| format!("A{number}"));
@@ -163,7 +163,7 @@ fn decisions_fire_for_a_while_and_a_repeated_one_is_the_same() {
 }
 
 #[test]
-fn only_the_decisions_that_are_asked_for_are_handed_over() {
+fn only_the_configured_kinds_of_decisions_are_sent() {
     let (to, received) = sync_channel(1);
     let mut alerting = Alerting {
         which: SentDecisions::None,
@@ -190,7 +190,7 @@ fn only_the_decisions_that_are_asked_for_are_handed_over() {
 }
 
 #[test]
-fn all_that_is_counted_has_a_series_of_the_table() {
+fn every_counter_has_a_series_in_the_table() {
     let server = AlertmanagerServer {
         url: "http://a:9093".to_owned(),
         ca_file: None,

@@ -150,7 +150,7 @@ fn a_record_that_could_not_be_written_goes_with_the_next_one() {
 }
 
 #[test]
-fn every_second_tells_the_rules_and_values_of_the_loop_and_its_own() {
+fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
     let Bench { shared, asked, allow, thread, _folder } = bench(2);
     asked.recv().unwrap();
     let now = clock::now();
@@ -264,7 +264,7 @@ fn an_unclean_boot_is_reported_once_and_counted() {
 }
 
 #[test]
-fn before_its_first_read_nothing_is_reported_unless_its_disk_fails() {
+fn nothing_is_reported_before_the_first_read_unless_the_disk_fails() {
     let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
     let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
     let (_end, ended) = channel();

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_here_is_found_out() {
+    fn abilities_of_this_process_are_detected() {
         // A test machine may be a container.
         let is_host = fs::read_link(OWN_NUMBERS).unwrap() == Path::new(NUMBERS_OF_HOST);
         let own = if is_host { Numbers::Ours } else { Numbers::OfAPart };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_control_groups_is_known() {
+    fn each_kind_of_control_groups_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         assert_eq!(reclaims(root), Reclaims::NoController);

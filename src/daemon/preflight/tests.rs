@@ -36,7 +36,7 @@ fn missing_with(rules: &RuleSet, able: &Abilities) -> Vec<String> {
 }
 
 #[test]
-fn only_needs_of_rules_are_reported_and_whether_they_apply_now() {
+fn missing_abilities_are_reported_only_for_rules_and_with_their_urgency() {
     let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
     let notice = rules("notify: {message: low}", "enforce");
     assert_eq!(missing_with(&notice, &able), Vec::<String>::new());
@@ -92,7 +92,7 @@ fn each_missing_ability_is_reported_for_its_actions() {
 }
 
 #[test]
-fn docker_is_missed_only_by_who_declares_containers() {
+fn an_absent_docker_is_reported_only_if_containers_are_declared() {
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
     let able = Abilities { docker: Docker::Absent, ..all() };
     assert_eq!(missing_with(&stop, &able), Vec::<String>::new());
@@ -102,7 +102,7 @@ fn docker_is_missed_only_by_who_declares_containers() {
 }
 
 #[test]
-fn missing_keys_are_reported_and_engines_that_cannot_be_entered() {
+fn missing_keys_and_inaccessible_engine_networks_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("key");
     std::fs::write(&there, "sk-1").unwrap();
@@ -171,7 +171,7 @@ fn an_unusable_way_to_reboot_is_reported() {
 }
 
 #[test]
-fn a_way_is_looked_at_where_a_rule_reboots_and_sysrq_where_it_is_allowed() {
+fn the_reboot_way_is_checked_for_reboot_rules_and_sysrq_where_allowed() {
     let settings = settings("path: {procfs: /nowhere}");
     let with = |steps: &str, sysrq_after| {
         let mut rules = rules(steps, "enforce");

@@ -40,7 +40,7 @@ fn a_late_sample_does_not_delay_the_next_one() {
 }
 
 #[test]
-fn times_that_passed_without_a_sample_are_counted_and_not_caught_up_with() {
+fn missed_samples_are_counted_and_not_made_up_for() {
     let mut sampling = fixed();
     // Those of 200, 300 and 400 ms; that of 100 ms is only late.
     assert_eq!(sampling.taken(at(Duration::from_millis(430)), &policy(), 0), 3);
@@ -48,7 +48,7 @@ fn times_that_passed_without_a_sample_are_counted_and_not_caught_up_with() {
 }
 
 #[test]
-fn what_happens_between_samples_changes_no_fixed_interval() {
+fn activity_between_samples_does_not_change_a_fixed_interval() {
     let mut sampling = fixed();
     sampling.stirred(Duration::from_millis(50));
     sampling.reconsider(at(Duration::from_millis(50)), &policy());
@@ -70,7 +70,7 @@ fn calm() -> Sampling {
 }
 
 #[test]
-fn what_happens_between_samples_brings_the_next_one_forward_and_misses_none() {
+fn activity_between_samples_brings_the_next_one_forward_without_a_miss() {
     for (after_ms, due_ms) in [(0, 100), (40, 100), (240, 240)] {
         let mut sampling = calm();
         let now = Duration::from_secs(10) + Duration::from_millis(after_ms);
@@ -86,7 +86,7 @@ fn what_happens_between_samples_brings_the_next_one_forward_and_misses_none() {
 }
 
 #[test]
-fn an_alarm_is_a_sample_at_once_and_a_broken_one_is_not_waited_for() {
+fn a_pressure_alarm_samples_at_once_and_a_broken_trigger_is_ignored() {
     let folder = Path::new("/proc");
     let mut sampling = Sampling::new(SamplingInterval::Auto, folder);
     if sampling.alarm().is_none() {
@@ -111,7 +111,7 @@ fn loading(interval: SamplingInterval, procfs: &str) -> Sampling {
 }
 
 #[test]
-fn free_memory_is_checked_of_the_sampled_machine_alone_and_only_while_it_is_of_use() {
+fn free_memory_is_checked_only_for_the_sampled_machine_and_only_while_useful() {
     let next_check = |interval, procfs| loading(interval, procfs).next_check();
     let soon = next_check(SamplingInterval::Auto, "/proc");
     assert!(soon.is_some_and(|soon| soon <= CHECK_EVERY), "{soon:?}");
@@ -124,7 +124,7 @@ fn free_memory_is_checked_of_the_sampled_machine_alone_and_only_while_it_is_of_u
 }
 
 #[test]
-fn a_check_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_not() {
+fn only_a_check_that_shows_a_collapse_brings_the_sample_forward() {
     let now = FreeMemory::now();
     let total = now.total_bytes as f64;
     let evictable = 1_u64 << 50;

@@ -70,7 +70,7 @@ stranger +Inf
 }
 
 #[test]
-fn only_what_is_asked_for_is_written_and_of_a_histogram_all() {
+fn only_selected_series_are_written_and_histograms_complete() {
     let mut series = mixed();
     series.extend([
         (SeriesKey::new("wait_seconds_bucket", &[("le", "+Inf")]), Reading::Value(5.0)),
@@ -179,7 +179,7 @@ fn values_are_short_and_whole_numbers_are_written_out() {
 }
 
 #[test]
-fn even_a_counter_gone_wrong_is_written_as_it_is() {
+fn a_negative_counter_is_written_as_it_is() {
     let series = [(SeriesKey::new("events_total", &[("a", ".0")]), Reading::Value(-7.0))];
     for format in [Format::Text, Format::OpenMetrics] {
         assert!(written(&series, format).contains("events_total{a=\".0\"} -7\n"));
@@ -187,7 +187,7 @@ fn even_a_counter_gone_wrong_is_written_as_it_is() {
 }
 
 #[test]
-fn a_series_that_cannot_be_written_does_not_spoil_the_others() {
+fn an_unwritable_series_does_not_spoil_the_others() {
     let unwritable = [
         SeriesKey::new("", &[]),
         SeriesKey::new("has blank", &[]),
@@ -251,7 +251,7 @@ fn catalogue_series() -> Vec<(SeriesKey, Reading<f64>)> {
 }
 
 #[test]
-fn promtool_finds_nothing_to_say_about_the_catalogue() {
+fn promtool_has_no_complaints_about_the_catalogue() {
     let Some(promtool) = promtool() else {
         eprintln!("not checked: no promtool here (Debian package prometheus)");
         return;
@@ -331,7 +331,7 @@ fn same_samples(series: &[(SeriesKey, Reading<f64>)], families: &[Family]) -> bo
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back_the_same(series in any_series()) {
+    fn written_series_read_back_the_same(series in any_series()) {
         for format in [Format::Text, Format::OpenMetrics] {
             let text = written(&series, format);
             prop_assert!(same_samples(&series, &read(&text, format)), "{}", text);

@@ -10,7 +10,7 @@ const TABLE: &str = "\
 ";
 
 #[test]
-fn only_listening_sockets_of_that_port_count() {
+fn only_listening_sockets_of_the_port_count() {
     assert_eq!(listening_inodes(TABLE, 9942), [4711]);
     assert_eq!(listening_inodes(TABLE, 22), [4713]);
     assert_eq!(listening_inodes(TABLE, 80), Vec::<u64>::new());

@@ -18,7 +18,7 @@ fn gzip_for(accept: &str) -> bool {
 }
 
 #[test]
-fn the_format_is_what_the_client_likes_best() {
+fn the_format_is_the_one_preferred_by_the_client() {
     let cases = [
         // Prometheus 2.30 and before, 2.42, 3.x with and without protobuf, VictoriaMetrics.
         (
@@ -94,7 +94,7 @@ fn several_accept_lines_count_as_one() {
 }
 
 #[test]
-fn gzip_is_used_only_where_it_is_wanted() {
+fn gzip_is_used_only_if_the_client_accepts_it() {
     let cases = [
         ("gzip", true),
         ("GZIP;Q=1", true),
@@ -120,7 +120,7 @@ fn gzip_is_used_only_where_it_is_wanted() {
 
 proptest! {
     #[test]
-    fn a_weighted_pair_is_decided_by_its_weights_whatever_else_is_listed(
+    fn two_weighted_encodings_are_decided_by_their_weights_alone(
         open in 1_u16..=1000,
         text in 1_u16..=1000,
         other in "[a-z]{1,5}/[a-z*;=\", ]{0,9}",
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn no_header_makes_negotiation_fail(accept in "[ -~]{0,80}") {
+    fn negotiation_accepts_any_header(accept in "[ -~]{0,80}") {
         format_for(&accept);
         gzip_for(&accept);
     }

@@ -51,7 +51,7 @@ fn check(body: &[u8]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn a_body_may_be_left_out_where_nothing_must_be_said() {
+fn the_body_is_optional_if_no_field_is_required() {
     for body in [b"".as_slice(), b" \n", b"{}", b" { } "] {
         assert_eq!(attribution(body), Ok(super::super::order::Attribution::default()));
         let (kind, _) = approval(DecisionId(7), body).unwrap();
@@ -62,7 +62,7 @@ fn a_body_may_be_left_out_where_nothing_must_be_said() {
 
 proptest! {
     #[test]
-    fn whatever_is_sent_an_order_is_harmless_or_refused(
+    fn any_body_is_a_harmless_order_or_refused(
         body in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[{\\[\":,a-z0-9\\\\ ]{0,300}".prop_map(String::into_bytes),
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_stands_in_a_field_an_order_is_harmless_or_refused(
+    fn any_field_value_is_a_harmless_order_or_refused(
         key in "(rule|rules|duration|until|author|comment|decision|x)",
         value in "(\"all\"|null|-1|1e999|\\[\\]|\\{\"alert\": ?\"[^\"\\\\]{0,9}\"\\}|\"[^\"\\\\]{0,40}\")",
         more in "(, ?\"[a-z]{1,9}\": ?\"[0-9a-zA-Z:. -]{0,30}\"){0,4}",

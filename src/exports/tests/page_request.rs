@@ -77,7 +77,7 @@ fn a_bad_parameter_is_named() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_a_page_stays_within_bounds(
+    fn any_query_yields_a_bounded_page(
         query in "([a-z]{1,6}|limit|after|since)=[0-9a-zA-Z%.+-]{0,12}(&[!-\"$-~]{0,20})?",
     ) {
         let Ok(uri) = format!("/?{query}").parse() else { return Ok(()) };

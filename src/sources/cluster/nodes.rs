@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn umawarden_gets_requests_for_single_metrics_and_others_for_all() {
+    fn umawarden_is_asked_for_selected_metrics_and_others_for_all() {
         let paths = Arc::new(Mutex::new(Vec::new()));
         let (is_umawarden, refuses) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(false)));
         let seen = (Arc::clone(&paths), Arc::clone(&is_umawarden), Arc::clone(&refuses));

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_of_this_cluster() {
+    fn queries_select_this_cluster() {
         let pair = |name: &str, value: &str| (Arc::from(name), Arc::from(value));
         let wanted = Wanted { name: "a".into(), labels: vec![pair("b", "c\"d")] };
         assert_eq!(query(&wanted, &names(), None), r#"a{b="c\"d",cluster="rack"}"#);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_gets_its_part_and_this_one_none() {
+    fn samples_are_sorted_by_node_without_this_one() {
         let body = br#"{"status":"success","data":{"resultType":"vector","result":[
             {"metric":{"instance":"spark-1:9942","job":"j"},"value":[1,"1"]},
             {"metric":{"instance":"spark-2:9942","job":"j","node":"x"},"value":[1,"2"]},
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn more_nodes_than_are_kept_are_unknown_and_none_of_them_is_left_out() {
+    fn nodes_beyond_the_bound_make_the_cluster_unknown_instead_of_smaller() {
         let fleet = |nodes: usize| {
             let one =
                 |node: usize| format!(r#"{{"metric":{{"instance":"n{node}"}},"value":[1,"1"]}}"#);

@@ -141,7 +141,7 @@ fn why(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Stri
 }
 
 #[test]
-fn what_is_wanted_is_told_under_the_nodes_name() {
+fn requested_series_have_the_name_of_their_node() {
     let peer = metrics(
         "# TYPE x gauge\numa_memory_free_bytes{node=\"liar\",cluster=\"liar\"} 5\nother{ 1\n",
     );
@@ -152,7 +152,7 @@ fn what_is_wanted_is_told_under_the_nodes_name() {
 }
 
 #[test]
-fn one_connection_is_kept_and_one_that_was_closed_is_made_anew() {
+fn a_connection_is_kept_and_a_closed_one_is_reopened() {
     let connections = Arc::new(Mutex::new((0, 0)));
     let seen = Arc::clone(&connections);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -180,7 +180,7 @@ fn one_connection_is_kept_and_one_that_was_closed_is_made_anew() {
 }
 
 #[test]
-fn nothing_that_a_peer_does_is_waited_for() {
+fn no_behaviour_of_a_peer_blocks() {
     let hangs = why(|_, _| thread::sleep(LONG));
     assert!(hangs.contains("no answer within 150 ms"), "{hangs}");
     let drips = why(|_, stream| {
@@ -201,7 +201,7 @@ fn nothing_that_a_peer_does_is_waited_for() {
 }
 
 #[test]
-fn what_is_no_answer_is_none() {
+fn invalid_responses_are_silence() {
     for (head, body, expected) in [
         ("302 Found\r\nlocation: http://127.0.0.1:1/", "", "it answers 302"),
         ("401 Unauthorized", "", "it wants other credentials"),
@@ -240,7 +240,7 @@ fn a_million_series_are_not_read() {
 }
 
 #[test]
-fn a_value_that_cannot_be_is_a_reading_that_failed() {
+fn an_impossible_value_is_a_failed_reading() {
     let peer = metrics(
         "uma_memory_free_bytes -5\numa_memory_contiguous_bytes{block=\"a\"} 1e300\n\
          uma_memory_contiguous_bytes{block=\"b\"} NaN\numa_memory_contiguous_bytes{block=\"c\"} \
@@ -257,7 +257,7 @@ fn a_value_that_cannot_be_is_a_reading_that_failed() {
 }
 
 #[test]
-fn what_a_node_cannot_read_is_unknown_and_what_it_has_not_is_not_there() {
+fn unreadable_values_of_a_node_are_unknown_and_unsupported_ones_absent() {
     let lines = Arc::new(Mutex::new("uma_memory_free_bytes 5\n".to_owned()));
     let body = Arc::clone(&lines);
     let peer = serve(move |_, stream| answer(stream, "200 OK", &body.lock().unwrap()));
@@ -285,7 +285,7 @@ fn what_a_node_cannot_read_is_unknown_and_what_it_has_not_is_not_there() {
 }
 
 #[test]
-fn this_node_is_known_among_its_peers() {
+fn this_node_is_recognised_among_its_peers() {
     let peer = serve(|_, stream| {
         answer(stream, "200 OK\r\numawarden-instance: me", "uma_memory_free_bytes 5\n");
     });
@@ -326,7 +326,7 @@ fn credentials_are_sent_and_read_from_files() {
 }
 
 #[test]
-fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
+fn files_are_reread_and_keep_their_nodes_while_they_are_malformed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.yaml");
     let pattern = folder.path().join("*.yaml");
@@ -354,7 +354,7 @@ fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
 }
 
 #[test]
-fn a_folder_that_nobody_can_look_into_may_hold_nodes() {
+fn an_unreadable_folder_may_have_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let allow = |name: &str, mode| {
         let path = folder.path().join(name);
@@ -387,7 +387,7 @@ fn a_folder_that_nobody_can_look_into_may_hold_nodes() {
 }
 
 #[test]
-fn who_leaves_the_file_is_gone_and_who_comes_is_asked() {
+fn removed_nodes_are_gone_and_new_ones_are_scraped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
     let [one, two] = [5, 6].map(|number| {
@@ -424,7 +424,7 @@ fn every_address_of_a_name_is_a_node() {
 }
 
 #[test]
-fn two_names_of_one_place_are_one_node_and_one_name_of_two_places_is_two() {
+fn two_names_of_one_address_are_one_node_and_one_name_of_two_addresses_is_two() {
     let mut settings = settings(&["127.0.0.1:1", "127.0.0.1:2"]);
     let named = |place: &str| place.parse::<PeerAddress>().unwrap().named("a".into());
     settings.peers = vec![named("127.0.0.1:1"), named("127.0.0.1:2"), named("127.0.0.1:2")];
@@ -459,7 +459,7 @@ fn of_server(address: &str) -> ClusterSettings {
 }
 
 #[test]
-fn a_prometheus_tells_of_all_nodes_and_its_silence_is_theirs() {
+fn a_prometheus_reports_all_nodes_and_its_silence_is_theirs() {
     let is_up = Arc::new(Mutex::new(false));
     let up = Arc::clone(&is_up);
     let address = serve(move |request, stream| {
@@ -491,7 +491,7 @@ fn a_prometheus_tells_of_all_nodes_and_its_silence_is_theirs() {
 }
 
 #[test]
-fn a_node_that_the_server_has_lost_is_missed() {
+fn a_node_lost_by_the_server_is_reported_as_silent() {
     let nodes = Arc::new(Mutex::new(vec![("one:1", "5"), ("two:1", "6")]));
     let readings = Arc::clone(&nodes);
     let address = serve(move |request, stream| {
@@ -511,7 +511,7 @@ fn a_node_that_the_server_has_lost_is_missed() {
 }
 
 #[test]
-fn what_the_server_says_is_within_bounds() {
+fn responses_of_the_server_are_bounded() {
     for (body, expected) in [
         ("{}", "it is no answer"),
         ("{\"status\":\"error\",\"error\":\"no\"}", "the server refuses: no"),
@@ -530,7 +530,7 @@ fn what_the_server_says_is_within_bounds() {
 }
 
 #[test]
-fn a_prometheus_that_tells_of_no_node_is_silent_and_does_not_mean_that_there_is_none() {
+fn a_prometheus_without_nodes_is_silent_and_not_an_empty_cluster() {
     let address = serve(|_request, stream| answer(stream, "200 OK", &vector(&[])));
     let mut watching = Watching::new(of_server(&address));
     let readings = watching.next(|_| true);
@@ -539,7 +539,7 @@ fn a_prometheus_that_tells_of_no_node_is_silent_and_does_not_mean_that_there_is_
 }
 
 #[test]
-fn another_node_of_this_ones_name_is_told_and_not_taken_for_this_one() {
+fn another_node_with_the_same_name_is_reported_and_not_taken_for_this_one() {
     let address = serve(|_request, stream| {
         answer(stream, "200 OK\r\numawarden-instance: another", "uma_memory_free_bytes 5\n");
     });
@@ -551,7 +551,7 @@ fn another_node_of_this_ones_name_is_told_and_not_taken_for_this_one() {
 }
 
 #[test]
-fn nodes_do_not_ask_in_step() {
+fn nodes_do_not_scrape_in_step() {
     let second = Duration::from_secs(1);
     let times: Vec<Duration> = (0..200).map(|_| jittered(second)).collect();
     let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_around_an_end_and_a_begin_is_of_whom_it_is_nearer() {
+    fn log_lines_between_an_end_and_a_start_belong_to_the_nearer_one() {
         let at = |ms: i64| Timestamp::from_millisecond(1_795_219_200_000 + ms).unwrap();
         let from = |began, before: Option<i64>| writes_from(at(began), before.map(at)).unwrap();
         assert_eq!(from(10_000, None), at(8_000));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_ended_is_told_once_with_its_code_or_signal() {
+    fn an_ended_process_is_reported_once_with_its_code_or_signal() {
         for (script, status) in [
             ("exit 3", ExitStatus::Code { code: 3 }),
             ("kill -9 $$", ExitStatus::Signal { signal: 9 }),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_its_parent_has_taken_notice_of_is_told_where_the_kernel_tells() {
+    fn a_reaped_process_is_reported_if_the_kernel_keeps_its_status() {
         let (mut child, output, id) = start("exit 3");
         let mut ends = ends();
         ends.look(Duration::ZERO, &[engine(&[id])]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_on_is_let_go_and_what_is_another_one_is_not_held() {
+    fn untracked_living_processes_and_reused_pids_have_no_handle() {
         let (mut child, output, id) = start("exit 0");
         let mut ends = ends();
         ends.look(Duration::ZERO, &[engine(&[id])]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_held_than_there_are_files_for_and_servers_come_first() {
+    fn handles_are_bounded_and_servers_come_first() {
         let mut all: Vec<_> = (0..3).map(|_| start("exit 0")).collect();
         let ids: Vec<ProcessId> = all.iter().map(|(.., id)| *id).collect();
         let mut ends = Ends { most: 2, ..ends() };

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_believed_only_within_the_group_of_its_first_process() {
+    fn a_container_is_confirmed_only_inside_the_cgroup_of_its_first_process() {
         let folder = tempfile::tempdir().unwrap();
         let own = format!("/system.slice/docker-{ID}.scope");
         put(folder.path(), 7, 70, &format!("{own}/init.scope"));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_service_of_the_system_vouches() {
+    fn only_a_system_service_proves_an_identity() {
         let folder = tempfile::tempdir().unwrap();
         let look = || Confirmed::look(folder.path(), &Containers::new());
         let proof = |path: &str, is_named: bool| {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_asked_where_it_lives() {
+    fn health_is_queried_in_the_network_of_the_engine() {
         let folder = tempfile::tempdir().unwrap();
         put(folder.path(), "self", "net:[1]");
         put(folder.path(), "10", "net:[1]");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_enter_asks_at_what_docker_tells() {
+    fn health_is_queried_at_dockers_addresses_without_access_to_the_network() {
         let folder = tempfile::tempdir().unwrap();
         put(folder.path(), "self", "net:[1]");
         put(folder.path(), "20", "net:[2]");

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_that_hangs_or_talks_nonsense_confirms_nothing_and_holds_up_no_other() {
+    fn a_hanging_or_malformed_runtime_confirms_nothing_and_delays_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let socket = |name: &str| folder.path().join(name);
         let silent = UnixListener::bind(socket("silent")).unwrap();

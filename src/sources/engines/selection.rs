@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_pushes_out_the_engines_of_root_or_of_another_user() {
+    fn users_cannot_displace_the_engines_of_root_or_of_others() {
         let mut all: Vec<Candidate> = (1..=10_000).map(|pid| candidate(pid, 65_534)).collect();
         all.push(candidate(20_000, 1000));
         all.push(Candidate { is_declared: true, ..candidate(20_001, 1001) });
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sleeps_without_memory_matters_to_nobody() {
+    fn idle_processes_without_memory_are_not_reported_as_left_out() {
         let stat = |cpu_ticks: u64, resident_pages: u64| {
             let text = format!(
                 "9 (a) S 1 1 1 0 -1 0 0 0 0 0 {cpu_ticks} 0 0 0 20 0 1 0 5 1 {resident_pages} 3\n"

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_is_silence_and_only_what_can_die_is_killed() {
+    fn a_late_response_is_silence_and_only_killable_processes_are_killed() {
         for (seconds, state, step) in [
             (5, Some('D'), Step::Wait),
             (6, Some('D'), Step::Silent),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_takes_longer() {
+    fn the_first_response_may_take_longer() {
         let waited = Duration::from_secs(29);
         let waiting = Waiting {
             waited,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_killed_twice_and_no_more_are_given_up_than_may_hang() {
+    fn no_process_is_killed_twice_and_abandoned_ones_are_bounded() {
         let killed = |seconds, abandoned| {
             PATIENCE.next_step(Waiting {
                 waited: Duration::from_secs(seconds),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_that_bring_nothing_become_rare() {
+    fn unsuccessful_starts_become_rare() {
         let mut back_off = BackOff::new();
         let rests: Vec<u64> = (0..12).map(|_| back_off.take().as_secs()).collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);

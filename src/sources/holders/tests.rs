@@ -56,7 +56,7 @@ fn scan(proc: &Path) -> HolderReadings {
 }
 
 #[test]
-fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
+fn processes_with_the_driver_open_or_mapped_are_found_in_every_state() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
     process(proc, 10, "python3", 'S', 2);
@@ -104,7 +104,7 @@ fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
 }
 
 #[test]
-fn a_device_of_the_driver_is_known_by_its_number_whatever_it_is_called() {
+fn a_driver_device_is_recognised_by_its_number_under_any_name() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
     process(proc, 10, "hides", 'S', 2);
@@ -117,7 +117,7 @@ fn a_device_of_the_driver_is_known_by_its_number_whatever_it_is_called() {
 }
 
 #[test]
-fn what_cannot_be_seen_counts_and_is_never_nothing() {
+fn unreadable_processes_are_counted_and_never_taken_for_none() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
     assert!(scan(proc).error.unwrap().contains("shows no process"));
@@ -164,7 +164,7 @@ fn pipes_and_files_without_a_name_are_measured() {
 
 /// On the real kernel: 96 MiB in sockets that nobody reads.
 #[test]
-fn what_waits_in_sockets_is_measured() {
+fn queued_bytes_in_sockets_are_measured() {
     crate::sys::descriptors::raise_limit().unwrap();
     let mut pairs = Vec::new();
     for _ in 0..960 {
@@ -202,7 +202,7 @@ print('has', flush=True); input()";
 
 /// On the real kernel: a process that has touched 80 MiB.
 #[test]
-fn large_processes_are_listed_with_what_they_have() {
+fn large_processes_are_listed_with_their_memory() {
     let script = "x = bytearray(80 << 20); print('has', flush=True); input()";
     let python = Python::run(script);
     let found = Scan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
@@ -212,7 +212,7 @@ fn large_processes_are_listed_with_what_they_have() {
 }
 
 #[test]
-fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_files_open() {
+fn a_process_without_driver_memory_is_rescanned_rarely_or_when_its_open_files_change() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
     process(proc, 10, "python3", 'S', 2);
@@ -240,7 +240,7 @@ fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_
 /// A process of its own: in that of the tests others open and close files meanwhile, and as many
 /// as before would be open.
 #[test]
-fn a_real_process_that_opens_another_file_is_looked_at_at_once() {
+fn a_real_process_is_scanned_at_once_after_opening_a_file() {
     let held = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let held = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
     let mut shell = Command::new("/bin/sh")

@@ -60,7 +60,7 @@ fn append(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_file_is_read_from_the_start_and_followed() {
+fn a_file_is_read_from_the_start_and_tracked() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,1,5,-;one\n SUBSYSTEM=pci\n DEVICE=x\n30,2,6,-;two\n6,3,7,-;thr").unwrap();
     let mut source = KernelLogSource::open(&path, None);
@@ -105,7 +105,7 @@ fn a_fifo_outlives_its_writers_and_partial_lines_wait() {
 }
 
 #[test]
-fn gaps_are_counted_and_older_numbers_are_taken_as_they_are() {
+fn gaps_are_counted_and_earlier_numbers_are_accepted() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,5,0,-;a\n6,9,0,-;b\n6,9,0,-;b\n6,2,0,-;c\n6,4,0,-;d\n").unwrap();
     let mut source = KernelLogSource::open(&path, None);
@@ -114,7 +114,7 @@ fn gaps_are_counted_and_older_numbers_are_taken_as_they_are() {
 }
 
 #[test]
-fn resuming_drops_what_was_handled_and_counts_what_is_gone() {
+fn resuming_drops_handled_records_and_counts_lost_ones() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,5,0,-;a\n6,6,0,-;b\n6,9,0,-;c\n").unwrap();
     for (seq, expected) in [
@@ -137,7 +137,7 @@ fn read_at(source: &mut KernelLogSource, seconds: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_ends_before_the_place_to_resume_from_is_another_one_and_read_anew() {
+fn a_file_shorter_than_the_resume_position_is_read_from_its_start() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,1,0,-;a\n6,2,0,-;b\n").unwrap();
     for (seq, expected) in [(3, &[][..]), (4, &["1:a", "2:b"]), (1000, &["1:a", "2:b"])] {
@@ -150,7 +150,7 @@ fn a_file_that_ends_before_the_place_to_resume_from_is_another_one_and_read_anew
 }
 
 #[test]
-fn who_sends_the_ring_into_a_fifo_again_is_not_counted_again() {
+fn a_ring_resent_through_a_fifo_is_not_counted_again() {
     let (_folder, path) = fifo();
     let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: 7 }));
     assert!(read_at(&mut source, 100).is_empty());
@@ -165,7 +165,7 @@ fn who_sends_the_ring_into_a_fifo_again_is_not_counted_again() {
 }
 
 #[test]
-fn who_counts_anew_in_a_fifo_is_believed_once_he_cannot_be_repeating() {
+fn restarted_numbers_in_a_fifo_are_accepted_once_they_cannot_be_a_repetition() {
     for step in [1, 6] {
         let (_folder, path) = fifo();
         let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: 1_000_000 }));
@@ -181,7 +181,7 @@ fn who_counts_anew_in_a_fifo_is_believed_once_he_cannot_be_repeating() {
 }
 
 #[test]
-fn a_number_that_no_kernel_reaches_so_soon_does_not_blind_the_next_run() {
+fn an_implausibly_high_number_does_not_blind_the_next_run() {
     let (_folder, path) = fifo();
     let hostile = SYSLOG_SEQ_BASE - 2;
     let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: hostile + 1 }));
@@ -201,7 +201,7 @@ fn a_cursor_of_the_syslog_ring_resumes_by_time() {
 }
 
 #[test]
-fn a_number_that_no_kernel_reaches_is_malformed() {
+fn an_impossible_number_is_malformed() {
     let (_folder, path) = scratch();
     fs::write(&path, format!("6,{},0,-;a\n6,1,0,-;b\n", SYSLOG_SEQ_BASE - 1)).unwrap();
     let mut source = KernelLogSource::open(&path, None);
@@ -227,7 +227,7 @@ fn old_records_get_their_time_from_the_offset_and_live_ones_from_arrival() {
 }
 
 #[test]
-fn what_can_never_be_a_kernel_log_is_told_and_not_replaced() {
+fn an_unsuitable_path_is_reported_and_not_replaced() {
     let folder = TempDir::new().unwrap();
     for (path, expected) in [
         (folder.path(), "is a directory"),
@@ -243,7 +243,7 @@ fn what_can_never_be_a_kernel_log_is_told_and_not_replaced() {
 }
 
 #[test]
-fn another_log_than_the_kernels_own_has_no_substitute() {
+fn a_configured_kernel_log_has_no_substitute() {
     let (_folder, path) = scratch();
     let source = KernelLogSource::open(&path, None);
     assert_eq!(source.reader(), Reader::None);
@@ -251,7 +251,7 @@ fn another_log_than_the_kernels_own_has_no_substitute() {
 }
 
 #[test]
-fn a_source_that_is_down_tries_again() {
+fn an_unavailable_source_retries() {
     let (_folder, path) = scratch();
     fs::create_dir(&path).unwrap();
     let mut source = KernelLogSource::open(&path, None);
@@ -268,7 +268,7 @@ fn a_source_that_is_down_tries_again() {
 }
 
 #[test]
-fn a_file_that_turns_into_something_else_ends_the_reader_and_keeps_its_place() {
+fn a_file_replaced_by_a_directory_ends_the_reader_and_keeps_the_resume_position() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,1,0,-;a\n6,2,0,-;b\n").unwrap();
     let mut source = KernelLogSource::open(&path, None);
@@ -288,7 +288,7 @@ fn a_file_that_turns_into_something_else_ends_the_reader_and_keeps_its_place() {
 
 proptest! {
     #[test]
-    fn junk_in_a_fifo_hides_no_later_record(
+    fn malformed_data_in_a_fifo_hides_no_later_record(
         junk in prop::collection::vec(any::<u8>(), 0..3000),
         cut in 0_usize..3000,
     ) {

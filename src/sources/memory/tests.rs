@@ -123,7 +123,7 @@ fn sources(runs: &BTreeMap<Source, Readings>) -> Vec<Source> {
 }
 
 #[test]
-fn every_series_is_in_the_table_and_every_metric_of_the_table_is_told() {
+fn every_series_is_in_the_table_and_every_metric_of_the_table_is_reported() {
     let mut node = Node::like("gh200", 65536);
     let mut reported = BTreeSet::new();
     for (source, run) in node.read_all() {
@@ -142,7 +142,7 @@ fn every_series_is_in_the_table_and_every_metric_of_the_table_is_told() {
 }
 
 #[test]
-fn a_gb10_is_read_whole() {
+fn a_gb10_is_read_completely() {
     let mut node = Node::like("gb10-4k", 4096);
     for (source, run) in node.read_all() {
         assert_eq!(run.error, None, "{source:?}");
@@ -168,7 +168,7 @@ fn a_gb10_is_read_whole() {
 }
 
 #[test]
-fn a_jetson_without_numa_is_healthy_and_without_pressure_says_so() {
+fn a_jetson_without_numa_is_healthy_and_without_pressure_reports_it() {
     let mut node = Node::like("jetson", 4096);
     let runs = node.read_all();
     let down: Vec<Source> =
@@ -183,7 +183,7 @@ fn a_jetson_without_numa_is_healthy_and_without_pressure_says_so() {
 }
 
 #[test]
-fn with_no_files_at_all_everything_is_unsupported_and_looked_for_rarely() {
+fn everything_is_unsupported_and_rarely_retried_without_any_files() {
     let mut node = Node::empty();
     let runs = node.read_due();
     assert_eq!(runs.len(), SOURCES.len());
@@ -201,7 +201,7 @@ fn with_no_files_at_all_everything_is_unsupported_and_looked_for_rarely() {
 }
 
 #[test]
-fn a_file_that_turns_bad_fails_says_so_and_comes_back() {
+fn a_malformed_file_fails_with_an_error_and_recovers() {
     let mut node = Node::like("gb10-4k", 4096);
     let healthy = node.values();
     let meminfo = fs::read(node.path("proc/meminfo")).unwrap();
@@ -221,7 +221,7 @@ fn a_file_that_turns_bad_fails_says_so_and_comes_back() {
 }
 
 #[test]
-fn a_field_that_vanishes_fails_and_one_that_never_was_is_unsupported() {
+fn a_vanished_field_fails_and_a_field_never_present_is_unsupported() {
     let mut node = Node::empty();
     node.write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 5 kB\n");
     assert_eq!(node.read_all()[&Source::Meminfo].error, None);
@@ -243,7 +243,7 @@ fn files_replaced_by_rename_are_noticed() {
 }
 
 #[test]
-fn headroom_fails_with_the_watermarks_though_free_memory_is_known() {
+fn headroom_fails_with_the_watermarks_although_free_memory_is_known() {
     let mut node = Node::like("gb10-4k", 4096);
     node.write("proc/zoneinfo", "garbage\n");
     let values = node.values();
@@ -262,7 +262,7 @@ fn one_bad_pressure_file_leaves_the_others_readable() {
 }
 
 #[test]
-fn what_is_no_file_or_endless_is_refused_without_hanging() {
+fn directories_fifos_and_endless_files_are_refused_without_hanging() {
     let mut node = Node::empty();
     fs::create_dir_all(node.path("proc/meminfo")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", node.path("proc/vmstat")).unwrap();
@@ -327,7 +327,7 @@ fn settings_and_nodes_are_read_once_a_second_and_the_rest_at_every_call() {
 }
 
 #[test]
-fn long_files_that_stay_costly_are_read_less_often_but_every_second() {
+fn persistently_costly_files_are_read_less_often_but_every_second() {
     let mut node = Node::like("gb10-4k", 4096);
     let mut counts_in_100_calls = |cost| {
         node.tick.set(cost);
@@ -377,7 +377,7 @@ fn this_machines_own_files_are_understood() {
 }
 
 #[test]
-fn filled_pipes_are_unaccounted_memory_and_nothing_else_names_it() {
+fn filled_pipes_are_unaccounted_memory() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();

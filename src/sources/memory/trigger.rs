@@ -72,7 +72,7 @@ mod tests {
     use super::PressureTrigger;
 
     #[test]
-    fn a_file_that_only_looks_like_it_is_left_alone() {
+    fn a_pressure_file_outside_procfs_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("pressure")).unwrap();
         let path = folder.path().join("pressure/memory");
@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_pressure_says_so() {
+    fn missing_pressure_files_are_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = PressureTrigger::set(folder.path()).unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");
     }
 
     #[test]
-    fn this_kernel_takes_the_alarm_where_it_has_pressure() {
+    fn this_kernel_accepts_the_trigger_if_it_has_pressure() {
         let procfs = std::path::Path::new("/proc");
         if !procfs.join("pressure/memory").exists() {
             eprintln!("not checked: no PSI here");

@@ -21,7 +21,7 @@ fn figures() -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn all_metrics_of_the_process_are_told() {
+fn all_metrics_of_the_process_are_reported() {
     let run = readings();
     let told: Vec<&str> = run.schema.series.iter().map(|key| &*key.name).collect();
     let table = METRICS.iter().filter(|metric| metric.source == Source::Process);

@@ -208,7 +208,7 @@ fn a_log_is_read_in_pieces_and_its_end_may_be_cut() {
 }
 
 #[test]
-fn orders_are_told_apart_by_what_comes_of_them() {
+fn starts_are_distinguished_by_the_status_of_their_response() {
     let start = |head| {
         let fake = Fake::answers(head, br#"{"message":"no \u0007room"}"#);
         run(fake.docker().start("a", PATIENCE))
@@ -234,7 +234,7 @@ fn orders_are_told_apart_by_what_comes_of_them() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_log_does_harm(bytes in prop::collection::vec(prop_oneof![Just(0_u8), 1_u8..4, any::<u8>()], 0..300)) {
+    fn arbitrary_log_bytes_do_not_panic(bytes in prop::collection::vec(prop_oneof![Just(0_u8), 1_u8..4, any::<u8>()], 0..300)) {
         let fake = Fake::answers("200 OK", &bytes);
         let _read = run(fake.docker().logs("a", ("0", None), 20, 1 << 20, PATIENCE));
         let fake = Fake::answers("200 OK", &bytes);

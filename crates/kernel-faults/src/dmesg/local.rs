@@ -78,7 +78,7 @@ mod tests {
     const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
 
     #[test]
-    fn a_date_is_of_the_zone_that_is_given() {
+    fn a_date_has_the_given_zone() {
         let local = LocalTime::dated(at("2026-07-21T02:31:07"));
         let now = "2026-11-21T00:00:00Z";
         assert_eq!(resolved(&local, BERLIN, now).as_deref(), Some("2026-07-21T00:31:07Z"));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_zone_must_be_the_one_that_is_given() {
+    fn a_named_zone_must_match_the_given_one() {
         let local = LocalTime::of_zone(at("2026-11-21T02:31:07"), "CET");
         let now = "2026-11-21T00:00:00Z";
         assert_eq!(resolved(&local, BERLIN, now).as_deref(), Some("2026-11-21T01:31:07Z"));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_year_that_is_not_told_is_the_last_one_possible() {
+    fn a_missing_year_is_the_latest_possible_one() {
         let found = |text: &str, newest: &str| {
             resolved(&LocalTime::without_year(at(text)), "UTC0", newest).unwrap()
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_clocks_skip_or_repeat_is_some_instant() {
+    fn a_skipped_or_repeated_hour_is_some_instant() {
         let now = "2026-11-21T00:00:00Z";
         for hour in ["2026-03-29T02:30:00", "2026-10-25T02:30:00"] {
             assert!(resolved(&LocalTime::dated(at(hour)), BERLIN, now).is_some(), "{hour}");

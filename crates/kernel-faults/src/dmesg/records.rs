@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_told_from_what_they_quote() {
+    fn nested_json_is_part_of_its_record() {
         let first = r#"{"msg":"a } ] \" { b \\"}"#;
         let second = r#"{"msg":"c","list":[{"x":1},[2]]}"#;
         for text in [
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_cut_is_given_as_it_is() {
+    fn a_truncated_record_is_returned_as_it_is() {
         assert_eq!(records(br#"[{"a":1},{"b":"#), [r#"{"a":1}"#, r#"{"b":"#]);
     }
 
     #[test]
-    fn other_lines_begin_with_no_records() {
+    fn other_lines_begin_no_json_records() {
         for text in [
             "[   12.345678] {",
             "[Sat Nov",
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_in_bounded_memory(
+        fn any_bytes_need_bounded_memory(
             bytes in prop::collection::vec(any::<u8>(), 0..500),
         ) {
             let mut records = JsonRecords::new();

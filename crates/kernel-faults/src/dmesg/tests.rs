@@ -17,7 +17,7 @@ fn only(text: &str) -> Message {
 }
 
 #[test]
-fn every_stamp_is_taken_off() {
+fn every_kind_of_stamp_is_removed() {
     for line in [
         "[   12.345678] text: x",
         "[   12.345678][ T123] text: x",
@@ -87,7 +87,7 @@ fn callers_are_read() {
 }
 
 #[test]
-fn programs_are_told_from_the_kernel() {
+fn programs_are_distinguished_from_the_kernel() {
     let message = only("Nov 21 02:31:07 host systemd-oomd[512]: Killed /x");
     assert_eq!(message.identifier.as_deref(), Some("systemd-oomd"));
     assert_eq!((message.from_kernel, &*message.text), (false, "Killed /x"));
@@ -144,7 +144,7 @@ fn damaged_json() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn damaged_json_is_survived(text in damaged_json()) {
+    fn damaged_json_does_not_panic(text in damaged_json()) {
         let lines = text.split('\n').count() as u64;
         prop_assert!(messages(text.as_bytes()).iter().all(|message| message.line <= lines));
     }
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn a_quoted_logs_margin_is_told_by_its_first_stamp_only() {
+fn the_margin_of_a_quoted_log_is_set_by_its_first_stamp_only() {
     let found = messages(b"> [   12.345678] a\n>  [   12.4] b\n[   12.5] c\n  [   12.6] d\n");
     let texts: Vec<&str> = found.iter().map(|message| &*message.text).collect();
     assert_eq!(texts, ["a\\x0a[   12.4] b", "c\\x0a[   12.6] d"]);
@@ -184,7 +184,7 @@ fn a_brace_that_begins_no_entry_swallows_nothing() {
 }
 
 #[test]
-fn exact_positions_are_told_from_coarse_ones() {
+fn exact_times_are_distinguished_from_coarse_ones() {
     assert!(only("[   12.345678] x").exact);
     assert!(only("Nov 21 02:31:07 host kernel: [   12.345678] x").exact);
     assert!(!only("Nov 21 02:31:07 host kernel: x").exact);

@@ -75,7 +75,7 @@ fn refs(lines: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn a_trace_is_one_kill_with_all_that_it_tells() {
+fn a_trace_is_one_kill_with_all_its_details() {
     let lines = trace("python3", "VLLM::EngineCor", 42);
     let events = events(&refs(&lines));
     assert_eq!(events.len(), 2);
@@ -98,7 +98,7 @@ fn a_trace_is_one_kill_with_all_that_it_tells() {
 }
 
 #[test]
-fn a_kill_is_told_as_soon_as_its_line_is_there() {
+fn a_kill_is_reported_as_soon_as_its_line_arrives() {
     let lines = trace("a", "b", 42);
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
@@ -189,7 +189,7 @@ fn a_line_of_the_driver_may_be_broken_at_any_byte() {
 }
 
 #[test]
-fn what_is_incomplete_is_told_after_silence_and_not_before() {
+fn an_incomplete_trace_is_reported_after_silence_and_not_before() {
     let lines = trace("a", "b", 42);
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
@@ -210,7 +210,7 @@ fn what_is_incomplete_is_told_after_silence_and_not_before() {
 }
 
 #[test]
-fn a_trace_that_a_slow_console_prints_for_long_is_whole() {
+fn a_trace_slowed_by_a_console_is_complete() {
     let lines = trace("a", "b", 42);
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
@@ -252,7 +252,7 @@ fn a_busy_log_does_not_put_off_a_kill_whose_line_was_lost() {
 }
 
 #[test]
-fn a_task_that_was_ending_already_is_no_kill() {
+fn an_already_exiting_task_is_no_kill() {
     let lines = trace("a", "b", 42);
     let mut read = refs(&lines[..9]);
     read.push(
@@ -262,7 +262,7 @@ fn a_task_that_was_ending_already_is_no_kill() {
 }
 
 #[test]
-fn a_reaper_confirms_what_was_only_intended() {
+fn the_oom_reaper_confirms_an_announced_kill() {
     let lines = [
         "java invoked oom-killer: gfp_mask=0x14000c0(GFP_KERNEL), order=0, oom_score_adj=0",
         "Out of memory: Kill process 500 (java) score 1900 or sacrifice child",
@@ -274,7 +274,7 @@ fn a_reaper_confirms_what_was_only_intended() {
 }
 
 #[test]
-fn lines_of_user_space_tell_nothing() {
+fn lines_of_user_space_are_no_faults() {
     let lines = trace("a", "b", 42);
     let mut assembler = EventAssembler::new();
     let mut out = Vec::new();
@@ -364,7 +364,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn hostile_names_come_through(trigger in comm(), victim in comm(), pid in 2u32..4_000_000) {
+    fn hostile_process_names_are_read_back(trigger in comm(), victim in comm(), pid in 2u32..4_000_000) {
         let lines = trace(&trigger, &victim, pid);
         let whole = events(&refs(&lines));
         prop_assert_eq!(kills(&whole), [(pid, victim.clone())]);
@@ -401,7 +401,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_again_from_what_is_pending_gives_the_same_events(stop in 1usize..22) {
+    fn reading_again_from_the_pending_position_gives_the_same_events(stop in 1usize..22) {
         let lines: Vec<String> = [trace("a", "b", 42), trace("c", "d", 77)].concat();
         let whole = events(&refs(&lines));
         let mut before = EventAssembler::new();

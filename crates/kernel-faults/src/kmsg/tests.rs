@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn a_record_is_taken_apart_with_its_dictionary() {
+fn a_record_is_parsed_with_its_dictionary() {
     let record =
         parse_record(b"6,339,5140900,-,caller=T12;NET: \\x09ok\n SUBSYSTEM=acpi\n DEVICE=+x\n")
             .unwrap();
@@ -28,12 +28,12 @@ fn further_header_fields_and_semicolons_in_the_text_are_no_trouble() {
 }
 
 #[test]
-fn bytes_that_are_not_text_are_kept_as_escapes() {
+fn non_text_bytes_are_kept_as_escapes() {
     assert_eq!(parse_record(b"4,1,2,-;a\xff\0b").unwrap().text, "a\\xff\\x00b");
 }
 
 #[test]
-fn what_is_no_record_says_why() {
+fn malformed_records_are_errors_with_a_reason() {
     assert_eq!(parse_record(b""), Err(RecordError::NoText));
     assert_eq!(parse_record(b"6,1,2,-\n;x"), Err(RecordError::NoText));
     assert_eq!(parse_record(b"6,1;x"), Err(RecordError::Missing("time")));
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_read_back(
+    fn records_of_the_kernel_are_read_back(
         facility in 0u16..1000, level in 0u8..8, seq: u64, usec: u64, text in "[ -~]{0,80}",
     ) {
         let written = format!("{},{seq},{usec},-;{text}\n", facility << 3 | u16::from(level));

@@ -59,7 +59,7 @@ fn excludes(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn what_can_never_hold_is_told_with_its_reason() {
+fn impossible_conditions_are_reported_with_a_reason() {
     for (text, reason) in [
         ("free > 5 and free < 3", "`free > 5` and `free < 3` can never both hold"),
         ("free > 5 < 3", "can never both hold"),
@@ -106,7 +106,7 @@ fn what_can_never_hold_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_may_hold_is_left_alone() {
+fn possible_conditions_are_not_reported() {
     for text in [
         "free > 3 and free < 5",
         "free > 5 or free < 3",
@@ -163,7 +163,7 @@ fn what_may_hold_is_left_alone() {
 }
 
 #[test]
-fn a_dead_branch_is_told_though_the_whole_may_hold() {
+fn a_dead_branch_is_reported_although_the_whole_may_hold() {
     let found = expr("free > 3 or free < 0").never(&Known);
     assert_eq!(found.len(), 1);
     assert!(!found[0].whole);
@@ -197,7 +197,7 @@ fn one_condition_follows_from_another() {
 }
 
 #[test]
-fn what_need_not_follow_is_left_alone() {
+fn unproven_implications_are_not_reported() {
     for (one, other) in [
         ("free < 5", "free < 3"),
         ("free < 3", "free > 5"),
@@ -234,7 +234,7 @@ fn conditions_that_exclude_each_other_are_found() {
 }
 
 #[test]
-fn values_that_no_series_has_are_told() {
+fn label_values_of_no_series_are_reported() {
     let idle = |text: &str| {
         let found = expr(text).idle_values(&Known);
         found.into_iter().map(|error| error.to_string()).collect::<Vec<_>>()
@@ -251,7 +251,7 @@ fn values_that_no_series_has_are_told() {
 }
 
 #[test]
-fn a_value_that_no_series_has_is_refused_where_it_matters() {
+fn a_label_value_of_no_series_is_refused_where_it_matters() {
     let refused = |text: &str| {
         let error = parse(text).unwrap().check(&Known).expect_err(text);
         format!("{}: {error}", &text[error.span.clone()])
@@ -404,7 +404,7 @@ fn yields(expr: &Expr, store: &SeriesStore) -> Option<bool> {
 }
 
 #[test]
-fn what_is_proven_of_generated_expressions_holds_over_generated_series() {
+fn proofs_about_generated_expressions_hold_over_generated_series() {
     let mut dice = Dice(7);
     let stores: Vec<SeriesStore> = (0..40).map(|_| dice.store()).collect();
     let mut proven = [0_usize; 3];

@@ -173,7 +173,7 @@ fn comparable(value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_is_decided_is_so_whatever_the_failed_readings_were() {
+fn decided_results_hold_for_any_value_of_the_failed_readings() {
     let mut dice = Dice(3);
     let (mut decided, mut exist, mut unknown) = (0, 0, 0);
     for _ in 0..30_000 {
@@ -311,7 +311,7 @@ fn conditions_have_three_values() {
 }
 
 #[test]
-fn numbers_that_nobody_knows_decide_nothing() {
+fn unknown_numbers_decide_nothing() {
     for (text, expected) in [
         ("u", Nothing),
         ("u + 1", Nothing),
@@ -350,7 +350,7 @@ fn numbers_that_nobody_knows_decide_nothing() {
 }
 
 #[test]
-fn only_what_matters_is_told_as_missing() {
+fn only_deciding_readings_are_reported_as_missing() {
     let store = three();
     for (text, expected) in [
         ("u > 0 and on() (v > 0 or on() t > 0)", &["u"][..]),

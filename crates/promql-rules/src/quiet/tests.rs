@@ -144,7 +144,7 @@ fn proven(text: &str, store: &SeriesStore) -> bool {
 }
 
 #[test]
-fn what_rules_mostly_ask_is_proven_without_evaluating() {
+fn common_conditions_are_proven_without_evaluation() {
     let mut store = SeriesStore::default();
     for name in ["a", "c_total", "m"] {
         store.retain(name, 5000);
@@ -179,7 +179,7 @@ fn what_rules_mostly_ask_is_proven_without_evaluating() {
 }
 
 #[test]
-fn what_is_missing_is_told_as_soon_as_it_is_missing() {
+fn a_missing_reading_is_reported_at_once() {
     let mut store = SeriesStore::default();
     let [a, b] = ["a", "b"].map(|name| store.intern(&key(name, "")));
     let expr = parse("a > 1 and on() b > 1").unwrap();
@@ -201,7 +201,7 @@ fn what_is_missing_is_told_as_soon_as_it_is_missing() {
 }
 
 #[test]
-fn what_is_proven_beside_a_failed_reading_needs_no_evaluation() {
+fn conditions_proven_despite_a_failed_reading_need_no_evaluation() {
     let mut store = SeriesStore::default();
     for (name, reading) in [("a", Reading::Value(3.0)), ("x", Reading::Failed)] {
         let id = store.intern(&key(name, ""));

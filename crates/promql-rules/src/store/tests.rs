@@ -28,7 +28,7 @@ fn a_missing_reading_ends_the_series() {
 }
 
 #[test]
-fn only_what_is_asked_for_is_kept() {
+fn only_retained_samples_are_kept() {
     let mut store = SeriesStore::default();
     let [plain, ranged] = [key(0), SeriesKey::new("uma_ranged", &[])].map(|key| store.intern(&key));
     store.retain("uma_ranged", 1000);
@@ -91,7 +91,7 @@ fn a_closed_store_holds_declared_series_alone() {
 }
 
 #[test]
-fn what_is_counted_late_raises_the_samples_since_and_nothing_else() {
+fn late_counts_raise_only_the_samples_since_then() {
     let mut store = SeriesStore::default();
     let id = store.intern(&key(0));
     store.retain("uma_test", 10_000);

@@ -68,7 +68,7 @@ fn humanizing_follows_prometheus() {
 }
 
 #[test]
-fn what_is_not_supported_is_named_at_its_place() {
+fn unsupported_template_parts_are_errors_at_their_position() {
     for (template, at, part) in [
         ("{{ if $value }}x{{ end }}", "if", "if is not supported in rules here"),
         ("{{ query \"up\" }}", "query", "query is not supported in rules here"),
@@ -126,7 +126,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn any_format_of_anything_is_printed(
+    fn any_printf_format_has_bounded_output(
         format in "(%[-+ 0#]{0,3}[0-9]{0,5}(\\.[0-9]{0,5})?[a-zA-Z%]|[ -~]){0,6}",
         value: f64,
     ) {
@@ -136,7 +136,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn any_pipe_ends(
+    fn any_pipeline_has_bounded_output(
         functions in proptest::collection::vec(
             proptest::sample::select(vec![
                 "humanize", "humanize1024", "humanizeDuration", "humanizePercentage", "title",
@@ -161,7 +161,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn every_mistake_is_told_with_what_was_meant() {
+fn every_mistake_is_reported_with_a_suggestion() {
     let found = |text: &str| {
         let errors = Template::parse_all(text).expect_err(text);
         errors

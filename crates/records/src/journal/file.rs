@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_goes_although_a_process_that_is_being_started_has_a_copy() {
+    fn a_lock_is_released_although_a_starting_process_has_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let locked = || Locked::try_new(File::open(folder.path()).unwrap());
         let held = locked().unwrap();

@@ -34,7 +34,7 @@ fn with_one_open(folder: &Path) -> Change {
 }
 
 #[test]
-fn what_is_not_undone_is_found_again_and_numbers_go_on() {
+fn open_changes_are_found_again_and_numbering_continues() {
     let folder = tempfile::tempdir().unwrap();
     let open = with_one_open(folder.path());
     assert_eq!(reopened(folder.path()).open, std::slice::from_ref(&open));
@@ -43,7 +43,7 @@ fn what_is_not_undone_is_found_again_and_numbers_go_on() {
 }
 
 #[test]
-fn torn_off_anywhere_it_holds_what_was_whole_and_goes_on() {
+fn a_log_torn_anywhere_keeps_its_complete_entries_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     with_one_open(folder.path());
     let path = folder.path().join(FILE_NAME);
@@ -81,7 +81,7 @@ fn zeros_and_garbage_at_the_end_are_cut() {
 }
 
 #[test]
-fn a_damaged_line_in_the_midst_is_told_and_costs_only_itself() {
+fn a_damaged_line_is_reported_and_alone_lost() {
     let folder = tempfile::tempdir().unwrap();
     let open = with_one_open(folder.path());
     let path = folder.path().join(FILE_NAME);
@@ -94,7 +94,7 @@ fn a_damaged_line_in_the_midst_is_told_and_costs_only_itself() {
 }
 
 #[test]
-fn what_a_newer_version_wrote_is_neither_read_nor_overwritten() {
+fn a_log_of_a_newer_version_is_neither_read_nor_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE_NAME);
     for foreign in ["umawarden undo log 2\n", "PK\x03\x04", "umawarden undo logs"] {
@@ -105,7 +105,7 @@ fn what_a_newer_version_wrote_is_neither_read_nor_overwritten() {
 }
 
 #[test]
-fn only_one_process_has_it() {
+fn only_one_process_opens_the_undo_log() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = UndoLog::open(folder.path()).unwrap();
     assert!(matches!(UndoLog::open(folder.path()), Err(UndoLogError::InUse(_))));
@@ -116,7 +116,7 @@ fn only_one_process_has_it() {
 }
 
 #[test]
-fn it_does_not_grow_for_ever() {
+fn the_undo_log_is_emptied_when_large() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = UndoLog::open(folder.path()).unwrap();
     while log.length < EMPTIED_FROM_BYTES {

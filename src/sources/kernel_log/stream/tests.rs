@@ -30,7 +30,7 @@ fn an_unfinished_line_waits() {
 }
 
 #[test]
-fn an_overlong_line_is_told_once_and_costs_no_neighbour() {
+fn an_overlong_line_is_reported_once_and_costs_no_neighbour() {
     for length in [RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BYTES, 20 * RECORD_BYTES] {
         let mut bytes = b"a\n K=v\n".to_vec();
         bytes.extend(std::iter::repeat_n(b'x', length));
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn every_line_that_can_be_a_record_comes_out(
+    fn every_possible_record_is_returned(
         bytes in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b' '), any::<u8>()], 0..400),
         chunk in 1_usize..50,
         close_between: bool,

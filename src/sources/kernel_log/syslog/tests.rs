@@ -26,7 +26,7 @@ fn a_line_is_split_with_and_without_its_caller() {
 }
 
 #[test]
-fn facility_and_level_are_told_and_bytes_escaped_as_kmsg_does() {
+fn facility_and_level_are_parsed_and_bytes_escaped_as_in_kmsg() {
     let mut view = View::new(None);
     let lines = view.lines(b"<99>[    1.000000] a\\b\x07\xff\n").unwrap();
     let content = lines[0].content.as_ref().unwrap();
@@ -35,7 +35,7 @@ fn facility_and_level_are_told_and_bytes_escaped_as_kmsg_does() {
 }
 
 #[test]
-fn a_second_poll_gives_only_what_is_new() {
+fn a_second_poll_returns_only_new_lines() {
     let mut view = View::new(None);
     let first = b"<6>[    1.000000] a\n<6>[    1.000000] a\n<6>[    2.000000] b\n";
     assert_eq!(seqs(&view.lines(first).unwrap()), [1_000_000_000, 1_000_000_001, 2_000_000_000]);
@@ -64,7 +64,7 @@ fn a_cursor_of_another_reader_skips_the_backlog_only() {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_told_once() {
+fn a_malformed_line_is_reported_once() {
     let mut view = View::new(None);
     let ring = b"<6>[    1.000000] a\njunk\n<6>[    2.000000] b\n";
     assert_eq!(texts(&view.lines(ring).unwrap()), ["a", "?", "b"]);
@@ -80,7 +80,7 @@ fn a_ring_without_times_is_refused_with_the_remedy() {
 
 proptest! {
     #[test]
-    fn any_bytes_give_growing_numbers_and_each_line_once(ring in "(<[0-9]{1,4}>\\[ ?[0-9]{1,22}\\.[0-9]{5,6}\\] .?\n|.{0,20}\n){0,20}") {
+    fn any_text_gives_ascending_numbers_and_each_line_once(ring in "(<[0-9]{1,4}>\\[ ?[0-9]{1,22}\\.[0-9]{5,6}\\] .?\n|.{0,20}\n){0,20}") {
         let mut view = View::new(None);
         if let Ok(lines) = view.lines(ring.as_bytes()) {
             prop_assert!(lines.windows(2).all(|pair| pair[0].seq <= pair[1].seq));
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(ring in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_read_without_a_panic(ring in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = View::new(None).lines(&ring);
     }
 }

@@ -31,7 +31,7 @@ fn kept(dir: &std::path::Path) -> Vec<OperatorCommand> {
 }
 
 #[test]
-fn what_is_in_force_is_found_again_in_its_order_and_what_is_over_is_not() {
+fn orders_in_force_are_read_back_in_order_and_ended_ones_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let orders = [
@@ -66,7 +66,7 @@ fn what_is_in_force_is_found_again_in_its_order_and_what_is_over_is_not() {
 }
 
 #[test]
-fn a_later_approval_of_a_decision_takes_the_position_of_an_earlier_one_even_once_it_has_lapsed() {
+fn a_later_approval_of_a_decision_replaces_an_earlier_one_even_a_lapsed_one() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let orders = [approve(1, 7, 1_000), approve(2, 8, 1_000), approve(3, 7, 100)];
@@ -78,7 +78,7 @@ fn a_later_approval_of_a_decision_takes_the_position_of_an_earlier_one_even_once
 }
 
 #[test]
-fn an_order_that_is_not_understood_is_an_error_since_it_may_forbid_anything() {
+fn an_unreadable_order_is_an_error_since_it_may_forbid_anything() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.keep_order(&silence(1, 1, 100), PATIENCE).unwrap();
@@ -90,7 +90,7 @@ fn an_order_that_is_not_understood_is_an_error_since_it_may_forbid_anything() {
 }
 
 #[test]
-fn a_journal_that_is_down_keeps_an_approval_neither_now_nor_later_but_a_silence_later() {
+fn an_unavailable_journal_never_stores_an_approval_but_later_a_silence() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     std::fs::write(&state, "in the way").unwrap();
@@ -106,7 +106,7 @@ fn a_journal_that_is_down_keeps_an_approval_neither_now_nor_later_but_a_silence_
 }
 
 #[test]
-fn an_approval_that_nobody_waits_for_any_more_is_taken_back() {
+fn an_abandoned_approval_is_withdrawn() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     settle(&journal);
@@ -121,7 +121,7 @@ fn an_approval_that_nobody_waits_for_any_more_is_taken_back() {
 }
 
 #[test]
-fn what_is_in_force_outlives_its_age_and_a_full_journal() {
+fn an_order_in_force_outlives_retention_by_age_and_size() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let lasting = silence(1, 1, 100_000);

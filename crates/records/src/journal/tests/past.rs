@@ -17,7 +17,7 @@ fn acts(dir: &std::path::Path, before: Option<u64>) -> Vec<(u64, Mode, bool, Opt
 }
 
 #[test]
-fn acts_come_with_what_became_of_them_oldest_first_and_holds_do_not() {
+fn acts_are_read_with_their_outcomes_oldest_first_without_holds() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [2, 4, 6] {
@@ -84,7 +84,7 @@ fn an_act_on_one_engine_names_it() {
 }
 
 #[test]
-fn what_undoes_an_act_is_none() {
+fn an_undo_is_no_act() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&Entry::Decision(act(2, Mode::Enforce)));
@@ -96,7 +96,7 @@ fn what_undoes_an_act_is_none() {
 }
 
 #[test]
-fn an_act_in_words_of_another_version_is_an_act_all_the_same() {
+fn an_act_in_the_format_of_another_version_is_an_act() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&Entry::Decision(act(2, Mode::Enforce)));
@@ -115,7 +115,7 @@ fn an_act_in_words_of_another_version_is_an_act_all_the_same() {
 }
 
 #[test]
-fn of_one_rule_no_more_acts_are_told_than_any_limit_counts() {
+fn acts_of_one_rule_are_read_up_to_the_largest_limit() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 0..1_500 {
@@ -131,7 +131,7 @@ fn of_one_rule_no_more_acts_are_told_than_any_limit_counts() {
 }
 
 #[test]
-fn questions_to_people_are_told_with_their_action() {
+fn pending_approvals_are_read_with_their_action() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let held = |id, reason| Decision { verdict: Verdict::Hold(reason), ..decision(id) };
@@ -147,7 +147,7 @@ fn questions_to_people_are_told_with_their_action() {
 }
 
 #[test]
-fn what_a_boot_has_done_is_told_from_what_was_before_it_whatever_the_numbers_are() {
+fn acts_of_a_boot_are_distinguished_from_earlier_ones_by_position_and_not_by_id() {
     let dir = tempfile::tempdir().unwrap();
     // A process reads where its boot begins before it acts.
     let run = |boot: &str, id: u64| {
@@ -171,7 +171,7 @@ fn what_a_boot_has_done_is_told_from_what_was_before_it_whatever_the_numbers_are
 }
 
 #[test]
-fn a_reset_forgives_what_was_judged_before_it_whatever_the_clocks_say() {
+fn a_reset_forgives_earlier_judgements_under_any_clock() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [2, 4, 6] {
@@ -193,7 +193,7 @@ fn a_reset_forgives_what_was_judged_before_it_whatever_the_clocks_say() {
 }
 
 #[test]
-fn what_a_damaged_journal_held_is_told_to_be_lost() {
+fn entries_of_a_damaged_journal_are_reported_as_lost() {
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let journal = Journal::open(dir.path(), KEEP_ALL);
@@ -220,7 +220,7 @@ fn restart(engine: &str, to: RestartState) -> Entry {
 }
 
 #[test]
-fn what_is_started_again_stands_where_it_was_told_of_last() {
+fn a_deferred_restart_has_its_last_known_state() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&restart("a", RestartState::Running));
@@ -235,7 +235,7 @@ fn what_is_started_again_stands_where_it_was_told_of_last() {
 }
 
 #[test]
-fn a_start_comes_back_with_the_end_before_it_and_the_death_after_it() {
+fn a_start_is_read_with_the_end_before_it_and_the_death_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let start = Action::StartContainer { ended: "then".into() };
@@ -276,7 +276,7 @@ fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
 }
 
 #[test]
-fn what_ends_an_engine_for_a_reboot_is_no_act_of_the_rule() {
+fn a_stop_for_a_reboot_is_no_act_of_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let stop = |id, for_reboot| {

@@ -7,7 +7,7 @@ use super::super::{
 use super::*;
 
 #[test]
-fn a_reader_sees_what_is_written_while_it_is_open() {
+fn a_reader_sees_entries_written_while_it_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     settle(&journal);
@@ -73,7 +73,7 @@ fn events_are_chosen_by_time_and_kind() {
 }
 
 #[test]
-fn decisions_come_with_what_came_of_them() {
+fn decisions_are_read_with_their_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 1..=3 {
@@ -215,7 +215,7 @@ fn rows_of_unknown_meaning_are_counted_and_skipped() {
 }
 
 #[test]
-fn what_is_no_journal_is_told_from_what_is_missing() {
+fn a_file_other_than_a_journal_is_distinguished_from_a_missing_one() {
     let dir = tempfile::tempdir().unwrap();
     let open = || JournalReader::open(dir.path()).unwrap_err();
     assert!(matches!(open(), ReadError::Missing(_)));

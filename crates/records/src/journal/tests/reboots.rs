@@ -53,7 +53,7 @@ fn known(dir: &std::path::Path, boot: &str) -> PastReboots {
 }
 
 #[test]
-fn reboots_are_read_back_with_what_came_of_them_and_how_long_ago_they_certainly_were() {
+fn reboots_are_read_back_with_their_outcome_and_least_age() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let (one, other) = (schedule(2, "a"), perform(5, "a", ORDERLY));
@@ -107,7 +107,7 @@ fn neither_age_nor_size_makes_a_reboot_forgotten() {
 }
 
 #[test]
-fn a_row_that_is_not_understood_means_that_nothing_is_rebooted() {
+fn an_unreadable_row_prevents_reboots() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&Entry::Decision(perform(5, "a", ORDERLY)));
@@ -119,7 +119,7 @@ fn a_row_that_is_not_understood_means_that_nothing_is_rebooted() {
 }
 
 #[test]
-fn what_stands_is_what_was_neither_called_off_nor_begun() {
+fn a_reboot_is_scheduled_until_it_is_cancelled_or_begun() {
     let boots = [BootLasted { boot_id: "a".into(), uptime_ms: 99_000 }];
     let read = |rows: &[RebootRow], boot: &str| past_reboots(rows, &boots, boot);
     let decided = |decision: &Decision| RebootRow::Decision(decision.clone());

@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn what_came_of_decisions_survives_json(id: u64, at in instant(), detail in text(),
+    fn outcomes_survive_json(id: u64, at in instant(), detail in text(),
                                             aim_met: Option<bool>, has_aim: bool,
                                             before in some_evidence()) {
         let decision = DecisionId(id);

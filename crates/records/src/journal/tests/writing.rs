@@ -81,7 +81,7 @@ fn events_without_a_number_are_all_kept() {
 }
 
 #[test]
-fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
+fn events_without_a_log_record_are_stored_once_a_boot() {
     let dir = tempfile::tempdir().unwrap();
     let actual = |boot: &str, seconds: i64| Entry::Event {
         boot_id: Arc::from(boot),
@@ -106,7 +106,7 @@ fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
 }
 
 #[test]
-fn decisions_are_numbered_on_after_a_restart() {
+fn decision_ids_continue_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let now = moment(0).utc;
     let journal = Journal::open(dir.path(), KEEP_ALL);
@@ -119,7 +119,7 @@ fn decisions_are_numbered_on_after_a_restart() {
 }
 
 #[test]
-fn without_a_journal_decisions_are_numbered_from_the_time() {
+fn decision_ids_begin_at_the_time_without_a_journal() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let journal = Journal::open(&dir.path().join("file/below"), KEEP_ALL);
@@ -166,7 +166,7 @@ fn an_entry_that_cannot_be_stored_does_not_keep_the_journal_down() {
 }
 
 #[test]
-fn one_entry_with_a_time_far_ahead_makes_nothing_old() {
+fn one_entry_with_a_future_time_does_not_age_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for round in 0..2 {
@@ -198,7 +198,7 @@ fn a_position_alone_is_stored_at_the_end() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_told_and_only_the_newest_entries_wait() {
+fn a_failure_to_create_the_directory_is_reported_and_only_the_newest_entries_wait() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let journal = Journal::open(&dir.path().join("file/below"), KEEP_ALL);
@@ -390,7 +390,7 @@ fn too_large_a_journal_loses_its_oldest_entries_and_shrinks_on_disk() {
 }
 
 #[test]
-fn what_last_happened_in_a_boot_is_known_when_its_events_are_gone() {
+fn the_last_event_times_of_a_boot_outlive_its_events() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let fatal = |seq: u64| Event { kind: KernelEvent::UvmFatal.into(), ..event(seq) };
@@ -417,7 +417,7 @@ fn what_last_happened_in_a_boot_is_known_when_its_events_are_gone() {
 }
 
 #[test]
-fn age_deletes_decisions_with_what_came_of_them() {
+fn age_deletes_decisions_with_their_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [100, 900] {
@@ -457,7 +457,7 @@ fn is_newly_lost(dir: &std::path::Path) -> bool {
 }
 
 #[test]
-fn a_journal_that_is_replaced_under_our_hands_is_gone_on_with_and_counts_as_lost() {
+fn a_journal_replaced_while_open_is_continued_and_counts_as_lost() {
     let [dir, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     // Another one, and an older copy of its own.
     for is_copy in [false, true] {
@@ -485,7 +485,7 @@ fn a_journal_that_is_replaced_under_our_hands_is_gone_on_with_and_counts_as_lost
 }
 
 #[test]
-fn one_that_comes_back_as_it_was_is_not_lost_and_an_older_one_is() {
+fn a_journal_restored_unchanged_is_not_lost_and_an_older_copy_is() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);
     let journal = Journal::open(dir.path(), KEEP_ALL);
@@ -512,7 +512,7 @@ fn one_that_comes_back_as_it_was_is_not_lost_and_an_older_one_is() {
 }
 
 #[test]
-fn a_journal_that_is_deleted_is_begun_anew() {
+fn a_deleted_journal_is_created_anew() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let journal = Journal::open(&state, KEEP_ALL);

@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_driver_told_comes_back() {
+fn gpu_readings_are_read_back() {
     let line =
         include_str!("../../../../../tests/fixtures/gpu/answers.jsonl").lines().nth(2).unwrap();
     let found: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -98,7 +98,7 @@ fn what_the_driver_told_comes_back() {
 }
 
 #[test]
-fn what_other_nodes_said_comes_back() {
+fn readings_of_other_nodes_are_read_back() {
     let series = vec![SeriesKey::new("uma_a", &[("cluster", "c"), ("node", "n \"1\"")])];
     let schema = Arc::new(Schema { series });
     let node = |node: &str, news| NodeReadings {
@@ -150,7 +150,7 @@ fn a_short_step_cannot_ask_for_much_memory() {
 }
 
 #[test]
-fn a_segment_that_starts_later_knows_when_each_kind_of_event_last_happened() {
+fn a_later_segment_has_the_last_time_of_each_kind_of_event() {
     let begin = r#"{"program": "", "boot_id": "", "started": AT, "at": AT, "segment": 0,
         "goes_on_from": null, "is_start": true, "next_decision": 1, "already_counted": [],
         "rules": {"mode": "observe", "evaluation_interval": {"secs": 1, "nanos": 0}, "files": []}}"#;

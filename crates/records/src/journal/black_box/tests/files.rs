@@ -57,7 +57,7 @@ fn names(storage: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_boot_that_stops_without_an_end_is_found_by_the_next_one_and_by_those_after_a_restart() {
+fn an_unclean_end_of_a_boot_is_found_by_the_next_boot_and_after_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path();
     let run = Run { storage, boot: "a", began_ms: 0, from_ms: 1000, records: 20, closed: false };
@@ -85,7 +85,7 @@ fn a_boot_that_stops_without_an_end_is_found_by_the_next_one_and_by_those_after_
 }
 
 #[test]
-fn an_end_in_order_is_one_where_the_next_boot_follows_soon() {
+fn a_clean_end_is_recognised_if_the_next_boot_follows_soon() {
     for (began_ms, end) in
         [(60_000, EndOfBoot::Clean), (HOUR_MS, EndOfBoot::Unknown), (-HOUR_MS, EndOfBoot::Unknown)]
     {
@@ -100,7 +100,7 @@ fn an_end_in_order_is_one_where_the_next_boot_follows_soon() {
 }
 
 #[test]
-fn without_names_boots_cannot_be_told_apart_and_nothing_is_claimed() {
+fn boots_without_ids_are_indistinguishable_and_their_end_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path();
     let run = Run { storage, boot: "a", began_ms: 0, from_ms: 0, records: 3, closed: false };
@@ -111,7 +111,7 @@ fn without_names_boots_cannot_be_told_apart_and_nothing_is_claimed() {
 }
 
 #[test]
-fn five_boots_are_kept_and_what_is_no_black_box_is_never_touched() {
+fn five_boots_are_kept_and_foreign_files_never_touched() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path();
     for (number, name) in ["a", "b", "c", "d", "e", "f", "g"].into_iter().enumerate() {
@@ -147,7 +147,7 @@ fn five_boots_are_kept_and_what_is_no_black_box_is_never_touched() {
 }
 
 #[test]
-fn only_one_process_writes_and_a_file_that_was_made_half_is_not_used() {
+fn only_one_process_writes_and_a_half_created_file_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path();
     let open = || Folder::read(storage).unwrap().open(boot("a"), moment(0), 16, None);
@@ -162,7 +162,7 @@ fn only_one_process_writes_and_a_file_that_was_made_half_is_not_used() {
 }
 
 #[test]
-fn a_file_that_was_cut_grows_again() {
+fn a_truncated_file_grows_again() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path();
     let run = Run { storage, boot: "a", began_ms: 0, from_ms: 0, records: 16, closed: false };
@@ -177,7 +177,7 @@ fn a_file_that_was_cut_grows_again() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
+fn the_error_for_an_unwritable_path_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let storage = folder.path().join("file");
     fs::write(&storage, "").unwrap();

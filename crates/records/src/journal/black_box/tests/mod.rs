@@ -141,7 +141,7 @@ fn the_ring_keeps_the_newest_and_gives_up_at_most_a_page_of_the_oldest() {
 }
 
 #[test]
-fn a_torn_a_flipped_and_a_misplaced_record_are_left_out_alone() {
+fn torn_flipped_and_misplaced_records_alone_are_left_out() {
     let header = header(16);
     let whole = file(&header, 16);
     let offset = |sequence: usize| PAGE_BYTES + sequence * RECORD_BYTES;
@@ -188,7 +188,7 @@ fn a_page_that_cannot_be_read_costs_its_own_records_and_a_dead_disk_is_left_alon
 }
 
 #[test]
-fn what_is_no_black_box_is_told_from_a_newer_one() {
+fn a_foreign_file_is_distinguished_from_a_newer_black_box() {
     let mut bytes = file(&header(8), 1);
     bytes[6] = 2;
     let read = Recovered::of_bytes;
