@@ -100,7 +100,7 @@ impl PauseFile {
     pub fn describe(&self, look: &Look) -> Option<Pause> {
         match look {
             Look::Absent => None,
-            Look::Present(metadata) => Some(self.told_by(metadata)),
+            Look::Present(metadata) => Some(self.pause_of(metadata)),
             Look::Doubtful(error) => Some(Pause {
                 author: "doubt".to_owned(),
                 comment: format!("cannot check {}: {error}", self.path.display()),
@@ -109,7 +109,7 @@ impl PauseFile {
         }
     }
 
-    fn told_by(&self, metadata: &Metadata) -> Pause {
+    fn pause_of(&self, metadata: &Metadata) -> Pause {
         let written = if metadata.is_file() { self.contents() } else { Written::default() };
         let author = match written.author.as_str() {
             "" => format!("the owner of {}, uid {}", self.path.display(), metadata.uid()),

@@ -40,7 +40,7 @@ fn proof(proof: &DeathProof) -> String {
             )
         }
         DeathProof::Process { pid, comm, status, told_by } => {
-            format!("{comm} (pid {pid}) ended with {status}, as {told_by} tells")
+            format!("{comm} (pid {pid}) ended with {status}, according to {told_by}")
         }
         DeathProof::LogLine { line } => format!("its log: {line}"),
         DeathProof::Decision { decision, acted } => {

@@ -183,7 +183,7 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
                 .to_owned()
         }
         ProgramEvent::ReceivedAlert { to, alert } => {
-            let by = alert.by.iter().map(|by| format!("; told by {}", by.escape_debug()));
+            let by = alert.by.iter().map(|by| format!("; reported by {}", by.escape_debug()));
             let by = by.collect::<String>();
             format!("{alert} {}, began at {}{by}", to.words(), alert.starts_at)
         }

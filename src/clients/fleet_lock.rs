@@ -267,14 +267,14 @@ mod tests {
     fn a_machine_without_an_id_has_no_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("machine-id");
-        let told = |path: &Path| LockId::of_machine(path).unwrap_err().to_string();
-        assert!(told(&file).contains("cannot be read: No such file"), "{}", told(&file));
+        let error_of = |path: &Path| LockId::of_machine(path).unwrap_err().to_string();
+        assert!(error_of(&file).contains("cannot be read: No such file"), "{}", error_of(&file));
         for text in
             ["", "uninitialized\n", "0".repeat(32).as_str(), "+fd7882acda64c34aca76193c46f5d4e"]
         {
             fs::write(&file, text).unwrap();
-            assert!(told(&file).contains("holds no machine id"), "{text}");
+            assert!(error_of(&file).contains("holds no machine id"), "{text}");
         }
-        assert!(told(folder.path()).contains("it is no file"));
+        assert!(error_of(folder.path()).contains("it is no file"));
     }
 }

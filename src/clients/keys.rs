@@ -27,15 +27,15 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A key could not be read. Nothing of it is told.
+/// A key could not be read. The message never has any of its text.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("the key in {place} cannot be read: {error}")]
+    #[error("the key in {from} cannot be read: {error}")]
     Unreadable {
-        /// Which.
-        place: SecretSource,
-        /// How.
+        /// The source of the key.
+        from: SecretSource,
+        /// The error of the system.
         error: io::Error,
     },
     /// There is no such variable.
@@ -119,20 +119,20 @@ fn text(source: &SecretSource) -> Result<Vec<u8>, KeyError> {
 
 fn text_of(file: &Path, source: &SecretSource) -> Result<Vec<u8>, KeyError> {
     read_secret(file, LONGEST_KEY)
-        .map_err(|error| KeyError::Unreadable { place: source.clone(), error })
+        .map_err(|error| KeyError::Unreadable { from: source.clone(), error })
 }
 
-/// One word of what can stand in a header.
+/// A word of printable ASCII characters, as a header allows.
 fn key(text: &[u8]) -> Option<&str> {
     line(text).filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
-/// What people choose may have spaces, and letters of their language: in the header it is encoded.
+/// Passwords may have spaces and any letters: the header encodes them.
 fn password(text: &[u8]) -> Option<&str> {
     line(text).filter(|password| !password.contains(char::is_control))
 }
 
-/// What there is, without the spaces and line ends around it.
+/// The text without leading and trailing white space; `None` if it is empty or too long.
 fn line(text: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(text.trim_ascii()).ok()?;
     (!text.is_empty() && text.len() as u64 <= LONGEST_KEY).then_some(text)
@@ -217,12 +217,12 @@ mod tests {
         assert!(secret.header().is_sensitive());
         assert_eq!(format!("{secret:?} {:?}", secret.header()), "Secret Sensitive");
         for text in [b"".as_slice(), b"  \n", b"a b", b"a\nb", b"\xff"] {
-            let told = read(text).unwrap_err().to_string();
-            assert!(told.contains("is no key"), "{told}");
-            assert!(told.ends_with("of at most 4096 characters"), "{told}");
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("is no key"), "{error}");
+            assert!(error.ends_with("of at most 4096 characters"), "{error}");
         }
-        let told = read(&[b'a'; 5000]).unwrap_err().to_string();
-        assert!(told.ends_with("it is longer than 4 KiB"), "{told}");
+        let error = read(&[b'a'; 5000]).unwrap_err().to_string();
+        assert!(error.ends_with("it is longer than 4 KiB"), "{error}");
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let source = SecretSource::File(path.to_str().unwrap().into());
-        for (mode, told) in [
+        for (mode, expected) in [
             (0o604, "may read it (mode 0604): chmod o-rwx /"),
             (0o602, "may write it (mode 0602): chmod o-rwx /"),
             (0o646, "may read and write it (mode 0646): chmod o-rwx /"),
@@ -243,7 +243,7 @@ mod tests {
                 Secret::read_for(&credentials),
             ] {
                 let why = read.unwrap_err().to_string();
-                assert!(why.contains(told) && !why.contains("sk-123"), "{why}");
+                assert!(why.contains(expected) && !why.contains("sk-123"), "{why}");
             }
             assert!(check_permissions(&path).is_err());
             read_file(&path, 4096).unwrap();
@@ -266,9 +266,9 @@ mod tests {
         for text in [b"open\nsesame".as_slice(), b"open\0sesame", b"sesame\xff", b" \n"] {
             write(&path, text, 0o600);
             for read in read() {
-                let told = read.unwrap_err().to_string();
-                assert!(told.contains("is no password") && !told.contains("sesame"), "{told}");
-                assert!(told.ends_with("of at most 4096 bytes"), "{told}");
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains("is no password") && !error.contains("sesame"), "{error}");
+                assert!(error.ends_with("of at most 4096 bytes"), "{error}");
             }
         }
         for text in ["opensesame", "open sesame", "Öffne dich"] {
@@ -294,18 +294,21 @@ mod tests {
         let secret = Secret::read_for(&credentials).unwrap();
         assert_eq!(secret.header().to_str().unwrap(), "Bearer sk-123");
         write(&path, b"sk 123\n", 0o600);
-        let told = Secret::read_for(&credentials).unwrap_err().to_string();
-        assert!(told.starts_with(&format!("in {} is no key", path.display())), "{told}");
+        let error = Secret::read_for(&credentials).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("in {} is no key", path.display())), "{error}");
     }
 
     #[test]
     fn the_error_for_a_missing_key_names_its_source() {
         let of = |source| Secret::read(&source).unwrap_err().to_string();
-        let told = of(SecretSource::File("/nonexistent/key".into()));
-        assert!(told.starts_with("the key in /nonexistent/key cannot be read: No such"), "{told}");
-        let told = of(SecretSource::File("/dev/null".into()));
-        assert!(told.ends_with("it is no file"), "{told}");
-        let told = of(SecretSource::Environment("UMAWARDEN_NO_SUCH_KEY".into()));
-        assert!(told.contains("the variable UMAWARDEN_NO_SUCH_KEY, which is not set"), "{told}");
+        let error = of(SecretSource::File("/nonexistent/key".into()));
+        assert!(
+            error.starts_with("the key in /nonexistent/key cannot be read: No such"),
+            "{error}"
+        );
+        let error = of(SecretSource::File("/dev/null".into()));
+        assert!(error.ends_with("it is no file"), "{error}");
+        let error = of(SecretSource::Environment("UMAWARDEN_NO_SUCH_KEY".into()));
+        assert!(error.contains("the variable UMAWARDEN_NO_SUCH_KEY, which is not set"), "{error}");
     }
 }

@@ -175,7 +175,7 @@ impl Claim<'_> {
         }
         let status = self.read(id.pid, "status").unwrap_or_default();
         let runs_as = user_id(&status);
-        if runs_as == Some(user) && socket.uid == user && self.is_told_apart(user) {
+        if runs_as == Some(user) && socket.uid == user && self.is_unambiguous(user) {
             return Ok(());
         }
         let is = match runs_as {
@@ -328,8 +328,8 @@ impl Claim<'_> {
         known.is_some_and(|known| cgroup(&text).is_some_and(|now| is_within(now, known)))
     }
 
-    /// Whether that number means one user here.
-    fn is_told_apart(&self, user: u32) -> bool {
+    /// Whether the user id means one user in this namespace.
+    fn is_unambiguous(&self, user: u32) -> bool {
         let namespace = fs::read_link(self.procfs.join("self/ns/user")).ok();
         user != OVERFLOW_USER || namespace.is_some_and(|own| own.to_str() == Some(ALL_USERS))
     }

@@ -22,14 +22,14 @@ const MOST_BYTES: u64 = 4 << 20;
 
 const NO_CERTIFICATE: &str = "it holds no certificate (PEM)";
 
-/// What to do where a server is asked for by a name that its certificate does not bear.
-pub(super) const OTHER_NAME: &str = "ask for it by a name that its certificate bears: in its \
-     address, or of what cluster names as tls: {server_name: …}";
+/// The advice if the certificate of a server does not have the requested name.
+pub(super) const OTHER_NAME: &str = "use a name that is in its certificate: in its address, \
+     or for a server of cluster as tls: {server_name: …}";
 
-/// What to do about a server that wants to know who asks.
-const OWN_CERTIFICATE: &str = "it wants a certificate of this program, or another one than it has: \
-     what cluster names can be shown one (tls: {cert_file: …, key_file: …}), others are to ask for \
-     none, or to stand behind a proxy that has one";
+/// The advice if a server requires a client certificate.
+const OWN_CERTIFICATE: &str = "it requires a client certificate, or another one: configure one for a \
+     server of cluster (tls: {cert_file: …, key_file: …}); any other server must ask for none, or \
+     be reached through a proxy that has one";
 
 /// Reads who is trusted there, and who this program is; an error says what is wrong with that.
 /// Disks may hang: not for a thread that others wait for.
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(remedy(&wrapped), Some(OTHER_NAME));
         assert_eq!(remedy(&io::Error::other(wrapped)), Some(OTHER_NAME));
         assert!(OTHER_NAME.contains("in its address") && OTHER_NAME.contains("{server_name: …}"));
-        let told = remedy(&alert).unwrap();
-        assert!(told.contains("{cert_file: …, key_file: …}") && told.contains("ask for none"));
+        let advice = remedy(&alert).unwrap();
+        assert!(advice.contains("{cert_file: …, key_file: …}") && advice.contains("ask for none"));
         let issuer = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(remedy(&issuer).unwrap().ends_with("as ca_file"));
         assert_eq!(remedy(&io::Error::other("gone")), None);
@@ -194,20 +194,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [empty, gone] = ["empty.pem", "gone.pem"].map(|name| folder.path().join(name));
         fs::write(&empty, "no certificate").unwrap();
-        let told = |ca: PathBuf, own: Option<(PathBuf, PathBuf)>| {
+        let refused = |ca: PathBuf, own: Option<(PathBuf, PathBuf)>| {
             config(&TlsFiles { ca: Some(ca), own, server_name: None }).unwrap_err()
         };
         let authority = || fixture("authority.pem");
         let none = |key: &str| format!("{key} {}: it holds no certificate (PEM)", empty.display());
-        assert_eq!(told(empty.clone(), None), none("ca_file"));
+        assert_eq!(refused(empty.clone(), None), none("ca_file"));
         let own = (empty.clone(), fixture("client.key"));
-        assert_eq!(told(authority(), Some(own)), none("cert_file"));
+        assert_eq!(refused(authority(), Some(own)), none("cert_file"));
         let missing = |key: &str| format!("{key} {}: No such file", gone.display());
-        let why = told(gone.clone(), None);
+        let why = refused(gone.clone(), None);
         assert!(why.starts_with(&missing("ca_file")), "{why}");
-        let why = told(authority(), Some((gone.clone(), fixture("client.key"))));
+        let why = refused(authority(), Some((gone.clone(), fixture("client.key"))));
         assert!(why.starts_with(&missing("cert_file")), "{why}");
-        let why = told(authority(), Some((fixture("client.pem"), gone.clone())));
+        let why = refused(authority(), Some((fixture("client.pem"), gone.clone())));
         assert!(why.starts_with(&missing("key_file")), "{why}");
     }
 }

@@ -21,21 +21,21 @@ const TOLD_CHARS: usize = 300;
 /// Where a service is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bus {
-    /// Over the bus behind that socket.
+    /// The bus behind a socket.
     System(PathBuf),
-    /// At the other end of that socket, without a bus between.
+    /// A peer at the other end of a socket, without a bus.
     Peer(PathBuf),
 }
 
 impl Bus {
-    /// The bus of the system, where D-Bus says that it is: `DBUS_SYSTEM_BUS_ADDRESS`, or the usual
-    /// place.
+    /// The bus of the system at the address of D-Bus: `DBUS_SYSTEM_BUS_ADDRESS`, or the usual
+    /// path.
     pub fn system() -> Self {
         let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
         Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
-    /// Where that is reached.
+    /// Its socket.
     pub fn socket(&self) -> &Path {
         match self {
             Self::System(socket) | Self::Peer(socket) => socket,
@@ -43,7 +43,7 @@ impl Bus {
     }
 }
 
-/// The first address that is the path of a socket; there may be several, and each may tell more.
+/// The path of the first address that is a socket; there may be several, each with options.
 fn socket_of(addresses: &str) -> Option<&str> {
     let mut paths = addresses.split(';').filter_map(|address| {
         let options = address.strip_prefix("unix:")?.split(',');

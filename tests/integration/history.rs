@@ -137,7 +137,7 @@ fn a_received_alert_names_who_told_of_it() {
     journal.record(&Entry::KernelLog { boot_id: Arc::from("boot"), events, resume_seq: 78 });
     journal.close(PATIENCE).unwrap();
     let expected = "2026-11-21T00:00:01.123Z  received_alert      NodeMemoryLow fires, began at \
-                    2026-11-21T00:00:00.123Z; told by user \\u{1b}alice (10.0.0.7)";
+                    2026-11-21T00:00:00.123Z; reported by user \\u{1b}alice (10.0.0.7)";
     assert_eq!(lines(dir.path(), &[]), [expected]);
 }
 

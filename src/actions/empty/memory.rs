@@ -114,9 +114,9 @@ mod tests {
             assert_eq!(i128::from(after.gained(&before)), gained, "{after:?}");
         }
         assert_eq!(Memory::default().gained(&before), 0, "what is unknown is no gain");
-        let told = memory(4 * GIB, 88 * GIB, 3 * GIB).since(&before);
+        let text = memory(4 * GIB, 88 * GIB, 3 * GIB).since(&before);
         assert_eq!(
-            told,
+            text,
             "free 2.0 GiB -> 4.0 GiB (+2.0 GiB), unaccounted 90.0 GiB -> 88.0 GiB (-2.0 GiB), its \
              own 3.0 GiB -> 3.0 GiB (0 B)"
         );

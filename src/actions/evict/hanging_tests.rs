@@ -52,13 +52,13 @@ fn a_hanging_load_is_reported_and_abandoned_and_the_others_go_on() {
     while other.pulse.age() > Duration::ZERO {
         thread::yield_now();
     }
-    let told = evictor.take_notes();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("evict_checkpoint of engine stuck was given up"), "{told:?}");
+    let notes = evictor.take_notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("evict_checkpoint of engine stuck was given up"), "{notes:?}");
     assert!(evictor.take_notes().is_empty(), "once");
     assert!(!evictor.tracks("stuck", of(10)) && evictor.tracks("other", of(11)));
     assert!(stuck.hangs() && !other.hangs());
-    // It is not tried again while it hangs, so that one engine takes one place.
+    // A hanging engine is not retried, so that it takes one slot.
     let again = evictor.start(request("stuck", 10), false, |_, _, _| {}).unwrap_err();
     assert!(again.to_string().contains("still hangs"), "{again}");
     assert!(evictor.start(request("third", 12), true, |_, _, _| {}).is_ok());

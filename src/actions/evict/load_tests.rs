@@ -79,8 +79,8 @@ fn unmapped_read_pages_are_evicted_even_without_cachestat() {
     for _ in 0..=DROP_BLINDLY_EVERY {
         round(&mut load);
     }
-    assert_eq!(cached(&path), 30 << 20, "what lies ahead stays, and what was read last");
-    // One that does not move names its places itself, and where is not seen.
+    assert_eq!(cached(&path), 30 << 20, "unread and last read chunks stay");
+    // A reader whose position does not move reads at offsets of its own, which are not visible.
     for _ in 0..=u64::from(STILL_ROUNDS) + DROP_BLINDLY_EVERY {
         round(&mut load);
     }
@@ -96,13 +96,17 @@ fn a_round_stops_between_two_chunks() {
     reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
     let asked = std::cell::Cell::new(0);
     let stops = || asked.replace(asked.get() + 1) >= 2;
-    let mut lies = Vec::new();
+    let mut left = Vec::new();
     while load.tally().0 == 0 {
-        lies.clear();
-        load.round(&stops, &mut |_, bytes| lies.push(bytes));
+        left.clear();
+        load.round(&stops, &mut |_, bytes| left.push(bytes));
     }
     assert_eq!(load.tally().0, 2 * CHUNK_BYTES);
-    assert_eq!(lies, [4, 3, 2].map(|chunks| chunks * CHUNK_BYTES), "and what still lies is told");
+    assert_eq!(
+        left,
+        [4, 3, 2].map(|chunks| chunks * CHUNK_BYTES),
+        "bytes still cached after each step"
+    );
     round(&mut load);
     assert_eq!(load.tally().0, 4 * CHUNK_BYTES);
 }
@@ -151,12 +155,12 @@ fn shadow_entries_are_removed_only_behind_the_readers_and_never_by_sampling() {
     assert_eq!((cached(&path), marked(&path)), (0, 4 * CHUNK_BYTES));
     let mut reader = File::open(&path).unwrap();
     let mut load = Load::begin(mounts(), &request(&path), Pulse::default()).unwrap();
-    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "to look, as in observe mode, changes nothing");
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "sampling, as in observe mode, changes nothing");
     round(&mut load);
-    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "all of it lies ahead");
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "nothing is read yet");
     reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 4096)).unwrap();
     load.round(&|| true, &mut |_, _| {});
-    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "it is to stop");
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "the round stops");
     reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 8192)).unwrap();
     load.sample_file(0);
     round(&mut load);

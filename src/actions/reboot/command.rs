@@ -175,33 +175,33 @@ mod tests {
             run_within(&["true".into()], "", PATIENCE),
             Attempt::Agreed("true has ended well".to_owned())
         );
-        let told = sh("echo one; echo two >&2; printf '\\033[2J'; exit 3");
+        let attempt = sh("echo one; echo two >&2; printf '\\033[2J'; exit 3");
         let expected = "sh has ended with 3: one / two / \\x1b[2J";
-        assert_eq!(told, Attempt::Failed(expected.to_owned()));
-        let told = sh("kill -9 $$");
-        assert_eq!(told, Attempt::Failed("sh was killed by signal 9".to_owned()));
-        let Attempt::Agreed(told) = sh("seq 1 200000") else { panic!() };
-        assert!(told.ends_with("/ 199999 / 200000") && told.len() < 500, "{told}");
+        assert_eq!(attempt, Attempt::Failed(expected.to_owned()));
+        let attempt = sh("kill -9 $$");
+        assert_eq!(attempt, Attempt::Failed("sh was killed by signal 9".to_owned()));
+        let Attempt::Agreed(text) = sh("seq 1 200000") else { panic!() };
+        assert!(text.ends_with("/ 199999 / 200000") && text.len() < 500, "{text}");
     }
 
     #[test]
     fn arguments_reach_no_shell_and_the_environment_is_empty() {
         let line = ["printf".into(), "%s".into(), "$HOME;reboot".into()];
-        let told = run_within(&line, "", PATIENCE);
-        assert_eq!(told, Attempt::Agreed("printf has ended well: $HOME;reboot".to_owned()));
-        let Attempt::Agreed(told) = sh("env | cut -d= -f1; echo $UMAWARDEN_REASON; cat; pwd")
+        let attempt = run_within(&line, "", PATIENCE);
+        assert_eq!(attempt, Attempt::Agreed("printf has ended well: $HOME;reboot".to_owned()));
+        let Attempt::Agreed(text) = sh("env | cut -d= -f1; echo $UMAWARDEN_REASON; cat; pwd")
         else {
             panic!()
         };
-        assert!(!told.contains("CARGO"), "{told}");
-        assert!(told.ends_with("it leaks / /"), "{told}");
+        assert!(!text.contains("CARGO"), "{text}");
+        assert!(text.ends_with("it leaks / /"), "{text}");
     }
 
     #[test]
     fn a_command_that_cannot_start_is_refused() {
-        let told = run_within(&["/nonexistent/reboot".into()], "", PATIENCE);
-        let Attempt::Refused(told) = told else { panic!("{told:?}") };
-        assert!(told.starts_with("/nonexistent/reboot cannot be started: No such file"), "{told}");
+        let attempt = run_within(&["/nonexistent/reboot".into()], "", PATIENCE);
+        let Attempt::Refused(text) = attempt else { panic!("{attempt:?}") };
+        assert!(text.starts_with("/nonexistent/reboot cannot be started: No such file"), "{text}");
         assert!(matches!(run_within(&[], "", PATIENCE), Attempt::Refused(_)));
     }
 
@@ -211,9 +211,9 @@ mod tests {
         let file = folder.path().join("pids");
         let script = format!("echo begun; sleep 500 & echo $! $$ > {}; wait", file.display());
         let line = ["sh".into(), "-c".into(), script];
-        let told = run_within(&line, "", Duration::from_millis(700));
+        let attempt = run_within(&line, "", Duration::from_millis(700));
         let expected = "sh has not ended within 700ms, and was ended: begun";
-        assert_eq!(told, Attempt::Hangs(expected.to_owned()));
+        assert_eq!(attempt, Attempt::Hangs(expected.to_owned()));
         for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
             let is_gone = || match std::fs::read(format!("/proc/{pid}/stat")) {
                 Ok(stat) => crate::parse::process::stat(&stat).is_none_or(|it| it.state == 'Z'),
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn background_children_of_a_command_do_not_block() {
-        // It keeps the pipe open.
-        let Attempt::Agreed(told) = sh("sleep 3 & echo left") else { panic!() };
-        assert_eq!(told, "sh has ended well: left");
+        // The child keeps the pipe open.
+        let Attempt::Agreed(text) = sh("sleep 3 & echo left") else { panic!() };
+        assert_eq!(text, "sh has ended well: left");
     }
 }

@@ -1,5 +1,4 @@
-//! What is done on the way to a reboot: telling people, taking the cluster's slot, and the reboot
-//! itself.
+//! The steps of a reboot: notifying users, taking the cluster's slot, and the reboot itself.
 //!
 //! All of it may hang on a machine that needs it: every way has a thread of its own and a time, and
 //! one that does not end in it is reported as hanging. None is tried after another: which one, and
@@ -160,14 +159,14 @@ impl RebootExecutor {
         Attempt::Agreed(done + &notified)
     }
 
-    /// Writes that on the terminals of those who are logged in; returns in words who has it.
+    /// Writes a text to the terminals of logged-in users; returns in words how many got it.
     fn notify_users(&self, text: &str) -> String {
-        let places = LoginSources {
+        let sources = LoginSources {
             bus: self.bus.clone(),
             utmp: self.utmp.clone(),
             procfs: self.procfs.clone(),
         };
-        let found = read_users(&places, Duration::ZERO);
+        let found = read_users(&sources, Duration::ZERO);
         let users = match found.users {
             Reading::Value(users) if users.is_empty() => return "nobody is logged in".to_owned(),
             Reading::Value(users) => users,
@@ -182,7 +181,7 @@ impl RebootExecutor {
         }
         let (devices, text, written) = (self.devices.clone(), text.to_owned(), terminals.len());
         let work = move || terminals::write_all(&devices, &terminals, &text);
-        match apart("reboot-tell", WRITING_TAKES, work) {
+        match apart("reboot-notify", WRITING_TAKES, work) {
             Ok(reached) => {
                 format!("{reached} of {} notified", counted(written as u64, "terminal"))
             }

@@ -88,8 +88,9 @@ mod tests {
     #[test]
     fn real_terminals_get_the_message_without_control_sequences() {
         let (mut reader, name) = terminal();
-        let told = names(&[&name, "pts/9999999", "tty/../pts/0", "null"]);
-        let reached = write_all(Path::new("/dev"), &told, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
+        let ttys = names(&[&name, "pts/9999999", "tty/../pts/0", "null"]);
+        let reached =
+            write_all(Path::new("/dev"), &ttys, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
         assert_eq!(reached, 1);
         let mut bytes = [0; 4096];
         let length = reader.read(&mut bytes).unwrap();
@@ -102,13 +103,13 @@ mod tests {
     #[test]
     fn a_terminal_without_a_reader_does_not_block() {
         let (reader, name) = terminal();
-        let told = names(&[&name]);
+        let ttys = names(&[&name]);
         // A terminal keeps some for its reader, and then takes no more.
-        let reached = (0..200).map(|_| write_all(Path::new("/dev"), &told, &"x".repeat(900)));
+        let reached = (0..200).map(|_| write_all(Path::new("/dev"), &ttys, &"x".repeat(900)));
         let reached = reached.collect::<Vec<_>>();
         assert_eq!((reached.first(), reached.last()), (Some(&1), Some(&0)));
         drop(reader);
-        assert_eq!(write_all(Path::new("/dev"), &told, "gone"), 0);
+        assert_eq!(write_all(Path::new("/dev"), &ttys, "gone"), 0);
     }
 
     #[test]

@@ -96,15 +96,15 @@ impl Machine {
     }
 }
 
-fn failed(told: &(OutcomeResult, Option<String>)) -> &str {
-    match &told.0 {
+fn failed(performed: &(OutcomeResult, Option<String>)) -> &str {
+    match &performed.0 {
         OutcomeResult::Failed(why) => why,
         other => panic!("{other:?}"),
     }
 }
 
-fn not_done(told: &(OutcomeResult, Option<String>)) -> &str {
-    match &told.0 {
+fn not_done(performed: &(OutcomeResult, Option<String>)) -> &str {
+    match &performed.0 {
         OutcomeResult::NotDone(why) => why,
         other => panic!("{other:?}"),
     }
@@ -124,8 +124,8 @@ fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
     assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "sub");
     let pause = Duration::from_secs(5);
     assert_eq!(*SLEPT.lock().unwrap(), [pause, pause, Duration::ZERO]);
-    let told = effect.unwrap();
-    assert!(told.contains(&machine.path("proc/sysrq-trigger").display().to_string()), "{told}");
+    let effect = effect.unwrap();
+    assert!(effect.contains(&machine.path("proc/sysrq-trigger").display().to_string()), "{effect}");
     // This machine is still the same.
     assert_eq!(fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap(), before);
 }
@@ -134,8 +134,8 @@ fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
 fn a_missing_sysrq_trigger_is_not_created() {
     let machine = Machine::new();
     fs::remove_file(machine.path("proc/sysrq-trigger")).unwrap();
-    let told = machine.reboot(RebootMeans::Sysrq);
-    assert!(failed(&told).contains("sysrq b: "), "{told:?}");
+    let performed = machine.reboot(RebootMeans::Sysrq);
+    assert!(failed(&performed).contains("sysrq b: "), "{performed:?}");
     assert!(!machine.path("proc/sysrq-trigger").exists());
 }
 
@@ -185,7 +185,7 @@ fn the_sentinel_names_requester_and_reason_and_is_removed_on_cancellation() {
          leak/Leaked\ndecision: 42\nboot: {BOOT}\nto prevent it: umawarden reboot --cancel\n"
     );
     assert_eq!(text, expected);
-    assert_eq!(machine.names(), ["reboot-required"], "nothing beside it");
+    assert_eq!(machine.names(), ["reboot-required"], "no other file");
     let mode = fs::metadata(machine.path("reboot-required")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     let (result, effect) = machine.reboot(machine.sentinel());
@@ -224,16 +224,16 @@ fn a_foreign_sentinel_is_left_as_it_is() {
 fn a_failure_to_create_or_remove_the_sentinel_is_an_error() {
     let machine = Machine::new();
     let way = RebootWay::Sentinel { file: machine.path("missing/reboot-required") };
-    let told = machine.reboot(RebootMeans::Way(way));
-    assert!(failed(&told).contains("No such file or directory"), "{told:?}");
+    let performed = machine.reboot(RebootMeans::Way(way));
+    assert!(failed(&performed).contains("No such file or directory"), "{performed:?}");
     // What an earlier crash has left is in nobody's way.
     fs::write(machine.path(".reboot-required.umawarden"), "half").unwrap();
     assert_eq!(machine.reboot(machine.sentinel()).0, OutcomeResult::Done);
     assert_eq!(machine.names(), ["reboot-required"]);
     let way = RebootWay::Sentinel { file: machine.path("proc/sysrq-trigger/file") };
     let why = "x".to_owned();
-    let told = machine.perform(RebootAct::CallOff { way, why, was_handed_over: true });
-    assert!(failed(&told).contains("remove it by hand"), "{told:?}");
+    let performed = machine.perform(RebootAct::CallOff { way, why, was_handed_over: true });
+    assert!(failed(&performed).contains("remove it by hand"), "{performed:?}");
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn a_command_gets_the_reason_and_its_exit_is_the_outcome() {
     let (result, effect) = machine.reboot(line("echo \"$UMAWARDEN_REASON\""));
     assert_eq!(result, OutcomeResult::Done);
     assert_eq!(effect.unwrap(), "sh has ended well: 8 GiB are leaked for good");
-    let told = machine.reboot(line("echo Access/permission denied >&2; exit 1"));
-    assert_eq!(failed(&told), "sh has ended with 1: Access/permission denied");
+    let performed = machine.reboot(line("echo Access/permission denied >&2; exit 1"));
+    assert_eq!(failed(&performed), "sh has ended with 1: Access/permission denied");
 }
 
 #[test]

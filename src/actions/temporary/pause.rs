@@ -16,7 +16,7 @@ use crate::model::{Decision, EngineTarget, UndoResult};
 pub(super) const RUNNING: &str = "running";
 pub(super) const PAUSED: &str = "paused";
 
-/// It is told so often at once, before it is left for later.
+/// Attempts to resume an engine at once, before it is left for later.
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
@@ -42,8 +42,8 @@ fn essence(engine: &EngineTarget) -> EngineTarget {
     }
 }
 
-/// Whether it has gone, and with it its pause. Nothing is asked: whoever answers cannot tell
-/// whether it is our pause that it is in.
+/// The state of a pause: paused while the server lives. The engine is not queried: its response
+/// cannot show whether the pause is ours.
 pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String> {
     let server = engine.processes.first();
     match server.is_some_and(|server| is_alive(&mounts.procfs, *server)) {
@@ -52,14 +52,14 @@ pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String
     }
 }
 
-/// Has it go on.
+/// Resumes the engine.
 pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
-    let place = Endpoint::of(&mounts.procfs, engine);
-    let place = place.ok_or_else(|| io::Error::other("where it can be asked is not known"))?;
-    let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), place.clone());
+    let endpoint = Endpoint::of(&mounts.procfs, engine);
+    let endpoint = endpoint.ok_or_else(|| io::Error::other("its address is not known"))?;
+    let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), endpoint.clone());
     let go_on = facts(engine.kind).go_on;
     let go_on = go_on.ok_or_else(|| io::Error::other("an engine of this kind is never paused"))?;
-    let calls = KeyedSession::new(Session::open(place).map_err(io::Error::other)?, keys);
+    let calls = KeyedSession::new(Session::open(endpoint).map_err(io::Error::other)?, keys);
     let mut last = Ok(());
     for number in 0..TRIES {
         if number > 0 {
@@ -122,7 +122,7 @@ impl TemporarySettings {
         self.count();
     }
 
-    /// Has that engine go on.
+    /// Resumes the engine of a change.
     pub(in crate::actions) fn go_on(&mut self, number: u64) -> Result<(), String> {
         let is_it = |open: &mut OpenChange| open.change.number == number;
         let its: Vec<OpenChange> = self.open.extract_if(.., is_it).collect();
@@ -133,7 +133,7 @@ impl TemporarySettings {
         }
     }
 
-    /// What a shutdown asks: from then on no engine is paused, and it is told whether one is.
+    /// For a shutdown: from then on no engine is paused. Returns whether one still is.
     pub fn end_pauses(&self) -> Box<dyn Fn() -> bool + Send> {
         let tally = Arc::clone(&self.tally);
         Box::new(move || tally.end_pauses())
@@ -145,8 +145,8 @@ impl TemporarySettings {
         self.open.iter().any(is_pause)
     }
 
-    /// Tells engines that are still paused once more to go on: for a minute each time that this is
-    /// asked for, and then less often, since each time is told.
+    /// Resumes engines that are still paused once more: at each call in the first minute, and then
+    /// less often, since each attempt is reported.
     pub(in crate::actions) fn tend(&mut self) {
         self.tended = self.tended.saturating_add(1);
         if self.tended > OFTEN && !self.tended.is_multiple_of(SELDOM) {

@@ -12,22 +12,22 @@ fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
 }
 
-/// As long as what it is set to: a file, unlike sysfs, keeps what stood behind a shorter value.
+/// As long as the new value: a file, unlike sysfs, keeps the rest of a longer one.
 fn usual() -> String {
     "9".repeat((procfs::page_size() / 1024).to_string().len())
 }
 
-/// A machine made of files, and what umawarden says on it.
+/// A machine made of files, and the reports of umawarden.
 struct Bench {
     folder: TempDir,
-    told: Arc<Mutex<Vec<String>>>,
+    reports: Arc<Mutex<Vec<String>>>,
     tally: Arc<SettingsTally>,
 }
 
 impl Bench {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let bench = Self { folder, told: Arc::default(), tally: Arc::default() };
+        let bench = Self { folder, reports: Arc::default(), tally: Arc::default() };
         fs::create_dir_all(bench.path("proc/sys/vm")).unwrap();
         for (sysctl, value) in [
             ("swappiness", "60"),
@@ -55,22 +55,22 @@ impl Bench {
     }
 
     fn process(&self, boot_id: &str) -> TemporarySettings {
-        let told = Arc::clone(&self.told);
+        let reports = Arc::clone(&self.reports);
         let mut process = TemporarySettings::new(TemporarySetup {
             procfs: self.path("proc"),
             sysfs: self.path("sys"),
             storage: self.path("storage"),
             boot_id: Some(boot_id.to_owned()),
             clock: now,
-            report: Box::new(move |text| told.lock().unwrap().push(text)),
+            report: Box::new(move |text| reports.lock().unwrap().push(text)),
             tally: Arc::clone(&self.tally),
         });
         process.begin();
         process
     }
 
-    fn told(&self) -> Vec<String> {
-        std::mem::take(&mut *self.told.lock().unwrap())
+    fn take_reports(&self) -> Vec<String> {
+        std::mem::take(&mut *self.reports.lock().unwrap())
     }
 
     fn in_force(&self) -> Vec<&'static str> {
@@ -92,7 +92,7 @@ impl Bench {
             for links in ["class/block", "dev/block"] {
                 fs::create_dir_all(self.path("sys").join(links)).unwrap();
             }
-            let link = |place: &Path| std::os::unix::fs::symlink(&folder, place).unwrap();
+            let link = |path: &Path| std::os::unix::fs::symlink(&folder, path).unwrap();
             link(&self.path("sys/class/block").join(name));
             link(&self.path("sys/dev/block").join(numbers));
             if numbers == "259:2" {
@@ -183,7 +183,7 @@ fn a_setting_is_in_force_until_its_undo() {
         ("60".into(), "100".into())
     );
     assert!(bench.in_force().is_empty());
-    assert!(bench.told().is_empty(), "the decisions tell it");
+    assert!(bench.take_reports().is_empty(), "the decisions report it");
     assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done, "there is nothing left");
     assert_eq!(bench.tally.undone().iter().flatten().sum::<u64>(), 2);
 }
@@ -199,9 +199,12 @@ fn the_end_of_the_process_restores_all_settings() {
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("60".into(), "100".into())
     );
-    let told = bench.told();
-    assert_eq!(told.len(), 2);
-    assert!(told[0].starts_with("vm.vfs_cache_pressure is 100 again"), "the last first: {told:?}");
+    let reports = bench.take_reports();
+    assert_eq!(reports.len(), 2);
+    assert!(
+        reports[0].starts_with("vm.vfs_cache_pressure is 100 again"),
+        "the last first: {reports:?}"
+    );
 }
 
 #[test]
@@ -216,7 +219,12 @@ fn the_next_start_restores_the_settings_of_a_killed_process() {
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("60".into(), "100".into())
     );
-    assert!(bench.told().iter().all(|told| told.contains("after an end that was none in order")));
+    assert!(
+        bench
+            .take_reports()
+            .iter()
+            .all(|report| report.contains("after an end that was none in order"))
+    );
     drop(_next);
     bench.write_vm("swappiness", "10");
     let _third = bench.process("boot");
@@ -246,8 +254,11 @@ fn a_setting_changed_by_others_is_left_alone_and_reported() {
         (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
         ("33".into(), "100".into())
     );
-    let told = bench.told();
-    assert!(told.len() == 1 && told[0].starts_with("vm.swappiness is left at 33"), "{told:?}");
+    let reports = bench.take_reports();
+    assert!(
+        reports.len() == 1 && reports[0].starts_with("vm.swappiness is left at 33"),
+        "{reports:?}"
+    );
     let swappiness = crate::model::SETTING_NAMES.iter().position(|name| *name == "vm.swappiness");
     assert_eq!(bench.tally.undone()[swappiness.unwrap()], [0, 0, 1, 0]);
 }
@@ -275,8 +286,8 @@ fn a_partly_failed_act_leaves_no_setting_behind() {
     // Reads as before, whatever is written to it.
     fs::remove_file(bench.path("proc/sys/vm/swappiness")).unwrap();
     std::os::unix::fs::symlink("/dev/null", bench.path("proc/sys/vm/swappiness")).unwrap();
-    let told = error(perform(&mut process, &set(1, &BOTH)));
-    assert!(told.contains("vm.swappiness was set to 10 and says"), "{told}");
+    let text = error(perform(&mut process, &set(1, &BOTH)));
+    assert!(text.contains("vm.swappiness was set to 10 and says"), "{text}");
     assert_eq!(bench.vm("vfs_cache_pressure"), "100");
     assert!(bench.in_force().is_empty());
 }
@@ -286,8 +297,8 @@ fn a_setting_in_force_is_not_set_by_another_act() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
     perform(&mut process, &set(1, &BOTH[..1]));
-    let told = error(perform(&mut process, &set(2, &[(Sysctl::Swappiness, 5)])));
-    assert!(told.contains("vm.swappiness is held by #1 of g/A"), "{told}");
+    let text = error(perform(&mut process, &set(2, &[(Sysctl::Swappiness, 5)])));
+    assert!(text.contains("vm.swappiness is held by #1 of g/A"), "{text}");
     assert_eq!(bench.vm("swappiness"), "10");
 }
 
@@ -295,11 +306,11 @@ fn a_setting_in_force_is_not_set_by_another_act() {
 fn settings_dangerous_for_this_machine_are_refused() {
     let bench = Bench::new();
     let mut process = bench.process("boot");
-    let told = error(perform(&mut process, &set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
-    assert!(told.contains("more than a quarter"), "{told}");
+    let text = error(perform(&mut process, &set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
+    assert!(text.contains("more than a quarter"), "{text}");
     bench.write_vm("dirty_bytes", "268435456");
-    let told = error(perform(&mut process, &set(2, &[(Sysctl::DirtyRatio, 5)])));
-    assert!(told.contains("dirty_bytes is in force with 268435456"), "{told}");
+    let text = error(perform(&mut process, &set(2, &[(Sysctl::DirtyRatio, 5)])));
+    assert!(text.contains("dirty_bytes is in force with 268435456"), "{text}");
     assert_eq!(
         (bench.vm("min_free_kbytes"), bench.vm("dirty_ratio")),
         ("45000".into(), "20".into())
@@ -337,17 +348,17 @@ fn a_disk_with_reused_device_numbers_is_left_alone() {
     std::os::unix::fs::symlink(other, bench.path("sys/dev/block/253:0")).unwrap();
     assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done);
     assert_eq!(bench.read_ahead("devices/pci/nvme0n1"), usual());
-    assert!(bench.told()[0].starts_with("read_ahead_kb of dm-0 has gone"));
+    assert!(bench.take_reports()[0].starts_with("read_ahead_kb of dm-0 has gone"));
 }
 
 #[test]
 fn the_error_for_a_path_on_no_disk_names_its_file_system() {
     let bench = Bench::new().with_disks();
     let mut process = bench.process("boot");
-    let told = error(perform(&mut process, &throttle(1, &[], &["/proc"])));
-    assert!(told.contains("/proc is on a file system of type 0x9fa0"), "{told}");
-    let told = error(perform(&mut process, &throttle(2, &[], &["/nowhere/at/all"])));
-    assert!(told.contains("looking at /nowhere/at/all failed"), "{told}");
-    let told = error(perform(&mut process, &throttle(3, &["sdz"], &[])));
-    assert!(told.contains("there is no block device sdz"), "{told}");
+    let text = error(perform(&mut process, &throttle(1, &[], &["/proc"])));
+    assert!(text.contains("/proc is on a file system of type 0x9fa0"), "{text}");
+    let text = error(perform(&mut process, &throttle(2, &[], &["/nowhere/at/all"])));
+    assert!(text.contains("looking at /nowhere/at/all failed"), "{text}");
+    let text = error(perform(&mut process, &throttle(3, &["sdz"], &[])));
+    assert!(text.contains("there is no block device sdz"), "{text}");
 }

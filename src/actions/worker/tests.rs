@@ -36,7 +36,7 @@ fn act(decision: Decision) -> Act {
     Act::of(decision).unwrap()
 }
 
-/// Tells that it has begun, then hangs until it is told to go on (or its teller is gone).
+/// Reports its begin, then hangs until `go_on` has a message or is closed.
 struct Hanging {
     begun: Sender<DecisionId>,
     go_on: Receiver<()>,
@@ -357,8 +357,8 @@ fn the_brake_acts_without_a_written_intent_and_reports_it() {
     bench.worker.submit(act(stop(100))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!(outcome.result, OutcomeResult::Done);
-    let told = "its intent was not on disk when it began: the disk is slow";
-    assert_eq!(outcome.effect.as_deref(), Some(told));
+    let expected = "its intent was not on disk when it began: the disk is slow";
+    assert_eq!(outcome.effect.as_deref(), Some(expected));
 }
 
 #[test]
@@ -383,11 +383,11 @@ fn a_reboot_waits_for_its_intent_and_for_no_hanging_action() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
-    let tell = || RebootAct::TellUsers { text: "text".to_owned() };
+    let notify = || RebootAct::TellUsers { text: "text".to_owned() };
     let outcome = || bench.outcomes.recv_timeout(PATIENCE).unwrap();
-    bench.worker.submit(act(reboot_decision(2, tell()))).unwrap();
+    bench.worker.submit(act(reboot_decision(2, notify()))).unwrap();
     assert_eq!((outcome().result, outcome_count(&bench)), (OutcomeResult::Done, 0));
-    bench.worker.submit(act(reboot_decision(100, tell()))).unwrap();
+    bench.worker.submit(act(reboot_decision(100, notify()))).unwrap();
     let refused = outcome();
     assert_eq!((refused.decision, &*refused.action), (DecisionId(100), "tell_users"));
     assert!(not_done(&refused.result).contains("intent could not be written: the disk is slow"));

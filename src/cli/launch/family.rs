@@ -31,7 +31,7 @@ struct Member {
     descriptor: Option<OwnedFd>,
     ended: Option<Duration>,
     status: ExitStatus,
-    told_by: &'static str,
+    reported_by: &'static str,
     bytes: Option<u64>,
     /// Whether it ended as a child of this process.
     is_reaped: bool,
@@ -166,7 +166,7 @@ impl Family {
     pub(super) fn take_reaped(&mut self, pid: u32, status: i32, now: Duration) {
         let Some(member) = self.members.get_mut(&pid) else { return };
         member.status = ExitStatus::from_wait(status);
-        member.told_by = "wait(2)";
+        member.reported_by = "wait(2)";
         member.is_reaped = true;
         member.ended.get_or_insert(now);
         self.bury(pid);
@@ -226,7 +226,7 @@ impl Family {
             comm: Arc::clone(&member.comm),
             ended: member.ended,
             status: member.status,
-            told_by: member.told_by,
+            told_by: member.reported_by,
             is_left: member.ended.is_none(),
             bytes: member.bytes,
         })
@@ -252,17 +252,17 @@ impl Member {
             descriptor,
             ended: None,
             status: ExitStatus::Unknown,
-            told_by: "",
+            reported_by: "",
             bytes: None,
             is_reaped: false,
         }
     }
 
-    fn know(&mut self, status: Option<i32>, told_by: &'static str) {
+    fn know(&mut self, status: Option<i32>, reported_by: &'static str) {
         if let Some(status) = status.map(ExitStatus::from_wait)
             && self.status == ExitStatus::Unknown
         {
-            (self.status, self.told_by) = (status, told_by);
+            (self.status, self.reported_by) = (status, reported_by);
         }
     }
 }

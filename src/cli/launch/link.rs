@@ -33,7 +33,7 @@ struct Known {
     phase: Option<EnginePhase>,
     /// Why the daemon cannot be reached.
     trouble: Option<String>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// The connection to the daemon.
@@ -73,7 +73,7 @@ impl DaemonLink {
     /// Why the daemon does not know the engine.
     pub(super) fn trouble(&self) -> Option<String> {
         let known = self.get();
-        known.trouble.filter(|_| !known.is_told)
+        known.trouble.filter(|_| !known.is_reported)
     }
 
     /// Stops reporting, except for the death.
@@ -126,7 +126,7 @@ fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>)
                     !matches!(phase, EnginePhase::Stopping | EnginePhase::Gone)
                 };
                 set(&|known| {
-                    known.is_told = true;
+                    known.is_reported = true;
                     known.phase = phase.filter(is_life).or(known.phase);
                 });
             }

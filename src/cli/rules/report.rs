@@ -314,7 +314,7 @@ struct Line<'a> {
     fired: u64,
     would_act: u64,
     ended_by_itself: u64,
-    not_yet_told: usize,
+    too_recent: usize,
     acted: u64,
     not_done: u64,
     failed: u64,
@@ -407,7 +407,7 @@ impl Tally {
     }
 
     /// Would-be acts too recent to know what followed.
-    fn not_yet_told(&self, until: Timestamp) -> usize {
+    fn too_recent(&self, until: Timestamp) -> usize {
         self.open.iter().filter(|acted| until.duration_since(**acted) <= SOON).count()
     }
 
@@ -486,7 +486,7 @@ impl Tally {
         if self.not_done > 0 {
             notes.push(format!("was to act {} times more, and nothing was begun", self.not_done));
         }
-        match self.not_yet_told(until) {
+        match self.too_recent(until) {
             0 => {}
             open => notes.push(format!("of {open} it is not known yet whether it ends by itself")),
         }
@@ -503,7 +503,7 @@ impl Tally {
             fired: self.fired,
             would_act: self.would_act,
             ended_by_itself: self.by_itself,
-            not_yet_told: self.not_yet_told(until),
+            too_recent: self.too_recent(until),
             acted: self.acted,
             not_done: self.not_done,
             failed: self.failed,

@@ -192,12 +192,12 @@ fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
     thread.join().unwrap();
 }
 
-fn last_boot(end: EndOfBoot, told: bool) -> LastBoot {
+fn last_boot(end: EndOfBoot, reported: bool) -> LastBoot {
     let mut last = Record::new(BootId::new("before"), clock::now());
     last.set(Signal::Free, Reading::Value(1e9));
     last.firing = ShortText::new("A C");
     let previous = Previous { boot_id: BootId::new("before"), end, gap_ms: Some(90_000) };
-    LastBoot { previous, unclean_boots: 3, last: Some(last), reported: told, path: None }
+    LastBoot { previous, unclean_boots: 3, last: Some(last), reported, path: None }
 }
 
 /// Second by second: whether an event is reported, and the counter.
@@ -254,8 +254,8 @@ fn an_unclean_boot_is_reported_once_and_counted() {
     };
     assert_eq!((memory_free_bytes, firing), (Some(1e9), vec!["A".to_owned(), "C".to_owned()]));
 
-    let told_before = reports_of(Some(last_boot(EndOfBoot::Unclean, true)));
-    assert_eq!(told_before.0[1..3], [(false, Some(3.0)), (false, Some(3.0))]);
+    let reported_before = reports_of(Some(last_boot(EndOfBoot::Unclean, true)));
+    assert_eq!(reported_before.0[1..3], [(false, Some(3.0)), (false, Some(3.0))]);
     for end in [EndOfBoot::Clean, EndOfBoot::Unknown] {
         let (reports, event, marked) = reports_of(Some(last_boot(end, false)));
         assert_eq!((reports[1], event, marked), ((false, Some(3.0)), None, true));

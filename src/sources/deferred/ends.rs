@@ -62,7 +62,7 @@ struct KnownEnd {
 }
 
 /// The time from which log lines belong to the life that began then, and not to the one that ended
-/// at `before`: times around an end or start are slightly off.
+/// at `before`: the times of ends and starts are slightly off.
 fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp> {
     let earliest = began.checked_sub(BEGAN_BEFORE).ok();
     let between = before.map(|ended| {
@@ -312,8 +312,8 @@ impl Ends {
         }
         match response {
             Ok(pieces) => {
-                let tells_why = |line: &str| last_words(line).is_some();
-                WorkloadLog::Lines(log_end(&pieces, began, tells_why))
+                let has_reason = |line: &str| last_words(line).is_some();
+                WorkloadLog::Lines(log_end(&pieces, began, has_reason))
             }
             Err(why) => WorkloadLog::Unknown(why),
         }

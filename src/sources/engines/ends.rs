@@ -207,7 +207,7 @@ mod tests {
             }
             ends.look(Duration::ZERO, &[]);
             let [end] = ends.unreported() else { panic!("{script}: {ends:?}") };
-            assert_eq!((end.id, end.server, end.status), (id, id, status), "its zombie tells");
+            assert_eq!((end.id, end.server, end.status), (id, id, status), "as its zombie shows");
             ends.mark_reported();
             ends.look(Duration::ZERO, &[]);
             assert!(ends.unreported().is_empty() && ends.held.is_empty());

@@ -109,7 +109,7 @@ impl EngineWatch {
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
         let EngineSetup { procfs, docker, cri, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (tell, commands) = channel();
+        let (send, commands) = channel();
         let (query_docker, asked) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
         let is_awaited = Arc::new(AtomicBool::new(false));
@@ -143,7 +143,7 @@ impl EngineWatch {
         Builder::new().name("engines".to_owned()).spawn(move || scan_thread.run(&commands))?;
         let last_scan = clock();
         let complained = last_scan;
-        Ok(Self { news, commands: tell, is_loading, is_awaited, schema, last_scan, complained })
+        Ok(Self { news, commands: send, is_loading, is_awaited, schema, last_scan, complained })
     }
 
     /// Takes all new observations without waiting.

@@ -420,30 +420,32 @@ impl Scanner {
         now: Duration,
         mut groups: BTreeMap<ProcessId, Vec<ProcessId>>,
     ) -> Vec<(ProcessId, Vec<ProcessId>)> {
-        let mut told: Vec<ProcessId> = groups.keys().copied().collect();
-        if told.len() > MAX_ENGINES {
+        let mut selected: Vec<ProcessId> = groups.keys().copied().collect();
+        if selected.len() > MAX_ENGINES {
             self.users.retain(|head, _| groups.contains_key(head));
             for head in groups.keys() {
                 let details = &self.details;
                 self.users.entry(*head).or_insert_with(|| details.user(head.pid));
             }
-            told = ranked(groups.iter().map(|(head, all)| self.candidate(*head, all)).collect());
-            told.truncate(MAX_ENGINES);
+            selected =
+                ranked(groups.iter().map(|(head, all)| self.candidate(*head, all)).collect());
+            selected.truncate(MAX_ENGINES);
         } else {
             self.users.clear();
         }
         // The first of several matches gets the declared name.
-        told.sort_by_cached_key(|head| {
+        selected.sort_by_cached_key(|head| {
             let is_vouched = groups.get(head).is_some_and(|all| self.is_vouched_for(all));
             (!is_vouched, head.start_ticks, head.pid)
         });
-        let told: Vec<_> = told.into_iter().filter_map(|head| groups.remove_entry(&head)).collect();
+        let selected: Vec<_> =
+            selected.into_iter().filter_map(|head| groups.remove_entry(&head)).collect();
         let known = &self.known;
         let left = groups.values().flatten();
         let left = left.filter_map(|id| Some((*id, &known.get(&id.pid)?.stat)));
         let details = &self.details;
         self.is_cut = self.left_out.look(now, left, |pid, most| details.devices(pid, most));
-        told
+        selected
     }
 
     fn candidate(&self, head: ProcessId, members: &[ProcessId]) -> Candidate {

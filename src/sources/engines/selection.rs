@@ -147,7 +147,7 @@ mod tests {
             assert_eq!((selected[0], selected.len()), (30_000, MAX_ENGINES));
             assert!(selected.contains(&20_000) && selected.contains(&20_001), "{selected:?}");
         }
-        // Of one user what holds most comes first, and who was told stays.
+        // Of one user the largest comes first, and engines already reported stay.
         let mut own: Vec<Candidate> = (1..=40).map(|pid| candidate(pid, 7)).collect();
         own[39].pages = 9;
         assert_eq!(selected(own.clone())[0], 40);

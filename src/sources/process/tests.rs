@@ -23,9 +23,9 @@ fn figures() -> BTreeMap<String, f64> {
 #[test]
 fn all_metrics_of_the_process_are_reported() {
     let run = readings();
-    let told: Vec<&str> = run.schema.series.iter().map(|key| &*key.name).collect();
+    let reported: Vec<&str> = run.schema.series.iter().map(|key| &*key.name).collect();
     let table = METRICS.iter().filter(|metric| metric.source == Source::Process);
-    assert_eq!(told, table.map(|metric| metric.name).collect::<Vec<_>>());
+    assert_eq!(reported, table.map(|metric| metric.name).collect::<Vec<_>>());
 }
 
 #[test]

@@ -180,24 +180,24 @@ fn past_events_are_those_of_the_text() {
     let of_text: Vec<_> = EVENTS.split(|byte| *byte == b'\n').filter_map(event).collect();
     let fake = Fake::answers("200 OK", EVENTS);
     let span = ("7".to_owned(), None);
-    let told = run(fake.docker().past_events(HashMap::new(), span, 4 << 20, PATIENCE)).unwrap();
-    let told: Vec<_> = told.iter().filter_map(|text| event(text)).collect();
-    assert_eq!(told, of_text);
+    let found = run(fake.docker().past_events(HashMap::new(), span, 4 << 20, PATIENCE)).unwrap();
+    let found: Vec<_> = found.iter().filter_map(|text| event(text)).collect();
+    assert_eq!(found, of_text);
     assert_eq!(fake.asked(), "GET /events?since=7&filters=%7B%7D&stream=false HTTP/1.1");
-    assert!(!told.is_empty());
+    assert!(!found.is_empty());
 }
 
 #[test]
 fn a_log_is_read_in_pieces_and_its_end_may_be_cut() {
     let read = |log: &[u8]| {
         let fake = Fake::answers("200 OK", log);
-        let told = run(fake.docker().logs("a", ("7", Some("8.5")), 20, 1 << 20, PATIENCE));
+        let found = run(fake.docker().logs("a", ("7", Some("8.5")), 20, 1 << 20, PATIENCE));
         assert_eq!(
             fake.asked(),
             "GET /containers/a/logs?follow=false&stdout=true&stderr=true&timestamps=true&tail=20\
              &since=7&until=8.5 HTTP/1.1"
         );
-        told.unwrap()
+        found.unwrap()
     };
     let end = |log: &[u8]| log_end(&read(log), None, |_| false);
     assert_eq!(end(LOG).last().unwrap(), "RuntimeError: CUDA out of memory");

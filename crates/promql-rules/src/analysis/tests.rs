@@ -44,7 +44,7 @@ fn expr(text: &str) -> Expr {
     expr
 }
 
-/// What is told of the whole expression's never yielding anything.
+/// The reason why the whole expression can never have a result.
 fn never(text: &str) -> Option<String> {
     let found = expr(text).never(&Known);
     found.into_iter().rfind(|never| never.whole).map(|never| never.why.to_string())
@@ -100,7 +100,7 @@ fn impossible_conditions_are_reported_with_a_reason() {
         ("free * 2 > total and total > free * 3", "never both hold"),
         ("(free < 1 or free > 9) and free > 2 and free < 8", "never both hold"),
     ] {
-        let read = never(text).unwrap_or_else(|| panic!("{text}: nothing is told"));
+        let read = never(text).unwrap_or_else(|| panic!("{text}: nothing is reported"));
         assert!(read.contains(reason), "{text}: {read}");
     }
 }
