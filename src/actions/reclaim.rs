@@ -13,7 +13,7 @@ use crate::model::Target;
 /// Memory could not be taken back.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReclaimError {
-    /// What was decided is no place of a control group.
+    /// The target is no path of a control group.
     #[error("{0:?} names no control group: it must begin with / and must not lead out")]
     NotAGroup(String),
     /// No hierarchy has the memory controller.

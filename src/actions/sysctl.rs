@@ -67,7 +67,7 @@ impl Sysctl {
 fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {
-            "run as uid 0 of the host (no capability stands in for it, and root in a user \
+            "run as uid 0 of the host (no capability replaces it, and root in a user \
              namespace is not enough)"
         }
         Some(Errno::ROFS) => {

@@ -93,7 +93,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     if reader.may_lack_newest() {
         errln!(
             "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
-             missing here; copy the directory to a writable place to see them",
+             missing here; copy the directory to a writable file system to see them",
             dir.display()
         );
     }

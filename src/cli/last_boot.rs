@@ -258,7 +258,7 @@ fn remarks(record: &Record, before: Option<&Record>) -> String {
         remarks.push(format!("{} s before this without a record", record.missed));
     }
     if let Some(age) = record.loop_age.filter(|age| *age >= Duration::from_secs(2)) {
-        remarks.push(format!("the loop stood still for {:.1} s", age.as_secs_f64()));
+        remarks.push(format!("the loop stalled for {:.1} s", age.as_secs_f64()));
     }
     if let Some(took) = record.write_took.filter(|took| *took >= Duration::from_millis(500)) {
         remarks.push(format!("the disk took {:.1} s before", took.as_secs_f64()));

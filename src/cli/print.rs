@@ -214,8 +214,8 @@ fn word(text: &OsStr) -> anyhow::Result<String> {
     let escaped =
         text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%$~^".contains(c);
-    let stands_alone = !escaped.is_empty() && escaped.chars().all(is_plain);
-    Ok(if stands_alone { escaped } else { format!("\"{escaped}\"") })
+    let is_plain_word = !escaped.is_empty() && escaped.chars().all(is_plain);
+    Ok(if is_plain_word { escaped } else { format!("\"{escaped}\"") })
 }
 
 #[cfg(test)]

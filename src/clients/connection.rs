@@ -162,8 +162,8 @@ impl Connection {
         Ok(Open { connection, authorization })
     }
 
-    /// What a server that ends a new connection may want. It need not have said so: its last words
-    /// are lost where it has not heard all of the request.
+    /// The error, with what a server that closes a new connection may require: its alert is lost if
+    /// it has not received the whole request.
     fn describe(&self, error: &HttpError) -> String {
         let (why, tls) = (error.to_string(), &self.server.access.tls);
         match tls {

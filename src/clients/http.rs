@@ -1,4 +1,4 @@
-//! HTTP/1.1 to servers: the one place where requests are sent and responses are read.
+//! HTTP/1.1 to servers: all requests are sent and all responses are read here.
 //!
 //! [`Client`] is reqwest: it connects by itself, over TLS where that is wanted. A [`Connection`] is
 //! made by the caller: within the network namespace of a container, to an engine that is to be sent
@@ -220,7 +220,7 @@ impl Client {
     }
 }
 
-/// Connects, from within another network namespace if one is given. An address of IPv6 may stand in
+/// Connects, from within another network namespace if one is given. An IPv6 address may have
 /// brackets.
 ///
 /// # Errors

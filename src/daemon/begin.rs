@@ -41,9 +41,9 @@ use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
 use crate::policy::Policy;
 use crate::sources::cluster::ClusterWatch;
+use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
-use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::logged_in::LoggedInWatch;
@@ -254,8 +254,8 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
 /// Users are only watched if a reboot is configured.
 fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
     let procfs = settings.path.procfs.clone();
-    let places = LoginSources { bus: Bus::system(), utmp: UTMP.into(), procfs };
-    LoggedInWatch::new(places, clock::uptime)
+    let sources = LoginSources { bus: Bus::system(), utmp: UTMP.into(), procfs };
+    LoggedInWatch::new(sources, clock::uptime)
 }
 
 fn watch_deferred(settings: &Settings) -> anyhow::Result<DeferredWatch> {

@@ -4,18 +4,18 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-fn node(name: &str, total: u64, room: u64) -> Node {
+fn node(name: &str, total: u64, available: u64) -> Node {
     Node {
         name: name.into(),
         total_bytes: total,
-        available_bytes: room,
-        seen_least_bytes: room,
-        seen_most_bytes: room,
+        available_bytes: available,
+        seen_least_bytes: available,
+        seen_most_bytes: available,
     }
 }
 
-fn spark(name: &str, room_gib: u64) -> Node {
-    node(name, 121 * GIB, room_gib * GIB)
+fn spark(name: &str, available_gib: u64) -> Node {
+    node(name, 121 * GIB, available_gib * GIB)
 }
 
 fn model(weights_gib: u64, token: Option<(u64, u32)>, tokens: Option<u64>) -> Model {

@@ -62,9 +62,9 @@ fn any_file_type_of_that_name_is_a_pause() {
 #[test]
 fn an_inaccessible_file_is_a_pause_and_an_impossible_path_is_none() {
     let (folder, _) = switch();
-    let around = folder.path().join("loop");
-    symlink(&around, &around).unwrap();
-    let pause = PauseFile::new(&around.join("paused")).read().unwrap();
+    let cycle = folder.path().join("loop");
+    symlink(&cycle, &cycle).unwrap();
+    let pause = PauseFile::new(&cycle.join("paused")).read().unwrap();
     assert!(pause.comment.contains("cannot check"), "{pause:?}");
     let long = PauseFile::new(&folder.path().join("x".repeat(300)));
     assert!(matches!(long.look(), Look::Doubtful(_)));

@@ -25,7 +25,7 @@ const QUEUE: usize = 4;
 /// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct LoggedInWatch {
-    places: LoginSources,
+    sources: LoginSources,
     clock: fn() -> Duration,
     thread: Option<Thread>,
     is_wanted: bool,
@@ -42,8 +42,8 @@ struct Thread {
 
 impl LoggedInWatch {
     /// Starts no thread before results are wanted.
-    pub fn new(places: LoginSources, clock: fn() -> Duration) -> Self {
-        Self { places, clock, thread: None, is_wanted: false, last_report: Duration::ZERO }
+    pub fn new(sources: LoginSources, clock: fn() -> Duration) -> Self {
+        Self { sources, clock, thread: None, is_wanted: false, last_report: Duration::ZERO }
     }
 
     /// Sets whether results are wanted. The first read starts at once. Never waits.
@@ -54,7 +54,7 @@ impl LoggedInWatch {
         self.is_wanted = is_wanted;
         self.last_report = now;
         if self.thread.is_none() {
-            match start(self.places.clone(), self.clock) {
+            match start(self.sources.clone(), self.clock) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
                     tracing::error!("cannot start the thread logged-in-watch: {error}");
@@ -89,17 +89,17 @@ impl LoggedInWatch {
     }
 }
 
-fn start(places: LoginSources, clock: fn() -> Duration) -> io::Result<Thread> {
+fn start(sources: LoginSources, clock: fn() -> Duration) -> io::Result<Thread> {
     let (wants, wanted) = channel();
     let (to, news) = sync_channel(QUEUE);
-    let run = move || read_while_wanted(&places, clock, &wanted, &to);
+    let run = move || read_while_wanted(&sources, clock, &wanted, &to);
     Builder::new().name("logged-in-watch".to_owned()).spawn(run)?;
     Ok(Thread { wants, news })
 }
 
 /// Reads while results are wanted; ends with the watch.
 fn read_while_wanted(
-    places: &LoginSources,
+    sources: &LoginSources,
     clock: fn() -> Duration,
     wanted: &Receiver<bool>,
     to: &SyncSender<LoggedInReadings>,
@@ -117,7 +117,7 @@ fn read_while_wanted(
         }
         if is_wanted {
             // The queue is full. The next read repeats the result.
-            let _ = to.try_send(read_users(places, clock()));
+            let _ = to.try_send(read_users(sources, clock()));
         }
     }
 }

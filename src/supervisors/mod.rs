@@ -1,5 +1,5 @@
-//! Thin clients of those who run engines, and the machine: they may hang, vanish or lie, so that
-//! each call has a deadline, and no answer is longer than was asked for.
+//! Thin clients of the programs that run engines and the machine. Those may hang, vanish or report
+//! false values, so that each call has a deadline and each response a size limit.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;

@@ -323,7 +323,7 @@ proptest::proptest! {
             "uma_a", "uma_a{zone=\"dma\"}", "uma_a offset 1m", "vector(1)", "uma_b", "uma_c",
             "rate(uma_a[1m])", "absent(uma_c)", "max_over_time(uma_a[30s])",
         ]),
-        around in proptest::collection::vec(
+        wrappers in proptest::collection::vec(
             proptest::sample::select(vec![
                 ("sum by (zone) (", ")"), ("-", ""), ("abs(", ")"), ("topk(1, ", ")"),
                 ("(", " > 1)"), ("(2 ^ ", ")"), ("(", " / on(zone) group_left() uma_a)"),
@@ -341,7 +341,7 @@ proptest::proptest! {
             ("uma_b", &[], Reading::Value(-1.5)),
             ("uma_c", &[], Reading::Unsupported),
         ]);
-        let text = around.iter().fold(inner.to_owned(), |text, (before, after)| {
+        let text = wrappers.iter().fold(inner.to_owned(), |text, (before, after)| {
             format!("{before}{text}{after}")
         });
         let expr = parse(&text).expect(&text);

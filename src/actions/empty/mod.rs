@@ -109,7 +109,7 @@ impl CacheEmptier {
         };
         match self.verify(engine) {
             Err(stale) => OutcomeResult::NotDone(stale).into(),
-            Ok(place) => self.empty(act, engine, place, allow, temporary),
+            Ok(endpoint) => self.empty(act, engine, endpoint, allow, temporary),
         }
     }
 
@@ -122,31 +122,31 @@ impl CacheEmptier {
         if !owner::is_alive(&self.procfs, *server) {
             return Err(format!("{name} is another one by now, or gone: pid {server} has ended"));
         }
-        let place = Endpoint::of(&self.procfs, engine);
-        let place = place.ok_or_else(|| format!("the address of {name} is not known"))?;
-        if owner::listens(&self.procfs, engine, &place) == Some(false) {
+        let endpoint = Endpoint::of(&self.procfs, engine);
+        let endpoint = endpoint.ok_or_else(|| format!("the address of {name} is not known"))?;
+        if owner::listens(&self.procfs, engine, &endpoint) == Some(false) {
             return Err(format!(
                 "what listens at {} is no process of {name}: nothing is sent to it, and no key",
-                place.origin
+                endpoint.origin
             ));
         }
-        Ok(place)
+        Ok(endpoint)
     }
 
     fn empty(
         &self,
         decision: &Decision,
         engine: &EngineTarget,
-        place: Endpoint,
+        endpoint: Endpoint,
         allow: &BTreeSet<CachePermission>,
         temporary: &mut TemporarySettings,
     ) -> Performed {
         let before = Memory::read(&self.procfs, engine);
         let log = EngineLog::open(&self.procfs, engine);
         let mut pausing = InUndoLog { temporary, decision, engine, number: None };
-        let keys = KeyRing::new(&self.procfs, Arc::new(engine.clone()), place.clone());
+        let keys = KeyRing::new(&self.procfs, Arc::new(engine.clone()), endpoint.clone());
         let mut withheld = None;
-        let said = Session::open(place).map_err(Refusal::from).and_then(|session| {
+        let said = Session::open(endpoint).map_err(Refusal::from).and_then(|session| {
             let session = session.within(self.uptime, CALLING_TAKES);
             let calls = KeyedSession::new(session, keys);
             let emptying = Emptying { calls: &calls, allow };

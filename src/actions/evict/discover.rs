@@ -59,7 +59,7 @@ impl Holdings {
                     None => continue,
                 },
             };
-            if files.place_of(identity).is_none() {
+            if files.index_of(identity).is_none() {
                 if !patterns.name(&mapped.path) {
                     continue;
                 }
@@ -81,7 +81,7 @@ impl Holdings {
         files: &mut Finding,
     ) {
         for open in opened {
-            if files.place_of(open.identity).is_none() {
+            if files.index_of(open.identity).is_none() {
                 let name = open.path.as_os_str().as_bytes();
                 let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
                 let path = Path::new(std::ffi::OsStr::from_bytes(name));
@@ -110,13 +110,13 @@ impl Holdings {
             used.opened.clear();
         }
         for (process, identity, mapped) in self.mapped {
-            if let Some(used) = files.place_of(identity).and_then(|place| uses.get_mut(place)) {
+            if let Some(used) = files.index_of(identity).and_then(|index| uses.get_mut(index)) {
                 used.mapped.push((process, mapped));
             }
         }
         for (process, opened) in self.opened {
-            let place = files.place_of(opened.identity);
-            if let Some(used) = place.and_then(|place| uses.get_mut(place)) {
+            let index = files.index_of(opened.identity);
+            if let Some(used) = index.and_then(|index| uses.get_mut(index)) {
                 used.opened.push((process, opened));
             }
         }

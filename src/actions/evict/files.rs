@@ -260,7 +260,7 @@ impl Finding {
     }
 
     /// The index of a file, if it is among them.
-    pub(super) fn place_of(&self, identity: Identity) -> Option<usize> {
+    pub(super) fn index_of(&self, identity: Identity) -> Option<usize> {
         self.files.iter().position(|file| file.identity == identity)
     }
 
@@ -273,7 +273,7 @@ impl Finding {
     /// Takes one on, or the reason why it cannot be opened.
     pub(super) fn take(&mut self, path: &Path, opened: io::Result<ModelFile>) {
         match opened {
-            Ok(file) if self.place_of(file.identity).is_none() && !self.is_full() => {
+            Ok(file) if self.index_of(file.identity).is_none() && !self.is_full() => {
                 self.files.push(file);
             }
             Ok(_) => {}

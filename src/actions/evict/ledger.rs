@@ -62,7 +62,7 @@ impl Chunk {
 pub(super) struct DueChunk {
     /// The total progress when it was last read.
     read_at: u64,
-    pub(super) place: ChunkId,
+    pub(super) id: ChunkId,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ struct Book {
 
 #[derive(Debug)]
 struct HotChunk {
-    place: ChunkId,
+    id: ChunkId,
     looks_left: u8,
 }
 
@@ -139,7 +139,7 @@ impl Ledger {
     }
 
     /// The chunks that hold these bytes of a file.
-    pub(super) fn places(&self, file: usize, bytes: &Range<u64>) -> Vec<ChunkId> {
+    pub(super) fn chunks_of(&self, file: usize, bytes: &Range<u64>) -> Vec<ChunkId> {
         let count = self.files.get(file).map_or(0, |book| book.chunks.len());
         let number = |chunk: u64| usize::try_from(chunk).unwrap_or(usize::MAX).min(count);
         let from = number(bytes.start / CHUNK_BYTES);
@@ -148,41 +148,41 @@ impl Ledger {
     }
 
     /// The chunk behind one in the same file.
-    pub(super) fn next(&self, place: ChunkId) -> Option<ChunkId> {
-        let next = ChunkId { chunk: place.chunk + 1, ..place };
+    pub(super) fn next(&self, id: ChunkId) -> Option<ChunkId> {
+        let next = ChunkId { chunk: id.chunk + 1, ..id };
         self.chunk(next).map(|_| next)
     }
 
-    fn chunk(&self, place: ChunkId) -> Option<&Chunk> {
-        self.files.get(place.file)?.chunks.get(place.chunk)
+    fn chunk(&self, id: ChunkId) -> Option<&Chunk> {
+        self.files.get(id.file)?.chunks.get(id.chunk)
     }
 
-    fn chunk_mut(&mut self, place: ChunkId) -> Option<&mut Chunk> {
-        self.files.get_mut(place.file)?.chunks.get_mut(place.chunk)
+    fn chunk_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
+        self.files.get_mut(id.file)?.chunks.get_mut(id.chunk)
     }
 
     /// Bytes of a chunk in memory at its last sample.
-    pub(super) fn cached_of(&self, place: ChunkId) -> u64 {
-        self.chunk(place).map_or(0, |chunk| chunk.cached)
+    pub(super) fn cached_of(&self, id: ChunkId) -> u64 {
+        self.chunk(id).map_or(0, |chunk| chunk.cached)
     }
 
     /// The bytes of a chunk if all of them have been read and are in memory.
-    pub(super) fn whole(&self, place: ChunkId) -> Option<u64> {
-        self.chunk(place).map(|chunk| chunk.read).filter(|_| self.is_whole(place))
+    pub(super) fn whole(&self, id: ChunkId) -> Option<u64> {
+        self.chunk(id).map(|chunk| chunk.read).filter(|_| self.is_whole(id))
     }
 
     /// Whether all of a chunk has been read and is in memory: there is no more to come.
-    fn is_whole(&self, place: ChunkId) -> bool {
-        let length = self.files.get(place.file).map_or(0, |book| book.length);
-        let from = CHUNK_BYTES.saturating_mul(place.chunk as u64);
+    fn is_whole(&self, id: ChunkId) -> bool {
+        let length = self.files.get(id.file).map_or(0, |book| book.length);
+        let from = CHUNK_BYTES.saturating_mul(id.chunk as u64);
         let bytes = length.saturating_sub(from).min(CHUNK_BYTES);
-        self.chunk(place).is_some_and(|chunk| chunk.read >= bytes)
+        self.chunk(id).is_some_and(|chunk| chunk.read >= bytes)
     }
 
     /// Records a sample. Returns whether more of the chunk has been read.
-    pub(super) fn observe(&mut self, place: ChunkId, look: ChunkSample) -> bool {
+    pub(super) fn observe(&mut self, id: ChunkId, look: ChunkSample) -> bool {
         let progress = self.progress;
-        let Some(chunk) = self.chunk_mut(place) else { return false };
+        let Some(chunk) = self.chunk_mut(id) else { return false };
         let back = look.cached.saturating_sub(chunk.cached).min(chunk.out);
         chunk.out -= back;
         let read = look.read.min(look.cached);
@@ -192,31 +192,31 @@ impl Ledger {
         if more > 0 {
             chunk.read_at = progress + more;
             self.progress += more;
-            self.follow(place);
+            self.follow(id);
         }
         self.came_back(back);
         more > 0
     }
 
     /// The next sample goes where a reader has just been, or behind what it has read.
-    fn follow(&mut self, place: ChunkId) {
-        if let Some(book) = self.files.get_mut(place.file) {
-            book.frontier = book.frontier.max(place.chunk + 1);
+    fn follow(&mut self, id: ChunkId) {
+        if let Some(book) = self.files.get_mut(id.file) {
+            book.frontier = book.frontier.max(id.chunk + 1);
         }
-        if !self.is_whole(place) {
-            return self.warm(place);
+        if !self.is_whole(id) {
+            return self.warm(id);
         }
-        self.hot.retain(|hot| hot.place != place);
-        if let Some(next) = self.next(place).filter(|next| !self.is_whole(*next)) {
+        self.hot.retain(|hot| hot.id != id);
+        if let Some(next) = self.next(id).filter(|next| !self.is_whole(*next)) {
             self.warm(next);
         }
     }
 
     /// Records what an eviction has left of a chunk. What stays is tried again only when the
     /// readers have gone on by the whole distance once more.
-    pub(super) fn record_eviction(&mut self, place: ChunkId, before: u64, after: ChunkSample) {
+    pub(super) fn record_eviction(&mut self, id: ChunkId, before: u64, after: ChunkSample) {
         let progress = self.progress;
-        let Some(chunk) = self.chunk_mut(place) else { return };
+        let Some(chunk) = self.chunk_mut(id) else { return };
         let gone = before.saturating_sub(after.cached);
         *chunk = Chunk {
             cached: after.cached,
@@ -251,12 +251,12 @@ impl Ledger {
         let is_due = move |chunk: &Chunk| chunk.read > 0 && self.progress - chunk.read_at >= keep;
         chunks
             .filter(move |(chunk, _)| is_due(chunk))
-            .map(|(chunk, place)| DueChunk { read_at: chunk.read_at, place })
+            .map(|(chunk, id)| DueChunk { read_at: chunk.read_at, id })
     }
 
     /// Whether reading has gone on behind the chunk after this one.
-    pub(super) fn is_behind(&self, place: ChunkId) -> bool {
-        self.files.get(place.file).is_some_and(|book| place.chunk + 1 < book.frontier)
+    pub(super) fn is_behind(&self, id: ChunkId) -> bool {
+        self.files.get(id.file).is_some_and(|book| id.chunk + 1 < book.frontier)
     }
 
     /// Bytes of all files in memory at their last samples.
@@ -270,13 +270,13 @@ impl Ledger {
             hot.looks_left = hot.looks_left.saturating_sub(1);
             hot.looks_left > 0
         });
-        self.hot.iter().map(|hot| hot.place).collect()
+        self.hot.iter().map(|hot| hot.id).collect()
     }
 
-    fn warm(&mut self, place: ChunkId) {
-        match self.hot.iter_mut().find(|hot| hot.place == place) {
+    fn warm(&mut self, id: ChunkId) {
+        match self.hot.iter_mut().find(|hot| hot.id == id) {
             Some(hot) => hot.looks_left = HOT_LOOKS,
-            None => self.hot.push_back(HotChunk { place, looks_left: HOT_LOOKS }),
+            None => self.hot.push_back(HotChunk { id, looks_left: HOT_LOOKS }),
         }
         if self.hot.len() > MOST_HOT {
             self.hot.pop_front();
@@ -289,11 +289,11 @@ impl Ledger {
         let from = std::mem::take(&mut self.frontier_turn);
         let wanted = files.min(known);
         self.frontier_turn = (from + wanted) % known.max(1);
-        let places = (from..from + wanted).map(|file| file % known).filter_map(|file| {
-            let place = ChunkId { file, chunk: self.files.get(file)?.frontier };
-            self.chunk(place).filter(|chunk| !chunk.is_out()).map(|_| place)
+        let ids = (from..from + wanted).map(|file| file % known).filter_map(|file| {
+            let id = ChunkId { file, chunk: self.files.get(file)?.frontier };
+            self.chunk(id).filter(|chunk| !chunk.is_out()).map(|_| id)
         });
-        places.collect()
+        ids.collect()
     }
 
     /// The next chunks in turn, as many as `budget` allows. A chunk that was read as a whole shows
@@ -301,8 +301,8 @@ impl Ledger {
     /// never was in memory costs almost nothing.
     pub(super) fn in_turn(&mut self, budget: u32) -> Vec<ChunkId> {
         let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
-        let (mut places, mut spent) = (Vec::new(), 0);
-        while spent < budget && places.len() < total {
+        let (mut ids, mut spent) = (Vec::new(), 0);
+        while spent < budget && ids.len() < total {
             let Some(chunk) = self.chunk(self.turn) else {
                 let next = self.turn.file + 1;
                 let file = if next < self.files.len() { next } else { 0 };
@@ -315,10 +315,10 @@ impl Ledger {
                 (0, 1..) => 4,
                 (0, 0) => 1,
             };
-            places.push(self.turn);
+            ids.push(self.turn);
             self.turn.chunk += 1;
         }
-        places
+        ids
     }
 
     /// How much has been read of everything.

@@ -5,7 +5,7 @@ use super::*;
 const FULL: ChunkSample = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };
 const AHEAD: ChunkSample = ChunkSample { cached: CHUNK_BYTES, read: 0 };
 
-fn place(chunk: usize) -> ChunkId {
+fn id(chunk: usize) -> ChunkId {
     ChunkId { file: 0, chunk }
 }
 
@@ -19,30 +19,30 @@ fn ledger(chunks: u64, keep_chunks: u64) -> Ledger {
 fn due(ledger: &Ledger, most: u64) -> Vec<ChunkId> {
     let mut due: Vec<DueChunk> = ledger.due(most).collect();
     due.sort_unstable();
-    due.into_iter().map(|due| due.place).collect()
+    due.into_iter().map(|due| due.id).collect()
 }
 
 #[test]
 fn the_last_read_chunks_stay_in_any_order_of_reading() {
     let mut ledger = ledger(8, 2);
     for chunk in [5, 0, 7, 2] {
-        assert!(ledger.observe(place(chunk), FULL));
+        assert!(ledger.observe(id(chunk), FULL));
     }
-    assert_eq!(due(&ledger, u64::MAX), [place(5), place(0)]);
-    ledger.record_eviction(place(5), CHUNK_BYTES, ChunkSample::default());
+    assert_eq!(due(&ledger, u64::MAX), [id(5), id(0)]);
+    ledger.record_eviction(id(5), CHUNK_BYTES, ChunkSample::default());
     assert_eq!(ledger.tally().0, CHUNK_BYTES);
-    assert_eq!(due(&ledger, u64::MAX), [place(0)]);
+    assert_eq!(due(&ledger, u64::MAX), [id(0)]);
 }
 
 #[test]
 fn chunks_read_ahead_stay_in_any_amount() {
     let mut ledger = ledger(64, 1);
-    (2..64).for_each(|chunk| assert!(!ledger.observe(place(chunk), AHEAD)));
-    ledger.observe(place(0), FULL);
-    ledger.observe(place(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
+    (2..64).for_each(|chunk| assert!(!ledger.observe(id(chunk), AHEAD)));
+    ledger.observe(id(0), FULL);
+    ledger.observe(id(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert!(due(&ledger, u64::MAX).is_empty());
-    ledger.observe(place(1), FULL);
-    assert_eq!(due(&ledger, u64::MAX), [place(0)]);
+    ledger.observe(id(1), FULL);
+    assert_eq!(due(&ledger, u64::MAX), [id(0)]);
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn a_chunk_once_read_no_longer_counts_as_unread() {
     let mut ledger = ledger(4, 0);
     ledger.add_file(CHUNK_BYTES / 2);
     assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
-    ledger.observe(place(3), AHEAD);
+    ledger.observe(id(3), AHEAD);
     ledger.observe(ChunkId { file: 1, chunk: 0 }, AHEAD);
     assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
-    ledger.observe(place(0), FULL);
-    ledger.observe(place(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
+    ledger.observe(id(0), FULL);
+    ledger.observe(id(1), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
-    ledger.record_eviction(place(0), CHUNK_BYTES, ChunkSample::default());
-    ledger.observe(place(1), ChunkSample::default());
+    ledger.record_eviction(id(0), CHUNK_BYTES, ChunkSample::default());
+    ledger.observe(id(1), ChunkSample::default());
     assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
 }
 
@@ -65,34 +65,34 @@ fn a_chunk_once_read_no_longer_counts_as_unread() {
 fn a_chunk_being_read_stays_while_it_grows() {
     let mut ledger = ledger(3, 1);
     let half = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };
-    ledger.observe(place(0), half);
-    ledger.observe(place(1), half);
-    ledger.observe(place(0), FULL);
-    ledger.observe(place(1), FULL);
+    ledger.observe(id(0), half);
+    ledger.observe(id(1), half);
+    ledger.observe(id(0), FULL);
+    ledger.observe(id(1), FULL);
     assert!(due(&ledger, u64::MAX).is_empty());
-    ledger.observe(place(2), FULL);
-    assert_eq!(due(&ledger, u64::MAX), [place(0), place(1)]);
+    ledger.observe(id(2), FULL);
+    assert_eq!(due(&ledger, u64::MAX), [id(0), id(1)]);
 }
 
 #[test]
 fn a_chunk_that_could_not_be_evicted_is_not_retried_at_once() {
     let mut ledger = ledger(4, 1);
-    ledger.observe(place(0), FULL);
-    ledger.observe(place(1), FULL);
+    ledger.observe(id(0), FULL);
+    ledger.observe(id(1), FULL);
     let half = ChunkSample { cached: CHUNK_BYTES / 2, read: CHUNK_BYTES / 2 };
-    ledger.record_eviction(place(0), CHUNK_BYTES, half);
+    ledger.record_eviction(id(0), CHUNK_BYTES, half);
     assert_eq!(ledger.tally().0, CHUNK_BYTES / 2);
-    assert!(!ledger.observe(place(0), half));
+    assert!(!ledger.observe(id(0), half));
     assert!(due(&ledger, u64::MAX).is_empty());
-    ledger.observe(place(2), FULL);
-    assert_eq!(due(&ledger, u64::MAX), [place(0), place(1)]);
+    ledger.observe(id(2), FULL);
+    assert_eq!(due(&ledger, u64::MAX), [id(0), id(1)]);
 }
 
 #[test]
 fn a_chunk_read_again_is_counted_once_and_widens_the_distance() {
     let mut ledger = ledger(64, 1);
     for chunk in 0..9 {
-        ledger.observe(place(chunk), FULL);
+        ledger.observe(id(chunk), FULL);
     }
     for due in due(&ledger, u64::MAX) {
         ledger.record_eviction(due, CHUNK_BYTES, ChunkSample::default());
@@ -100,12 +100,12 @@ fn a_chunk_read_again_is_counted_once_and_widens_the_distance() {
     assert_eq!(ledger.tally(), (8 * CHUNK_BYTES, 0));
     for _ in 0..3 {
         for chunk in 0..3 {
-            ledger.observe(place(chunk), FULL);
+            ledger.observe(id(chunk), FULL);
         }
     }
     assert_eq!(ledger.tally(), (8 * CHUNK_BYTES, 3 * CHUNK_BYTES));
     assert_eq!(ledger.keep(), CHUNK_BYTES, "48 MiB say nothing yet");
-    ledger.observe(place(3), FULL);
+    ledger.observe(id(3), FULL);
     assert_eq!(ledger.keep(), 2 * CHUNK_BYTES);
 }
 
@@ -113,7 +113,7 @@ fn a_chunk_read_again_is_counted_once_and_widens_the_distance() {
 fn a_sequential_reader_does_not_widen_the_distance() {
     let mut ledger = ledger(256, 2);
     for chunk in 0..256 {
-        ledger.observe(place(chunk), FULL);
+        ledger.observe(id(chunk), FULL);
         for due in due(&ledger, u64::MAX) {
             ledger.record_eviction(due, CHUNK_BYTES, ChunkSample::default());
         }
@@ -139,8 +139,8 @@ fn every_chunk_is_sampled_in_turn() {
 #[test]
 fn an_unchanged_chunk_is_no_longer_sampled_each_time() {
     let mut ledger = ledger(2, 1);
-    ledger.observe(place(0), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
-    assert_eq!(ledger.hot(), [place(0)]);
+    ledger.observe(id(0), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
+    assert_eq!(ledger.hot(), [id(0)]);
     for _ in 0..HOT_LOOKS {
         ledger.hot();
     }
@@ -151,18 +151,18 @@ fn an_unchanged_chunk_is_no_longer_sampled_each_time() {
 fn the_reader_is_expected_at_the_chunk_after_the_last_read_one() {
     let mut ledger = Ledger::new(0);
     ledger.add_file(3 * CHUNK_BYTES + 5_000);
-    ledger.observe(place(1), FULL);
-    assert_eq!(ledger.hot(), [place(2)]);
-    assert_eq!(ledger.frontiers(9), [place(2)]);
-    ledger.observe(place(2), FULL);
-    assert_eq!(ledger.hot(), [place(3)]);
-    ledger.observe(place(3), ChunkSample { cached: 8192, read: 4096 });
-    assert_eq!(ledger.hot(), [place(3)], "a part of its last chunk");
-    ledger.observe(place(3), ChunkSample { cached: 8192, read: 8192 });
+    ledger.observe(id(1), FULL);
+    assert_eq!(ledger.hot(), [id(2)]);
+    assert_eq!(ledger.frontiers(9), [id(2)]);
+    ledger.observe(id(2), FULL);
+    assert_eq!(ledger.hot(), [id(3)]);
+    ledger.observe(id(3), ChunkSample { cached: 8192, read: 4096 });
+    assert_eq!(ledger.hot(), [id(3)], "a part of its last chunk");
+    ledger.observe(id(3), ChunkSample { cached: 8192, read: 8192 });
     assert!(ledger.hot().is_empty(), "all of the file has been read");
     assert!(ledger.frontiers(9).is_empty());
-    ledger.record_eviction(place(1), CHUNK_BYTES, ChunkSample::default());
-    assert_eq!(ledger.chunks_not_out(0), [place(0), place(2), place(3)]);
+    ledger.record_eviction(id(1), CHUNK_BYTES, ChunkSample::default());
+    assert_eq!(ledger.chunks_not_out(0), [id(0), id(2), id(3)]);
 }
 
 #[test]
@@ -188,8 +188,8 @@ proptest! {
             ledger.add_file(chunks * CHUNK_BYTES);
         }
         for (file, chunk, cached, read, puts_out) in looks {
-            let place = ChunkId { file, chunk };
-            ledger.observe(place, ChunkSample { cached, read });
+            let id = ChunkId { file, chunk };
+            ledger.observe(id, ChunkSample { cached, read });
             if puts_out && let Some(due) = due(&ledger, u64::MAX).first() {
                 let before = ledger.chunk(*due).unwrap().cached;
                 let after = ChunkSample { cached: before.min(cached), read };
@@ -214,9 +214,9 @@ fn fewer_chunks_stay_when_memory_is_short() {
     ledger.add_file(8 * CHUNK_BYTES);
     let whole = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };
     for chunk in 0..3 {
-        ledger.observe(place(chunk), whole);
+        ledger.observe(id(chunk), whole);
     }
     assert!(due(&ledger, u64::MAX).is_empty());
-    assert_eq!(due(&ledger, CHUNK_BYTES), [place(0), place(1)]);
-    assert_eq!(due(&ledger, 2 * CHUNK_BYTES), [place(0)]);
+    assert_eq!(due(&ledger, CHUNK_BYTES), [id(0), id(1)]);
+    assert_eq!(due(&ledger, 2 * CHUNK_BYTES), [id(0)]);
 }

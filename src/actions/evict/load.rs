@@ -269,83 +269,83 @@ impl Load {
             }
         }
         for (file, bytes) in gone_over.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
-            for place in self.ledger.places(file, &bytes) {
-                self.sample(place);
+            for id in self.ledger.chunks_of(file, &bytes) {
+                self.sample(id);
             }
         }
     }
 
     /// Samples all chunks of a file that are not known to be evicted.
     fn sample_file(&mut self, file: usize) {
-        for place in self.ledger.chunks_not_out(file) {
-            self.sample(place);
+        for id in self.ledger.chunks_not_out(file) {
+            self.sample(id);
         }
     }
 
     /// Samples the chunks that change, those where reading may go on, what follows either, and some
     /// of the rest.
     fn sample_around(&mut self) {
-        for place in self.ledger.hot() {
-            self.sample_on(place);
+        for id in self.ledger.hot() {
+            self.sample_on(id);
         }
-        for place in self.ledger.frontiers(FRONTIERS) {
-            let known = self.ledger.cached_of(place);
-            self.sample_on(place);
-            let is_held = self.uses.get(place.file).is_some_and(FileUse::is_held);
-            self.is_news |= !is_held && self.ledger.cached_of(place) > known;
+        for id in self.ledger.frontiers(FRONTIERS) {
+            let known = self.ledger.cached_of(id);
+            self.sample_on(id);
+            let is_held = self.uses.get(id.file).is_some_and(FileUse::is_held);
+            self.is_news |= !is_held && self.ledger.cached_of(id) > known;
         }
         if self.rounds.is_multiple_of(IN_TURN_EVERY) {
-            for place in self.ledger.in_turn(IN_TURN_BUDGET) {
-                self.sample(place);
+            for id in self.ledger.in_turn(IN_TURN_BUDGET) {
+                self.sample(id);
             }
         }
     }
 
     /// Samples a chunk, and the next ones for as long as they show progress.
-    fn sample_on(&mut self, place: ChunkId) {
-        let mut at = Some(place);
-        while let Some(place) = at {
-            let grown = self.sample(place);
-            at = self.ledger.next(place).filter(|_| grown);
+    fn sample_on(&mut self, id: ChunkId) {
+        let mut at = Some(id);
+        while let Some(id) = at {
+            let grown = self.sample(id);
+            at = self.ledger.next(id).filter(|_| grown);
         }
     }
 
     /// Returns whether the chunk shows progress.
-    fn sample(&mut self, place: ChunkId) -> bool {
+    fn sample(&mut self, id: ChunkId) -> bool {
         self.files.pulse.beat();
-        match self.measure(place) {
-            Some(sample) => self.ledger.observe(place, sample),
+        match self.measure(id) {
+            Some(sample) => self.ledger.observe(id, sample),
             None => false,
         }
     }
 
     /// What of a chunk is cached, and has been read. `None`: cannot be known now.
-    fn measure(&mut self, place: ChunkId) -> Option<ChunkSample> {
-        let cached = match self.cached(place) {
+    fn measure(&mut self, id: ChunkId) -> Option<ChunkSample> {
+        let cached = match self.cached(id) {
             Sight::Pages(pages) => pages.cached,
             Sight::NotNow => return None,
             Sight::None => {
-                let present = self.present(place);
+                let present = self.present(id);
                 return Some(ChunkSample { cached: present, read: present });
             }
         };
-        let read = match self.uses.get(place.file)?.reading() {
-            Reading::InPageTables if cached > 0 => match self.ledger.whole(place) {
+        let read = match self.uses.get(id.file)?.reading() {
+            Reading::InPageTables if cached > 0 => match self.ledger.whole(id) {
                 // Page tables cost most to read, and there is no more to find.
                 Some(bytes) if bytes == cached => cached,
-                _ => self.present(place),
+                _ => self.present(id),
             },
-            _ => self.uses.get_mut(place.file)?.read_of(place.chunk, cached),
+            _ => self.uses.get_mut(id.file)?.read_of(id.chunk, cached),
         };
         Some(ChunkSample { cached, read })
     }
 
-    fn cached(&mut self, place: ChunkId) -> Sight {
+    fn cached(&mut self, id: ChunkId) -> Sight {
         if self.limits.sight.is_some() {
             return Sight::None;
         }
-        let Some(file) = self.files.files.get(place.file) else { return Sight::None };
-        let pages = match file.cached(place.chunk) {
+        let Some(file) = self.files.files.get(id.file) else { return Sight::None };
+        let pages = match file.cached(id.chunk) {
             Ok(pages) => pages,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Sight::None,
             Err(error) if is_of_this_file_alone(&error) => return Sight::NotNow,
@@ -355,15 +355,15 @@ impl Load {
             }
         };
         if pages.cached == 0 && pages.evicted > 0 {
-            self.marked.push(place);
+            self.marked.push(id);
         }
         Sight::Pages(pages)
     }
 
     /// The most of a chunk that one process has in its page tables.
-    fn present(&self, place: ChunkId) -> u64 {
-        let Some(used) = self.uses.get(place.file) else { return 0 };
-        let present = used.addresses(place.chunk).filter_map(|(process, _, addresses)| {
+    fn present(&self, id: ChunkId) -> u64 {
+        let Some(used) = self.uses.get(id.file) else { return 0 };
+        let present = used.addresses(id.chunk).filter_map(|(process, _, addresses)| {
             let runs = self.processes.get(process)?.present(addresses).ok()?;
             Some((process, runs.iter().map(|run| run.end - run.start).sum::<u64>()))
         });
@@ -387,7 +387,7 @@ impl Load {
         }
         let must_go = mapped.into_iter().take_while(|due| {
             let goes = must_go > 0;
-            must_go = must_go.saturating_sub(self.ledger.cached_of(due.place));
+            must_go = must_go.saturating_sub(self.ledger.cached_of(due.id));
             goes
         });
         let going: Vec<DueChunk> = free.into_iter().chain(must_go).collect();
@@ -396,9 +396,9 @@ impl Load {
                 break;
             }
             self.files.pulse.beat();
-            let before = self.ledger.cached_of(due.place);
-            self.evict(due.place);
-            let gone = before.saturating_sub(self.ledger.cached_of(due.place));
+            let before = self.ledger.cached_of(due.id);
+            self.evict(due.id);
+            let gone = before.saturating_sub(self.ledger.cached_of(due.id));
             evictable = evictable.saturating_sub(gone);
             report(self.tally(), evictable);
         }
@@ -406,21 +406,21 @@ impl Load {
 
     /// Removes the kernel's shadow entries behind the readers, and what comes in just then.
     fn clear_marks(&mut self, stops: &dyn Fn() -> bool) {
-        for place in std::mem::take(&mut self.marked) {
+        for id in std::mem::take(&mut self.marked) {
             if stops() {
                 break;
             }
-            if let Some(file) = self.files.files.get(place.file).filter(|_| self.is_behind(place)) {
-                let _marks_may_stay = file.drop_unmapped(place.chunk);
+            if let Some(file) = self.files.files.get(id.file).filter(|_| self.is_behind(id)) {
+                let _marks_may_stay = file.drop_unmapped(id.chunk);
             }
         }
     }
 
     /// Whether all readers are past a chunk, as far as is known.
-    fn is_behind(&self, place: ChunkId) -> bool {
-        match self.uses.get(place.file).map(FileUse::reading) {
-            Some(Reading::UpTo(position)) => offset(place.chunk + 1) <= position,
-            Some(Reading::InPageTables | Reading::Since) => self.ledger.is_behind(place),
+    fn is_behind(&self, id: ChunkId) -> bool {
+        match self.uses.get(id.file).map(FileUse::reading) {
+            Some(Reading::UpTo(position)) => offset(id.chunk + 1) <= position,
+            Some(Reading::InPageTables | Reading::Since) => self.ledger.is_behind(id),
             Some(Reading::All) => true,
             Some(Reading::Nothing) | None => false,
         }
@@ -430,7 +430,7 @@ impl Load {
     fn due(&self) -> Due {
         let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
-            self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
+            self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.id));
         let required = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
         let must_go = must_go(memory, self.bytes_of(&mapped), required);
         Due { free, mapped, must_go }
@@ -444,43 +444,42 @@ impl Load {
     }
 
     fn bytes_of(&self, due: &[DueChunk]) -> u64 {
-        due.iter().map(|due| self.ledger.cached_of(due.place)).sum()
+        due.iter().map(|due| self.ledger.cached_of(due.id)).sum()
     }
 
-    fn is_mapped(&self, place: ChunkId) -> bool {
-        self.uses.get(place.file).is_some_and(|used| used.addresses(place.chunk).next().is_some())
+    fn is_mapped(&self, id: ChunkId) -> bool {
+        self.uses.get(id.file).is_some_and(|used| used.addresses(id.chunk).next().is_some())
     }
 
     /// Evicts a clean chunk. A chunk with dirty pages stays for now: the call alone would start
     /// writeback.
-    fn evict(&mut self, place: ChunkId) {
-        let pages = match self.cached(place) {
+    fn evict(&mut self, id: ChunkId) {
+        let pages = match self.cached(id) {
             Sight::Pages(pages) => Some(pages),
             Sight::NotNow => return,
             Sight::None => None,
         };
-        let before = pages.map_or_else(|| self.present(place), |pages| pages.cached);
+        let before = pages.map_or_else(|| self.present(id), |pages| pages.cached);
         if !pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
-            self.evict_mapped(place);
+            self.evict_mapped(id);
             // Unseen it may have dirty pages, which the kernel would begin to write back.
             let is_seen = pages.is_some();
-            if let Some(file) = self.files.files.get(place.file).filter(|_| is_seen) {
-                let _what_stays_is_measured = file.drop_unmapped(place.chunk);
+            if let Some(file) = self.files.files.get(id.file).filter(|_| is_seen) {
+                let _what_stays_is_measured = file.drop_unmapped(id.chunk);
             }
         }
-        if let Some(after) = self.measure(place) {
-            self.ledger.record_eviction(place, before, after);
+        if let Some(after) = self.measure(id) {
+            self.ledger.record_eviction(id, before, after);
         }
     }
 
-    fn evict_mapped(&mut self, place: ChunkId) {
-        let (Some(used), Some(file)) =
-            (self.uses.get(place.file), self.files.files.get(place.file))
+    fn evict_mapped(&mut self, id: ChunkId) {
+        let (Some(used), Some(file)) = (self.uses.get(id.file), self.files.files.get(id.file))
         else {
             return;
         };
         let mut refused = None;
-        for (process, mapped, addresses) in used.addresses(place.chunk) {
+        for (process, mapped, addresses) in used.addresses(id.chunk) {
             let Some(held) = self.processes.get(process) else { continue };
             if !held.still_maps(mapped, file.identity) {
                 continue;
@@ -521,13 +520,13 @@ impl Load {
         if let Some(why) = &holdings.hidden {
             self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
         }
-        for (place, file) in self.files.files.iter().enumerate() {
+        for (id, file) in self.files.files.iter().enumerate() {
             let length = file.length();
-            if self.uses.len() <= place {
+            if self.uses.len() <= id {
                 self.uses.push(FileUse::default());
                 self.ledger.add_file(length);
             }
-            self.ledger.resize(place, length);
+            self.ledger.resize(id, length);
         }
         holdings.record(&self.files, &mut self.uses);
         for file in 0..self.uses.len() {

@@ -58,7 +58,7 @@ impl OpenFiles {
         Slot { number, way: Way::Root(root), of: self.clone() }
     }
 
-    /// Takes one on that cannot be opened again.
+    /// Keeps a file that cannot be reopened.
     pub(super) fn pin(&self, file: OwnedFd) -> io::Result<Slot> {
         let mut table = self.table();
         if table.pinned >= (self.most / PINNED_SHARE).max(1) {
@@ -67,7 +67,7 @@ impl OpenFiles {
         table.pinned += 1;
         let number = table.tick();
         drop(table);
-        self.make_room();
+        self.close_excess();
         Ok(Slot { number, way: Way::Pinned(Arc::new(file)), of: self.clone() })
     }
 
@@ -79,11 +79,11 @@ impl OpenFiles {
         }
         table.by_use.insert(now, number);
         drop(table);
-        self.make_room();
+        self.close_excess();
     }
 
-    /// Closes those that were used the longest ago.
-    fn make_room(&self) {
+    /// Closes the least recently used files beyond the limit.
+    fn close_excess(&self) {
         let mut table = self.table();
         let mut closing = Vec::new();
         while table.open.len() + table.pinned > self.most {

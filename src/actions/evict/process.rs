@@ -220,7 +220,7 @@ impl TrackedProcess {
         Ok(found)
     }
 
-    /// How far it has read an open file with read(2); where it names places itself, this stays.
+    /// Its position in an open file; reads at offsets of its own (pread) do not move it.
     pub(super) fn position(&self, number: u32) -> io::Result<u64> {
         let mut kept = self.positions.borrow_mut();
         if kept.len() >= MOST_POSITIONS {

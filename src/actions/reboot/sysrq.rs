@@ -1,7 +1,7 @@
-//! The kernel reboots by itself (Documentation/admin-guide/sysrq.rst): `s` writes back what is
-//! dirty, `u` makes file systems read-only, `b` reboots at once. No process is asked.
+//! The kernel reboots by itself (Documentation/admin-guide/sysrq.rst): `s` writes back dirty
+//! pages, `u` makes file systems read-only, `b` reboots at once. No process is notified.
 //!
-//! `/proc/sys/kernel/sysrq` is for keyboards: the file that is written here does not heed it.
+//! `/proc/sys/kernel/sysrq` applies to keyboards only, and not to `sysrq-trigger`.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -11,15 +11,15 @@ use std::time::Duration;
 use super::{Attempt, apart};
 use crate::supervisors::NotEnded;
 
-/// The commands, and how long each has before the next: the kernel does the first two beside
-/// whoever asks, and on a stuck disk they never end. Both times are guesses.
+/// The commands, and the pause after each: the kernel performs the first two asynchronously, and on
+/// a stuck disk they never end. Both times are guesses.
 const STEPS: [(u8, Duration); 3] =
     [(b's', Duration::from_secs(5)), (b'u', Duration::from_secs(5)), (b'b', Duration::ZERO)];
 
-/// How long a write may take before the next command is given all the same.
+/// The time limit of a write, after which the next command follows.
 const WRITING_TAKES: Duration = Duration::from_secs(4);
 
-/// Does all three below that procfs, and below no other.
+/// Writes all three commands below `procfs`.
 pub(super) fn perform(procfs: &Path, sleep: fn(Duration)) -> Attempt {
     let file = procfs.join("sysrq-trigger");
     let mut last = Attempt::Failed("nothing was written".to_owned());

@@ -86,9 +86,9 @@ fn of_path(sysfs: &Path, path: &str) -> Result<Setting, DeviceError> {
     })
 }
 
-/// Readahead is a setting of whole disks: of a partition it is that of the disk around it. A mapped
-/// device (LVM, dm-crypt, md) has one of its own, and that counts for what is mounted from it, not
-/// those of the disks below.
+/// Readahead is a setting of whole disks: a partition has that of its disk. A mapped device (LVM,
+/// dm-crypt, md) has its own, which applies to file systems on it instead of those of the disks
+/// below.
 fn disk_of(device: &Path) -> io::Result<Setting> {
     let mut folder = fs::canonicalize(device)?;
     if folder.join("partition").exists() {

@@ -129,11 +129,11 @@ impl fmt::Display for Setting {
 fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
     match (Errno::from_io_error(error), setting) {
         (_, Setting::EnginePause(_)) => {
-            "it is asked again, at the end and at the next start too; `curl -X POST \
+            "the resume is retried, at the end and at the next start too; `curl -X POST \
              ORIGIN/continue_generation -H 'Content-Type: application/json' -d '{}'` does the same"
         }
         (Some(Errno::ACCESS | Errno::PERM), Setting::Sysctl(_)) => {
-            "run as uid 0 of the host (no capability stands in for it, and root in a user \
+            "run as uid 0 of the host (no capability replaces it, and root in a user \
              namespace is not enough)"
         }
         (Some(Errno::ACCESS | Errno::PERM), Setting::ReadAhead { .. }) => {

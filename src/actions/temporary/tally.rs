@@ -31,8 +31,8 @@ impl SettingsTally {
     /// From now on no engine is paused any more: the program ends. Returns whether one is.
     pub(super) fn end_pauses(&self) -> bool {
         self.is_ending.store(true, Ordering::SeqCst);
-        let place = SETTING_NAMES.iter().position(|name| *name == ENGINE_PAUSE);
-        place.is_some_and(|place| self.in_force[place].load(Ordering::SeqCst) > 0)
+        let index = SETTING_NAMES.iter().position(|name| *name == ENGINE_PAUSE);
+        index.is_some_and(|index| self.in_force[index].load(Ordering::SeqCst) > 0)
     }
 
     /// Asked when an engine counts as paused already, so that either side sees the other.
@@ -43,8 +43,8 @@ impl SettingsTally {
     pub(super) fn set_in_force(&self, settings: impl Iterator<Item = &'static str>) {
         let mut counts = [0_u64; SETTINGS];
         for setting in settings {
-            if let Some(place) = SETTING_NAMES.iter().position(|name| *name == setting) {
-                counts[place] += 1;
+            if let Some(index) = SETTING_NAMES.iter().position(|name| *name == setting) {
+                counts[index] += 1;
             }
         }
         for (count, cell) in counts.iter().zip(&self.in_force) {
@@ -53,10 +53,10 @@ impl SettingsTally {
     }
 
     pub(super) fn count_undone(&self, setting: &str, result: UndoResult) {
-        let place = SETTING_NAMES.iter().position(|name| *name == setting);
+        let index = SETTING_NAMES.iter().position(|name| *name == setting);
         let column = UndoResult::ALL.iter().position(|known| *known == result);
-        if let (Some(place), Some(column)) = (place, column) {
-            self.undone[place][column].fetch_add(1, Ordering::Relaxed);
+        if let (Some(index), Some(column)) = (index, column) {
+            self.undone[index][column].fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -69,13 +69,13 @@ pub(super) fn query(arguments: &FitArguments) -> anyhow::Result<Nodes> {
 
 fn planned(total: u64, taken: Option<u64>) -> Nodes {
     let taken = taken.unwrap_or(total / TAKEN_PART);
-    let room = total.saturating_sub(taken);
+    let available = total.saturating_sub(taken);
     let node = Node {
         name: "planned".into(),
         total_bytes: total,
-        available_bytes: room,
-        seen_least_bytes: room,
-        seen_most_bytes: room,
+        available_bytes: available,
+        seen_least_bytes: available,
+        seen_most_bytes: available,
     };
     Nodes { known: vec![node], ..Nodes::default() }
 }
@@ -176,9 +176,9 @@ impl Nodes {
 
 fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
     let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
-    let room = answer.get("memory").unwrap_or(&Value::Null);
-    let need = |key: &str| of(room, key).ok_or_else(|| format!("its answer has no {key}"));
-    let or_none = |key: &str| of(room, key).unwrap_or(0);
+    let memory = answer.get("memory").unwrap_or(&Value::Null);
+    let need = |key: &str| of(memory, key).ok_or_else(|| format!("its answer has no {key}"));
+    let or_none = |key: &str| of(memory, key).unwrap_or(0);
     let had = of(answer, "available_bytes").ok_or("its answer has no available memory")?;
     let total = need("total_bytes")?;
     let (free, clean) = (need("free_bytes")?, need("clean_cache_bytes")?);

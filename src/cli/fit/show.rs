@@ -159,8 +159,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn node(name: &str, total_gib: u64, room_gib: u64) -> Node {
-        let available_bytes = room_gib * GIB;
+    fn node(name: &str, total_gib: u64, available_gib: u64) -> Node {
+        let available_bytes = available_gib * GIB;
         Node {
             name: name.into(),
             total_bytes: total_gib * GIB,
@@ -186,9 +186,9 @@ mod tests {
             [node("spark", 121, 94), node("small", 96, 80)],
             [node("spark", 121, 117), node("two", 121, 60)],
         ] {
-            let by_room = advice_for(180, &nodes);
-            assert!(by_room.contains("What helps"), "{by_room}");
-            assert!(!by_room.contains("allows no more"), "{by_room}");
+            let by_memory = advice_for(180, &nodes);
+            assert!(by_memory.contains("What helps"), "{by_memory}");
+            assert!(!by_memory.contains("allows no more"), "{by_memory}");
         }
     }
 }

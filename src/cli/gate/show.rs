@@ -142,12 +142,12 @@ fn advice(reason: &GateReason) -> Option<String> {
 pub(super) fn text(waited: &Waited) {
     let answer = &waited.answer;
     if waited.ended == Ended::Open {
-        let room = answer.available_bytes.unwrap_or(0);
+        let available = answer.available_bytes.unwrap_or(0);
         let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
         outln!(
             "open after {}: {} of {} can be had{}",
             time(waited.waited),
-            bytes_text(room),
+            bytes_text(available),
             bytes_text(answer.question.need_bytes),
             if peers.is_empty() {
                 String::new()

@@ -74,7 +74,7 @@ impl Waiting<'_> {
         loop {
             let memory = node.sample();
             let mut answer = judge(&self.question, &memory);
-            let makes_room = self
+            let is_preparing = self
                 .preparer
                 .as_mut()
                 .is_some_and(|preparer| preparer.advance(&answer, node.living()));
@@ -86,7 +86,7 @@ impl Waiting<'_> {
             }
             let waited = began.elapsed();
             let goes_on = report(Progress { answer: &answer, waited, news: &news });
-            let ended = match (answer.is_open && !makes_room, goes_on) {
+            let ended = match (answer.is_open && !is_preparing, goes_on) {
                 (true, _) => Some(Ended::Open),
                 (false, ControlFlow::Break(())) => Some(Ended::Stopped),
                 (false, ControlFlow::Continue(())) if answer.is_hopeless => Some(Ended::Hopeless),

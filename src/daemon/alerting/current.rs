@@ -180,7 +180,7 @@ impl CurrentAlerts {
             current.starts_at = at.utc;
             return true;
         }
-        if !self.make_room() {
+        if !self.ensure_space() {
             self.left_out += 1;
             return false;
         }
@@ -191,7 +191,7 @@ impl CurrentAlerts {
     }
 
     /// Drops the alert that ended first if the set is full. Returns whether there is space.
-    fn make_room(&mut self) -> bool {
+    fn ensure_space(&mut self) -> bool {
         if self.alerts.len() < MOST_ALERTS {
             return true;
         }

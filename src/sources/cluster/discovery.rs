@@ -105,8 +105,8 @@ impl Discovery {
             }
             // Two nodes with the same name would count as one.
             let is_taken = found.peers.iter().any(|known| known.name() == peer.name());
-            let place = format!("{}:{}", peer.host(), peer.port());
-            let peer = if is_taken { peer.clone().named(place.into()) } else { peer.clone() };
+            let address = format!("{}:{}", peer.host(), peer.port());
+            let peer = if is_taken { peer.clone().named(address.into()) } else { peer.clone() };
             match found.peers.len() < MOST_PEERS {
                 true => found.peers.push(peer),
                 false => more += 1,

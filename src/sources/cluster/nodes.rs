@@ -135,8 +135,8 @@ impl Selection {
     fn new(metrics_path: &str, wanted: &Arc<[Wanted]>) -> Self {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| &*wanted.name).collect();
         let mut path = metrics_path.to_owned();
-        for (place, name) in names.iter().enumerate() {
-            let before = if place == 0 { '?' } else { '&' };
+        for (index, name) in names.iter().enumerate() {
+            let before = if index == 0 { '?' } else { '&' };
             path.push_str(&format!("{before}name%5B%5D={}", utf8_percent_encode(name, PLAIN)));
         }
         // A path without a name would select all metrics.
@@ -381,10 +381,10 @@ mod tests {
         let some = "/metrics?name%5B%5D=uma_memory_contiguous_bytes\
                     &name%5B%5D=uma_memory_free_bytes&name%5B%5D=uma_source_up";
         assert_eq!(asks(&mut test, 3), [all, some, some]);
-        // What stands before it may not let a query through.
+        // A proxy before the node may not pass queries.
         *refuses.lock().unwrap() = true;
         assert_eq!(asks(&mut test, 8), [some, all, some, all, some, all, all, all]);
-        // When something else is wanted, it is tried again, but for what no address has room for.
+        // Other wanted series are tried again, unless the path would be too long.
         *refuses.lock().unwrap() = false;
         let want = |name: String| Wanted { name: name.into(), labels: Vec::new() };
         test.wants.send_replace([want("a:b\u{e9}".to_owned())].into());

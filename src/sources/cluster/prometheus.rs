@@ -73,11 +73,11 @@ impl Fleet {
         let usual = if server.url.starts_with("https://") { 443 } else { 80 };
         let has_port = authority.trim_start_matches(address.host()).starts_with(':');
         let port = if has_port { address.port() } else { usual };
-        let place = Server { host: address.host().to_owned(), port, access: server.access.clone() };
+        let at = Server { host: address.host().to_owned(), port, access: server.access.clone() };
         Ok(Self {
             context,
             server,
-            connection: Connection::new(place),
+            connection: Connection::new(at),
             base,
             nodes: BTreeMap::new(),
             is_server_reported: false,
@@ -145,8 +145,8 @@ impl Fleet {
             news.push(removed(&SERVER.into()));
         }
         for (name, samples) in samples {
-            let room = self.nodes.len() < MOST_NODES;
-            if !room && !self.nodes.contains_key(&name) {
+            let has_space = self.nodes.len() < MOST_NODES;
+            if !has_space && !self.nodes.contains_key(&name) {
                 continue;
             }
             let cluster = &self.context.names.cluster;

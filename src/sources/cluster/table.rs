@@ -59,8 +59,8 @@ impl NodeSamples {
     }
 
     fn refuse(&mut self, reason: Rejection) {
-        if let Some(place) = Rejection::ALL.iter().position(|known| *known == reason) {
-            self.refused[place] += 1;
+        if let Some(index) = Rejection::ALL.iter().position(|known| *known == reason) {
+            self.refused[index] += 1;
         }
     }
 
@@ -77,8 +77,8 @@ impl NodeSamples {
     /// Why the whole response is rejected, if it is.
     fn doubt(&self) -> Option<String> {
         let of = |reason: Rejection| {
-            let place = Rejection::ALL.iter().position(|known| *known == reason);
-            place.and_then(|place| self.refused.get(place)).is_some_and(|count| *count > 0)
+            let index = Rejection::ALL.iter().position(|known| *known == reason);
+            index.and_then(|index| self.refused.get(index)).is_some_and(|count| *count > 0)
         };
         if of(Rejection::TooMany) {
             return Some(format!("it has more than {MOST_SERIES_OF_A_NODE} series"));
@@ -103,7 +103,7 @@ pub(super) struct NodeTable {
     schema: Arc<Schema>,
     /// Keys with the labels of the node itself.
     keys: Vec<SeriesKey>,
-    places: HashMap<SeriesKey, usize>,
+    indices: HashMap<SeriesKey, usize>,
 }
 
 impl NodeTable {
@@ -114,7 +114,7 @@ impl NodeTable {
             wanted: Arc::clone(wanted),
             schema: Arc::default(),
             keys: Vec::new(),
-            places: HashMap::new(),
+            indices: HashMap::new(),
         }
     }
 
@@ -135,7 +135,7 @@ impl NodeTable {
         if self.keys.len() > 2 * MOST_SERIES_OF_A_NODE {
             *self = Self::new(&self.cluster, &self.node, &self.wanted);
         }
-        let is_new = |key: &&SeriesKey| !self.places.contains_key(*key);
+        let is_new = |key: &&SeriesKey| !self.indices.contains_key(*key);
         let fresh: Vec<SeriesKey> =
             response.samples.keys().chain(&unknown).filter(is_new).cloned().collect();
         self.add(fresh);
@@ -186,8 +186,8 @@ impl NodeTable {
             return;
         }
         for key in keys {
-            if !self.places.contains_key(&key) {
-                self.places.insert(key.clone(), self.keys.len());
+            if !self.indices.contains_key(&key) {
+                self.indices.insert(key.clone(), self.keys.len());
                 self.keys.push(key);
             }
         }

@@ -1,4 +1,4 @@
-//! Nodes that answer, hang, lie and leave, over real sockets.
+//! Nodes that answer, hang, report false values and leave, over real sockets.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -426,7 +426,7 @@ fn every_address_of_a_name_is_a_node() {
 #[test]
 fn two_names_of_one_address_are_one_node_and_one_name_of_two_addresses_is_two() {
     let mut settings = settings(&["127.0.0.1:1", "127.0.0.1:2"]);
-    let named = |place: &str| place.parse::<PeerAddress>().unwrap().named("a".into());
+    let named = |address: &str| address.parse::<PeerAddress>().unwrap().named("a".into());
     settings.peers = vec![named("127.0.0.1:1"), named("127.0.0.1:2"), named("127.0.0.1:2")];
     let found = Discovery::new(&settings).discover();
     let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::health_address::{HealthAddresses, HealthTarget};
 use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
-use super::places::{HealthTarget, Places};
 use crate::engines::Serving;
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
@@ -73,7 +73,7 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Details {
     procfs: PathBuf,
-    places: Places,
+    addresses: HealthAddresses,
     /// For files whose read another process can block.
     bounded: RefCell<BoundedReads>,
     held: BTreeMap<ProcessId, Held>,
@@ -111,10 +111,10 @@ pub(super) struct EngineQuery<'a> {
 
 impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
-        let places = Places::new(procfs.clone());
+        let addresses = HealthAddresses::new(procfs.clone());
         let bounded = RefCell::new(BoundedReads::new(procfs.clone()));
         let (held, now, every) = (BTreeMap::new(), Duration::ZERO, HELD_CALM);
-        Self { procfs, places, bounded, held, now, every, is_starved: Cell::new(false) }
+        Self { procfs, addresses, bounded, held, now, every, is_starved: Cell::new(false) }
     }
 
     /// Whether a read failed for lack of descriptors since the last call. What was not read then
@@ -225,9 +225,9 @@ impl Details {
         let (health_url, health_network) = match declared.and_then(|one| one.health.clone()) {
             Some(url) => (Some(url), None),
             None => self
-                .places
+                .addresses
                 .health(first, &target)
-                .map_or((None, None), |place| (Some(place.url), place.network)),
+                .map_or((None, None), |address| (Some(address.url), address.network)),
         };
         Some(EngineSeen {
             name: Arc::from(""),

@@ -294,9 +294,9 @@ impl Target {
     /// hang, but no other thread waits for it.
     async fn key(&self) -> Result<Option<EngineKey>, Arc<str>> {
         let Some(engine) = self.keyed.clone() else { return Ok(None) };
-        let place =
+        let endpoint =
             Endpoint { origin: origin(&self.url).to_owned(), network: self.network.clone() };
-        let ring = KeyRing::new(&self.procfs, engine, place);
+        let ring = KeyRing::new(&self.procfs, engine, endpoint);
         let reading = tokio::task::spawn_blocking(move || ring.api());
         match tokio::time::timeout(ANSWER_TAKES, reading).await {
             Ok(Ok(Ok(key))) => Ok(key),

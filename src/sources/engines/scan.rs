@@ -367,11 +367,11 @@ impl Scanner {
             container,
             reported: self.reported(container),
         };
-        let found = self.matchers.iter().enumerate().find_map(|(place, matcher)| {
-            Some((place, &matcher.declared.name, matcher.matches(traits)?))
+        let found = self.matchers.iter().enumerate().find_map(|(index, matcher)| {
+            Some((index, &matcher.declared.name, matcher.matches(traits)?))
         });
-        let Some((place, name, by)) = found else { return };
-        known.kin.declared = Some(place);
+        let Some((index, name, by)) = found else { return };
+        known.kin.declared = Some(index);
         known.found_by = format!("{by} of pid {}, as the configuration declares {name}", id.pid);
         if known.serving.is_none() && !arguments.is_empty() {
             known.serving = Some(self.serving(id, EngineKind::Declared, arguments));
@@ -465,8 +465,8 @@ impl Scanner {
     /// Whether a system service or a confirmed container has one of these processes.
     fn is_vouched_for(&self, members: &[ProcessId]) -> bool {
         members.iter().filter_map(|id| self.known.get(&id.pid)).any(|known| {
-            let place = known.kin.declared.and_then(|place| self.matchers.get(place));
-            let is_named = place.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
+            let index = known.kin.declared.and_then(|index| self.matchers.get(index));
+            let is_named = index.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
             !self.confirmed.proof(&known.member, is_named).is_claimed()
         })
     }
@@ -495,7 +495,7 @@ impl Scanner {
         let kind = known.iter().find_map(|known| known.kin.recognised).map(|(kind, _)| kind);
         let kind = kind.unwrap_or(EngineKind::Declared);
         let declared = known.iter().filter_map(|known| known.kin.declared).min();
-        let matcher = declared.and_then(|place| self.matchers.get(place));
+        let matcher = declared.and_then(|index| self.matchers.get(index));
         let serving = known.iter().find_map(|known| known.serving.clone()).unwrap_or_default();
         let found_by = known
             .iter()

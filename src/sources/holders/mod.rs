@@ -226,8 +226,8 @@ impl Looker {
             match asked.recv_timeout(left) {
                 Ok(Asked::Now) => return Ok(true),
                 Ok(Asked::Task(task)) => {
-                    let has_room = self.asked.len() < MOST_LOOKED_UP;
-                    if has_room || self.asked.contains_key(&task) {
+                    let has_space = self.asked.len() < MOST_LOOKED_UP;
+                    if has_space || self.asked.contains_key(&task) {
                         self.asked.insert(task, (self.clock)());
                     }
                 }

@@ -107,7 +107,7 @@ impl Intake {
         match parse_record(raw) {
             // The limit also keeps the number after it out of the reserved range.
             Ok(record) if record.seq.saturating_add(1) < SYSLOG_SEQ_BASE => {
-                self.place(record, clock, out)
+                self.accept(record, clock, out)
             }
             _ => self.malformed(out),
         }
@@ -133,7 +133,7 @@ impl Intake {
         out.push(record.map_or(Observation::KernelRecordMalformed, Observation::KernelRecord));
     }
 
-    fn place(&mut self, record: Record<'_>, clock: &ReadClock, out: &mut Vec<Observation>) {
+    fn accept(&mut self, record: Record<'_>, clock: &ReadClock, out: &mut Vec<Observation>) {
         let seq = record.seq;
         let next = self.next_seq.replace(seq.saturating_add(1));
         if self.was_handled(seq, clock.at.uptime, out)

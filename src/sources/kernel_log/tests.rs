@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::model::{KernelRecord, SYSLOG_SEQ_BASE};
 
-/// The kernel's clock stands at 100 s, and it is 1970-01-01 00:16:40.
+/// The kernel's clock reads 100 s, and the time is 1970-01-01 00:16:40.
 fn clock() -> ReadClock {
     let utc = Timestamp::from_second(1000).unwrap();
     let at = Moment { uptime: Duration::from_secs(150), utc };

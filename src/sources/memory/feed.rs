@@ -101,8 +101,8 @@ impl Spare {
     fn take(&mut self, count: usize) -> Vec<Reading<f64>> {
         let fits = |(_, buffer): &(usize, &Vec<Reading<f64>>)| buffer.capacity() >= count;
         let buffers = self.buffers.iter().enumerate().filter(fits);
-        match buffers.min_by_key(|(_, buffer)| buffer.capacity()).map(|(place, _)| place) {
-            Some(place) => self.buffers.swap_remove(place),
+        match buffers.min_by_key(|(_, buffer)| buffer.capacity()).map(|(index, _)| index) {
+            Some(index) => self.buffers.swap_remove(index),
             None => Vec::with_capacity(count),
         }
     }

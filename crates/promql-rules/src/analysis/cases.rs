@@ -209,8 +209,8 @@ impl<'k> Looker<'k> {
                 let right = self.look(&binary.right, fresh);
                 if let Some(why) = self.takes_all(binary, &right) {
                     if !left.cases.is_empty() {
-                        let place = binary.right.span.clone();
-                        let error = ExprError::new(place, format!("unless leaves nothing: {why}"));
+                        let span = binary.right.span.clone();
+                        let error = ExprError::new(span, format!("unless leaves nothing: {why}"));
                         self.dead.push(error.with_hint("remove it, or say when it shall count"));
                     }
                     left.cases.clear();
@@ -336,8 +336,8 @@ impl<'k> Looker<'k> {
         let possible: Vec<Case> =
             cases.iter().filter(|case| !case.is_contradictory(fuel)).cloned().collect();
         if let (true, Some(case)) = (possible.is_empty(), cases.first()) {
-            let place = if binary.op.is_set() { &binary.right.span } else { &node.span };
-            self.dead.push(why(case, place.clone(), fuel));
+            let span = if binary.op.is_set() { &binary.right.span } else { &node.span };
+            self.dead.push(why(case, span.clone(), fuel));
         }
         *cases = possible;
     }
@@ -389,10 +389,10 @@ fn found(node: &Node) -> String {
 }
 
 /// Which comparisons cannot hold: one alone, two together, or all of them.
-fn why(case: &Case, place: std::ops::Range<usize>, fuel: &mut Fuel) -> ExprError {
+fn why(case: &Case, span: std::ops::Range<usize>, fuel: &mut Fuel) -> ExprError {
     for atom in &case.atoms {
         if contradict(&[atom], fuel) {
-            let error = ExprError::new(place, format!("`{}` can never hold", atom.text));
+            let error = ExprError::new(span, format!("`{}` can never hold", atom.text));
             return match limits(atom) {
                 Some(hint) => error.with_hint(hint),
                 None => error,
@@ -403,11 +403,11 @@ fn why(case: &Case, place: std::ops::Range<usize>, fuel: &mut Fuel) -> ExprError
         for other in &case.atoms[position + 1..] {
             if contradict(&[one, other], fuel) {
                 let message = format!("`{}` and `{}` can never both hold", one.text, other.text);
-                return ExprError::new(place, message).with_hint("write or, or other bounds");
+                return ExprError::new(span, message).with_hint("write or, or other bounds");
             }
         }
     }
-    ExprError::new(place, "these comparisons can never hold together")
+    ExprError::new(span, "these comparisons can never hold together")
 }
 
 /// What values there are, where a comparison asks for others.

@@ -97,7 +97,7 @@ impl Facts {
         let scope = looker.fresh();
         let mut cases = looker.look(root, scope).cases;
         if root.value_type() == ValueType::Scalar {
-            // What a number says lies in its value: it is always there.
+            // A scalar always has a result: its truth is its value.
             cases.iter_mut().for_each(|case| case.complete = false);
         }
         Self { cases }
@@ -162,9 +162,9 @@ fn follows(given: &Case, wanted: &Case, fuel: &mut Fuel) -> bool {
     let Some(ways) = ways.filter(|ways| *ways <= MOST_WAYS) else { return false };
     (0..ways).any(|way| {
         let chosen = |scope: Scope| {
-            let place = needed.iter().position(|needed| Some(*needed) == scope)?;
+            let index = needed.iter().position(|needed| Some(*needed) == scope)?;
             let mut rest = way;
-            (0..place).for_each(|_| rest /= there.len());
+            (0..index).for_each(|_| rest /= there.len());
             there.get(rest % there.len().max(1)).copied()
         };
         let wanted = moved(wanted, &chosen);

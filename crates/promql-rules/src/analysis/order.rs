@@ -89,12 +89,13 @@ impl<'t> Order<'t> {
     }
 
     fn take(&mut self, atom: &Atom) {
-        let (Some(left), Some(right)) = (self.place(&atom.left), self.place(&atom.right)) else {
+        let (Some(left), Some(right)) = (self.index_of(&atom.left), self.index_of(&atom.right))
+        else {
             return;
         };
         let mut know = |row: usize, column: usize, known: Known| {
-            let place = &mut self.known[row][column];
-            *place = known.max(*place);
+            let cell = &mut self.known[row][column];
+            *cell = known.max(*cell);
         };
         match atom.relation {
             Relation::Less => know(left, right, Known::Less),
@@ -117,20 +118,20 @@ impl<'t> Order<'t> {
                 for column in 0..count {
                     let (first, second) = (self.known[row][between], self.known[between][column]);
                     if first != Known::Nothing && second != Known::Nothing {
-                        let place = &mut self.known[row][column];
-                        *place = first.max(second).max(*place);
+                        let cell = &mut self.known[row][column];
+                        *cell = first.max(second).max(*cell);
                     }
                 }
             }
         }
     }
 
-    fn place(&self, term: &Term) -> Option<usize> {
+    fn index_of(&self, term: &Term) -> Option<usize> {
         self.terms.iter().position(|known| *known == term)
     }
 
     fn between(&self, left: &Term, right: &Term) -> Known {
-        match (self.place(left), self.place(right)) {
+        match (self.index_of(left), self.index_of(right)) {
             (Some(left), Some(right)) => self.known[left][right],
             _ => Known::Nothing,
         }

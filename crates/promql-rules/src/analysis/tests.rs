@@ -426,8 +426,8 @@ fn proofs_about_generated_expressions_hold_over_generated_series() {
         let mut effort = Effort::default();
         let implies = facts.implies(&others, &mut effort);
         let excludes = facts.excludes(&others, &mut effort);
-        for (place, found) in [never, implies && !never, excludes && !never].iter().enumerate() {
-            proven[place] += usize::from(*found);
+        for (kind, found) in [never, implies && !never, excludes && !never].iter().enumerate() {
+            proven[kind] += usize::from(*found);
         }
         for store in &stores {
             let (left, right) = (yields(&one, store), yields(&other, store));

@@ -90,7 +90,7 @@ impl Queue {
         // A writer that waits with a position needs no wakeup for another one.
         let wakes = inside.waiting.is_empty() || !record.is_position_only();
         inside.add(Queued { record, receipt, bytes }, false);
-        self.count_dropped(inside.make_room());
+        self.count_dropped(inside.drop_excess());
         drop(inside);
         if wakes {
             self.wake.notify_one();
@@ -135,7 +135,7 @@ impl Queue {
         for queued in unwritten.into_iter().rev() {
             inside.add(queued, true);
         }
-        self.count_dropped(inside.make_room());
+        self.count_dropped(inside.drop_excess());
     }
 
     /// Counts what could not be kept.
@@ -185,9 +185,9 @@ impl Inside {
         Some(queued)
     }
 
-    /// Drops the oldest until the bounds are kept, though never the newest. Says how many rows
-    /// were lost.
-    fn make_room(&mut self) -> u64 {
+    /// Drops the oldest entries beyond the bounds, though never the newest. Returns the number of
+    /// lost rows.
+    fn drop_excess(&mut self) -> u64 {
         let mut lost = 0;
         while self.waiting.len() > 1
             && (self.waiting.len() + self.in_hand.0 > MOST_ENTRIES

@@ -236,7 +236,7 @@ impl Ring {
         create_folder(&self.folder)?;
         let (writer, head) = SegmentWriter::new(begin)?;
         let bytes = head.len() as u64;
-        if !self.make_room(bytes) {
+        if !self.free_space(bytes) {
             return Err(io::Error::other("the rules alone are larger than the recording may be"));
         }
         let mut file = create(path)?;
@@ -244,8 +244,8 @@ impl Ring {
         Ok((writer, file, bytes))
     }
 
-    /// Deletes the oldest segments until so many more bytes fit.
-    fn make_room(&mut self, more: u64) -> bool {
+    /// Deletes the oldest segments until `more` bytes fit. Returns whether they do.
+    fn free_space(&mut self, more: u64) -> bool {
         let current = self.current.as_ref().map_or(0, |current| current.bytes);
         let mut total: u64 = self.older.iter().map(|(_, bytes)| bytes).sum::<u64>() + current;
         while total + more > self.max_bytes {
@@ -287,7 +287,7 @@ impl Ring {
 
     fn write(&mut self, block: &[u8]) -> io::Result<()> {
         let bytes = block.len() as u64;
-        if !self.make_room(bytes) {
+        if !self.free_space(bytes) {
             return Err(io::Error::other("a block is larger than the recording may be"));
         }
         let Some(current) = &mut self.current else { return Ok(()) };

@@ -229,9 +229,9 @@ fn a_deferred_restart_has_its_last_known_state() {
     journal.record(&restart("b", RestartState::Running));
     journal.record(&restart("b", RestartState::Unknown));
     journal.close(PATIENCE).unwrap();
-    let stood = JournalReader::open(dir.path()).unwrap().restarts().unwrap();
+    let found = JournalReader::open(dir.path()).unwrap().restarts().unwrap();
     let wanted = [("a", RestartState::Stopped), ("b", RestartState::Running)];
-    assert_eq!(stood, wanted.map(|(name, state)| (Arc::from(name), state)).into());
+    assert_eq!(found, wanted.map(|(name, state)| (Arc::from(name), state)).into());
 }
 
 #[test]

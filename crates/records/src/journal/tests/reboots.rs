@@ -205,11 +205,11 @@ fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
     assert_eq!(read(&asked_nobody, "a"), (false, false, true));
     assert_eq!(read(&rows, "a"), (true, true, true));
     assert_eq!(read(&rows, "b"), (true, false, true), "a reboot was made with it");
-    // Asked again, and that asked nobody: the first request stands.
+    // A second request reached nobody: the first one remains.
     rows.extend([found(&one, OutcomeResult::Done), row(&two), found(&two, not_done())]);
     assert_eq!(read(&rows, "a"), (true, true, true));
     rows.extend([row(&release), found(&release, OutcomeResult::TimedOut)]);
-    assert_eq!(read(&rows, "a"), (true, true, true), "it may not have heard");
+    assert_eq!(read(&rows, "a"), (true, true, true), "the server may not have received it");
     rows.push(found(&release, OutcomeResult::Done));
     assert_eq!(read(&rows, "a"), (false, false, false));
     rows.push(RebootRow::Lost { at: None });

@@ -10,31 +10,31 @@ use crate::engines::{Serving, facts};
 use crate::model::EngineKind;
 use crate::parse::container::Container;
 
-/// The engine whose address is wanted.
+/// An engine and what is known of its address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthTarget<'a> {
     pub(super) kind: EngineKind,
     pub(super) serving: &'a Serving,
     /// The address on which it listens, in its own network namespace.
     pub(super) at: Option<IpAddr>,
-    /// Its container as Docker reports it.
+    /// Its container as reported by Docker.
     pub(super) reported: Option<&'a Container>,
 }
 
 /// An address, and its network namespace if that is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct HealthAddress {
     pub(super) url: Arc<str>,
     pub(super) network: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct HealthAddresses {
     procfs: PathBuf,
     may_enter: bool,
 }
 
-impl Places {
+impl HealthAddresses {
     pub(super) fn new(procfs: PathBuf) -> Self {
         Self { procfs, may_enter: may_enter() }
     }
@@ -43,27 +43,29 @@ impl Places {
     /// the permission to enter it, the container's address or its published port is used. These
     /// must be reachable from here, and do not work for an engine that listens only on its
     /// loopback.
-    pub(super) fn health(&self, pid: u32, target: &HealthTarget<'_>) -> Option<Place> {
+    pub(super) fn health(&self, pid: u32, target: &HealthTarget<'_>) -> Option<HealthAddress> {
         let port = target.serving.port?;
         let path = super::health::path(target.kind)?;
         let own = network::of(&self.procfs, "self").map(|own| own.name);
         let its = network::of(&self.procfs, &pid.to_string()).map(|its| its.name);
-        let place =
-            |at: SocketAddr, network| Place { url: format!("http://{at}{path}").into(), network };
+        let address = |at: SocketAddr, network| HealthAddress {
+            url: format!("http://{at}{path}").into(),
+            network,
+        };
         let is_own = match (&own, &its) {
             (Some(own), Some(its)) => own == its,
             _ => target.reported.is_some_and(|reported| reported.is_in_host_network),
         };
         let inside = || Some(SocketAddr::new(target.inside()?, port));
         if is_own {
-            return inside().map(|at| place(at, None));
+            return inside().map(|at| address(at, None));
         }
         if self.may_enter && own.is_some() && its.is_some() {
-            return inside().map(|at| place(at, its));
+            return inside().map(|at| address(at, its));
         }
         let reported = target.reported.filter(|_| !target.is_for_itself())?;
-        let address = reported.addresses.first().map(|address| SocketAddr::new(*address, port));
-        address.or_else(|| reported.published_at(port)).map(|at| place(at, None))
+        let published = reported.addresses.first().map(|address| SocketAddr::new(*address, port));
+        published.or_else(|| reported.published_at(port)).map(|at| address(at, None))
     }
 }
 
@@ -122,8 +124,9 @@ mod tests {
         Serving { host: host.map(str::to_owned), port: Some(8000), model: None }
     }
 
-    fn reported(place: Option<Place>) -> Option<(String, Option<String>)> {
-        place.map(|place| (place.url.to_string(), place.network.map(|name| name.to_string())))
+    fn reported(address: Option<HealthAddress>) -> Option<(String, Option<String>)> {
+        address
+            .map(|address| (address.url.to_string(), address.network.map(|name| name.to_string())))
     }
 
     #[test]
@@ -132,28 +135,32 @@ mod tests {
         put(folder.path(), "self", "net:[1]");
         put(folder.path(), "10", "net:[1]");
         put(folder.path(), "20", "net:[2]");
-        let places = Places { procfs: folder.path().to_owned(), may_enter: true };
+        let addresses = HealthAddresses { procfs: folder.path().to_owned(), may_enter: true };
         let here = Some(("http://127.0.0.1:8000/health".to_owned(), None));
         let there = Some(("http://127.0.0.1:8000/health".to_owned(), Some("net:[2]".to_owned())));
         for host in [None, Some("0.0.0.0"), Some("::"), Some("localhost"), Some("0.0.0.0,::")] {
             let serving = serving(host);
-            assert_eq!(reported(places.health(10, &target(&serving))), here, "{host:?}");
-            assert_eq!(reported(places.health(20, &target(&serving))), there, "{host:?}");
+            assert_eq!(reported(addresses.health(10, &target(&serving))), here, "{host:?}");
+            assert_eq!(reported(addresses.health(20, &target(&serving))), there, "{host:?}");
         }
         let six = serving(Some("::1"));
-        let six = reported(places.health(10, &target(&six)));
+        let six = reported(addresses.health(10, &target(&six)));
         assert_eq!(six.unwrap().0, "http://[::1]:8000/health");
-        // Another host might be anywhere, until something listens there.
+        // Another host may be any machine until a process of the engine listens on it.
         for host in ["192.168.1.5", "example.org"] {
             let serving = serving(Some(host));
-            assert_eq!(places.health(10, &target(&serving)), None, "{host}");
+            assert_eq!(addresses.health(10, &target(&serving)), None, "{host}");
             let at = Some("192.168.1.5".parse().unwrap());
             let listening = HealthTarget { at, ..target(&serving) };
-            let reported = reported(places.health(20, &listening)).unwrap();
+            let reported = reported(addresses.health(20, &listening)).unwrap();
             assert_eq!(reported.0, "http://192.168.1.5:8000/health");
             assert_eq!(reported.1.as_deref(), Some("net:[2]"));
         }
-        assert_eq!(places.health(30, &target(&serving(None))), None, "it has no network to see");
+        assert_eq!(
+            addresses.health(30, &target(&serving(None))),
+            None,
+            "its network is not visible"
+        );
     }
 
     #[test]
@@ -161,9 +168,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         put(folder.path(), "self", "net:[1]");
         put(folder.path(), "20", "net:[2]");
-        let places = Places { procfs: folder.path().to_owned(), may_enter: false };
+        let addresses = HealthAddresses { procfs: folder.path().to_owned(), may_enter: false };
         let usual = serving(None);
-        assert_eq!(places.health(20, &target(&usual)), None);
+        assert_eq!(addresses.health(20, &target(&usual)), None);
         let bridge = Container {
             addresses: vec!["172.17.0.2".parse().unwrap()],
             published: vec![(8000, "127.0.0.1:18000".parse().unwrap())],
@@ -171,9 +178,9 @@ mod tests {
         };
         let of = |reported: &Container, serving: &Serving, pid| {
             let target = HealthTarget { reported: Some(reported), ..target(serving) };
-            places.health(pid, &target).map(|place| place.url.to_string())
+            addresses.health(pid, &target).map(|address| address.url.to_string())
         };
-        // Neither the namespace that cannot be entered nor the one that cannot be seen matters.
+        // Neither a closed nor an invisible namespace matters.
         for pid in [20, 30] {
             let url = of(&bridge, &usual, pid);
             assert_eq!(url.as_deref(), Some("http://172.17.0.2:8000/health"));
@@ -181,7 +188,11 @@ mod tests {
         let published = Container { addresses: Vec::new(), ..bridge.clone() };
         let url = of(&published, &usual, 20);
         assert_eq!(url.as_deref(), Some("http://127.0.0.1:18000/health"));
-        assert_eq!(of(&bridge, &serving(Some("127.0.0.1")), 20), None, "only its own reach it");
+        assert_eq!(
+            of(&bridge, &serving(Some("127.0.0.1")), 20),
+            None,
+            "only its own network reaches it"
+        );
         assert_eq!(of(&Container::default(), &usual, 20), None, "--network none");
         let host = Container { is_in_host_network: true, ..Container::default() };
         let url = of(&host, &usual, 30);
