@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 16 * 1024;
 /// Longer texts of people are truncated.
 const MOST_CHARS: usize = 1024;
 
-/// The switch.
+/// The pause file, which exists while umawarden is paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseFile {
     path: PathBuf,
@@ -38,16 +38,16 @@ pub struct Stamp {
 
 /// The result of a check.
 #[derive(Debug)]
-pub enum Look {
+pub enum FileState {
     /// It does not exist.
     Absent,
-    /// It exists.
+    /// A file of any type.
     Present(Metadata),
     /// Unknown, which counts as existing.
     Doubtful(io::Error),
 }
 
-impl Look {
+impl FileState {
     /// The identity of the state. `None` without one.
     pub fn stamp(&self) -> Option<Stamp> {
         let Self::Present(metadata) = self else { return None };
@@ -71,37 +71,37 @@ struct Written {
 }
 
 impl PauseFile {
-    /// The switch at this path.
+    /// The pause file, which exists while umawarden is paused.at this path.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Where the switch is, whether it exists or not.
+    /// The path of the switch, which need not exist.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Checks whether it exists. A dangling link does.
-    pub fn look(&self) -> Look {
+    pub fn check(&self) -> FileState {
         match fs::symlink_metadata(&self.path) {
-            Ok(metadata) => Look::Present(metadata),
-            Err(error) if is_absence(&error) => Look::Absent,
-            Err(error) => Look::Doubtful(error),
+            Ok(metadata) => FileState::Present(metadata),
+            Err(error) if is_absence(&error) => FileState::Absent,
+            Err(error) => FileState::Doubtful(error),
         }
     }
 
     /// The pause, if there is one.
     pub fn read(&self) -> Option<Pause> {
-        let look = self.look();
-        self.describe(&look)
+        let state = self.check();
+        self.describe(&state)
     }
 
     /// The pause that a check has found.
-    pub fn describe(&self, look: &Look) -> Option<Pause> {
-        match look {
-            Look::Absent => None,
-            Look::Present(metadata) => Some(self.pause_of(metadata)),
-            Look::Doubtful(error) => Some(Pause {
+    pub fn describe(&self, state: &FileState) -> Option<Pause> {
+        match state {
+            FileState::Absent => None,
+            FileState::Present(metadata) => Some(self.pause_of(metadata)),
+            FileState::Doubtful(error) => Some(Pause {
                 author: "doubt".to_owned(),
                 comment: format!("cannot check {}: {error}", self.path.display()),
                 since: None,
@@ -149,7 +149,7 @@ impl PauseFile {
         let put = || {
             let mut file =
                 OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
-            // Readable for whoever is paused by it, whatever the umask.
+            // Readable by all, under any umask.
             file.set_permissions(Permissions::from_mode(0o644))?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
@@ -166,7 +166,7 @@ impl PauseFile {
     /// Removes it. Returns whether it existed.
     ///
     /// # Errors
-    /// It exists and cannot be removed.
+    /// A file of any type.and cannot be removed.
     pub fn remove(&self) -> io::Result<bool> {
         match fs::remove_file(&self.path) {
             Ok(()) => self.sync_folder().map(|()| true),

@@ -81,7 +81,7 @@ fn remedy(error: &io::Error) -> &'static str {
         Some(Errno::ROFS) => "mount the host's /sys/fs/cgroup writable",
         Some(Errno::INVAL) => "the kernel does not do that for this control group",
         Some(Errno::LOOP | Errno::XDEV) => "the path leads out of the hierarchy",
-        _ => "look at the file, and at what --path.sysfs names",
+        _ => "check the file and --path.sysfs",
     }
 }
 

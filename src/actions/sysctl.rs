@@ -78,7 +78,7 @@ fn remedy(error: &io::Error) -> &'static str {
             "this kernel does not offer it (compact_memory needs CONFIG_COMPACTION), or \
              --path.procfs does not name a procfs"
         }
-        _ => "look at the file, and at what --path.procfs names",
+        _ => "check the file and --path.procfs",
     }
 }
 

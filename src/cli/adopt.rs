@@ -95,7 +95,7 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
     if arguments.undo {
         return undo(arguments, &socket, &mut file, adopted);
     }
-    let found = look(&socket, &arguments.container)?;
+    let found = inspect(&socket, &arguments.container)?;
     if found.is_removed_at_end {
         bail!(
             "Docker removes {} when it ends (--rm), so that there is nothing to start again: \
@@ -315,7 +315,7 @@ fn of_socket(socket: &Path, error: &str) -> anyhow::Error {
     anyhow::anyhow!("{}: {error}", socket.display())
 }
 
-fn look(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
+fn inspect(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
     let Some(body) = ask(socket, container)? else {
         bail!("there is no container {container}: `docker ps -a` lists them");
     };
@@ -344,7 +344,7 @@ fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Resul
         }
         Err(error) => return Err(of_socket(socket, &error.to_string())),
     }
-    let now = look(socket, id)?.restart_policy;
+    let now = inspect(socket, id)?.restart_policy;
     if *now != *policy {
         bail!(Refused(format!("Docker says that the restart policy is \"{now}\" still")));
     }

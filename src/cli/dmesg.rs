@@ -425,9 +425,9 @@ fn meaning(kind: &str) -> &'static str {
         "oom_kill" => "the kernel killed for memory; the victim may be a bystander",
         "oom_no_victim" => "memory ran out and nothing could be killed",
         "oom_reaped" => "a killed process' memory came back",
-        "oom_unreapable" => "a killed process' memory did not come back: look for pinned memory",
+        "oom_unreapable" => "a killed process' memory did not come back: check for pinned memory",
         "page_alloc_failure" => "no free block of that size; often fragmentation",
-        "hung_task" => "a task waits in state D; the owner of its lock is whom to look at",
+        "hung_task" => "a task waits in state D; check the owner of its lock",
         "userspace_kill" => "a daemon in user space killed for memory",
         _ => "",
     }

@@ -307,7 +307,7 @@ impl LaunchArguments {
         let daemon = is_its.then(|| Client::new(&settings.web.control_socket));
         let daemon = daemon.map(|client| client.with_patience(DAEMON_TAKES));
         let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
-            .context("cannot start to look at the processes")?;
+            .context("cannot start to track the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
         let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
         let mut peers = gate::peers(self.peers.as_deref(), &settings, question)?;

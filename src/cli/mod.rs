@@ -48,7 +48,7 @@ pub struct Arguments {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 fine, 1 findings (something is wrong with what was looked at), 2 unusable input.
+Exit codes: 0 fine, 1 findings (something is wrong with what was checked), 2 unusable input.
 
 Start with `umawarden run`: it watches, exports on :9942 and says what it would do; it changes
 nothing until you give it --mode enforce.";

@@ -14,12 +14,12 @@ use super::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
 use crate::model::{Pause, author};
-use crate::pause::{Look, PauseFile};
+use crate::pause::{FileState, PauseFile};
 
 /// Timeout for the daemon to notice the file, which it reads four times a second.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
-const LOOKS: u32 = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const CHECKS: u32 = 20;
+const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
 /// Arguments of `umawarden pause`.
 #[derive(Debug, Args)]
@@ -85,9 +85,9 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
     // A file in doubt pauses a daemon too, but does not make this command report success.
-    let look = file.look();
-    if matches!(look, Look::Present(_)) {
-        say(&arguments.daemon, &file, file.describe(&look).as_ref(), "paused already");
+    let state = file.check();
+    if matches!(state, FileState::Present(_)) {
+        say(&arguments.daemon, &file, file.describe(&state).as_ref(), "paused already");
         return Ok(Exit::Fine);
     }
     let uid = rustix::process::getuid().as_raw();
@@ -99,7 +99,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     };
     let written = file.write(&pause);
     let order =
-        || ask_paused(client.ask("POST", "/api/v1/pause", Some(&arguments.words.json().into())));
+        || order_result(client.ask("POST", "/api/v1/pause", Some(&arguments.words.json().into())));
     if let Err(error) = written {
         // An unwritable pause may still be ordered from the daemon.
         let text = format!("writing {} failed: {error}{}", file.path().display(), advice(&error));
@@ -148,7 +148,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     let mut resumed = matches!(&asked, Ok(reply) if reply.status == 200);
     match &asked {
         Ok(_) | Err(ClientError::Absent(_)) => {}
-        Err(error) => errln!("umawarden: the daemon was not asked: {error}"),
+        Err(error) => errln!("umawarden: the daemon was not reached: {error}"),
     }
     resumed |= file.remove().map_err(|error| {
         let advice = advice(&error);
@@ -179,22 +179,22 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
         let pause = reply.data.get("pause").context("the daemon's answer is not understood")?;
         Ok(serde_json::from_value::<Option<Pause>>(pause.clone())?)
     };
-    let look = file.look();
-    let known = match look {
-        Look::Present(_) => Ok(file.describe(&look)),
-        Look::Absent | Look::Doubtful(_) => by_daemon(),
+    let state = file.check();
+    let known = match state {
+        FileState::Present(_) => Ok(file.describe(&state)),
+        FileState::Absent | FileState::Doubtful(_) => by_daemon(),
     };
-    let pause = match (&look, known) {
+    let pause = match (&state, known) {
         (_, Ok(pause)) => pause,
         // Without a daemon, a pause exists only as a file.
-        (Look::Absent | Look::Present(_), Err(error)) => {
+        (FileState::Absent | FileState::Present(_), Err(error)) => {
             if !matches!(error.downcast_ref(), Some(ClientError::Absent(_))) {
-                errln!("umawarden: the daemon was not asked: {error}");
+                errln!("umawarden: the daemon was not reached: {error}");
             }
             None
         }
-        (Look::Doubtful(error), Err(unasked)) => anyhow::bail!(
-            "whether it is paused is not known: looking for {} failed: {error}{}; {unasked}",
+        (FileState::Doubtful(error), Err(unreached)) => anyhow::bail!(
+            "whether it is paused is not known: checking {} failed: {error}{}; {unreached}",
             file.path().display(),
             advice(error)
         ),
@@ -212,7 +212,7 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
 }
 
 /// Whether the daemon reports a pause.
-fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
+fn order_result(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
     let reply = reply?;
     anyhow::ensure!(reply.status == 200, "{}", printable(&reply.problem));
     for warning in &reply.warnings {
@@ -223,12 +223,12 @@ fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
 
 /// Waits a moment for the daemon to pause or resume.
 fn wait_until(client: &Client, wanted: bool) -> Result<bool, ClientError> {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         let reply = client.ask("GET", "/api/v1/pause", None)?;
         if reply.data["paused"].as_bool() == Some(wanted) {
             return Ok(true);
         }
-        std::thread::sleep(BETWEEN_LOOKS);
+        std::thread::sleep(BETWEEN_CHECKS);
     }
     Ok(false)
 }

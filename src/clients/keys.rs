@@ -154,7 +154,7 @@ pub(super) fn read_secret(path: impl AsRef<Path>, most_bytes: u64) -> io::Result
 /// Whether a file's permissions are a secret's.
 ///
 /// # Errors
-/// Everybody may read it, or write it; or it cannot be looked at.
+/// Everybody may read it, or write it, or its mode cannot be read.
 pub fn check_permissions(path: &Path) -> io::Result<()> {
     check(&fs::metadata(path)?, path)
 }

@@ -241,7 +241,7 @@ impl Claim<'_> {
             let read = file.take(MOST_SOCKET_BYTES).read_to_end(&mut text);
             if read.is_ok_and(|read| read as u64 == MOST_SOCKET_BYTES) {
                 return Err(format!(
-                    "/proc/{process}/{name} is longer than {MOST_SOCKET_BYTES} bytes: look which \
+                    "/proc/{process}/{name} is longer than {MOST_SOCKET_BYTES} bytes: check which \
                      process has so many sockets (ss -tanp)"
                 ));
             }

@@ -83,7 +83,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let access = Arc::clone(&entrance.access);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
-    tell_what_is_missing(&loaded);
+    report_missing(&loaded);
     let journal = Arc::new(open_journal(&settings));
     let boot = find_boot_id(&settings);
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
@@ -102,7 +102,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
-    tell_start(&loaded, &journal, started);
+    record_start(&loaded, &journal, started);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.
@@ -318,7 +318,7 @@ fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSou
     }
 }
 
-fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+fn record_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     let text = format!("started: {}", summary(loaded));
     let storage = loaded.settings.storage.path.display();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %storage, "{text}");
@@ -547,7 +547,7 @@ fn prepare_process() {
     }
 }
 
-pub(super) fn tell_what_is_missing(loaded: &Loaded) {
+pub(super) fn report_missing(loaded: &Loaded) {
     for remark in &loaded.remarks {
         tracing::warn!("{remark}");
     }

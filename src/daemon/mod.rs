@@ -52,9 +52,9 @@ use crate::otlp::Otlp;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::cluster::ClusterWatch;
+use crate::sources::deferred::DeferredWatch;
 use crate::sources::engines::EngineWatch;
 use crate::sources::gpu::GpuWatch;
-use crate::sources::deferred::DeferredWatch;
 use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::logged_in::LoggedInWatch;
@@ -164,7 +164,7 @@ impl Daemon {
     /// read. At a first start the backlog is where counters begin. Returns true if the program is
     /// to end already.
     fn take_backlog(&mut self) -> bool {
-        self.look_at_pause();
+        self.check_pause();
         let resumes = self.cursor.next_seq.is_some();
         if resumes {
             self.sample(clock::now());
@@ -241,8 +241,8 @@ impl Daemon {
                     self.seen.push(Observation::Event(Event { kind: kind.into(), utc, seq: None }));
                     self.step(clock::now());
                 }
-                Command::Look { reply } => {
-                    self.look_at_pause();
+                Command::CheckPause { reply } => {
+                    self.check_pause();
                     self.step(clock::now());
                     let _gone = reply.send(());
                 }
@@ -268,7 +268,7 @@ impl Daemon {
         answer.and_then(|answer| answer.refused).map_or(Ok(()), Err)
     }
 
-    fn look_at_pause(&mut self) {
+    fn check_pause(&mut self) {
         let Some(pause::News { pause, resumed_by }) = self.pause.news() else { return };
         let at = clock::now();
         let text = match &pause {
@@ -289,7 +289,7 @@ impl Daemon {
 
     fn turn(&mut self, woke: Duration) {
         let mut acted = false;
-        self.look_at_pause();
+        self.check_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
             acted |= outcome.result.is_begun();
             self.take_outcome(outcome);
@@ -402,10 +402,10 @@ impl Daemon {
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
         if self.policy.needs_engine_sample(now.uptime) {
-            self.engines.look_now();
-            self.holders.look_now();
+            self.engines.scan_now();
+            self.holders.scan_now();
         }
-        self.holders.look_up_hung(&step.events);
+        self.holders.track_hung(&step.events);
         self.evicting.heed(self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);
@@ -542,7 +542,7 @@ impl Daemon {
         }
         self.own.set_reload(true, now);
         self.reload_failure.store(None);
-        begin::tell_what_is_missing(&loaded);
+        begin::report_missing(&loaded);
         let mut summary = service::summary(&loaded);
         let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");
         if !waiting.is_empty() {

@@ -276,7 +276,7 @@ impl Pausing {
                 "it holds for as long as umawarden runs, and may not survive a restart: {error}"
             ));
         }
-        self.look().await?;
+        self.check_pause().await?;
         Ok(OrderDone { data, remarks })
     }
 
@@ -288,12 +288,12 @@ impl Pausing {
         let was_paused = resumed.map_err(OrderRefused::Failed)?;
         let watch = self.watch.clone();
         within(WRITING_TAKES, move || {
-            watch.look();
+            watch.check();
             Ok(())
         })
         .await
         .map_err(OrderRefused::Failed)?;
-        self.look().await?;
+        self.check_pause().await?;
         if !was_paused && !was_held {
             return Err(OrderRefused::Conflict("it is not paused".to_owned()));
         }
@@ -307,9 +307,9 @@ impl Pausing {
     }
 
     /// Has the loop pass the pause to the policy.
-    async fn look(&self) -> Result<(), OrderRefused> {
+    async fn check_pause(&self) -> Result<(), OrderRefused> {
         let (reply, seen) = oneshot::channel();
-        self.sender.send(Command::Look { reply });
+        self.sender.send(Command::CheckPause { reply });
         seen.await.map_err(|_| ending())
     }
 }

@@ -16,7 +16,7 @@ use crate::pause::{PauseFile, Stamp};
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long the start, and an order, wait for a check.
-const LOOK_TAKES: Duration = Duration::from_secs(2);
+const CHECK_TAKES: Duration = Duration::from_secs(2);
 
 /// The switch: the file, and a pause that was ordered and is not in the file.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl PauseWatch {
         let switch = Arc::new(PauseSwitch { file, ordered });
         let doubt = Pause {
             author: "doubt".to_owned(),
-            comment: format!("looking for {} takes too long", switch.file.path().display()),
+            comment: format!("the check of {} takes too long", switch.file.path().display()),
             since: None,
         };
         let found = Arc::new(Mutex::new(Found::new(Some(doubt))));
@@ -110,7 +110,7 @@ impl PauseWatch {
             .name("pause".to_owned())
             .spawn(move || watcher.run(&poked))
             .context("cannot start the thread that watches for a pause")?;
-        watch.look();
+        watch.check();
         // No pause at the start is no change.
         let mut found = watch.found();
         found.is_news = found.pause.is_some();
@@ -144,9 +144,9 @@ impl PauseWatch {
     }
 
     /// Has the thread check now, and waits for it a moment.
-    pub(super) fn look(&self) {
-        let (to, looked) = channel();
-        if self.pokes.send(to).is_ok() && looked.recv_timeout(LOOK_TAKES).is_err() {
+    pub(super) fn check(&self) {
+        let (to, checked) = channel();
+        if self.pokes.send(to).is_ok() && checked.recv_timeout(CHECK_TAKES).is_err() {
             tracing::warn!("pause check slow: its disk is slow");
         }
     }
@@ -175,25 +175,25 @@ impl Watcher {
         loop {
             match poked.recv_timeout(INTERVAL) {
                 Ok(reply) => {
-                    self.look();
+                    self.check();
                     // The receiver may have timed out.
                     let _gone = reply.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Timeout) => self.check(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn look(&mut self) {
-        let look = self.switch.file.look();
-        let stamp = look.stamp();
+    fn check(&mut self) {
+        let state = self.switch.file.check();
+        let stamp = state.stamp();
         let ordered = self.switch.ordered().clone();
         if ordered.is_none() && stamp.is_some() && stamp == self.stamp {
             return;
         }
         self.stamp = stamp.filter(|_| ordered.is_none());
-        let pause = ordered.or_else(|| self.switch.file.describe(&look));
+        let pause = ordered.or_else(|| self.switch.file.describe(&state));
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.pause != pause {
             *found = Found { resumed_by: found.resumed_by.take(), ..Found::new(pause) };
@@ -246,10 +246,10 @@ mod tests {
         assert_eq!(news(&watch), Some(Some(pause())));
         let switch = watch.switch();
         assert!(switch.write(&pause()).unwrap_err().contains("cannot be written"));
-        watch.look();
+        watch.check();
         assert_eq!((switch.read(), news(&watch)), (Some(pause()), None));
         assert_eq!(switch.resume(), Ok(true));
-        watch.look();
+        watch.check();
         assert_eq!((switch.read(), news(&watch)), (None, Some(None)));
         assert_eq!(switch.resume(), Ok(false));
     }
@@ -262,13 +262,13 @@ mod tests {
         let since = Some(jiff::Timestamp::from_second(1_795_219_200).unwrap());
         let pause = Pause { since, ..pause() };
         watch.order(pause.clone());
-        watch.look();
+        watch.check();
         assert_eq!(news(&watch), Some(Some(pause.clone())));
         watch.switch().write(&pause).unwrap();
-        watch.look();
+        watch.check();
         assert_eq!((news(&watch), watch.switch().read()), (None, Some(pause)));
         fs::remove_file(&file).unwrap();
-        watch.look();
+        watch.check();
         assert_eq!(news(&watch), Some(None));
     }
 
@@ -278,13 +278,13 @@ mod tests {
         let watch = PauseWatch::start(&folder.path().join("paused"), Wake::new().unwrap()).unwrap();
         let end = |author: Option<&str>| {
             watch.switch().write(&pause()).unwrap();
-            watch.look();
+            watch.check();
             assert!(watch.news().unwrap().pause.is_some());
             if let Some(author) = author {
                 watch.set_resumed_by(author);
             }
             assert_eq!(watch.switch().resume(), Ok(true));
-            watch.look();
+            watch.check();
             watch.news().unwrap().resumed_by
         };
         assert_eq!(end(Some("bob")).as_deref(), Some("bob"));
@@ -298,15 +298,15 @@ mod tests {
         let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
         assert_eq!(news(&watch), None);
         watch.switch().write(&pause()).unwrap();
-        watch.look();
+        watch.check();
         let pause = news(&watch).unwrap().unwrap();
         assert_eq!(pause.author, "alice");
-        watch.look();
+        watch.check();
         assert_eq!(news(&watch), None);
         let again = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
         assert_eq!(news(&again), Some(Some(pause)), "it is paused from the start");
         fs::remove_file(&file).unwrap();
-        watch.look();
+        watch.check();
         assert_eq!(news(&watch), Some(None));
     }
 }

@@ -9,7 +9,7 @@ const HELD_FOR: Duration = Duration::from_millis(20);
 
 /// At the end, for the journal to write the last posts.
 const LAST_POSTS: Duration = Duration::from_millis(300);
-const LAST_LOOKS: Duration = Duration::from_millis(1);
+const LAST_CHECKS: Duration = Duration::from_millis(1);
 
 impl Daemon {
     /// Returns whether there are more. While the journal is behind, posts wait in the queue, and
@@ -39,7 +39,7 @@ impl Daemon {
                 && self.journal.is_behind()
                 && clock::uptime().saturating_sub(began) < LAST_POSTS
             {
-                std::thread::sleep(LAST_LOOKS);
+                std::thread::sleep(LAST_CHECKS);
             }
         }
     }

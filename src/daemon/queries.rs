@@ -58,7 +58,7 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     let page = open(folder)?.decisions(&query).map_err(failed)?;
     let items = page.rows.into_iter().map(|row| {
         let mut item = json(&row.decision)?;
-        tell_when(&mut item, "decision", row.decision.at);
+        add_time(&mut item, "decision", row.decision.at);
         insert(&mut item, "outcome", json(&row.outcome)?);
         insert(&mut item, "assessment", json(&row.assessment)?);
         Ok(item)
@@ -80,7 +80,7 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     // A silence has an id of its own under the name of the journal's.
     let items = page.rows.into_iter().map(|row| {
         let mut item = serde_json::json!({ "id": row.id, "order": json(&row.command)? });
-        tell_when(&mut item, "operator", row.command.at);
+        add_time(&mut item, "operator", row.command.at);
         Ok(item)
     });
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
@@ -113,7 +113,7 @@ fn json(value: &impl serde::Serialize) -> Result<Value, QueryError> {
 }
 
 /// The fields of every line of `history --json`.
-fn tell_when(item: &mut Value, kind: &str, at: Moment) {
+fn add_time(item: &mut Value, kind: &str, at: Moment) {
     insert(item, "kind", kind.into());
     insert(item, "time", time(at.utc));
     insert(item, "uptime_seconds", at.uptime.as_secs_f64().into());

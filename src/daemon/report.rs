@@ -211,7 +211,7 @@ pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
     tracing::error!(
         reason,
         "the journal lacks its newest entries: `umawarden history` will not show them, this log \
-         has them; the kernel log is read again from where the journal ends. Look at the space, \
+         has them; the kernel log is read again from where the journal ends. Check the space, \
          the permissions and the health of the disk of {}",
         dir.display()
     );

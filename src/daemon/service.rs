@@ -76,7 +76,7 @@ pub(super) enum Command {
         report: Box<DeathReport>,
     },
     /// Pass the pause to the policy.
-    Look {
+    CheckPause {
         /// Takes the confirmation.
         reply: oneshot::Sender<()>,
     },

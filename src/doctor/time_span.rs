@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(seconds("5min 20s"), Some(320.0));
         assert_eq!(seconds("1h30m"), Some(5400.0));
         assert_eq!(seconds("500ms"), Some(0.5));
-        assert_eq!(seconds("2.5 min"), None, "a blank before the unit is not looked for");
+        assert_eq!(seconds("2.5 min"), None, "no blank is allowed before the unit");
         assert_eq!(time_span("infinity"), Some(Duration::MAX));
         for text in ["", "x", "5 parsecs", "-3", "1..2s", "min", "9e99"] {
             assert_eq!(time_span(text), None, "{text}");

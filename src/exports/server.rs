@@ -95,15 +95,15 @@ async fn watch_files(access: Arc<AccessControl>, mut shutdown: watch::Receiver<b
     }
     loop {
         let control = Arc::clone(&access);
-        let looked = async {
+        let checked = async {
             tokio::time::sleep(CHECK_FILES_EVERY).await;
             // A panic there is logged by its thread.
-            let _looked = tokio::task::spawn_blocking(move || control.reload()).await;
+            let _reloaded = tokio::task::spawn_blocking(move || control.reload()).await;
         };
         tokio::select! {
             biased;
             () = ended_by(&mut shutdown) => return,
-            () = looked => {}
+            () = checked => {}
         }
     }
 }

@@ -67,7 +67,7 @@ fn an_inaccessible_file_is_a_pause_and_an_impossible_path_is_none() {
     let pause = PauseFile::new(&cycle.join("paused")).read().unwrap();
     assert!(pause.comment.contains("cannot check"), "{pause:?}");
     let long = PauseFile::new(&folder.path().join("x".repeat(300)));
-    assert!(matches!(long.look(), Look::Doubtful(_)));
+    assert!(matches!(long.check(), FileState::Doubtful(_)));
 
     fs::write(folder.path().join("file"), "").unwrap();
     for absent in ["missing/paused", "file/paused"] {
@@ -78,13 +78,13 @@ fn an_inaccessible_file_is_a_pause_and_an_impossible_path_is_none() {
 #[test]
 fn a_change_is_detected_without_reading_the_file() {
     let (_folder, file) = switch();
-    assert_eq!(file.look().stamp(), None);
+    assert_eq!(file.check().stamp(), None);
     file.write(&pause()).unwrap();
-    let first = file.look().stamp();
+    let first = file.check().stamp();
     assert!(first.is_some());
-    assert_eq!(file.look().stamp(), first);
+    assert_eq!(file.check().stamp(), first);
     file.write(&Pause { comment: "another".to_owned(), ..pause() }).unwrap();
-    assert_ne!(file.look().stamp(), first);
+    assert_ne!(file.check().stamp(), first);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn stopping_of_another_test() {
     }
     assert!(taken.len() > 900, "{}", taken.len());
     let mut scan = Scanner::new(PathBuf::from("/proc"), Vec::new());
-    scan.look(Duration::ZERO, false).unwrap();
+    scan.scan(Duration::ZERO, false).unwrap();
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let decision = crate::actions::decision(action);
     let decision = Decision { target, ..decision };
@@ -92,7 +92,7 @@ fn stopping_of_another_test() {
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
     }
-    let error = scan.look(Duration::ZERO, false).unwrap_err();
+    let error = scan.scan(Duration::ZERO, false).unwrap_err();
     assert!(error.contains("oo many open files"), "{error}");
 }
 

@@ -90,7 +90,7 @@ impl Tree {
 
     fn look(&mut self) -> EngineReadings {
         self.now += 20;
-        self.scanner.look(Duration::from_secs(self.now), true).unwrap()
+        self.scanner.scan(Duration::from_secs(self.now), true).unwrap()
     }
 
     fn see(&mut self, processes: &[Process]) -> Vec<EngineSeen> {
@@ -188,7 +188,7 @@ fn a_number_that_is_given_again_is_another_process() {
     let mut gone = vllm(10, 8000);
     gone.iter_mut().for_each(|process| process.start += 99_000);
     tree.set(&gone);
-    let again = tree.scanner.look_again(Duration::from_secs(900));
+    let again = tree.scanner.rescan(Duration::from_secs(900));
     assert!(again.engines.is_empty() && again.is_partial, "whoever has begun was not looked for");
 }
 
@@ -331,6 +331,6 @@ fn many_engines_are_cut_and_it_is_told_where_one_of_them_may_take_memory() {
 #[test]
 fn without_a_procfs_it_is_told_and_not_taken_for_a_node_without_engines() {
     let mut scanner = Scanner::new("/nonexistent".into(), Vec::new());
-    let error = scanner.look(Duration::ZERO, false).unwrap_err();
+    let error = scanner.scan(Duration::ZERO, false).unwrap_err();
     assert!(error.contains("/nonexistent cannot be listed"), "{error}");
 }

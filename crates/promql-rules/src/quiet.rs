@@ -324,7 +324,7 @@ impl Proof {
         }
     }
 
-    /// How long it takes about, in look-ups of a value.
+    /// How long it takes about, in lookups of a value.
     fn cost(&self) -> usize {
         match self {
             Self::Absent(numbers) => numbers.cost(),

@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) const CHUNK_BYTES: u64 = 16 << 20;
 
 /// After so many equal samples, a chunk is sampled in turn only.
-const HOT_LOOKS: u8 = 16;
+const HOT_SAMPLES: u8 = 16;
 
 /// Limit of chunks that are sampled in each round.
 const MOST_HOT: usize = 512;
@@ -76,7 +76,7 @@ struct Book {
 #[derive(Debug)]
 struct HotChunk {
     id: ChunkId,
-    looks_left: u8,
+    samples_left: u8,
 }
 
 /// The ledger of one load.
@@ -180,14 +180,14 @@ impl Ledger {
     }
 
     /// Records a sample. Returns whether more of the chunk has been read.
-    pub(super) fn observe(&mut self, id: ChunkId, look: ChunkSample) -> bool {
+    pub(super) fn observe(&mut self, id: ChunkId, sample: ChunkSample) -> bool {
         let progress = self.progress;
         let Some(chunk) = self.chunk_mut(id) else { return false };
-        let back = look.cached.saturating_sub(chunk.cached).min(chunk.out);
+        let back = sample.cached.saturating_sub(chunk.cached).min(chunk.out);
         chunk.out -= back;
-        let read = look.read.min(look.cached);
+        let read = sample.read.min(sample.cached);
         let more = read.saturating_sub(chunk.read);
-        chunk.cached = look.cached;
+        chunk.cached = sample.cached;
         chunk.read = read;
         if more > 0 {
             chunk.read_at = progress + more;
@@ -267,16 +267,16 @@ impl Ledger {
     /// The chunks that change, to be sampled in each round. A chunk that no longer changes leaves.
     pub(super) fn hot(&mut self) -> Vec<ChunkId> {
         self.hot.retain_mut(|hot| {
-            hot.looks_left = hot.looks_left.saturating_sub(1);
-            hot.looks_left > 0
+            hot.samples_left = hot.samples_left.saturating_sub(1);
+            hot.samples_left > 0
         });
         self.hot.iter().map(|hot| hot.id).collect()
     }
 
     fn warm(&mut self, id: ChunkId) {
         match self.hot.iter_mut().find(|hot| hot.id == id) {
-            Some(hot) => hot.looks_left = HOT_LOOKS,
-            None => self.hot.push_back(HotChunk { id, looks_left: HOT_LOOKS }),
+            Some(hot) => hot.samples_left = HOT_SAMPLES,
+            None => self.hot.push_back(HotChunk { id, samples_left: HOT_SAMPLES }),
         }
         if self.hot.len() > MOST_HOT {
             self.hot.pop_front();

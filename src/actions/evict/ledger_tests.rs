@@ -141,7 +141,7 @@ fn an_unchanged_chunk_is_no_longer_sampled_each_time() {
     let mut ledger = ledger(2, 1);
     ledger.observe(id(0), ChunkSample { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.hot(), [id(0)]);
-    for _ in 0..HOT_LOOKS {
+    for _ in 0..HOT_SAMPLES {
         ledger.hot();
     }
     assert!(ledger.hot().is_empty());
@@ -179,7 +179,7 @@ fn frontiers_are_sampled_in_turn() {
 proptest! {
     #[test]
     fn the_ledger_stays_consistent_for_any_samples(
-        looks in prop::collection::vec(
+        samples in prop::collection::vec(
             (0_usize..3, 0_usize..6, 0..=CHUNK_BYTES, 0..=CHUNK_BYTES, any::<bool>()), 0..200),
         keep in 0..8 * CHUNK_BYTES,
     ) {
@@ -187,7 +187,7 @@ proptest! {
         for chunks in [4, 1] {
             ledger.add_file(chunks * CHUNK_BYTES);
         }
-        for (file, chunk, cached, read, puts_out) in looks {
+        for (file, chunk, cached, read, puts_out) in samples {
             let id = ChunkId { file, chunk };
             ledger.observe(id, ChunkSample { cached, read });
             if puts_out && let Some(due) = due(&ledger, u64::MAX).first() {

@@ -308,7 +308,7 @@ fn remedy(error: &io::Error) -> &'static str {
         }
         Some(Errno::NOSYS) => "the kernel is older than 5.10",
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit on open files (LimitNOFILE=)",
-        _ => "look at what --path.procfs names",
+        _ => "check --path.procfs",
     }
 }
 

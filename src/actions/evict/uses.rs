@@ -145,7 +145,7 @@ mod tests {
         let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
         assert_eq!(used.moved_to(CHUNK_BYTES, true), 0..0);
         assert_eq!(used.reading(), Reading::Since, "it may state there for ever");
-        assert_eq!(used.read_of(0, CHUNK_BYTES), 0, "it was there before anybody looked");
+        assert_eq!(used.read_of(0, CHUNK_BYTES), 0, "it was cached before the first sample");
         assert_eq!(used.moved_to(CHUNK_BYTES + 100, false), 0..CHUNK_BYTES + 100);
         assert_eq!(used.reading(), Reading::UpTo(CHUNK_BYTES + 100));
         assert_eq!(used.read_of(0, CHUNK_BYTES), CHUNK_BYTES);

@@ -219,10 +219,10 @@ mod tests {
                 Ok(stat) => crate::parse::process::stat(&stat).is_none_or(|it| it.state == 'Z'),
                 Err(_) => true,
             };
-            let mut looks = 0;
+            let mut checks = 0;
             while !is_gone() {
-                assert!(looks < 500, "{pid} lives on");
-                looks += 1;
+                assert!(checks < 500, "{pid} lives on");
+                checks += 1;
                 std::thread::sleep(Duration::from_millis(10));
             }
         }

@@ -110,7 +110,7 @@ pub(super) enum StopError {
         limit: u64,
     },
     /// The processes cannot be read.
-    #[error("reading the processes below {procfs} failed: {error}: look at --path.procfs")]
+    #[error("reading the processes below {procfs} failed: {error}: check --path.procfs")]
     Unreadable {
         /// Where.
         procfs: String,
@@ -194,7 +194,7 @@ impl Stop<'_> {
     /// Asks all of them to end. Those that were stopped (SIGSTOP) go on, so that they can.
     fn terminate(&self, held: &[PidHandle]) -> Result<(), StopError> {
         if self.has_its_container(held)? {
-            self.tell_container("SIGTERM", KEEPER_ASKS_WITHIN);
+            self.signal_container("SIGTERM", KEEPER_ASKS_WITHIN);
         }
         for process in held {
             let asked = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
@@ -214,7 +214,7 @@ impl Stop<'_> {
     ) -> Result<Option<HandleError>, StopError> {
         self.hold_descendants(held, own)?;
         if self.has_its_container(held)? {
-            self.tell_container("SIGKILL", KEEPER_KILLS_WITHIN);
+            self.signal_container("SIGKILL", KEEPER_KILLS_WITHIN);
         }
         let mut failed = None;
         for process in held.iter() {
@@ -277,7 +277,7 @@ impl Stop<'_> {
         Ok(residents.all(|pid| expected.contains(&pid)))
     }
 
-    fn tell_container(&self, signal: &'static str, patience: Duration) {
+    fn signal_container(&self, signal: &'static str, patience: Duration) {
         let Some(id) = &self.engine.container else { return };
         if let Err(error) = container::signal(self.docker, id, signal, patience) {
             tracing::warn!(

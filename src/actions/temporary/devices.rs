@@ -16,14 +16,14 @@ pub(super) enum DeviceError {
     UnknownDevice {
         /// As it was written.
         name: String,
-        /// Where it was looked for.
+        /// The searched folder.
         folder: PathBuf,
         /// How that failed.
         error: io::Error,
     },
-    /// The path cannot be looked at.
+    /// The path cannot be read.
     #[error(
-        "looking at {path} failed: {error}: does it exist here, outside of the engine's container?"
+        "reading {path} failed: {error}: does it exist here, outside of the engine's container?"
     )]
     UnreadablePath {
         /// As it was written.

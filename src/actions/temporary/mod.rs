@@ -62,7 +62,7 @@ pub struct TemporarySettings {
     log: Option<UndoLog>,
     /// In the order in which they were set.
     open: Vec<OpenChange>,
-    /// How often engines that are still paused were looked after.
+    /// Attempts to resume engines that are still paused.
     tended: u32,
 }
 

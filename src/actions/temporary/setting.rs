@@ -150,6 +150,6 @@ fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
         (Some(Errno::NOENT), Setting::ReadAhead { .. }) => {
             "the disk has gone, or --path.sysfs does not name a sysfs"
         }
-        _ => "look at the file, and at what --path.procfs and --path.sysfs name",
+        _ => "check the file, --path.procfs and --path.sysfs",
     }
 }

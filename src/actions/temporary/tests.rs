@@ -358,7 +358,7 @@ fn the_error_for_a_path_on_no_disk_names_its_file_system() {
     let text = error(perform(&mut process, &throttle(1, &[], &["/proc"])));
     assert!(text.contains("/proc is on a file system of type 0x9fa0"), "{text}");
     let text = error(perform(&mut process, &throttle(2, &[], &["/nowhere/at/all"])));
-    assert!(text.contains("looking at /nowhere/at/all failed"), "{text}");
+    assert!(text.contains("reading /nowhere/at/all failed"), "{text}");
     let text = error(perform(&mut process, &throttle(3, &["sdz"], &[])));
     assert!(text.contains("there is no block device sdz"), "{text}");
 }

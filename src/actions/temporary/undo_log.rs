@@ -31,7 +31,7 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(super) enum UndoLogError {
     /// A step of opening, reading or writing has failed.
     #[error(
-        "{doing} the undo log {} failed: {error}: look at the disk, its space and the permissions \
+        "{doing} the undo log {} failed: {error}: check the disk, its space and the permissions \
          of its folder",
         path.display()
     )]

@@ -14,7 +14,7 @@ use crate::model::{EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, 
 const SHOWN: usize = 5;
 
 /// Releases that are searched for those of the engine.
-const LOOKED_THROUGH: usize = 1_000;
+const MAX_SEARCHED: usize = 1_000;
 
 /// A journalled release.
 struct JournalledRelease {
@@ -65,7 +65,7 @@ fn newest(
     let query = TimelineQuery {
         until: at,
         kinds: vec!["engine_release".to_owned()],
-        limit: Some(LOOKED_THROUGH),
+        limit: Some(MAX_SEARCHED),
         ..TimelineQuery::default()
     };
     let mut releases = Vec::new();

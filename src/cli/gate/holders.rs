@@ -115,7 +115,7 @@ impl ScanThread {
     fn scan(&mut self) -> Seen {
         self.query_daemon();
         let now = self.began.elapsed();
-        let found = self.scanner.look(now, true);
+        let found = self.scanner.scan(now, true);
         let engines = found.as_ref().map_or(&[][..], |readings| &readings.engines);
         let living = engines.iter().filter(|seen| orphans(seen).next().is_none());
         let living = living.flat_map(|seen| seen.model_files.clone()).collect();

@@ -74,7 +74,7 @@ impl Family {
     }
 
     /// Scans for new processes, and updates names and memory.
-    pub(super) fn look(&mut self) {
+    pub(super) fn scan(&mut self) {
         let Ok(entries) = fs::read_dir(&self.procfs) else { return };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let pids: BTreeSet<u32> = pids.take(MOST_PROCESSES).collect();
@@ -91,7 +91,7 @@ impl Family {
         }
         self.others.extend(new.into_keys());
         for pid in self.members.keys().copied().collect::<Vec<_>>() {
-            self.look_at(pid);
+            self.update(pid);
         }
     }
 
@@ -109,7 +109,7 @@ impl Family {
         self.members.insert(pid, Member::new(id, &stat.comm));
     }
 
-    fn look_at(&mut self, pid: u32) {
+    fn update(&mut self, pid: u32) {
         let found = self.stat(pid);
         let held = self.read(pid, "status").map(|text| held(&text));
         let Some(member) = self.members.get_mut(&pid) else { return };

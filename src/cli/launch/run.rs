@@ -122,7 +122,7 @@ impl Run<'_> {
         let mut running =
             Running { run: self, family, head, began, status: None, asked: None, memory: None };
         running.follow();
-        running.family.look();
+        running.family.scan();
         running.family.take_ends(clock().uptime);
         // A process that is killed below outlived the command, and is not its cause of death.
         let relatives = running.family.relatives();
@@ -144,18 +144,18 @@ struct Running<'r> {
 impl Running<'_> {
     /// Waits for the head, then for processes that outlive it or the timeout.
     fn follow(&mut self) {
-        let mut next_look = self.began.uptime;
+        let mut next_scan = self.began.uptime;
         loop {
             let now = clock();
-            if now.uptime >= next_look {
-                self.family.look();
+            if now.uptime >= next_scan {
+                self.family.scan();
                 let age = now.uptime.saturating_sub(self.began.uptime);
-                next_look = now.uptime + if age < STARTS_FOR { STARTING } else { CALM };
+                next_scan = now.uptime + if age < STARTS_FOR { STARTING } else { CALM };
             }
             let is_killed = self.family.take_ends(now.uptime);
             self.reap(now);
             if is_killed && self.memory.is_none() {
-                self.memory = Some(self.look_at_memory());
+                self.memory = Some(self.read_memory());
             }
             if let Some((_, ended)) = self.status {
                 let waited = now.uptime.saturating_sub(ended.uptime);
@@ -163,14 +163,14 @@ impl Running<'_> {
                     return;
                 }
             }
-            self.sleep(next_look.saturating_sub(now.uptime));
-            if self.heed_signals() {
+            self.sleep(next_scan.saturating_sub(now.uptime));
+            if self.handle_signals() {
                 return;
             }
         }
     }
 
-    fn look_at_memory(&self) -> DeathMemory {
+    fn read_memory(&self) -> DeathMemory {
         let own = self.family.relatives().iter().filter_map(|one| one.bytes).sum();
         DeathMemory { own_bytes: Some(own), ..memory(self.run.procfs) }
     }
@@ -195,7 +195,7 @@ impl Running<'_> {
             if pid == self.head.pid && self.status.is_none() {
                 self.status = Some((ExitStatus::from_wait(raw), now));
                 if self.memory.is_none() {
-                    self.memory = Some(self.look_at_memory());
+                    self.memory = Some(self.read_memory());
                 }
             }
             self.family.take_reaped(pid, raw, now.uptime);
@@ -203,7 +203,7 @@ impl Running<'_> {
     }
 
     /// Passes signals on. Returns true when the wait is to end.
-    fn heed_signals(&mut self) -> bool {
+    fn handle_signals(&mut self) -> bool {
         let received = self.run.signals.read().unwrap_or_default();
         let mut is_over = false;
         for one in received.into_iter().filter(|one| one.signal != libc::SIGCHLD) {
@@ -248,7 +248,7 @@ impl Running<'_> {
             self.sleep(STARTING / 4);
             let now = clock();
             self.reap(now);
-            self.family.look();
+            self.family.scan();
             self.family.take_ends(now.uptime);
         }
         killed

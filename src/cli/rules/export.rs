@@ -140,7 +140,7 @@ fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(error).with_context(|| format!("cannot look at {}", output.display()));
+            return Err(error).with_context(|| format!("cannot read {}", output.display()));
         }
     };
     let is_it = |path: &PathBuf| {

@@ -33,7 +33,7 @@ pub(super) fn write(
     let text = text(compared);
     let kept = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(failed(error, "looking at", path)),
+        Err(error) => return Err(failed(error, "reading", path)),
         Ok(found) if !found.is_file() && !found.is_symlink() => {
             bail!("{} is no file: nothing is written", path.display())
         }

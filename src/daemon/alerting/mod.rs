@@ -35,7 +35,7 @@ use crate::model::{
 use crate::policy::status::Status;
 
 /// How often the states of rules are read.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
 
 /// Posted alerts in one step; more wait for the next turn of the loop.
 const POSTED_A_TURN: usize = 100;
@@ -139,14 +139,14 @@ impl Alerting {
             let (shared, settings) = (Arc::clone(&shared), settings.clone());
             Builder::new()
                 .name("alertmanager-to".to_owned())
-                .spawn(move || tell_for_ever(&server, &shared, &settings, &tally))
+                .spawn(move || send_loop(&server, &shared, &settings, &tally))
                 .context("cannot start a thread that sends alerts")?;
         }
         let mut current = CurrentAlerts::new(common_labels(sending, &node));
         let (status, tally) = (Arc::clone(status), Arc::clone(&alerting.tally));
         Builder::new()
             .name("alertmanager".to_owned())
-            .spawn(move || look_for_ever(&mut current, &status, &decisions, &shared, &tally))
+            .spawn(move || update_loop(&mut current, &status, &decisions, &shared, &tally))
             .context("cannot start the thread that tracks alerts")?;
         Ok(alerting)
     }
@@ -309,7 +309,7 @@ fn common_labels(sending: &AlertSending, node: &str) -> BTreeMap<Arc<str>, Arc<s
 }
 
 /// Ends with the loop, which has the other end of `decisions`.
-fn look_for_ever(
+fn update_loop(
     current: &mut CurrentAlerts,
     status: &ArcSwap<Status>,
     decisions: &Receiver<Box<Decision>>,
@@ -317,7 +317,7 @@ fn look_for_ever(
     tally: &Tally,
 ) {
     loop {
-        let first = decisions.recv_timeout(LOOKS_EVERY);
+        let first = decisions.recv_timeout(UPDATE_EVERY);
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return;
         }
@@ -336,7 +336,7 @@ fn look_for_ever(
 }
 
 /// Ends with the program, which does not wait for this thread.
-fn tell_for_ever(
+fn send_loop(
     server: &AlertmanagerServer,
     shared: &Shared,
     settings: &SendSettings,

@@ -22,7 +22,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The file is checked after this many records, and opened again after this many failures in a row:
 /// another disk may be mounted there.
-const LOOKED_AFTER: u32 = 60;
+const CHECK_AFTER: u32 = 60;
 
 pub(super) struct Writer {
     storage: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Writer {
     last: Option<Duration>,
     write_took: Option<Duration>,
     /// Records or failures since the file was checked.
-    since_look: u32,
+    since_check: u32,
 }
 
 impl Writer {
@@ -54,7 +54,7 @@ impl Writer {
             reader: StatusReader::new(),
             last: None,
             write_took: None,
-            since_look: 0,
+            since_check: 0,
         }
     }
 
@@ -93,7 +93,7 @@ impl Writer {
     }
 
     fn open(&mut self) -> Option<Ring<DiskFile>> {
-        self.since_look = 0;
+        self.since_check = 0;
         match self.try_open() {
             Ok((ring, remarks)) => {
                 for remark in remarks {
@@ -129,14 +129,14 @@ impl Writer {
                 let took = ended.saturating_sub(began);
                 self.write_took = Some(took);
                 if self.shared.is_failing() {
-                    self.since_look = 0;
+                    self.since_check = 0;
                     tracing::info!("black box written again");
                 }
                 self.shared.written(ended, took);
             }
             Err(error) => self.failed(&format!("a record cannot be written: {error}")),
         }
-        self.since_look += 1;
+        self.since_check += 1;
     }
 
     fn record(&mut self, at: Moment) -> Record {
@@ -162,10 +162,10 @@ impl Writer {
     }
 
     fn must_reopen(&mut self, ring: &Ring<DiskFile>) -> bool {
-        if self.since_look < LOOKED_AFTER {
+        if self.since_check < CHECK_AFTER {
             return false;
         }
-        self.since_look = 0;
+        self.since_check = 0;
         let is_there = ring.disk().is_there();
         if !is_there {
             let path = ring.disk().path().display();

@@ -53,8 +53,7 @@ fn of_sentinel(file: &Path) -> Option<Lack> {
 }
 
 fn of_command(program: &str, search: &OsStr) -> Option<Lack> {
-    let remedy =
-        "install it, or change reboot.command; an absolute path is looked for nowhere else";
+    let remedy = "install it, or change reboot.command; an absolute path is searched nowhere else";
     if program.contains('/') {
         let error = runnable(Path::new(program)).err()?;
         return Some((format!("{program} of reboot.command cannot be run: {error}"), remedy));

@@ -368,18 +368,18 @@ fn an_unreadable_folder_may_have_nodes() {
     allow("", 0o755);
     let mut settings = settings(&[]);
     settings.files = vec![folder.path().join("*/*.yaml")];
-    let look = || {
+    let discover = || {
         let mut discovery = Discovery::new(&settings);
-        // Root may look into everything: the thread that looks is nobody's.
-        let looking = thread::spawn(move || {
+        // Root may read everything: the thread runs as nobody.
+        let thread = thread::spawn(move || {
             let _is_not_root = rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534));
             discovery.discover()
         });
-        looking.join().unwrap()
+        thread.join().unwrap()
     };
-    assert_eq!((look().peers.len(), look().faults), (1, Vec::new()));
+    assert_eq!((discover().peers.len(), discover().faults), (1, Vec::new()));
     allow("shut", 0o000);
-    let found = look();
+    let found = discover();
     allow("shut", 0o755);
     assert_eq!((found.peers.len(), found.faults.len()), (0, 1), "{found:?}");
     let why = &found.faults[0].1;

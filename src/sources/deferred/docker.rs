@@ -23,7 +23,7 @@ use crate::supervisors::docker::{Docker, DockerError, Events};
 /// Timeout of one response.
 const ANSWER_TAKES: Duration = Duration::from_secs(5);
 /// Timeout of a whole query.
-const LOOK_TAKES: Duration = Duration::from_secs(10);
+const QUERY_TAKES: Duration = Duration::from_secs(10);
 
 /// Between two queries without events.
 const EVERY: Duration = Duration::from_secs(5);
@@ -147,8 +147,8 @@ impl DockerWatch {
     /// Sends the state of all containers, as of the begin of the query.
     async fn query_and_send(&mut self) -> Result<(), DockerError> {
         let read_at = (self.reporter.clock)().uptime;
-        let looked = timeout(LOOK_TAKES, self.query()).await;
-        match looked.unwrap_or(Err(DockerError::TimedOut(LOOK_TAKES))) {
+        let result = timeout(QUERY_TAKES, self.query()).await;
+        match result.unwrap_or(Err(DockerError::TimedOut(QUERY_TAKES))) {
             Ok((deferred, ended)) => {
                 self.has_deferred = !deferred.is_empty();
                 let supervisor = Supervisor::Docker;
@@ -235,8 +235,8 @@ impl DockerWatch {
                 break;
             }
             let is_followed = followed.contains(id);
-            let looked = self.look_at(id, container, terms, is_followed).await?;
-            let Some((seen, end)) = looked else { continue };
+            let checked = self.check(id, container, terms, is_followed).await?;
+            let Some((seen, end)) = checked else { continue };
             ended.extend(end);
             // Rules and people identify them by name.
             if deferred.iter().any(|other| other.target.name == seen.target.name) {
@@ -294,7 +294,7 @@ impl DockerWatch {
 
     /// One container, and its end if others restart it; `None`: it is gone. An invalid response
     /// concerns this container alone.
-    async fn look_at(
+    async fn check(
         &mut self,
         id: &Arc<str>,
         container: &Container,

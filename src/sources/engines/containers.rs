@@ -182,7 +182,7 @@ impl ContainerWatch {
                 (DockerState::Answers, Reading::Value(count as f64), None)
             }
             Err(DockerError::Absent) => {
-                let why = format!("there is no Docker at {socket}: look at path.docker_socket");
+                let why = format!("there is no Docker at {socket}: check path.docker_socket");
                 (DockerState::Absent, Reading::Unsupported, Some(why))
             }
             Err(error) => {

@@ -192,8 +192,8 @@ impl Details {
     }
 
     /// The engine as it is now, without a name; `None` if none of its processes is there.
-    pub(super) fn look(&mut self, look: EngineQuery<'_>) -> Option<EngineSeen> {
-        let EngineQuery { head, members, kind, serving, matcher, found_by, containers, .. } = look;
+    pub(super) fn engine(&mut self, query: EngineQuery<'_>) -> Option<EngineSeen> {
+        let EngineQuery { head, members, kind, serving, matcher, found_by, containers, .. } = query;
         let mut files = Files::default();
         let mut processes = Vec::new();
         for id in members {
@@ -207,14 +207,14 @@ impl Details {
             processes.push(process);
         }
         let first = processes.first()?.id.pid;
-        let member = self.membership(first, look.confirmed);
+        let member = self.membership(first, query.confirmed);
         let (container, claimed_container) = match member.is_confirmed() {
             true => (member.container.clone(), None),
             false => (None, member.container.clone()),
         };
         let reported = container.as_deref().and_then(|id| containers.get(id));
         let is_unit_named = matcher.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
-        let proof = look.confirmed.proof(&member, is_unit_named);
+        let proof = query.confirmed.proof(&member, is_unit_named);
         let declared = matcher.map(|matcher| &matcher.declared);
         let mut model_files = declared.map(|one| one.model_files.clone()).unwrap_or_default();
         if model_files.is_empty() {
@@ -250,7 +250,7 @@ impl Details {
             health_network,
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
             is_launched: false,
-            is_left_behind: look.is_left_behind,
+            is_left_behind: query.is_left_behind,
             keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
             uid: self.user(first),
             proof,

@@ -52,7 +52,7 @@ impl Ends {
     }
 
     /// Opens pidfds of living processes, and reads the exit status of ended ones.
-    pub(super) fn look(&mut self, now: Duration, engines: &[EngineSeen]) {
+    pub(super) fn update(&mut self, now: Duration, engines: &[EngineSeen]) {
         let servers = engines.iter().flat_map(|engine| {
             engine.processes.iter().take(1).map(move |process| (engine.server, process))
         });
@@ -198,18 +198,18 @@ mod tests {
         ] {
             let (mut child, output, id) = start(script);
             let mut ends = ends();
-            ends.look(Duration::ZERO, &[engine(&[id])]);
+            ends.update(Duration::ZERO, &[engine(&[id])]);
             assert_eq!((ends.held.len(), ends.unreported()), (1, &[][..]));
             drop(output);
             let is_zombie = || stat(&ends.text(id).unwrap()).unwrap().state == 'Z';
             while !is_zombie() {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            ends.look(Duration::ZERO, &[]);
+            ends.update(Duration::ZERO, &[]);
             let [end] = ends.unreported() else { panic!("{script}: {ends:?}") };
             assert_eq!((end.id, end.server, end.status), (id, id, status), "as its zombie shows");
             ends.mark_reported();
-            ends.look(Duration::ZERO, &[]);
+            ends.update(Duration::ZERO, &[]);
             assert!(ends.unreported().is_empty() && ends.held.is_empty());
             child.wait().unwrap();
         }
@@ -219,14 +219,14 @@ mod tests {
     fn a_reaped_process_is_reported_if_the_kernel_keeps_its_status() {
         let (mut child, output, id) = start("exit 3");
         let mut ends = ends();
-        ends.look(Duration::ZERO, &[engine(&[id])]);
+        ends.update(Duration::ZERO, &[engine(&[id])]);
         drop(output);
         child.wait().unwrap();
-        ends.look(Duration::ZERO, &[]);
+        ends.update(Duration::ZERO, &[]);
         let reported: Vec<ExitStatus> = ends.unreported().iter().map(|end| end.status).collect();
         // Before Linux 6.15 the status is unknown.
         assert!(reported.is_empty() || reported == [ExitStatus::Code { code: 3 }], "{reported:?}");
-        ends.look(NOTICED_WITHIN, &[]);
+        ends.update(NOTICED_WITHIN, &[]);
         assert!(ends.held.is_empty(), "it is not waited for any longer");
     }
 
@@ -234,12 +234,12 @@ mod tests {
     fn untracked_living_processes_and_reused_pids_have_no_handle() {
         let (mut child, output, id) = start("exit 0");
         let mut ends = ends();
-        ends.look(Duration::ZERO, &[engine(&[id])]);
+        ends.update(Duration::ZERO, &[engine(&[id])]);
         assert_eq!(ends.held.len(), 1);
-        ends.look(Duration::ZERO, &[]);
+        ends.update(Duration::ZERO, &[]);
         assert!(ends.held.is_empty() && ends.unreported().is_empty());
         let other = ProcessId { start_ticks: id.start_ticks + 1, ..id };
-        ends.look(Duration::ZERO, &[engine(&[other])]);
+        ends.update(Duration::ZERO, &[engine(&[other])]);
         assert_eq!((ends.held.len(), ends.unheld.len()), (0, 1));
         drop(output);
         child.wait().unwrap();
@@ -250,7 +250,7 @@ mod tests {
         let mut all: Vec<_> = (0..3).map(|_| start("exit 0")).collect();
         let ids: Vec<ProcessId> = all.iter().map(|(.., id)| *id).collect();
         let mut ends = Ends { most: 2, ..ends() };
-        ends.look(Duration::ZERO, &[engine(&ids[..2]), engine(&ids[2..])]);
+        ends.update(Duration::ZERO, &[engine(&ids[..2]), engine(&ids[2..])]);
         let held: Vec<ProcessId> = ends.held.keys().copied().collect();
         assert!(held.len() == 2 && held.contains(&ids[0]) && held.contains(&ids[2]), "{held:?}");
         for (mut child, output, _) in all.drain(..) {

@@ -82,7 +82,7 @@ impl Membership {
 
 impl Confirmed {
     /// Combines the reports of runtimes with the present first processes in `/proc`.
-    pub(super) fn look(procfs: &Path, containers: &Containers) -> Self {
+    pub(super) fn read(procfs: &Path, containers: &Containers) -> Self {
         let own = fs::read_link(procfs.join("self/ns/cgroup")).ok();
         let are_paths_whole = own.is_some_and(|own| own.to_str() == Some(ALL_GROUPS));
         let of_init = |id: &str, init: ProcessId| {
@@ -167,7 +167,7 @@ mod tests {
         let own = format!("/system.slice/docker-{ID}.scope");
         put(folder.path(), 7, 70, &format!("{own}/init.scope"));
         let init = ProcessId { pid: 7, start_ticks: 70 };
-        let confirmed = Confirmed::look(folder.path(), &reported(Some(init)));
+        let confirmed = Confirmed::read(folder.path(), &reported(Some(init)));
         let proof = |path: &str| {
             let member = confirmed.membership(Some(path));
             assert_eq!(member.container.as_deref(), Some(ID), "{path}");
@@ -186,11 +186,11 @@ mod tests {
         let of_user = format!("/user.slice/docker-{ID}.scope");
         put(folder.path(), 8, 80, &of_user);
         let init = ProcessId { pid: 8, start_ticks: 80 };
-        let confirmed = Confirmed::look(folder.path(), &reported(Some(init)));
+        let confirmed = Confirmed::read(folder.path(), &reported(Some(init)));
         assert!(!confirmed.membership(Some(&of_user)).is_confirmed());
         // Docker does not say which process, or that one is another by now.
         for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
-            let confirmed = Confirmed::look(folder.path(), &reported(init));
+            let confirmed = Confirmed::read(folder.path(), &reported(init));
             assert!(!confirmed.membership(Some(&own)).is_confirmed());
         }
     }
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn only_a_system_service_proves_an_identity() {
         let folder = tempfile::tempdir().unwrap();
-        let look = || Confirmed::look(folder.path(), &Containers::new());
+        let confirmed_now = || Confirmed::read(folder.path(), &Containers::new());
         let proof = |path: &str, is_named: bool| {
-            let confirmed = look();
+            let confirmed = confirmed_now();
             confirmed.proof(&confirmed.membership(Some(path)), is_named)
         };
         let vllm = "/system.slice/vllm.service/sub";

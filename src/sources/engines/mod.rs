@@ -53,7 +53,7 @@ const LEAST_REST: Duration = Duration::from_millis(50);
 const NEWS: usize = 256;
 
 /// A scan that takes longer counts as hung.
-const LOOK_TAKES: Duration = Duration::from_secs(10);
+const SCAN_TAKES: Duration = Duration::from_secs(10);
 
 /// The most queries for an unknown container. Docker may list it a moment after the kernel shows
 /// it, or never, if another runtime has started it.
@@ -67,7 +67,7 @@ enum Command {
     /// Adds a launched engine.
     Launched(LaunchedEngine),
     /// Requests a full scan at once.
-    Look,
+    Scan,
 }
 
 /// Settings of the watch.
@@ -156,7 +156,7 @@ impl EngineWatch {
             }
             out.push(observation);
         }
-        let hangs = now.saturating_sub(self.last_scan) >= LOOK_TAKES;
+        let hangs = now.saturating_sub(self.last_scan) >= SCAN_TAKES;
         if hangs && now.saturating_sub(self.complained) >= CALM {
             self.complained = now;
             let seconds = now.saturating_sub(self.last_scan).as_secs();
@@ -167,7 +167,7 @@ impl EngineWatch {
                 took: now.saturating_sub(self.last_scan),
                 error: Some(
                     format!(
-                        "looking at /proc/PID has not ended for {seconds} s: a process hangs in \
+                        "the scan of /proc/PID has not ended for {seconds} s: a process hangs in \
                          the kernel"
                     )
                     .into(),
@@ -189,9 +189,9 @@ impl EngineWatch {
 
     /// Requests a full scan at once, without waiting. While a requested scan runs, no second one is
     /// queued.
-    pub fn look_now(&self) {
+    pub fn scan_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
-            let _ = self.commands.send(Command::Look);
+            let _ = self.commands.send(Command::Scan);
         }
     }
 
@@ -236,7 +236,7 @@ impl ScanThread {
             if is_full {
                 next_full = began + CALM;
             }
-            self.look(began, is_full);
+            self.scan(began, is_full);
             if is_full {
                 self.is_awaited.store(false, Ordering::Relaxed);
             }
@@ -249,7 +249,7 @@ impl ScanThread {
                         next_full = Duration::ZERO;
                     }
                 }
-                Ok(Command::Look) => next_full = Duration::ZERO,
+                Ok(Command::Scan) => next_full = Duration::ZERO,
                 Ok(Command::Declared(declared)) => {
                     self.scanner.declare(declared);
                     self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);
@@ -260,21 +260,21 @@ impl ScanThread {
         }
     }
 
-    fn look(&mut self, began: Duration, is_full: bool) {
+    fn scan(&mut self, began: Duration, is_full: bool) {
         let is_loading = self.is_loading.load(Ordering::Relaxed);
         let found = match is_full {
             true => {
                 let known = self.containers.get();
                 let may_docker_report = known.docker_state != DockerState::Absent;
                 self.scanner.know(known.containers, may_docker_report);
-                self.scanner.look(began, is_loading)
+                self.scanner.scan(began, is_loading)
             }
-            false => Ok(self.scanner.look_again(began)),
+            false => Ok(self.scanner.rescan(began)),
         };
         let took = (self.clock)().saturating_sub(began);
         let (values, error) = match found {
             Ok(mut readings) => {
-                self.ends.look(began, &readings.engines);
+                self.ends.update(began, &readings.engines);
                 readings.ended = self.ends.unreported().to_vec();
                 // The loop must learn of an engine before its health.
                 if self.send(Observation::Engines(Box::new(readings.clone()))) {

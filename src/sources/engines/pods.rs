@@ -101,7 +101,7 @@ impl PodContainers {
         if error != CriError::Absent && self.errors.get(&socket) != Some(&error) {
             tracing::warn!(
                 socket = %socket.display(), %error,
-                "containers of pods cannot be confirmed: look at path.cri_socket"
+                "containers of pods cannot be confirmed: check path.cri_socket"
             );
         }
         self.errors.insert(socket, error);

@@ -191,12 +191,12 @@ impl Scanner {
     ///
     /// # Errors
     /// The folder is no procfs.
-    pub fn look(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
+    pub fn scan(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
         self.scan_number += 1;
         self.details.begin_pass(now);
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
-        self.confirmed = Confirmed::look(&self.procfs, &self.containers);
+        self.confirmed = Confirmed::read(&self.procfs, &self.containers);
         for pid in pids {
             self.examine(pid)?;
         }
@@ -230,7 +230,7 @@ impl Scanner {
     }
 
     /// Samples the known engines again.
-    pub fn look_again(&mut self, now: Duration) -> EngineReadings {
+    pub fn rescan(&mut self, now: Duration) -> EngineReadings {
         self.details.begin_pass(now);
         let mut engines = std::mem::take(&mut self.engines);
         for engine in &mut engines {
@@ -444,7 +444,7 @@ impl Scanner {
         let left = groups.values().flatten();
         let left = left.filter_map(|id| Some((*id, &known.get(&id.pid)?.stat)));
         let details = &self.details;
-        self.is_cut = self.left_out.look(now, left, |pid, most| details.devices(pid, most));
+        self.is_cut = self.left_out.update(now, left, |pid, most| details.devices(pid, most));
         selected
     }
 
@@ -516,7 +516,7 @@ impl Scanner {
         };
         let is_left_behind = self.is_left_behind(head);
         let (containers, confirmed) = (&self.containers, &self.confirmed);
-        let look = EngineQuery {
+        let query = EngineQuery {
             head,
             members,
             kind,
@@ -527,7 +527,7 @@ impl Scanner {
             containers,
             confirmed,
         };
-        let mut seen = self.details.look(look)?;
+        let mut seen = self.details.engine(query)?;
         seen.is_launched = is_launched;
         // A late Docker response may show that it is a declared engine.
         let before = self

@@ -80,7 +80,7 @@ impl LeftOut {
     /// Replaces the list. Returns whether one of them may take memory: it has run lately, and is
     /// large or has the driver open. `devices` examines up to a number of open files of a process.
     /// It returns how many it examined, and whether one belongs to the driver.
-    pub(super) fn look<'a>(
+    pub(super) fn update<'a>(
         &mut self,
         now: Duration,
         processes: impl Iterator<Item = (ProcessId, &'a Stat)>,
@@ -166,15 +166,15 @@ mod tests {
         let ids: Vec<ProcessId> =
             (0..10_000).map(|pid| ProcessId { pid, start_ticks: 5 }).collect();
         let mut left = LeftOut::default();
-        let mut look = |seconds: u64, stat: &Stat, of: &[ProcessId], has_driver: bool| {
+        let mut update = |seconds: u64, stat: &Stat, of: &[ProcessId], has_driver: bool| {
             let all = of.iter().map(|id| (*id, stat));
-            left.look(Duration::from_secs(seconds), all, |_, most| (3.min(most), has_driver))
+            left.update(Duration::from_secs(seconds), all, |_, most| (3.min(most), has_driver))
         };
         let asleep = stat(1, 100);
-        assert!(look(0, &asleep, &ids, false), "too many are new to look at all of them");
-        assert!(!look(10, &asleep, &ids, true), "whatever they have open, they do nothing");
-        assert!(!look(11, &stat(2, 100), &ids[..9], false));
-        assert!(look(12, &stat(3, 100), &ids[..9], true), "it works, and has the driver open");
-        assert!(look(13, &stat(4, MUCH_PAGES), &ids[..9], false), "it works, and holds much");
+        assert!(update(0, &asleep, &ids, false), "too many are new to check all of them");
+        assert!(!update(10, &asleep, &ids, true), "they do nothing, even with the driver open");
+        assert!(!update(11, &stat(2, 100), &ids[..9], false));
+        assert!(update(12, &stat(3, 100), &ids[..9], true), "it works, and has the driver open");
+        assert!(update(13, &stat(4, MUCH_PAGES), &ids[..9], false), "it works, and holds much");
     }
 }

@@ -31,7 +31,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const SHARE: u32 = 50;
 
 /// A longer scan hangs.
-const LOOK_TAKES: Duration = Duration::from_secs(10);
+const SCAN_TAKES: Duration = Duration::from_secs(10);
 
 /// Between two warnings about that.
 const COMPLAINS: Duration = Duration::from_secs(5);
@@ -39,12 +39,12 @@ const COMPLAINS: Duration = Duration::from_secs(5);
 /// Results in the queue. Further ones are dropped, and found again by the next scan.
 const NEWS: usize = 8;
 
-/// The most tasks that are looked up: the kernel reports at most ten hung ones
+/// The most tracked tasks: the kernel reports at most ten hung ones
 /// (kernel.hung_task_warnings), each with the owner of its lock.
-const MOST_LOOKED_UP: usize = 32;
+const MAX_TASKS: usize = 32;
 
-/// How long a task is looked up. An older report is no sign any more.
-const LOOKED_UP_FOR: Duration = Duration::from_secs(600);
+/// How long a task is tracked. An older report is no sign any more.
+const TRACKED_FOR: Duration = Duration::from_secs(600);
 
 /// What the thread needs.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct HolderSetup {
 enum Asked {
     /// Scan all processes at once.
     Now,
-    /// Look up this task.
+    /// Track this task.
     Task(u32),
 }
 
@@ -76,7 +76,7 @@ pub struct HolderWatch {
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     /// When the last scan ended, by uptime, and the time until the next.
-    looked: Duration,
+    last_scan: Duration,
     rests: Duration,
     complained: Duration,
 }
@@ -92,7 +92,7 @@ impl HolderWatch {
         let (asks, asked) = channel();
         let schema = schema();
         let is_awaited = Arc::new(AtomicBool::new(false));
-        let mut looker = Looker {
+        let mut scan_thread = ScanThread {
             scan: Scan::new(procfs, sysfs, std::process::id()),
             to,
             is_awaited: Arc::clone(&is_awaited),
@@ -100,21 +100,21 @@ impl HolderWatch {
             clock,
             asked: BTreeMap::new(),
         };
-        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&asked))?;
-        let looked = clock();
-        Ok(Self { news, asks, is_awaited, schema, looked, rests: EVERY, complained: looked })
+        Builder::new().name("holders".to_owned()).spawn(move || scan_thread.run(&asked))?;
+        let last_scan = clock();
+        Ok(Self { news, asks, is_awaited, schema, last_scan, rests: EVERY, complained: last_scan })
     }
 
     /// Requests a scan of all processes, unless one is pending. Never blocks.
-    pub fn look_now(&self) {
+    pub fn scan_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
             // The thread ends only with the program.
             let _ = self.asks.send(Asked::Now);
         }
     }
 
-    /// Has tasks that the kernel log reports as hung looked up for ten minutes. Never blocks.
-    pub fn look_up_hung(&self, events: &[Event]) {
+    /// Tracks tasks that the kernel log reports as hung for ten minutes. Never blocks.
+    pub fn track_hung(&self, events: &[Event]) {
         let hung = events.iter().filter(|event| !event.is_claimed());
         let named = hung.filter_map(|event| match &event.kind {
             EventKind::Kernel(KernelEvent::HungTask { pid, owner_pid, .. }) => {
@@ -123,7 +123,7 @@ impl HolderWatch {
             _ => None,
         });
         for task in named.flatten().flatten() {
-            // Without the thread nothing is looked up, and the source is down.
+            // Without the thread nothing is tracked, and the source is down.
             let _ = self.asks.send(Asked::Task(task));
         }
     }
@@ -132,17 +132,17 @@ impl HolderWatch {
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         for observation in self.news.try_iter() {
             if let Observation::Readings(readings) = &observation {
-                self.looked = now;
+                self.last_scan = now;
                 self.rests = rest(readings.took);
             }
             out.push(observation);
         }
-        let silent = now.saturating_sub(self.looked);
-        let hangs = silent >= self.rests.saturating_add(LOOK_TAKES);
+        let silent = now.saturating_sub(self.last_scan);
+        let hangs = silent >= self.rests.saturating_add(SCAN_TAKES);
         if hangs && now.saturating_sub(self.complained) >= COMPLAINS {
             self.complained = now;
             let why = format!(
-                "looking at what processes have open has not ended for {} s: one hangs in the \
+                "the scan of open files has not ended for {} s: one hangs in the \
                  kernel",
                 silent.as_secs()
             );
@@ -186,22 +186,22 @@ fn observation(
     })
 }
 
-struct Looker {
+struct ScanThread {
     scan: Scan,
     to: SyncSender<Observation>,
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     clock: fn() -> Duration,
-    /// Tasks to look up by pid, with the time of the last request.
+    /// Tracked tasks by pid, with the time of the last request.
     asked: BTreeMap<u32, Duration>,
 }
 
-impl Looker {
+impl ScanThread {
     fn run(&mut self, asked: &Receiver<Asked>) {
         let mut is_urgent = false;
         loop {
             let began = (self.clock)();
-            self.asked.retain(|_, asked| began.saturating_sub(*asked) < LOOKED_UP_FOR);
+            self.asked.retain(|_, asked| began.saturating_sub(*asked) < TRACKED_FOR);
             let numbers: Vec<u32> = self.asked.keys().copied().collect();
             let tasks = self.scan.tasks(&numbers);
             let readings = HolderReadings { tasks, ..self.scan.run(began, is_urgent) };
@@ -226,7 +226,7 @@ impl Looker {
             match asked.recv_timeout(left) {
                 Ok(Asked::Now) => return Ok(true),
                 Ok(Asked::Task(task)) => {
-                    let has_space = self.asked.len() < MOST_LOOKED_UP;
+                    let has_space = self.asked.len() < MAX_TASKS;
                     if has_space || self.asked.contains_key(&task) {
                         self.asked.insert(task, (self.clock)());
                     }

@@ -137,7 +137,7 @@ impl Scan {
                 readings.unseen = readings.unseen.saturating_add(1);
                 continue;
             }
-            self.look_at(pid, &mut readings, &mut tally);
+            self.scan_process(pid, &mut readings, &mut tally);
         }
         readings.memory = tally.end();
         if readings.processes == 0 && readings.error.is_none() {
@@ -168,7 +168,7 @@ impl Scan {
         seen.collect()
     }
 
-    fn look_at(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut Tally) {
+    fn scan_process(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut Tally) {
         let stat = match self.read(pid, "stat", 4096) {
             Ok(text) => stat(&text),
             Err(error) if is_out_of_descriptors(&error) => {
@@ -281,7 +281,7 @@ impl Scan {
         // mapping outlives its descriptor only if that was closed.
         if !found.has_any() && stat.state != 'D' {
             let id = ProcessId { pid, start_ticks: stat.start_ticks };
-            self.look_at_mapped(id, &mut found)?;
+            self.scan_mappings(id, &mut found)?;
         }
         Ok(found)
     }
@@ -349,7 +349,7 @@ impl Scan {
         (kind == FileType::CharacterDevice).then_some(HeldObject::Device { is_uvm: *is_uvm })
     }
 
-    fn look_at_mapped(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
+    fn scan_mappings(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
         let path = self.procfs.join(id.pid.to_string()).join("maps");
         let read = self.bounded.read(id, move || read_file(&path, MAX_MAPS_BYTES));
         let maps = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;

@@ -135,7 +135,7 @@ fn unreadable_processes_are_counted_and_never_taken_for_none() {
     assert_eq!(scan(proc).processes, 2);
 }
 
-/// On the real kernel: this very process, as another looks at it.
+/// On the real kernel: this process, as seen by another.
 #[test]
 fn pipes_and_files_without_a_name_are_measured() {
     let memfd = rustix::fs::memfd_create("tests", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -228,7 +228,7 @@ fn a_process_without_driver_memory_is_rescanned_rarely_or_when_its_open_files_ch
     assert_eq!((holders(5), holders(30)), (0, 0), "what was seen counts for half a minute");
     assert_eq!(holders(35), 1);
     map("");
-    assert_eq!(holders(40), 0, "a holder is looked at each time");
+    assert_eq!(holders(40), 0, "a holder is scanned each time");
     map(MAPPING);
     assert_eq!(holders(45), 0);
     // Another process, of the same number.

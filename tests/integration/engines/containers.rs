@@ -167,14 +167,14 @@ fn an_engine_waits_a_moment_for_its_name_and_nobody_else_waits() {
     all.extend(vllm(20, 8001));
     tree.set(&all);
     let look = |tree: &mut Tree, seconds| -> Vec<EngineSeen> {
-        tree.scanner.look(Duration::from_secs(seconds), true).unwrap().engines
+        tree.scanner.scan(Duration::from_secs(seconds), true).unwrap().engines
     };
     assert_eq!(names(&look(&mut tree, 1)), [("vllm-8001", vec![20, 21, 22, 23])]);
     let unknown = tree.scanner.claimed_containers().1;
     assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
     assert_eq!(names(&look(&mut tree, 5)).len(), 1);
     let is_partial =
-        |tree: &mut Tree| tree.scanner.look(Duration::from_secs(5), true).unwrap().is_partial;
+        |tree: &mut Tree| tree.scanner.scan(Duration::from_secs(5), true).unwrap().is_partial;
     assert!(is_partial(&mut tree), "one is there that is not told");
     tree.scanner.know(told_of(&[("llm-bridge", 10)]), true);
     assert!(!is_partial(&mut tree));
@@ -321,8 +321,8 @@ fn who_must_know_who_is_there_does_not_wait_for_the_next_look() {
     next(&mut watch, Source::Engines);
     let began = Instant::now();
     for _ in 0..10 {
-        watch.look_now();
-        watch.look_now();
+        watch.scan_now();
+        watch.scan_now();
         next(&mut watch, Source::Engines);
     }
     // There is one a second anyway.

@@ -78,7 +78,7 @@ fn observations_of(
         }
         let at = moment(look.seconds);
         last = look.seconds;
-        let readings = scanner.look(at.uptime, true).unwrap();
+        let readings = scanner.scan(at.uptime, true).unwrap();
         let health = readings.engines.first().map(|engine| EngineHealth {
             key_withheld: None,
             engine: engine.name.clone(),
@@ -100,7 +100,7 @@ fn observations_of(
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let at = moment(last + 1.0);
-    let readings = scanner.look(at.uptime, false).unwrap();
+    let readings = scanner.scan(at.uptime, false).unwrap();
     told.push((at, vec![Observation::Engines(Box::new(readings))]));
     told
 }

@@ -240,7 +240,7 @@ fn a_process_that_only_claims_a_container_does_not_have_that_container_killed() 
     scanner.know(Arc::new(containers(list.as_bytes()).unwrap()), true);
     let deadline = Instant::now() + Duration::from_secs(10);
     let seen = loop {
-        let mut readings = scanner.look(Duration::from_secs(1), true).unwrap();
+        let mut readings = scanner.scan(Duration::from_secs(1), true).unwrap();
         if let Some(seen) = readings.engines.pop_if(|one| &*one.name == "hog") {
             break seen;
         }
@@ -287,10 +287,10 @@ fn many_that_sleep_do_not_push_out_the_engine_of_root() {
         declared("own", &format!("{marker}-own")),
     ];
     let mut scanner = Scanner::new("/proc".into(), declared);
-    let readings = scanner.look(Duration::from_secs(100), false).unwrap();
+    let readings = scanner.scan(Duration::from_secs(100), false).unwrap();
     assert!(readings.engines.iter().any(|engine| &*engine.name == "own"), "{readings:?}");
     // Once they are known to sleep, nobody misses those that are left out.
-    let readings = scanner.look(Duration::from_secs(120), false).unwrap();
+    let readings = scanner.scan(Duration::from_secs(120), false).unwrap();
     assert_eq!(readings.engines.len(), 32);
     assert!(!readings.is_cut);
     drop((own, false_ones));

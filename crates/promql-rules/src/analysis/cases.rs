@@ -14,9 +14,9 @@ use super::term::{Fuel, Leaf, Scope, Term};
 
 /// More alternatives than these are not distinguished.
 const MOST_CASES: usize = 24;
-/// More comparisons than these in one alternative are not looked at.
+/// More comparisons than these in one alternative are not analyzed.
 const MOST_ATOMS: usize = 24;
-/// How much looking at one expression may cost, in comparisons of terms.
+/// The cost limit of the analysis of one expression, in comparisons of terms.
 const FUEL: u32 = 100_000;
 /// Longer expressions are cut in messages.
 const LONGEST_TEXT: usize = 120;
@@ -66,15 +66,15 @@ pub(super) fn contradict(atoms: &[&Atom], fuel: &mut Fuel) -> bool {
 }
 
 /// What is known of one part of an expression.
-pub(super) struct Look {
+pub(super) struct Analysis {
     /// Alternatives; none where it never yields anything.
     pub(super) cases: Vec<Case>,
     /// The value that it yields.
     term: Term,
 }
 
-/// Looks at one expression, or at several that are looked at together.
-pub(super) struct Looker<'k> {
+/// Analyzes one expression, or several together.
+pub(super) struct Analyzer<'k> {
     known: &'k dyn KnownSeries,
     pub(super) fuel: Fuel,
     scopes: u32,
@@ -82,7 +82,7 @@ pub(super) struct Looker<'k> {
     pub(super) dead: Vec<ExprError>,
 }
 
-impl<'k> Looker<'k> {
+impl<'k> Analyzer<'k> {
     /// Scopes begin at `scopes`, so that elements of two expressions are not taken for the same.
     pub(super) fn new(known: &'k dyn KnownSeries, scopes: u32) -> Self {
         Self { known, fuel: Fuel(FUEL), scopes, dead: Vec::new() }
@@ -94,16 +94,16 @@ impl<'k> Looker<'k> {
     }
 
     /// Examines what is below a node, for the element of that scope.
-    pub(super) fn look(&mut self, node: &Node, scope: Scope) -> Look {
+    pub(super) fn analyze(&mut self, node: &Node, scope: Scope) -> Analysis {
         if let Some(number) = constant(node) {
-            return Look { cases: vec![Case::always()], term: Term::Number(number) };
+            return Analysis { cases: vec![Case::always()], term: Term::Number(number) };
         }
         match &node.kind {
-            Kind::Parentheses(inner) => self.look(inner, scope),
+            Kind::Parentheses(inner) => self.analyze(inner, scope),
             Kind::Unary { negative, operand } => {
-                let Look { cases, term } = self.look(operand, scope);
+                let Analysis { cases, term } = self.analyze(operand, scope);
                 let minus = || Term::combined(BinaryOp::Subtract, Term::Number(0.0), term.clone());
-                Look { cases, term: if *negative { minus() } else { term } }
+                Analysis { cases, term: if *negative { minus() } else { term } }
             }
             Kind::Binary(binary) => self.binary(node, binary, scope),
             Kind::Aggregate(aggregate) => self.aggregate(node, aggregate, scope),
@@ -118,7 +118,7 @@ impl<'k> Looker<'k> {
         shape(node, self.known)
     }
 
-    /// A value that is not looked into.
+    /// An opaque value.
     fn leaf(&self, node: &Node, scope: Scope) -> Leaf {
         let single = self.shape(node).is_some_and(|shape| shape.single);
         let scope = if single { None } else { scope };
@@ -126,7 +126,7 @@ impl<'k> Looker<'k> {
     }
 
     /// Series, or a function over their past.
-    fn series(&mut self, node: &Node, scope: Scope) -> Look {
+    fn series(&mut self, node: &Node, scope: Scope) -> Analysis {
         let leaf = self.leaf(node, scope);
         let present = BTreeSet::from([(Rc::clone(&leaf.key), leaf.scope)]);
         let mut cases = vec![Case { present, ..Case::always() }];
@@ -136,10 +136,16 @@ impl<'k> Looker<'k> {
             self.dead.push(ExprError::new(node.span.clone(), message));
             cases.clear();
         }
-        Look { cases, term: Term::Leaf(leaf) }
+        Analysis { cases, term: Term::Leaf(leaf) }
     }
 
-    fn call(&mut self, node: &Node, function: Function, arguments: &[Node], scope: Scope) -> Look {
+    fn call(
+        &mut self,
+        node: &Node,
+        function: Function,
+        arguments: &[Node],
+        scope: Scope,
+    ) -> Analysis {
         let leaf = Term::Leaf(self.leaf(node, scope));
         let operand = |arguments: &[Node]| {
             let of_type = |wanted: ValueType| {
@@ -149,64 +155,66 @@ impl<'k> Looker<'k> {
         };
         match (function, operand(arguments)) {
             (Function::Absent | Function::AbsentOverTime, _) => {
-                Look { cases: vec![Case::unknown()], term: leaf }
+                Analysis { cases: vec![Case::unknown()], term: leaf }
             }
             (Function::Scalar | Function::Time, _) => {
-                Look { cases: vec![Case::always()], term: leaf }
+                Analysis { cases: vec![Case::always()], term: leaf }
             }
-            (Function::Vector, _) => match arguments.first().map(|inner| self.look(inner, scope)) {
-                Some(Look { term, .. }) => Look { cases: vec![Case::always()], term },
-                None => Look { cases: vec![Case::unknown()], term: leaf },
-            },
+            (Function::Vector, _) => {
+                match arguments.first().map(|inner| self.analyze(inner, scope)) {
+                    Some(Analysis { term, .. }) => Analysis { cases: vec![Case::always()], term },
+                    None => Analysis { cases: vec![Case::unknown()], term: leaf },
+                }
+            }
             (_, (Some(vector), _)) => {
                 let relabels = matches!(function, Function::LabelReplace | Function::LabelJoin);
                 let below = if relabels { self.fresh() } else { scope };
-                let mut cases = self.look(&arguments[vector], below).cases;
+                let mut cases = self.analyze(&arguments[vector], below).cases;
                 if matches!(function, Function::Clamp) || relabels {
                     cases.iter_mut().for_each(|case| case.complete = false);
                 }
                 // Two elements may have the same labels once names can be changed.
                 let term = if relabels { Term::Leaf(self.leaf(node, below)) } else { leaf };
-                Look { cases, term }
+                Analysis { cases, term }
             }
             (_, (None, Some(range))) => {
                 let is_dead = self.series(&arguments[range], scope).cases.is_empty();
-                let Look { mut cases, term } = self.series(node, scope);
+                let Analysis { mut cases, term } = self.series(node, scope);
                 if is_dead {
                     cases.clear();
                 }
-                Look { cases, term }
+                Analysis { cases, term }
             }
-            _ => Look { cases: vec![Case::unknown()], term: leaf },
+            _ => Analysis { cases: vec![Case::unknown()], term: leaf },
         }
     }
 
-    fn aggregate(&mut self, node: &Node, aggregate: &Aggregate, scope: Scope) -> Look {
+    fn aggregate(&mut self, node: &Node, aggregate: &Aggregate, scope: Scope) -> Analysis {
         let keeps = matches!(aggregate.op, AggregateOp::Topk | AggregateOp::Bottomk);
         let below = if keeps { scope } else { self.fresh() };
-        let mut cases = self.look(&aggregate.operand, below).cases;
+        let mut cases = self.analyze(&aggregate.operand, below).cases;
         if keeps {
             cases.iter_mut().for_each(|case| case.complete = false);
         }
-        Look { cases, term: Term::Leaf(self.leaf(node, scope)) }
+        Analysis { cases, term: Term::Leaf(self.leaf(node, scope)) }
     }
 
-    fn binary(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Look {
+    fn binary(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Analysis {
         match binary.op {
             BinaryOp::Or => {
-                let mut cases = self.look(&binary.left, scope).cases;
-                cases.extend(self.look(&binary.right, scope).cases);
+                let mut cases = self.analyze(&binary.left, scope).cases;
+                cases.extend(self.analyze(&binary.right, scope).cases);
                 if cases.len() > MOST_CASES {
                     cases = vec![Case::unknown()];
                 }
                 // Two elements of one label set may come from its two sides.
                 let scope = self.fresh();
-                Look { cases, term: Term::Leaf(self.leaf(node, scope)) }
+                Analysis { cases, term: Term::Leaf(self.leaf(node, scope)) }
             }
             BinaryOp::Unless => {
-                let mut left = self.look(&binary.left, scope);
+                let mut left = self.analyze(&binary.left, scope);
                 let fresh = self.fresh();
-                let right = self.look(&binary.right, fresh);
+                let right = self.analyze(&binary.right, fresh);
                 if let Some(why) = self.takes_all(binary, &right) {
                     if !left.cases.is_empty() {
                         let span = binary.right.span.clone();
@@ -223,7 +231,7 @@ impl<'k> Looker<'k> {
     }
 
     /// Why nothing of the left side is left where the right side takes elements away.
-    fn takes_all(&self, binary: &Binary, right: &Look) -> Option<&'static str> {
+    fn takes_all(&self, binary: &Binary, right: &Analysis) -> Option<&'static str> {
         // Whatever is matched by, an element has the same labels as itself.
         if key(&binary.left) == key(&binary.right) {
             return Some("both sides are the same");
@@ -236,21 +244,21 @@ impl<'k> Looker<'k> {
     }
 
     /// `and`, comparisons and arithmetic: an element of each side is needed.
-    fn pairs(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Look {
+    fn pairs(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Analysis {
         let is_vector = |node: &Node| node.value_type() == ValueType::Vector;
         let both_vectors = is_vector(&binary.left) && is_vector(&binary.right);
         let [left_scope, right_scope] = match both_vectors {
             true => self.scopes(binary, scope),
             false => [scope; 2],
         };
-        let left = self.look(&binary.left, left_scope);
-        let right = self.look(&binary.right, right_scope);
+        let left = self.analyze(&binary.left, left_scope);
+        let right = self.analyze(&binary.right, right_scope);
         let dead = left.cases.is_empty() || right.cases.is_empty();
         let meet = !both_vectors || self.meet(binary, dead);
         let complete = !both_vectors || self.surely_meet(binary);
         let term = self.pair_term(node, binary, &left.term, &right.term, scope);
         if dead || !meet {
-            return Look { cases: Vec::new(), term };
+            return Analysis { cases: Vec::new(), term };
         }
         let mut cases = product(&left.cases, &right.cases);
         cases.iter_mut().for_each(|case| case.complete &= complete);
@@ -261,7 +269,7 @@ impl<'k> Looker<'k> {
             }
         }
         self.drop_contradictions(node, binary, &mut cases);
-        Look { cases, term }
+        Analysis { cases, term }
     }
 
     /// Which elements of the two sides make the element of that scope.

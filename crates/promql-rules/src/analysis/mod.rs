@@ -21,7 +21,7 @@ use super::check::values_hint;
 use super::matcher::{MatchOp, Matcher};
 use super::syntax::{Kind, Node, Selector, ValueType};
 use super::{ExprError, KnownSeries};
-use cases::{Case, Looker};
+use cases::{Analyzer, Case};
 use order::{Atom, Order};
 pub(super) use shape::shape;
 use term::{Fuel, Scope, Term};
@@ -46,10 +46,10 @@ pub struct Never {
 
 /// Parts that never yield anything, in the order in which they are evaluated.
 pub(super) fn never(root: &Node, known: &dyn KnownSeries) -> Vec<Never> {
-    let mut looker = Looker::new(known, 0);
-    let scope = looker.fresh();
-    let whole = looker.look(root, scope).cases.is_empty();
-    looker.dead.into_iter().map(|why| Never { why, whole }).collect()
+    let mut analyzer = Analyzer::new(known, 0);
+    let scope = analyzer.fresh();
+    let whole = analyzer.analyze(root, scope).cases.is_empty();
+    analyzer.dead.into_iter().map(|why| Never { why, whole }).collect()
 }
 
 /// How much comparing expressions with each other may still cost: there may be many of them.
@@ -93,9 +93,9 @@ pub struct Facts {
 
 impl Facts {
     pub(super) fn of(root: &Node, known: &dyn KnownSeries) -> Self {
-        let mut looker = Looker::new(known, 0);
-        let scope = looker.fresh();
-        let mut cases = looker.look(root, scope).cases;
+        let mut analyzer = Analyzer::new(known, 0);
+        let scope = analyzer.fresh();
+        let mut cases = analyzer.analyze(root, scope).cases;
         if root.value_type() == ValueType::Scalar {
             // A scalar always has a result: its truth is its value.
             cases.iter_mut().for_each(|case| case.complete = false);

@@ -13,7 +13,7 @@ pub(super) type Scope = Option<u32>;
 pub(super) enum Term {
     /// A number.
     Number(f64),
-    /// What an expression yields that is not looked into.
+    /// The value of an opaque expression.
     Leaf(Leaf),
     /// A sum, a difference, a product or a quotient.
     Combined(BinaryOp, Rc<(Term, Term)>),

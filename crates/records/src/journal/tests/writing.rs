@@ -176,7 +176,7 @@ fn one_entry_with_a_future_time_does_not_age_the_others() {
         }
         settle(&journal);
     }
-    // Old entries are looked for in these steps.
+    // Old entries are searched in these steps.
     (0..20).for_each(|_| settle(&journal));
     journal.close(PATIENCE).unwrap();
     let page = JournalReader::open(dir.path()).unwrap();
