@@ -14,13 +14,13 @@ pub enum PostError {
     /// The credentials cannot be read.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// It did not respond.
+    /// There was no response.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// It refuses the post.
+    /// The Alertmanager refuses the post.
     #[error("it answers {status} at {PATH}: {text}{}", hint(*status))]
     Refused {
-        /// The status.
+        /// The HTTP status.
         status: u16,
         /// The beginning of the body.
         text: String,
@@ -34,7 +34,7 @@ impl PostError {
     }
 }
 
-/// What to do about it.
+/// The remedy for an error.
 fn hint(status: u16) -> &'static str {
     match status {
         300..=399 => "; name the address that it sends to as url",
@@ -50,7 +50,7 @@ fn hint(status: u16) -> &'static str {
 /// Posts alerts. Certificates and credentials are read anew each time: both may have been renewed.
 ///
 /// # Errors
-/// It may not have taken them. To post again does no harm.
+/// The Alertmanager may not have the alerts. Posting again does no harm.
 pub fn post(server: &AlertmanagerServer, alerts: &Value) -> Result<(), PostError> {
     let key = key(server)?;
     let is_tls = server.url.starts_with("https://");
@@ -63,7 +63,7 @@ pub fn post(server: &AlertmanagerServer, alerts: &Value) -> Result<(), PostError
     }
 }
 
-/// Reads what it asks for.
+/// Reads the token or password, if credentials are configured.
 pub(super) fn key(server: &AlertmanagerServer) -> Result<Option<Secret>, KeyError> {
     let read = |credentials: &AlertmanagerCredentials| match credentials {
         AlertmanagerCredentials::Bearer(token) => Secret::read(token),

@@ -1,5 +1,5 @@
-//! A collector of telemetry that takes OTLP over HTTP: one request at a time, each with an end in
-//! sight, and whatever it answers bounded and taken as hostile.
+//! A collector of telemetry that takes OTLP over HTTP: one request at a time. Each request has a
+//! deadline, and each response a size limit; its content is untrusted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use crate::model::TlsFiles;
 use crate::parse::answer::Answer;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
 
-/// How long a connection may take, of the time that all of a request has.
+/// The part of a request's deadline that the connection may take.
 const CONNECTING_TAKES: Duration = Duration::from_secs(5);
 
-/// So much of an answer is read: more than that, no collector has to say.
+/// The size limit of a response.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
-/// The variable with headers, as other programs that speak OTLP know it.
+/// The environment variable with headers, as in other OTLP exporters.
 const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
-/// The usual port of OTLP over gRPC, which is another language.
+/// The usual port of OTLP over gRPC, another protocol.
 const GRPC_PORT: u16 = 4317;
 
-/// Where telemetry is sent.
+/// The endpoint of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorEndpoint {
     /// `http://host:port/path` or `https://…`, without the path of a signal.
@@ -40,10 +40,10 @@ pub struct CollectorEndpoint {
     pub ca_file: Option<PathBuf>,
 }
 
-/// A collector. Nothing is connected before something is sent.
+/// A collector. The connection is made by the first message.
 pub struct Collector {
     settings: CollectorEndpoint,
-    /// Made when it is first needed, and again after a failure.
+    /// Made by the first message, and again after a failure.
     client: Option<Client>,
 }
 
@@ -55,24 +55,24 @@ impl fmt::Debug for Collector {
     }
 }
 
-/// What it answered.
+/// The response of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Status and body, or its beginning.
+    /// The HTTP status, and the beginning of the body.
     pub answer: Answer,
-    /// Whether it says that the body is a page for people.
+    /// Whether the content type is HTML.
     pub is_page: bool,
-    /// For how long it wants to be left alone.
+    /// The Retry-After of the response.
     pub retry_after: Option<Duration>,
 }
 
 impl Collector {
-    /// Connects to nothing yet.
+    /// Prepares a client; connects to nothing.
     pub fn new(settings: CollectorEndpoint) -> Self {
         Self { settings, client: None }
     }
 
-    /// Its address, for texts.
+    /// The address, for texts.
     pub fn endpoint(&self) -> &str {
         &self.settings.endpoint
     }
@@ -80,7 +80,7 @@ impl Collector {
     /// Sends a message of OTLP below the endpoint, `/v1/metrics` say.
     ///
     /// # Errors
-    /// It did not respond; it may have taken the message all the same.
+    /// There was no response; the collector may have taken the message.
     pub async fn send(
         &mut self,
         path: &str,
@@ -129,8 +129,8 @@ impl Collector {
         self.add_headers(&mut HeaderMap::new())
     }
 
-    /// Those of the environment, and then those of the file, which win. What they say is shown to
-    /// nobody.
+    /// The headers of the environment, and then those of the file, which take precedence. Their
+    /// values are never printed.
     fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), String> {
         if let Some(text) = std::env::var_os(HEADERS_VARIABLE) {
             let pairs = text.to_str().map(header_pairs).unwrap_or(Err("it is no text".to_owned()));

@@ -1,7 +1,7 @@
-//! A connection to a server on another node, kept from question to question: the metrics of a
-//! node, or the API of a Prometheus. Nothing leads elsewhere, and every answer has a bound.
+//! A kept connection to a server on another node: the metrics of a node, or the API of a
+//! Prometheus. No redirect is followed, and every response has a size limit.
 //!
-//! It has no deadline of its own: the caller bounds the whole request, and drops it.
+//! It has no deadline of its own: the caller limits the whole request, and drops it.
 
 use hyper::Method;
 use hyper::body::Bytes;
@@ -14,53 +14,53 @@ use super::keys::Secret;
 use super::tls;
 use crate::model::Access;
 
-/// The header by which a running umawarden knows itself.
+/// The header with the identity of a running umawarden.
 pub const INSTANCE_HEADER: &str = "umawarden-instance";
 
 /// Limit of the bytes of a name in a header.
 const LONGEST_INSTANCE: usize = 128;
 
-/// Where a server is, and how it is spoken to.
+/// The address of a server, and its TLS and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// A name, or an address, in brackets if it has colons.
+    /// A name, or an address; IPv6 in brackets.
     pub host: String,
-    /// The port.
+    /// The TCP port.
     pub port: u16,
-    /// How it is spoken to.
+    /// TLS and credentials.
     pub access: Access,
 }
 
-/// One question.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
     /// Path and query.
     pub path: &'q str,
-    /// What is understood.
+    /// The Accept header.
     pub accept: &'static str,
-    /// No answer is longer.
+    /// The size limit of the response body, in bytes.
     pub most_bytes: usize,
-    /// A status whose body is an answer, too.
+    /// A status other than 200 whose body is read.
     pub also: Option<u16>,
 }
 
-/// What came before an answer's body.
+/// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The HTTP status.
     pub status: u16,
-    /// Which running umawarden it is, if it is any.
+    /// The identity of the running umawarden, if it is one.
     pub instance: Option<String>,
 }
 
-/// A connection that has been made, and what lets this program in.
+/// An open connection, and its authorization header.
 #[derive(Debug)]
 struct Open {
     connection: http::Connection,
     authorization: Option<HeaderValue>,
 }
 
-/// A connection that is made when it is needed.
+/// A connection that is made by the first request.
 #[derive(Debug)]
 pub struct Connection {
     server: Server,
@@ -68,16 +68,16 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to nothing yet.
+    /// Prepares a connection; connects to nothing.
     pub fn new(server: Server) -> Self {
         Self { server, kept: None }
     }
 
-    /// Asks, and hands over the body in parts. Of an answer that is no 200 it hands over nothing.
-    /// An error, also one of `take`, ends the connection.
+    /// Sends a request and passes the body to `take` in parts, for status 200 only. An error, also
+    /// one of `take`, ends the connection.
     ///
     /// # Errors
-    /// Says why there is no answer, or none that can be used.
+    /// Why there is no response, or no usable one.
     pub async fn get(
         &mut self,
         question: Question<'_>,
@@ -103,7 +103,7 @@ impl Connection {
         Ok(head)
     }
 
-    /// Asks on the connection that was kept, or on a new one where that has been closed.
+    /// Sends on the kept connection, or on a new one if that was closed.
     async fn ask(&mut self, path: &str, accept: &'static str) -> Result<(Response, Open), String> {
         if let Some(mut open) = self.kept.take()
             && open.connection.is_open().await
@@ -133,16 +133,16 @@ impl Connection {
         open.connection.send(request.body(Bytes::new())?).await
     }
 
-    /// Connects; keys and certificates are read anew each time.
+    /// Connects. Keys and certificates are read anew each time.
     async fn connect(&self) -> Result<Open, String> {
         let Server { host, port, access } = &self.server;
         let (tls, authorization) = match *access == Access::default() {
-            // Without files there is no wait for a disk that hangs.
+            // Without files no disk can hang.
             true => (None, None),
             false => {
                 let access = access.clone();
                 let read = spawn_blocking(move || read(&access)).await;
-                // The error may hold a secret: it is not shown.
+                // The error may contain a secret: it is not printed.
                 read.map_err(|_| {
                     "this program has failed while it read what tls, bearer_token_file and \
                      basic_auth name: its log says where, and it tries again"
@@ -191,7 +191,7 @@ fn refusal(status: u16) -> Option<String> {
 
 type Secrets = (Option<ClientConfig>, Option<HeaderValue>);
 
-/// Reads who is trusted and what lets this program in.
+/// Reads the trusted authorities, the client certificate and the credentials.
 fn read(access: &Access) -> Result<Secrets, String> {
     let tls = access.tls.as_ref().map(tls::config).transpose()?;
     let secret = access.credentials.as_ref().map(Secret::read_for).transpose();

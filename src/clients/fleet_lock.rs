@@ -1,8 +1,8 @@
-//! A slot to reboot in, from a server that lets only so many nodes of a cluster reboot at a time.
+//! Slots of a FleetLock server, which limits how many nodes of a cluster reboot at a time.
 //!
-//! The protocol is FleetLock, as zincati, airlock and others speak it:
-//! <https://coreos.github.io/zincati/development/fleetlock/protocol/>. A slot belongs to the name
-//! that asked for it; to ask twice, or to give back what one does not have, does no harm.
+//! The protocol is that of zincati, airlock and others:
+//! <https://coreos.github.io/zincati/development/fleetlock/protocol/>. A slot belongs to the
+//! requesting id. Repeated requests, and returns without a slot, do no harm.
 
 use std::fmt;
 use std::fs::File;
@@ -19,32 +19,32 @@ use super::Session;
 use crate::model::TlsFiles;
 use crate::parse::answer::Answer;
 
-/// Without this the server answers nobody: no call that was meant for something else gets a slot.
+/// The header that the protocol requires.
 const HEADER: (&str, &str) = ("fleet-lock-protocol", "true");
 
 const PRE_REBOOT: &str = "/v1/pre-reboot";
 const STEADY_STATE: &str = "/v1/steady-state";
 
-/// How long the server may take: some drain the node before they answer, but those answer "not
-/// yet" meanwhile, and are asked again.
+/// The time limit of a request. Servers that drain the node first respond "not yet" meanwhile, and
+/// are asked again.
 const ANSWER_TAKES: Duration = Duration::from_secs(10);
 
-/// No machine-id file is longer.
+/// The size limit of the machine-id file, in bytes.
 const MOST_ID_BYTES: u64 = 256;
 
-/// A longer name of a failure is none.
+/// The length limit of the name of a failure, in bytes.
 const KIND_CHARS: usize = 64;
 /// Limit of the shown explanation, in characters.
 const VALUE_CHARS: usize = 200;
 
-/// Zincati's application id. The name of a node is derived from it and from its machine id, for
-/// servers that also drain Kubernetes nodes know them by this very name and by no other; and so
-/// that two programs on one node that both reboot it share one slot.
+/// Zincati's application id. The id of a node is derived from it and from the machine id: servers
+/// that drain Kubernetes nodes know them by this id, and two programs that reboot one node share
+/// one slot.
 const APPLICATION: [u8; 16] = [
     0xde, 0x35, 0x10, 0x6b, 0x6e, 0xc2, 0x46, 0x88, 0xb6, 0x3a, 0xfd, 0xda, 0xa1, 0x56, 0x67, 0x9b,
 ];
 
-/// What a node is called there. It says which machine this is, and so is never shown whole.
+/// The id of a node at the server. It identifies the machine, and is never printed whole.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockId(String);
 
@@ -54,7 +54,7 @@ impl fmt::Debug for LockId {
     }
 }
 
-/// Its first eight characters, which are enough to find it in the server's list.
+/// The first eight characters, which suffice to find it in the server's list.
 impl fmt::Display for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown: String = self.0.chars().take(8).collect();
@@ -62,15 +62,15 @@ impl fmt::Display for LockId {
     }
 }
 
-/// There is no name for this node.
+/// The id of this node cannot be derived.
 #[derive(Debug, thiserror::Error)]
 pub enum LockIdError {
     /// The file cannot be read.
     #[error("{path} cannot be read: {error}: name the node with reboot.lock.id")]
     Unreadable {
-        /// Which.
+        /// The path of the file.
         path: String,
-        /// How.
+        /// The error of the system.
         error: io::Error,
     },
     /// The file holds no machine id.
@@ -79,14 +79,14 @@ pub enum LockIdError {
 }
 
 impl LockId {
-    /// A name that somebody has given it.
+    /// A configured id.
     pub fn given(name: &str) -> Self {
         Self(name.to_owned())
     }
 
-    /// The name that zincati gives it: 32 hexadecimal digits that follow from the machine id
-    /// (`systemd-id128 machine-id --app-specific=de35106b6ec24688b63afddaa156679b` shows it) and
-    /// from which that does not, since it is to stay on the machine (machine-id(5)).
+    /// The id that zincati uses: 32 hexadecimal digits, derived from the machine id by a one-way
+    /// function, since the machine id must stay on the machine (machine-id(5)). `systemd-id128
+    /// machine-id --app-specific=de35106b6ec24688b63afddaa156679b` prints it.
     ///
     /// # Errors
     /// There is no such file, or no id in it.
@@ -100,7 +100,7 @@ impl LockId {
 }
 
 fn read(file: &Path) -> io::Result<Vec<u8>> {
-    // A FIFO in its place must not block.
+    // A FIFO at this path must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(file, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
@@ -114,15 +114,15 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
 fn parse_id(text: &str) -> Option<[u8; 16]> {
     let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let id = is_id.then(|| u128::from_str_radix(text, 16).ok())??;
-    // A machine that was never set up has none, or this one.
+    // A machine that was never set up has no id, or zeros.
     (id != 0).then(|| id.to_be_bytes())
 }
 
-/// An id that follows from a machine and an application, as `sd_id128_get_app_specific(3)` has it:
+/// An id derived from a machine and an application, as by `sd_id128_get_app_specific(3)`:
 /// HMAC-SHA256 of the application, keyed by the machine, cut to a UUID of version 4.
 fn specific(machine: [u8; 16], application: [u8; 16]) -> [u8; 16] {
     let mut id = [0; 16];
-    // A key of any length is one.
+    // HMAC takes keys of any length.
     if let Ok(mut code) = Hmac::<Sha256>::new_from_slice(&machine) {
         code.update(&application);
         let code = code.finalize().into_bytes();
@@ -135,19 +135,19 @@ fn specific(machine: [u8; 16], application: [u8; 16]) -> [u8; 16] {
     id
 }
 
-/// What the server says.
+/// The response of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotAnswer {
-    /// It is done: the slot is ours, or given back.
+    /// Granted: the slot is ours, or returned.
     Granted,
-    /// It will not, now.
+    /// Refused for now.
     Refused {
-        /// Its name for why, `failed_lock_semaphore_full`, say.
+        /// The kind of the failure, such as `failed_lock_semaphore_full`.
         kind: String,
-        /// In its words.
+        /// The explanation of the server.
         value: String,
     },
-    /// No server of the protocol responded in time. It may have acted all the same.
+    /// No valid response in time. The server may have acted.
     NoAnswer(String),
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for SlotAnswer {
     }
 }
 
-/// A server, and who asks it.
+/// A server, and the id and group of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetLock {
     origin: String,
@@ -173,8 +173,7 @@ pub struct FleetLock {
 }
 
 impl FleetLock {
-    /// The server at that address, `http://host:port/path` or `https://…`, and how this node is
-    /// known there.
+    /// A server at `http://host:port/path` or `https://…`, and the id and group of this node there.
     pub fn new(url: &str, group: &str, id: LockId) -> Self {
         let origin = url.trim_end_matches('/').to_owned();
         Self { origin, group: group.to_owned(), id, ca_file: None }
@@ -186,7 +185,7 @@ impl FleetLock {
         Self { ca_file: ca_file.map(Path::to_owned), ..self }
     }
 
-    /// Requests a slot to reboot in. A node that has one gets it again.
+    /// Requests a slot. A node that has one gets it again.
     pub fn take(&self) -> SlotAnswer {
         self.ask(PRE_REBOOT, ANSWER_TAKES)
     }
@@ -215,12 +214,12 @@ impl FleetLock {
     }
 }
 
-/// 200 is yes, and everything else is no. Who says no in other words than the protocol's is no lock
-/// server, but something in its place.
+/// 200 is a grant, and everything else a refusal. A refusal without the fields of the protocol is
+/// not from a FleetLock server.
 fn read_answer(path: &str, answer: &Answer) -> SlotAnswer {
     let refusal = answer.json().as_ref().and_then(refusal);
     match (answer.status, refusal) {
-        // One that says yes and gives a reason for no is not believed.
+        // A grant with the reason of a refusal is invalid.
         (200, Some((kind, value))) => SlotAnswer::Refused { kind, value },
         (200, None) => SlotAnswer::Granted,
         (400..=599, Some((kind, value))) => SlotAnswer::Refused { kind, value },

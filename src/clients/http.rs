@@ -1,14 +1,13 @@
 //! HTTP/1.1 to servers: all requests are sent and all responses are read here.
 //!
-//! [`Client`] is reqwest: it connects by itself, over TLS where that is wanted. A [`Connection`] is
-//! made by the caller: within the network namespace of a container, to an engine that is to be sent
-//! its key, to the control socket, or to another node, for which keys are read anew with each
-//! connection. reqwest shows neither who is at the other end before it sends, nor that it connects
-//! anew.
+//! [`Client`] is reqwest: it connects by itself, over TLS if configured. A [`Connection`] is made
+//! by the caller: within the network namespace of a container, to an engine that gets its key, to
+//! the control socket, or to another node, for which keys are read anew with each connection.
+//! reqwest shows neither the peer before it sends, nor a reconnection.
 //!
 //! No redirect is followed, no proxy of the environment is used, nothing is sent twice, and no body
-//! is read beyond the limit of the caller. There is no deadline but for connecting: the caller
-//! gives the whole request one, and drops it.
+//! is read beyond the limit of the caller. Only connecting has a deadline: the caller limits the
+//! whole request, and drops it.
 
 use std::error::Error;
 use std::io;
@@ -50,13 +49,13 @@ pub enum HttpError {
     /// There was no connection in time.
     #[error("no connection within {} s", .0.as_secs_f32())]
     ConnectTimedOut(Duration),
-    /// TLS has failed; says what to do where that is known.
+    /// TLS has failed; with the remedy if known.
     #[error("TLS failed: {0}")]
     Tls(String),
-    /// The connection has failed, or carries no HTTP.
+    /// The connection has failed, or the peer does not speak HTTP.
     #[error("the connection failed: {0}")]
     Broken(String),
-    /// The body ends before its end.
+    /// The body is truncated.
     #[error("the answer breaks off: {0}")]
     Cut(String),
     /// The body is longer than this, in bytes.
@@ -73,7 +72,7 @@ pub enum HttpError {
 /// A request to an absolute address.
 ///
 /// # Errors
-/// That is no address.
+/// The address is invalid.
 pub fn request(method: Method, url: &str) -> Result<http::request::Builder, HttpError> {
     let uri: Uri = url.parse().map_err(|_| no_address(url))?;
     if uri.host().is_none() {
@@ -99,11 +98,11 @@ impl From<http::Error> for HttpError {
     }
 }
 
-/// A response, of which the body is not read yet.
+/// A response whose body is not read yet.
 pub struct Response {
     head: Parts,
     body: UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>,
-    /// The connection, where it is no longer the caller's: it ends with this.
+    /// The connection, if the response owns it: it ends with the response.
     _connection: Option<Connection>,
 }
 
@@ -142,14 +141,14 @@ impl Response {
         Ok(None)
     }
 
-    /// Reads the body up to that many bytes.
+    /// Reads the body up to `most` bytes.
     ///
     /// # Errors
     /// As of [`Self::part`].
     pub async fn read(mut self, most: usize) -> Result<Answer, HttpError> {
         let (status, mut body) = (self.status(), Vec::new());
         if most == 0 {
-            // The head is all that is wanted, and the body may hang.
+            // Only the head is wanted, and the body may hang.
             return Ok(Answer { status, body, is_cut: true });
         }
         while let Some(part) = self.part().await? {
@@ -163,7 +162,7 @@ impl Response {
     }
 }
 
-/// A client that connects by itself, for each request anew.
+/// A client that opens a new connection for each request.
 #[derive(Clone, Debug)]
 pub struct Client {
     client: reqwest::Client,
@@ -171,7 +170,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has so long to connect, over TLS if it is given whom to trust.
+    /// A client with a time limit for connecting, over TLS if authorities are given.
     ///
     /// # Errors
     /// reqwest refuses the settings.
@@ -185,7 +184,8 @@ impl Client {
             .http1_max_headers(MOST_HEADERS)
             .pool_max_idle_per_host(0)
             .connect_timeout(connecting_takes)
-            // Without one reqwest reads the certificates of the system, also for plain HTTP.
+            // Without a TLS configuration reqwest reads the certificates of the system, also for
+            // plain HTTP.
             .tls_backend_preconfigured(tls.map_or_else(tls::trusting_nobody, Ok)?)
             .build();
         let client = client.map_err(|error| HttpError::NotSent(chain(&error)))?;
@@ -195,7 +195,7 @@ impl Client {
     /// Sends, and waits for the head of the response.
     ///
     /// # Errors
-    /// There is none; the server may have acted all the same.
+    /// There is no response; the server may have acted.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response, HttpError> {
         let url = request.uri().to_string();
         let request = request.try_into().map_err(|_| no_address(&url))?;
@@ -245,7 +245,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Over that stream.
+    /// A connection over a stream.
     ///
     /// # Errors
     /// It has ended.
@@ -265,10 +265,10 @@ impl Connection {
         Ok(Self { sender, _moving: moving })
     }
 
-    /// The same over TLS, with a server that must bear that name.
+    /// The same over TLS; the certificate of the server must have the given name.
     ///
     /// # Errors
-    /// It is another server, or TLS fails.
+    /// The certificate has another name, or TLS fails.
     pub async fn over_tls(
         stream: TcpStream,
         tls: ClientConfig,
@@ -287,8 +287,8 @@ impl Connection {
         self.sender.ready().await.is_ok()
     }
 
-    /// Sends, and waits for the head of the response. That must be read to its end before the next
-    /// request.
+    /// Sends, and waits for the head of the response. The response must be read to its end before
+    /// the next request.
     ///
     /// # Errors
     /// As of [`Client::send`].
@@ -318,7 +318,7 @@ where
     Ok(Response { _connection: Some(connection), ..response })
 }
 
-/// The error of a connection that was made.
+/// The error of an established connection.
 fn broken(error: &(dyn Error + 'static)) -> HttpError {
     match tls::failure(error) {
         Some(failure) => HttpError::Tls(match tls::remedy(error) {
@@ -329,7 +329,7 @@ fn broken(error: &(dyn Error + 'static)) -> HttpError {
     }
 }
 
-/// An error without what reqwest wraps around it.
+/// The cause inside an error of reqwest.
 fn cause(error: &(dyn Error + 'static)) -> String {
     let inner = causes(error).find(|cause| cause.is::<hyper::Error>());
     chain(inner.unwrap_or(error))
@@ -344,7 +344,7 @@ fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// Without the brackets of an address of IPv6.
+/// The host without the brackets of an IPv6 address.
 pub(super) fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }

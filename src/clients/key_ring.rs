@@ -1,5 +1,5 @@
-//! The keys of one engine. One is sent only to what is proven to be that engine: each time it is
-//! proven anew, after the connection is made and before anything is sent.
+//! The keys of one engine. A key is sent only to a peer proven to be that engine. The proof is made
+//! for each connection, before anything is sent.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use super::owner::{Claim, Connection};
 use super::session::Endpoint;
 use crate::model::{EngineTarget, EngineUser, SecretSource};
 
-/// The keys of an engine, and how it is known.
+/// The keys of an engine, and its identity.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
     procfs: PathBuf,
@@ -19,7 +19,7 @@ pub struct KeyRing {
     endpoint: Endpoint,
 }
 
-/// A key for an engine, and what proves that it is that engine's.
+/// A key of an engine, and the proof that a connection must pass.
 #[derive(Clone, Debug)]
 pub struct EngineKey {
     secret: Secret,
@@ -28,10 +28,10 @@ pub struct EngineKey {
     refusal: Arc<OnceLock<Arc<str>>>,
 }
 
-/// There is a key, and it is not sent.
+/// A key exists and is not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum NoKey {
-    /// It cannot be read.
+    /// The key cannot be read.
     #[error(transparent)]
     Unreadable(#[from] KeyError),
     /// The listening process is not proven to be the engine.
@@ -40,23 +40,23 @@ pub enum NoKey {
 }
 
 impl KeyRing {
-    /// Of that engine, where it is asked.
+    /// The keys of an engine at an endpoint.
     pub fn new(procfs: &Path, engine: Arc<EngineTarget>, endpoint: Endpoint) -> Self {
         Self { procfs: procfs.to_owned(), engine, endpoint }
     }
 
-    /// The key of those who send requests, if it has one.
+    /// The API key, if the engine has one.
     ///
     /// # Errors
-    /// It must not be sent, or cannot be read.
+    /// The key must not be sent, or cannot be read.
     pub fn api(&self) -> Result<Option<EngineKey>, NoKey> {
         self.engine.keys.api.as_ref().map(|source| self.key(source)).transpose()
     }
 
-    /// The key of those who control it, if it has one: the admin key, or else that of requests.
+    /// The key for control requests, if the engine has one: the admin key, or else the API key.
     ///
     /// # Errors
-    /// It must not be sent, or cannot be read.
+    /// The key must not be sent, or cannot be read.
     pub fn control(&self) -> Result<Option<EngineKey>, NoKey> {
         let keys = &self.engine.keys;
         keys.admin.as_ref().or(keys.api.as_ref()).map(|source| self.key(source)).transpose()
@@ -69,7 +69,7 @@ impl KeyRing {
         Ok(EngineKey { secret, ring: self.clone(), user, refusal: Arc::default() })
     }
 
-    /// Whose processes get it.
+    /// The engine whose processes get the key.
     fn user(&self, source: &SecretSource) -> Result<u32, String> {
         match (&self.engine.keys.user, source) {
             (Some(EngineUser::Id(id)), _) => Ok(*id),
@@ -91,10 +91,10 @@ impl KeyRing {
 }
 
 impl EngineKey {
-    /// The key, for a connection that is made by now.
+    /// The key, for an established connection.
     ///
     /// # Errors
-    /// What is at the other end is not proven to be the engine.
+    /// The peer is not proven to be the engine.
     pub fn reveal(&self, made: &Connection) -> Result<&Secret, String> {
         match self.ring.claim().prove_connection(self.user, made) {
             Ok(()) => Ok(&self.secret),

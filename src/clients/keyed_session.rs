@@ -10,8 +10,8 @@ use super::{CallError, EngineKey, KeyError, KeyRing, NoKey, Session};
 use crate::engines::{EngineCalls, Refusal, WhichKey};
 use crate::parse::answer::Answer;
 
-/// A connection to an engine, and its keys. What is not proven to be the engine is asked without
-/// its key.
+/// A connection to an engine, and its keys. A peer not proven to be the engine gets requests
+/// without the key.
 #[derive(Debug)]
 pub struct KeyedSession {
     session: Session,
@@ -28,7 +28,7 @@ impl KeyedSession {
         Self { session, ring, api, control, withheld }
     }
 
-    /// Why it was asked without a key that it has.
+    /// Why an existing key was not sent.
     pub fn withheld(self) -> Option<String> {
         self.withheld.into_inner()
     }

@@ -1,4 +1,4 @@
-//! Keys: read when they are needed, never kept, never shown.
+//! Keys: read for each use, never kept, never printed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,10 +14,10 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::model::{Credentials, SecretSource};
 
-/// No key is longer, and no password, in bytes.
+/// The length limit of keys and passwords, in bytes.
 const LONGEST_KEY: u64 = 4096;
 
-/// A key, as `Authorization` says it.
+/// The value of an `Authorization` header.
 #[derive(Clone)]
 pub struct Secret(HeaderValue);
 
@@ -38,16 +38,16 @@ pub enum KeyError {
         /// The error of the system.
         error: io::Error,
     },
-    /// There is no such variable.
+    /// The variable is not set.
     #[error("the key is to be in {0}, which is not set in this program's environment")]
     Unset(SecretSource),
-    /// It is no key.
+    /// The content is no key.
     #[error(
         "in {0} is no key: it must be one line of visible ASCII, without spaces, of at most \
          {LONGEST_KEY} characters"
     )]
     NoKey(SecretSource),
-    /// It is no password.
+    /// The content is no password.
     #[error(
         "in {0} is no password: it must be one line of UTF-8 text of at most {LONGEST_KEY} bytes"
     )]
@@ -55,26 +55,26 @@ pub enum KeyError {
 }
 
 impl Secret {
-    /// Reads the key that is kept there.
+    /// Reads a key from its source.
     ///
     /// # Errors
-    /// There is none.
+    /// The source has no usable value.
     pub fn read(source: &SecretSource) -> Result<Self, KeyError> {
         Self::bearer(source, &text(source)?)
     }
 
-    /// Reads the password that is kept there, for that user.
+    /// Reads a password from its source, for the user `username`.
     ///
     /// # Errors
-    /// There is none.
+    /// The source has no usable value.
     pub fn read_basic(username: &str, source: &SecretSource) -> Result<Self, KeyError> {
         Self::basic(source, username, &text(source)?)
     }
 
-    /// Reads what lets this program in at another node.
+    /// Reads the credentials for another node.
     pub(super) fn read_for(credentials: &Credentials) -> Result<Self, KeyError> {
         let (Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) = credentials;
-        // For people alone: the file is read by its path, which need not be UTF-8.
+        // For error texts only: the file is read by its path, which need not be UTF-8.
         let source = SecretSource::File(file.to_string_lossy().into());
         let text = text_of(file, &source)?;
         match credentials {
@@ -102,7 +102,7 @@ impl Secret {
         Some(Self(value))
     }
 
-    /// What the header says.
+    /// The header value.
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }
@@ -138,12 +138,12 @@ fn line(text: &[u8]) -> Option<&str> {
     (!text.is_empty() && text.len() as u64 <= LONGEST_KEY).then_some(text)
 }
 
-/// A file that is one, and no longer.
+/// Reads a regular file up to a size limit.
 pub(super) fn read_file(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u8>> {
     read(open_file(path.as_ref())?, most_bytes)
 }
 
-/// The same of what must be a secret: one that everybody on this machine can read is none.
+/// The same for secrets, which must not be world-accessible.
 pub(super) fn read_secret(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u8>> {
     let path = path.as_ref();
     let file = open_file(path)?;
@@ -151,10 +151,10 @@ pub(super) fn read_secret(path: impl AsRef<Path>, most_bytes: u64) -> io::Result
     read(file, most_bytes)
 }
 
-/// Whether a file's permissions are a secret's.
+/// Checks that a file is not world-accessible.
 ///
 /// # Errors
-/// Everybody may read it, or write it, or its mode cannot be read.
+/// Others may read or write the file, or its mode cannot be read.
 pub fn check_permissions(path: &Path) -> io::Result<()> {
     check(&fs::metadata(path)?, path)
 }
@@ -174,7 +174,7 @@ fn check(found: &Metadata, path: &Path) -> io::Result<()> {
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    // A FIFO in its place must not block.
+    // A FIFO at this path must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     match file.metadata()?.is_file() {

@@ -1,7 +1,7 @@
 //! Thin clients: [`Session`] calls one engine or server, and one request after the other;
-//! [`KeyedSession`] is what engines are called over. [`fleet_lock`] asks the server that
-//! keeps a cluster's reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] posts
-//! alerts, and [`collector`] sends telemetry. All requests leave through [`http`]; TLS is in `tls`.
+//! [`KeyedSession`] adds the keys of an engine. [`fleet_lock`] requests slots for reboots, [`peer`]
+//! the umawarden of another node, [`alertmanager`] posts alerts, and [`collector`] sends telemetry.
+//! All requests leave through [`http`]; TLS is in `tls`.
 
 pub mod alertmanager;
 pub mod collector;

@@ -1,4 +1,4 @@
-//! Engines that live in another network than this program: a container's loopback is its own.
+//! Connections from within the network namespace of a container, whose loopback is its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,24 +19,23 @@ use tokio::sync::oneshot;
 pub struct Network {
     /// `/proc/PID/ns/net`.
     pub file: PathBuf,
-    /// Where that leads, `net:[4026531840]`: another process may have the number by now.
+    /// The target of the link, `net:[4026531840]`, since the pid may be reused.
     pub name: Arc<str>,
 }
 
-/// Whether this process may open sockets in other networks.
+/// Whether this process may enter other network namespaces.
 pub fn may_enter() -> bool {
     let sets = capabilities(None);
     sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 impl Network {
-    /// Connects from within. What is reached is the loopback of that network or an address in it,
-    /// whatever those are called outside.
+    /// Connects from within the namespace, to its loopback or another address as seen inside.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let (answer, answered) = oneshot::channel();
         let network = self.clone();
-        // A socket stays in the network in which it was made. The thread that has entered it ends,
-        // so that none is left anywhere but at home.
+        // A socket stays in the namespace in which it was made. The thread that entered the
+        // namespace ends, so that no thread stays in another one.
         Builder::new().name("engine-network".to_owned()).spawn(move || {
             // The caller may have given up.
             let _given_up = answer.send(network.socket(to));
@@ -45,8 +44,7 @@ impl Network {
         TcpSocket::from_std_stream(net::TcpStream::from(socket)).connect(to).await
     }
 
-    /// Takes the calling thread there. It must end without having done anything else: no thread
-    /// ever comes back.
+    /// Moves the calling thread into the namespace. The thread must do nothing else and end there.
     pub(super) fn enter(&self) -> io::Result<()> {
         let file = File::open(&self.file)?;
         let entered = format!("net:[{}]", fstat(&file)?.st_ino);
@@ -68,7 +66,7 @@ impl Network {
     }
 }
 
-/// The network that a process of that procfs lives in.
+/// The network namespace of a process.
 pub fn of(procfs: &Path, process: &str) -> Option<Network> {
     let file = procfs.join(process).join("ns/net");
     let name = fs::read_link(&file).ok()?.into_os_string().into_string().ok()?;

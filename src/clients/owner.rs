@@ -1,4 +1,4 @@
-//! Whether an engine is still the one that was meant, and is what listens where it is asked.
+//! Proves that the peer of a connection is a process of the intended engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,21 +14,21 @@ use crate::model::{EngineTarget, ProcessId, Proof};
 use crate::parse::process::{TcpSocket, cgroup, is_within, stat, tcp_sockets, user_id};
 use kernel_faults::container_id;
 
-/// Rows of some 50,000 sockets.
+/// The size limit of a socket table: some 50,000 rows.
 const MOST_SOCKET_BYTES: u64 = 8 << 20;
-/// Limits of the open files that are examined: of a process, and of all processes of an engine.
+/// Limits of the examined open files: of a process, and of all processes of an engine.
 const MOST_OPEN: usize = 4096;
 const MOST_OPEN_OF_ALL: usize = 65_536;
-/// Longer files of a process are cut.
+/// The size limit of a file in `/proc/PID`, which is cut there.
 const MOST_FILE_BYTES: u64 = 64 << 10;
 
-/// Linux shows users without a number here as this one; it is also `nobody`.
+/// Linux shows users without an id in this namespace as this one; it is also `nobody`.
 const OVERFLOW_USER: u32 = 65_534;
 
-/// The user namespace in which all users have numbers (PROC_USER_INIT_INO).
+/// The initial user namespace, in which all users have ids (PROC_USER_INIT_INO).
 const ALL_USERS: &str = "user:[4026531837]";
 
-/// Whether that very process lives.
+/// Whether the process lives, and not another one with its pid.
 pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
     let text = fs::read(procfs.join(id.pid.to_string()).join("stat")).ok();
     let known = text.and_then(|text| stat(&text));
@@ -37,8 +37,8 @@ pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
     })
 }
 
-/// Whether one of the engine's processes has the socket that listens at the endpoint; `None` where
-/// nothing listens there, as behind a port that Docker offers, or that cannot be seen.
+/// Whether a process of the engine has the listening socket of the endpoint. `None`: no socket is
+/// visible there, as for a port published by Docker.
 pub fn listens(procfs: &Path, engine: &EngineTarget, endpoint: &Endpoint) -> Option<bool> {
     let claim = Claim { procfs: procfs.to_owned(), engine, endpoint };
     let sockets = claim.listening(&engine.processes.first()?.pid.to_string()).ok()?;
@@ -56,41 +56,41 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// That of a socket.
+    /// The connection of a socket.
     ///
     /// # Errors
-    /// It has ended.
+    /// The socket is no longer connected.
     pub fn of(stream: &TcpStream) -> Result<Self, String> {
         let ends = stream.local_addr().and_then(|client| Ok((client, stream.peer_addr()?)));
         let (client, server) = ends.map_err(|_| "the connection has ended".to_owned())?;
         Ok(Self::new(client, server))
     }
 
-    /// Between those two.
+    /// A connection between two addresses.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         Self { client: plain(client), server: plain(server) }
     }
 }
 
-/// The claim of an engine to be the server at an endpoint, where a key is to be sent.
+/// The claim of an engine to be the server at an endpoint that gets its key.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// The engine, as it was seen last.
+    /// The engine as last scanned.
     pub engine: &'a EngineTarget,
-    /// Where the key is to be sent.
+    /// The endpoint that gets the key.
     pub endpoint: &'a Endpoint,
 }
 
 impl Claim<'_> {
-    /// Proves that what accepts connections at the endpoint is a process of the engine, and that no
-    /// unprivileged user can have made it: it runs as `user`, or is in the system service or
-    /// container that the service manager or Docker confirms.
+    /// Proves that the process that accepts connections at the endpoint belongs to the engine, and
+    /// that no unprivileged user can have started it: it runs as `user`, or is in a system service
+    /// or container confirmed by systemd or Docker.
     ///
     /// # Errors
-    /// What is not proven, and what to write so that it is.
+    /// The missing proof, and the configuration that would give it.
     pub fn prove(&self, user: u32) -> Result<(), String> {
         let server = self.server()?;
         if self.is_elsewhere(server.pid) {
@@ -103,8 +103,8 @@ impl Claim<'_> {
         self.prove_sockets(&sockets, user)
     }
 
-    /// Proves the same of the other end of an established connection. A socket that listened for a
-    /// moment only has accepted it, which shows, or was closed, which has reset it.
+    /// Proves the same of the peer of an established connection. A socket that listened only for a
+    /// moment either has accepted it, which is visible, or was closed, which resets the connection.
     ///
     /// # Errors
     /// As of [`Self::prove`].
@@ -112,12 +112,13 @@ impl Claim<'_> {
         if self.has_accepted(user, made)? {
             return Ok(());
         }
-        // Not accepted yet: it is in the queue of a socket that listens.
+        // Not accepted yet: it is in the queue of a listening socket.
         self.prove(user)?;
         self.has_accepted(user, made).map(drop)
     }
 
-    /// Whether the engine has accepted it. An error: another process has, or it has ended.
+    /// Whether the engine has accepted the connection. An error: another process has, or it has
+    /// ended.
     fn has_accepted(&self, user: u32, made: &Connection) -> Result<bool, String> {
         let server = self.server()?;
         let is_elsewhere = self.is_elsewhere(server.pid);
@@ -134,7 +135,7 @@ impl Claim<'_> {
             }
             Some(_) if is_elsewhere => Ok(true),
             Some(_) => self.prove_sockets(&ends, user).map(|()| true),
-            // Its other end is in the container's network.
+            // The peer is in the network of the container.
             None if is_elsewhere => self.prove_elsewhere().map(|()| true),
             None => Err(format!("the connection to {origin} has ended")),
         }
@@ -197,8 +198,8 @@ impl Claim<'_> {
         ))
     }
 
-    /// In another network than ours, and asked from here: at the address of its container, or at
-    /// a port that its host offers.
+    /// For an engine in another network that is reached from here: at the address of its container,
+    /// or at a published port.
     fn prove_elsewhere(&self) -> Result<(), String> {
         if self.engine.proof != Proof::Container {
             return Err(format!(
@@ -206,7 +207,7 @@ impl Claim<'_> {
                 self.engine.name, self.endpoint.origin
             ));
         }
-        // Who offers the port of a container is Docker, which is root.
+        // Published ports belong to Docker, which runs as root.
         let sockets = self.listening("self")?;
         match sockets.iter().find(|socket| socket.uid != 0) {
             Some(other) => {
@@ -226,8 +227,8 @@ impl Claim<'_> {
         })
     }
 
-    /// Those of the TCP sockets in the network of a process that are wanted. An error: there are
-    /// too many to read them all, so that one could hide among them.
+    /// The selected TCP sockets in the network of a process. An error: the table is too long to
+    /// read, so that a socket could hide in it.
     fn sockets(
         &self,
         process: &str,
@@ -250,7 +251,7 @@ impl Claim<'_> {
         Ok(wanted)
     }
 
-    /// Where the key is sent: a name may lead anywhere.
+    /// The address of the endpoint. A name could resolve to any address.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         let (_, authority) = self.endpoint.origin.split_once("://").unwrap_or_default();
         let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
@@ -262,8 +263,8 @@ impl Claim<'_> {
         address.map_err(|_| format!("{host} is a name, which may lead anywhere: write an address"))
     }
 
-    /// The processes of the engine that have those sockets, by inode. An error: one was not found,
-    /// and not all can be examined.
+    /// The processes of the engine that have the sockets, by inode. An error: one was not found,
+    /// and not all processes can be examined.
     fn holders(&self, sockets: &[TcpSocket]) -> io::Result<BTreeMap<u64, ProcessId>> {
         let mut wanted: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
         let (mut found, mut unseen) = (BTreeMap::new(), None);
@@ -297,7 +298,7 @@ impl Claim<'_> {
     }
 
     /// Whether a process is in another container than this program, and in the same user namespace:
-    /// root of the container can give it any user number.
+    /// root of the container can give it any user id.
     fn is_contained(&self, id: ProcessId) -> bool {
         let is_ours = |namespace: &str| {
             let of = |process: &str| fs::read_link(self.procfs.join(process).join(namespace)).ok();

@@ -1,4 +1,4 @@
-//! The umawarden of another node, which is asked whether that node can take its part of an engine.
+//! The umawarden of another node, queried whether that node can take its part of an engine.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use super::{CallError, Session};
 use crate::model::{Access, GateQuestion, PeerAddress, PeerGate};
 use crate::parse::answer::Answer;
 
-/// How long its answer may take. It measures nothing for it.
+/// The time limit of a response, which needs no measurement there.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
 
-/// Limits of the number and the length of its reasons.
+/// Limits of the number and the length of the reasons in a response.
 const MOST_REASONS: usize = 16;
 const REASON_CHARS: usize = 300;
 
-/// No gate is waited for longer than that.
+/// The longest estimated wait that is accepted.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What says that a gate is closed.
+/// The status of a closed gate.
 const CLOSED: u16 = 503;
 
-/// No answer is longer.
+/// The size limit of a response, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-/// How it is spoken to.
+/// The connection to a peer.
 #[derive(Debug)]
 enum Way {
-    /// Plainly.
+    /// Over plain HTTP without credentials.
     Plain(Session),
     /// Over TLS, or with credentials.
     Guarded(Box<(Runtime, Connection)>),
@@ -76,7 +76,7 @@ impl Way {
     }
 }
 
-/// The connection to it.
+/// A client of one peer.
 #[derive(Debug)]
 pub struct Peer {
     way: Way,
@@ -85,7 +85,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts to ask there; nothing is connected yet.
+    /// Prepares the client; connects to nothing.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -101,10 +101,10 @@ impl Peer {
         Ok(Self { way: Way::open(address, access)?, path, question })
     }
 
-    /// Its memory: the `data` of its response, which is foreign input.
+    /// The memory of the node: the `data` of the response, which is untrusted.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no response.
     pub fn memory(&mut self) -> Result<Value, String> {
         let answer = self.way.ask(&self.path)?;
         read(&self.question, &answer)?;
@@ -112,7 +112,7 @@ impl Peer {
         Ok(reply["data"].take())
     }
 
-    /// Asks it.
+    /// Queries the gate of the node.
     pub fn ask(&mut self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
         match self.way.ask(&self.path) {
@@ -122,7 +122,7 @@ impl Peer {
     }
 }
 
-/// What it says, or why that is nothing: only who answers the question that was asked is believed.
+/// The state of the gate, or why the response is invalid: it must repeat the request.
 fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
     let status = answer.status;
     let reply = answer.json();
@@ -134,7 +134,7 @@ fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
     match (status, is_open.filter(|_| is_answer)) {
         (200, Some(true)) => Ok(PeerGate::Open),
         (503, Some(false)) => Ok(closed(data.unwrap_or(&Value::Null))),
-        // One that has not measured yet says so.
+        // A node that has not measured yet reports that.
         _ => Err(match reply.as_ref().and_then(|reply| reply.get("error")?.as_str()) {
             Some(error) => format!("it answers {status}: {}", shown(error)),
             None => format!("it answers {status}, and not as umawarden does"),

@@ -1,8 +1,7 @@
-//! Calls to one engine, or to the server that keeps a cluster's reboots apart, one after the other,
-//! each with an end in sight.
+//! Requests to one engine or FleetLock server, one after the other, each with a deadline.
 //!
-//! They are made on a thread of their own, which lives as long as the session: where the engine has
-//! a network of its own, that thread enters it, and all sockets that are made there belong to it.
+//! They are made on a thread that lives as long as the session. If the engine has a network
+//! namespace of its own, the thread enters it, and its sockets belong to that namespace.
 
 use std::fmt;
 use std::path::Path;
@@ -26,28 +25,27 @@ use super::tls;
 use crate::model::{EngineTarget, TlsFiles};
 use crate::parse::answer::Answer;
 
-/// How long a connection may take: the engine is on this node, and the server's name is first
-/// looked up.
+/// The time limit of a connection, with the lookup of a server's name.
 const CONNECTING_TAKES: Duration = Duration::from_secs(1);
 const CONNECTING_FAR_TAKES: Duration = Duration::from_secs(5);
 
-/// What the thread has beyond a call's own time before it is taken for hanging.
+/// The time beyond a request's own limit after which the thread counts as hanging.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// No answer that is asked for is longer; `/v1/loads` of 64 ranks has 40 KiB.
+/// The size limit of a response, in bytes; `/v1/loads` of 64 ranks has 40 KiB.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Where an engine is asked.
+/// The address of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// `http://host:port`.
     pub origin: String,
-    /// Where that is meant, if that is not our own network.
+    /// Its network namespace, if that is another one.
     pub network: Option<Network>,
 }
 
 impl Endpoint {
-    /// Where that engine is asked; `None` where that is not known.
+    /// The address of an engine; `None` if unknown.
     pub fn of(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
         let origin = origin(engine.health_url.as_deref()?).to_owned();
         let network = match &engine.health_network {
@@ -61,7 +59,7 @@ impl Endpoint {
         Some(Self { origin, network })
     }
 
-    /// The port.
+    /// The TCP port.
     pub fn port(&self) -> Option<u16> {
         let uri: Uri = self.origin.parse().ok()?;
         Some(uri.port_u16().unwrap_or(80))
@@ -75,39 +73,39 @@ pub fn origin(url: &str) -> &str {
     &url[..ends]
 }
 
-/// There was no answer.
+/// There was no response.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The thread cannot be started, or the engine's network not be entered.
+    /// The thread cannot be started, or cannot enter the network of the engine.
     #[error("its network cannot be entered: {0}")]
     Unreachable(String),
-    /// It did not come in time.
+    /// There was no response in time.
     #[error("{path} was not answered within {} s", .after.as_secs_f32())]
     TimedOut {
-        /// Where.
+        /// The endpoint.
         path: String,
-        /// After so long.
+        /// The time limit.
         after: Duration,
     },
     /// The connection failed.
     #[error("{path} could not be asked: {why}")]
     Failed {
-        /// Where.
+        /// The endpoint.
         path: String,
-        /// How.
+        /// The error of the connection.
         why: String,
     },
 }
 
-/// A header of a call: its name and what it says.
+/// A header of a request: its name and value.
 pub(super) type Header = (&'static str, &'static str);
 
-/// What goes with a call.
+/// The credentials of a request.
 #[derive(Debug, Default)]
 struct With {
     /// The key of an engine.
     key: Option<EngineKey>,
-    /// What lets this program in at a server that is no engine.
+    /// The credentials for a server other than an engine.
     secret: Option<Secret>,
     header: Option<Header>,
 }
@@ -118,7 +116,7 @@ impl With {
     }
 }
 
-/// One call.
+/// One request.
 #[derive(Debug)]
 struct Call {
     method: Method,
@@ -129,10 +127,10 @@ struct Call {
     reply: SyncSender<Result<Answer, CallError>>,
 }
 
-/// The connection to one engine.
+/// A session with one server.
 pub struct Session {
     calls: Sender<Call>,
-    /// A clock, and when all calls must have been answered.
+    /// A clock, and the deadline of all requests.
     ends: Option<(fn() -> Duration, Duration)>,
 }
 
@@ -143,7 +141,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts the thread, which ends when this is dropped; nothing is connected yet.
+    /// Starts the thread, which ends when the session is dropped; connects to nothing.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -151,8 +149,7 @@ impl Session {
         Self::start("engine-client", CONNECTING_TAKES, endpoint, None)
     }
 
-    /// The same for a server that may be on another node: below that address, and over TLS where
-    /// it is said who is trusted.
+    /// The same for a server on any node, below an address, and over TLS if authorities are given.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -187,16 +184,16 @@ impl Session {
         Ok(Self { calls, ends: None })
     }
 
-    /// From now on all calls together have so long.
+    /// Sets the time limit of all further requests together.
     #[must_use]
     pub fn within(self, uptime: fn() -> Duration, patience: Duration) -> Self {
         Self { ends: Some((uptime, uptime().saturating_add(patience))), ..self }
     }
 
-    /// Asks.
+    /// Sends a GET.
     ///
     /// # Errors
-    /// No answer has come in time.
+    /// There was no response in time.
     pub fn get(
         &self,
         path: &str,
@@ -209,7 +206,7 @@ impl Session {
     /// Sends a POST.
     ///
     /// # Errors
-    /// No response came in time; the server may have acted on the request all the same.
+    /// There was no response in time; the server may have acted.
     pub fn post(
         &self,
         path: &str,
@@ -220,10 +217,10 @@ impl Session {
         self.call(Method::POST, path, body, With::key(key), patience)
     }
 
-    /// Sends a POST with that header.
+    /// Sends a POST with a header.
     ///
     /// # Errors
-    /// No response came in time; the server may have acted on the request all the same.
+    /// There was no response in time; the server may have acted.
     pub(super) fn post_with(
         &self,
         path: &str,
@@ -235,10 +232,10 @@ impl Session {
         self.call(Method::POST, path, Some(body), with, patience)
     }
 
-    /// Sends a POST to a server that is no engine, with credentials.
+    /// Sends a POST with credentials to a server other than an engine.
     ///
     /// # Errors
-    /// No response came in time; the server may have acted on the request all the same.
+    /// There was no response in time; the server may have acted.
     pub(super) fn post_as(
         &self,
         secret: Option<Secret>,
@@ -283,7 +280,7 @@ fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutErr
     answer.recv_timeout(patience + MARGIN)
 }
 
-/// What lives on the thread.
+/// The state of the thread.
 struct Caller {
     runtime: Runtime,
     origin: String,

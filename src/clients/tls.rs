@@ -1,5 +1,5 @@
-//! TLS to servers that may be on other nodes: who is trusted, who this program is, and what to do
-//! where it fails.
+//! TLS to servers on other nodes: trusted authorities, client certificates, and advice for
+//! failures.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +17,7 @@ use super::http::bare;
 use super::keys::{read_file, read_secret};
 use crate::model::TlsFiles;
 
-/// No file of certificates is longer: a system's authorities have 250 KiB.
+/// The size limit of a certificate file, in bytes: the authorities of a system have 250 KiB.
 const MOST_BYTES: u64 = 4 << 20;
 
 const NO_CERTIFICATE: &str = "it holds no certificate (PEM)";
@@ -31,8 +31,8 @@ const OWN_CERTIFICATE: &str = "it requires a client certificate, or another one:
      server of cluster (tls: {cert_file: …, key_file: …}); any other server must ask for none, or \
      be reached through a proxy that has one";
 
-/// Reads who is trusted there, and who this program is; an error says what is wrong with that.
-/// Disks may hang: not for a thread that others wait for.
+/// Reads the trusted authorities and the client certificate. An error names the file and its
+/// mistake. Disks may hang: only for threads without waiters.
 pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let wrong = |key: &str, file: &Path, why: &str| format!("{key} {}: {why}", file.display());
     let roots = match &files.ca {
@@ -50,7 +50,7 @@ pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let chain = chain.map_err(|error| of_certificate(&format!("it is damaged: {error}")))?;
     if chain.is_empty() {
-        // TLS would say that the other side has sent none.
+        // TLS would report that the peer has sent none.
         return Err(of_certificate(NO_CERTIFICATE));
     }
     let text = read_secret(key, MOST_BYTES).map_err(|error| of_key(&error.to_string()))?;
@@ -60,13 +60,13 @@ pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
     config.map_err(|error| of_certificate(&error.to_string()))
 }
 
-/// The name that a certificate is to bear; an error says what to do where none can.
+/// The name that a certificate must have. An error: no certificate can have it, and the remedy.
 pub(super) fn name(name: &str) -> Result<ServerName<'static>, String> {
     let known = ServerName::try_from(bare(name).to_owned());
     known.map_err(|_| format!("{name} is no name that a certificate can bear; {OTHER_NAME}"))
 }
 
-/// For clients that speak without TLS, and have to be given something.
+/// For clients without TLS, which require a configuration.
 pub(super) fn trusting_nobody() -> Result<ClientConfig, String> {
     Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
@@ -80,7 +80,7 @@ fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
 fn of_system() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
-    // One that nobody understands is one that nobody is trusted by.
+    // An unparsable certificate cannot be trusted.
     let (taken, _) = roots.add_parsable_certificates(found.certs);
     match (taken, found.errors.first()) {
         (0, Some(error)) => Err(format!(
@@ -104,7 +104,7 @@ fn of_file(file: &Path) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err(NO_CERTIFICATE.to_owned()) } else { Ok(roots) }
 }
 
-/// What to do about it, where it is TLS that has failed.
+/// The advice for an error, if it is one of TLS.
 pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     use AlertDescription as Alert;
     use CertificateError as Wrong;
@@ -142,12 +142,12 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     Some(remedy)
 }
 
-/// What TLS says, if it is that.
+/// The TLS error inside an error, if it is one.
 pub(super) fn failure<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(within)
 }
 
-/// The same of one error, which may be wrapped several times: that is no cause of its own.
+/// The same for one error, which may be wrapped several times.
 fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => within(inner),

@@ -1,4 +1,4 @@
-//! D-Bus: connections and calls, each with an end in sight.
+//! D-Bus: connections and calls, each with a deadline.
 
 use std::fmt;
 use std::io;
@@ -9,16 +9,16 @@ use tokio::time::timeout;
 use zbus::connection::Builder;
 use zbus::{Connection, DynamicType, Message, fdo};
 
-/// Where the bus of the system is on all distributions.
+/// The socket of the system bus on all distributions.
 const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
 
-/// How long a connection, and any answer, may take.
+/// The time limit of a connection, and of each response.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
-/// Limit of the shown text of a failure.
+/// The length limit of the text of a failure.
 const TOLD_CHARS: usize = 300;
 
-/// Where a service is reached.
+/// The socket of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bus {
     /// The bus behind a socket.
@@ -52,16 +52,16 @@ fn socket_of(addresses: &str) -> Option<&str> {
     paths.find(|path| path.starts_with('/'))
 }
 
-/// A call was not answered as was hoped for.
+/// A call has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusError {
-    /// There is no such bus, or nobody of that name on it.
+    /// There is no bus, or no service of that name on it.
     Absent(String),
-    /// What was asked about is not there: it has gone.
+    /// The requested object does not exist, or no longer.
     Gone(String),
-    /// There was no answer in time. What was asked for may be done all the same.
+    /// There was no response in time. The service may have acted.
     Silent(String),
-    /// The call was refused, or is broken.
+    /// The call was refused or malformed.
     Failed(String),
 }
 
@@ -81,7 +81,7 @@ impl From<BusError> for String {
     }
 }
 
-/// Whom a call goes to.
+/// The destination of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Address<'a> {
     /// The name on the bus.
@@ -95,12 +95,12 @@ pub(super) struct Address<'a> {
 pub(super) struct Line {
     pub(super) connection: Connection,
     is_peer: bool,
-    /// Who that is, for people.
+    /// The name of the service, for texts.
     who: &'static str,
 }
 
 impl Line {
-    /// Connects.
+    /// Connects to a service.
     pub(super) async fn connect(bus: &Bus, who: &'static str) -> Result<Self, BusError> {
         let describe =
             |error: &dyn fmt::Display| format!("{who} at {}: {error}", bus.socket().display());
@@ -126,7 +126,7 @@ impl Line {
         Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)), who })
     }
 
-    /// Calls.
+    /// Calls a method.
     pub(super) async fn call<B>(
         &self,
         to: Address<'_>,
@@ -147,7 +147,7 @@ impl Line {
         answer.map_err(|error| self.failure(method, &error))
     }
 
-    /// Calls, and reads the answer.
+    /// Calls a method, and parses the response.
     pub(super) async fn ask<B, A>(
         &self,
         to: Address<'_>,

@@ -21,14 +21,14 @@ const CONTAINER_STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 /// A verbose status holds the container's whole OCI specification.
 const MAX_STATUS_BYTES: usize = 4 << 20;
 
-/// Why the runtime did not answer.
+/// Why there is no response of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CriError {
-    /// There is no such socket, or what listens there does not serve the CRI.
+    /// There is no such socket, or its server has no CRI.
     Absent,
-    /// No answer within that time.
+    /// There was no response in time.
     TimedOut(Duration),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
@@ -63,10 +63,10 @@ struct ContainerStatusRequest {
     verbose: bool,
 }
 
-/// The answer to `ContainerStatus`, as far as it is read.
+/// The read part of the response to `ContainerStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatusResponse {
-    /// The container.
+    /// The status of the container.
     #[prost(message, optional, tag = "1")]
     pub status: Option<ContainerStatus>,
     /// Further texts; under `info` JSON with the first process, `pid`.
@@ -74,7 +74,7 @@ pub struct ContainerStatusResponse {
     pub info: HashMap<String, String>,
 }
 
-/// The status of a container, as far as it is read.
+/// The read part of the status of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatus {
     /// 64 hexadecimal digits.
@@ -86,7 +86,7 @@ pub struct ContainerStatus {
     /// 1: running.
     #[prost(int32, tag = "3")]
     pub state: i32,
-    /// Those that the kubelet sets, and those of the pod's author.
+    /// The labels of the kubelet, and those of the pod's author.
     #[prost(map = "string, string", tag = "12")]
     pub labels: HashMap<String, String>,
 }
@@ -94,7 +94,7 @@ pub struct ContainerStatus {
 /// The name of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerMetadata {
-    /// Within its pod.
+    /// The name within the pod.
     #[prost(string, tag = "1")]
     pub name: String,
 }
@@ -107,7 +107,7 @@ pub struct Cri {
 }
 
 impl Cri {
-    /// Connects to that socket. `patience`: the time for this and for each request.
+    /// Connects to a socket. `patience`: the time for this and for each request.
     ///
     /// # Errors
     /// No socket is there, or the connection is refused or takes too long.
@@ -134,10 +134,10 @@ impl Cri {
         Ok(Self { channel, patience })
     }
 
-    /// The status of the container with that id; `None`: the runtime knows of none.
+    /// The status of the container with that id; `None`: the runtime has none.
     ///
     /// # Errors
-    /// The runtime fails, answers more than 4 MiB, or does not answer in time.
+    /// The runtime fails, its response has more than 4 MiB, or is late.
     pub async fn container_status(
         &self,
         id: &str,

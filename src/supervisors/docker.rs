@@ -1,9 +1,9 @@
-//! Docker, or what speaks its API, through its socket.
+//! Docker, or another server of its API, through its socket.
 //!
 //! bollard makes the requests and reads the responses. This module opens the socket for it, one
-//! connection a request, and bounds the time and the size of each response. Where bollard's types
-//! do not hold a response, its text is handed on instead: one unknown state would otherwise lose
-//! the whole list ([`Docker::list`]). `parse::container` interprets both.
+//! connection a request, and bounds the time and the size of each response. If a response does not
+//! fit bollard's types, its text is used instead: one unknown state would otherwise lose the whole
+//! list ([`Docker::list`]). `parse::container` interprets both.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -53,7 +53,7 @@ const MAX_LIST_BYTES: usize = 16 << 20;
 const MAX_INSPECT_BYTES: usize = 1 << 20;
 const MAX_ORDER_BYTES: usize = 1 << 20;
 
-/// The most characters of Docker's own words in an error.
+/// The most characters of Docker's message in an error.
 const MESSAGE_CHARS: usize = 300;
 
 /// Why a request has failed.
@@ -65,16 +65,16 @@ pub enum DockerError {
     Refused,
     /// There was no response in time.
     TimedOut(Duration),
-    /// The response has another status than success.
+    /// The status of the response is not a success.
     Status {
         /// The HTTP status.
         status: u16,
-        /// What Docker says of it, printable; may be empty.
+        /// The message of Docker, printable; may be empty.
         message: String,
     },
-    /// The name cannot be that of a container.
+    /// The name is impossible for a container.
     NotAContainer(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
@@ -132,12 +132,12 @@ impl From<Error> for DockerError {
     }
 }
 
-/// One container as `GET /containers/ID/json` has it.
+/// One container as in `GET /containers/ID/json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The JSON.
+    /// The JSON of the response.
     pub text: Vec<u8>,
-    /// Whether the other side is Podman, which records less of what has happened.
+    /// Whether the server is Podman, which records fewer events.
     pub is_podman: bool,
 }
 
@@ -146,7 +146,7 @@ pub struct Inspection {
 pub enum Started {
     /// It was started.
     Now,
-    /// It ran already.
+    /// It was running already.
     Before,
 }
 
@@ -157,7 +157,7 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// Through that socket.
+    /// A client of the server at a socket.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
@@ -165,7 +165,7 @@ impl Docker {
     /// Lists the running containers, or all of them, as the JSON of `GET /containers/json`.
     ///
     /// # Errors
-    /// There is no response in time, or one that is too long or no success.
+    /// There is no response in time, or it is too long or no success.
     pub async fn list(&self, is_all: bool, patience: Duration) -> Result<Vec<u8>, DockerError> {
         let call = self.call(MAX_LIST_BYTES, None);
         let options = ListContainersOptionsBuilder::new().all(is_all).build();
@@ -187,7 +187,7 @@ impl Docker {
     /// Starts a container.
     ///
     /// # Errors
-    /// As of [`Self::list`]; without a response it may be started all the same.
+    /// As of [`Self::list`]; without a response it may have been started.
     pub async fn start(&self, id: &str, patience: Duration) -> Result<Started, DockerError> {
         let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
         call.within(patience, async { call.docker()?.start_container(id, None).await }).await?;
@@ -199,7 +199,7 @@ impl Docker {
     /// Sends a signal to the first process of a container.
     ///
     /// # Errors
-    /// As of [`Self::list`]; without a response it may be sent all the same.
+    /// As of [`Self::list`]; without a response it may have been sent.
     pub async fn kill(
         &self,
         id: &str,
@@ -213,7 +213,7 @@ impl Docker {
     }
 
     /// Changes the restart policy of a container: `no`, `always`, `unless-stopped`, or `on-failure`
-    /// with at most so many attempts.
+    /// with at most `most` attempts.
     ///
     /// # Errors
     /// As of [`Self::list`], or there is no such policy.
@@ -232,7 +232,7 @@ impl Docker {
         call.within(patience, async { call.docker()?.update_container(id, wanted).await }).await
     }
 
-    /// Reads what a container wrote between two times, in seconds since 1970: the last lines, each
+    /// Reads the log of a container between two times, in seconds since 1970: the last lines, each
     /// with its time. A piece has the number of its output: 1 and 2, or 0 for a terminal.
     ///
     /// # Errors
@@ -267,8 +267,8 @@ impl Docker {
         call.within(patience, read).await
     }
 
-    /// Reads the events that have happened since then, in seconds since 1970, each as its JSON. To
-    /// `until` Docker must be asked for an end, or it waits for more; Podman ends by itself.
+    /// Reads the events since a time in seconds since 1970, each as its JSON. To `until` Docker
+    /// must be asked for an end, or it waits for more; Podman ends by itself.
     ///
     /// # Errors
     /// As of [`Self::list`].
@@ -306,7 +306,7 @@ impl Docker {
         let mut stream = call.docker()?.events(Some(options)).boxed();
         let begun = async {
             tokio::select! {
-                // An event here is not lost: each only says that something has happened.
+                // No event is lost by that: each only triggers a query.
                 event = stream.next() => event.transpose().map(drop),
                 () = call.has_begun.notified() => Ok(()),
             }
@@ -336,8 +336,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Waits for the next event; returns whether there is one, and not the end of the stream. It
-    /// may be given up and called again.
+    /// Waits for the next event. Returns false at the end of the stream. The call may be cancelled
+    /// and repeated.
     pub async fn next(&mut self) -> bool {
         let event = self.stream.next().await;
         self.call.left.store(MAX_EVENT_BYTES, Ordering::Relaxed);
@@ -351,7 +351,7 @@ impl fmt::Debug for Events {
     }
 }
 
-/// The JSON of what bollard has read, or that of the response where its types do not hold it.
+/// The JSON of bollard's value, or that of the response if it does not fit bollard's types.
 fn text<T: Serialize>(read: Result<T, Error>) -> Result<Vec<u8>, Error> {
     match read {
         Ok(read) => Ok(serde_json::to_vec(&read)?),
@@ -360,7 +360,7 @@ fn text<T: Serialize>(read: Result<T, Error>) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The name or id, if it can be that of a container: it becomes a part of a path.
+/// The name or id, if it is possible for a container: it becomes a part of a path.
 fn container(name: &str) -> Result<&str, DockerError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric());
@@ -368,13 +368,13 @@ fn container(name: &str) -> Result<&str, DockerError> {
     is_name.then_some(name).ok_or_else(|| DockerError::NotAContainer(name.to_owned()))
 }
 
-/// One request, and what bollard does not report of its response.
+/// One request, and the parts of its response that bollard does not report.
 #[derive(Debug)]
 struct Call {
     socket: PathBuf,
-    /// Parameters that bollard does not have, or not as exactly.
+    /// Parameters that bollard lacks, or has with less precision.
     query: Option<String>,
-    /// The size limit of the response's body, and how much may still be read.
+    /// The size limit of the response's body, and the rest that may still be read.
     most: usize,
     left: AtomicUsize,
     is_too_long: AtomicBool,
@@ -494,10 +494,10 @@ impl AsyncWrite for Bounded {
     }
 }
 
-/// Does something with Docker on a thread of its own, and waits no longer than that for it.
+/// Runs work with Docker on a thread of its own, with a time limit.
 ///
 /// # Errors
-/// It failed, or has not ended in time; it may go on.
+/// The work failed, or has not ended in time; it may go on.
 pub fn within<T, F, W>(patience: Duration, work: F) -> Result<T, String>
 where
     T: Send + 'static,

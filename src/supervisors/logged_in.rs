@@ -17,7 +17,7 @@ use super::{NotEnded, within};
 use crate::model::{LoggedIn, LoggedInReadings, Reading};
 use crate::parse::utmp::{Layout, Login, MOST_BYTES, logins};
 
-/// Limit of all calls together.
+/// The time limit of all calls together.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most users that are listed.
@@ -106,7 +106,7 @@ fn may_live(procfs: &Path, login: &Login) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A FIFO in its place must not block.
+    // A FIFO at this path must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {

@@ -1,4 +1,4 @@
-//! systemd-logind, over D-Bus: who is logged in, who holds a reboot up, and the reboot itself.
+//! systemd-logind, over D-Bus: logged-in users, inhibitors of a shutdown, and the reboot itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,10 @@ const MANAGER: &str = "org.freedesktop.login1.Manager";
 const SESSION: &str = "org.freedesktop.login1.Session";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// Of more sessions none are asked for: a node on which so many are logged in has somebody.
+/// The most sessions that are queried. More are not needed to know that users are logged in.
 const MOST_SESSIONS: usize = 64;
 
-/// Names, terminals and reasons are no longer.
+/// The length limit of names, terminals and reasons.
 const TEXT_CHARS: usize = 160;
 
 /// A connection to logind.
@@ -28,16 +28,16 @@ pub struct Logind {
     line: Line,
 }
 
-/// Somebody who does not want the machine to shut down now.
+/// A program that blocks a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// Who, in their own words.
+    /// Its name, in its own words.
     pub who: String,
-    /// Why, in their own words.
+    /// Its reason, in its own words.
     pub why: String,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Its user.
+    /// The user id.
     pub uid: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct Session {
     pub kind: String,
     /// `online`, `active`, `closing`.
     pub state: String,
-    /// The terminal, as it is called below `/dev`; empty where there is none.
+    /// The terminal below `/dev`; empty without one.
     pub terminal: String,
     /// Whether it comes from another machine.
     pub is_remote: bool,
@@ -68,8 +68,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whether somebody sits at it: a shell over SSH, a console, a desktop. Not what runs for a
-    /// user without them: their manager, timers, cron, lingering services; and no login screen.
+    /// Whether a person uses it: a shell over SSH, a console, a desktop. Excluded are a user's
+    /// manager, timers, cron and lingering services, and login screens.
     pub fn is_of_a_person(&self) -> bool {
         let is_user = matches!(
             &*self.class,
@@ -106,26 +106,27 @@ impl Logind {
         Ok(Self { line: Line::connect(bus, "logind").await? })
     }
 
-    /// Whether it may be asked to reboot: `yes`, `no`, `challenge`, `na`, or what later versions
-    /// say.
+    /// Whether a reboot may be requested: `yes`, `no`, `challenge`, `na`, or a word of a later
+    /// version.
     ///
     /// # Errors
-    /// There is no logind, or it does not answer.
+    /// There is no logind, or no response of it.
     pub async fn can_reboot(&self) -> Result<String, BusError> {
         let reply: String = self.line.ask(manager(), "CanReboot", &(), ANSWER_TAKES).await?;
         Ok(bounded(&reply))
     }
 
-    /// Those who block a shutdown. logind passes over them when root asks, so that they are to be
-    /// asked for by whoever would rather not.
+    /// The inhibitors that block a shutdown. logind ignores them if root requests it, so that the
+    /// caller must respect them.
     ///
     /// # Errors
-    /// There is no logind, or it does not answer.
+    /// There is no logind, or no response of it.
     pub async fn blockers(&self) -> Result<Vec<Inhibitor>, BusError> {
         let all: Vec<Inhibiting> =
             self.line.ask(manager(), "ListInhibitors", &(), ANSWER_TAKES).await?;
         let blocks = |(what, _, _, mode, _, _): &Inhibiting| {
-            // Who only delays is waited for by logind itself. `block-weak` came with systemd 257.
+            // logind itself waits for inhibitors that only delay. `block-weak` came with systemd
+            // 257.
             mode.starts_with("block") && what.split(':').any(|what| what == "shutdown")
         };
         let reply = all.into_iter().filter(blocks).map(|(_, who, why, _, uid, pid)| Inhibitor {
@@ -137,18 +138,18 @@ impl Logind {
         Ok(reply.collect())
     }
 
-    /// Has the machine reboot, as `systemctl reboot` does: it asks for no password.
+    /// Reboots the machine, as `systemctl reboot` does, without a password prompt.
     ///
     /// # Errors
-    /// There is no logind, or it refuses, or has not answered in time.
+    /// There is no logind, or it refuses, or there is no response in time.
     pub async fn reboot(&self, patience: Duration) -> Result<(), BusError> {
         self.line.call(manager(), "Reboot", &false, patience).await.map(drop)
     }
 
-    /// All sessions, whatever they are for, and whether there are more than reported.
+    /// All sessions of any class, and whether there are more than reported.
     ///
     /// # Errors
-    /// There is no logind, or it does not answer.
+    /// There is no logind, or no response of it.
     pub async fn sessions(&self) -> Result<(Vec<Session>, bool), BusError> {
         let listed: Vec<Listed> =
             self.line.ask(manager(), "ListSessions", &(), ANSWER_TAKES).await?;
@@ -169,7 +170,7 @@ impl Logind {
     }
 }
 
-/// What says nothing of its class might be anybody's.
+/// A session without a class may be of any user.
 fn session(user: &str, reply: &BTreeMap<String, OwnedVariant>) -> Result<Session, BusError> {
     let of = |name: &str| reply.get(name).and_then(text).map(|text| bounded(&text));
     let lacks = |what: &str| BusError::Failed(format!("logind reports no {what} of a session"));

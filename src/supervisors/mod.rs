@@ -15,14 +15,13 @@ pub mod systemd;
 /// There is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotEnded {
-    /// It has not ended in time, and may go on.
+    /// It has not ended in time, and may still run.
     TimedOut,
     /// Its thread could not be started, or has ended without one.
     Broken(String),
 }
 
-/// Has something done on a thread of its own, with a runtime of its own, and waits no longer than
-/// that for it.
+/// Runs work on a thread of its own, with a runtime of its own and a time limit.
 ///
 /// # Errors
 /// It has not ended in time, or could not begin.

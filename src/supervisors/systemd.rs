@@ -28,11 +28,11 @@ pub struct Systemd {
     line: Line,
 }
 
-/// What is known of a unit, by the names of systemd's properties.
+/// The properties of a unit by their names in systemd.
 pub type Properties = BTreeMap<String, OwnedVariant>;
 
 impl Systemd {
-    /// Connects.
+    /// Connects to systemd.
     ///
     /// # Errors
     /// No response, or not in time.
@@ -55,10 +55,10 @@ impl Systemd {
         called.map_err(|error| error.to_string())
     }
 
-    /// Has the machine reboot, without a word to anybody who is logged in or holds it up.
+    /// Reboots the machine without regard to logged-in users and inhibitors.
     ///
     /// # Errors
-    /// systemd does not answer, or refuses.
+    /// There is no response of systemd, or it refuses.
     pub async fn reboot(&self, patience: Duration) -> Result<(), BusError> {
         let to = Address { service: SYSTEMD, path: MANAGER_PATH, interface: MANAGER };
         self.line.call(to, "Reboot", &(), patience).await.map(drop)
@@ -67,17 +67,17 @@ impl Systemd {
     /// All properties of a service.
     ///
     /// # Errors
-    /// systemd does not answer, or answers something else.
+    /// There is no valid response of systemd.
     pub async fn service(&self, name: &str) -> Result<Properties, String> {
         let path = self.path_of(name).await?;
         self.properties(&path).await
     }
 
-    /// Has systemd remember how a unit ends, for as long as this connection lasts: else it forgets
-    /// at once one that has ended well and that nothing wants.
+    /// Makes systemd keep the result of a unit for the life of this connection. Otherwise it
+    /// forgets a unit at once that has ended successfully and is not required.
     ///
     /// # Errors
-    /// systemd does not answer, or answers something else.
+    /// There is no valid response of systemd.
     pub async fn keep(&self, name: &str) -> Result<(), String> {
         let path = self.path_of(name).await?;
         self.refer_to(&path).await;
@@ -108,7 +108,7 @@ impl Systemd {
     /// All properties of a service, and from then on its changes.
     ///
     /// # Errors
-    /// systemd does not answer, or answers something else.
+    /// There is no valid response of systemd.
     pub async fn follow_service(&self, name: &str) -> Result<(Change, Changes), String> {
         let path = self.path_of(name).await?;
         let rule = MatchRule::builder()
@@ -132,12 +132,12 @@ impl Systemd {
         stream.map_err(|error| format!("systemd: {error}"))
     }
 
-    /// Starts a service, whatever it has failed of before; it is not waited for.
+    /// Starts a service, even after failures, without waiting for it.
     ///
     /// # Errors
-    /// systemd does not answer, or refuses.
+    /// There is no response of systemd, or it refuses.
     pub async fn start(&self, name: &str) -> Result<(), String> {
-        // One that has not failed has nothing to be reset.
+        // A unit that has not failed needs no reset.
         let _not_failed = self.call(MANAGER_PATH, MANAGER, "ResetFailedUnit", &name).await;
         self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "replace")).await.map(drop)
     }
@@ -145,7 +145,7 @@ impl Systemd {
     /// Subscribes to the signals of systemd.
     ///
     /// # Errors
-    /// It does not.
+    /// systemd refuses, or there is no response.
     pub async fn follow(&self) -> Result<Jobs, String> {
         let rule = MatchRule::builder()
             .msg_type(zbus::message::Type::Signal)
@@ -158,7 +158,7 @@ impl Systemd {
         Ok(Jobs(stream))
     }
 
-    /// What a job is for: `start`, `stop`; `None` where it is over by now.
+    /// The type of a job: `start`, `stop`; `None` if it has ended.
     pub async fn job_type(&self, job: &str) -> Option<String> {
         let reply = self.call(job, PROPERTIES, "Get", &(JOB, "JobType")).await.ok()?;
         let value: OwnedVariant = reply.body().deserialize().ok()?;
@@ -166,23 +166,23 @@ impl Systemd {
     }
 }
 
-/// A job that systemd has taken on.
+/// A queued job of systemd.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Where it is asked about.
+    /// Its object path.
     pub path: String,
-    /// The unit that it is for.
+    /// Its unit.
     pub unit: String,
     /// The state before and after it.
     pub position: Sequence,
 }
 
-/// Jobs as systemd takes them on.
+/// The stream of new jobs.
 #[derive(Debug)]
 pub struct Jobs(MessageStream);
 
 impl Jobs {
-    /// The next one; `None`: the connection has ended. It may be given up and called again.
+    /// The next job; `None`: the connection has ended. The call may be cancelled and repeated.
     pub async fn next(&mut self) -> Option<Job> {
         loop {
             let message = poll_fn(|cx| Pin::new(&mut self.0).poll_next(cx)).await?.ok()?;
@@ -195,7 +195,7 @@ impl Jobs {
     }
 }
 
-/// What has changed of a service.
+/// A change of a service.
 #[derive(Debug)]
 pub struct Change {
     /// As it is now.
@@ -204,12 +204,12 @@ pub struct Change {
     pub position: Sequence,
 }
 
-/// What changes of one service.
+/// The stream of changes of one service.
 #[derive(Debug)]
 pub struct Changes(MessageStream);
 
 impl Changes {
-    /// What has changed by now, if anything has; `None`: the connection has ended.
+    /// The changes since the last call, if any; `None`: the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Change>> {
         loop {
             let message = match ready!(Pin::new(&mut self.0).poll_next(cx)) {
