@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-/// Opens a file below `root` that is reached by no link.
+/// Opens a file below `root` without following links.
 pub(super) fn open_below(root: &Path, below: &Path, flags: OFlags) -> io::Result<File> {
     let folder = File::open(root)?;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -14,7 +14,7 @@ pub(super) fn perform(file: &mut Sysctl, what: CacheKind, sync: bool) -> Result<
     file.write(value(what))
 }
 
-/// What is written for it.
+/// The sysctl file.
 pub(super) fn file(procfs: &Path) -> Sysctl {
     Sysctl::new(procfs, "vm/drop_caches")
 }

@@ -1,4 +1,4 @@
-//! The executor of the ordinary lane: whatever does something about memory.
+//! The executor of the ordinary lane: actions on memory.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,15 @@ use crate::model::{Action, OutcomeResult};
 /// What the executor needs from the daemon.
 #[derive(Debug)]
 pub struct MemorySetup {
-    /// Where procfs is mounted; `/proc` but for tests and containers.
+    /// Mount point of procfs: `/proc` except in tests and containers.
     pub procfs: PathBuf,
-    /// Where sysfs is mounted; `/sys` but for tests and containers.
+    /// Mount point of sysfs: `/sys` except in tests and containers.
     pub sysfs: PathBuf,
     /// Evicts the model files of loading engines.
     pub evictor: Evictor,
     /// Temporary settings and the undo log.
     pub temporary: TemporarySettings,
-    /// Has engines return memory.
+    /// Makes engines return memory.
     pub emptier: CacheEmptier,
 }
 
@@ -34,7 +34,7 @@ pub struct MemoryExecutor {
 }
 
 impl MemoryExecutor {
-    /// No file is opened before it is needed, or [`MemoryExecutor::open`] is called.
+    /// Files are opened by the first act or by [`MemoryExecutor::open`].
     pub fn new(setup: MemorySetup) -> Self {
         Self {
             drop_caches: drop_caches::file(&setup.procfs),
@@ -43,8 +43,8 @@ impl MemoryExecutor {
         }
     }
 
-    /// Opens the files of the kernel beforehand: opening one may need memory that is not there. An
-    /// error is reported when the file is needed.
+    /// Opens the files of the kernel beforehand: opening one may need memory that is not available.
+    /// An error is reported by the act that needs the file.
     pub fn open(&mut self) {
         self.drop_caches.open();
         self.compact_memory.open();

@@ -35,7 +35,8 @@ use std::ops::Deref;
 
 use crate::model::{Decision, Mode, OutcomeResult, Verdict};
 
-/// A decision to act, in enforce mode. Executors take nothing else, so the mode is asked here only.
+/// A decision to act, in enforce mode. Executors take nothing else, so that the mode is checked
+/// here only.
 #[derive(Clone, Debug)]
 pub struct Act(Decision);
 
@@ -43,7 +44,7 @@ impl Act {
     /// The decision as an act.
     ///
     /// # Errors
-    /// Gives the decision back if it is one of observe mode, or one to hold.
+    /// Returns the decision if it is of observe mode, or a hold.
     pub fn of(decision: Decision) -> Result<Self, Box<Decision>> {
         if decision.mode == Mode::Enforce && decision.verdict == Verdict::Act {
             Ok(Self(decision))
@@ -64,7 +65,7 @@ impl Deref for Act {
 /// The result of an act, and its measured effect in words, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Performed {
-    /// How it ended.
+    /// The result.
     pub result: OutcomeResult,
     /// Its effect, for the journal.
     pub effect: Option<String>,
@@ -96,18 +97,18 @@ impl Performed {
 
 /// Performs the acts of one lane, and decides nothing.
 pub trait Executor {
-    /// Performs one act. May block for as long as the kernel does.
+    /// Performs one act. May block as long as the kernel does.
     fn execute(&mut self, act: &Act) -> Performed;
 
-    /// Called before the first act: undoes what an earlier process has left.
+    /// Called before the first act: undoes the changes of an earlier process.
     fn begin(&mut self) {}
 
-    /// Whether something is left that cannot wait for the next act.
+    /// Whether unfinished work cannot wait for the next act.
     fn is_unfinished(&self) -> bool {
         false
     }
 
-    /// Tries once more what is left.
+    /// Retries unfinished work.
     fn tend(&mut self) {}
 
     /// Called after the last act: undoes temporary changes.

@@ -1,11 +1,11 @@
-//! A line in the log; the journal holds the decision anyway.
+//! A line in the log; the decision is in the journal.
 
 use std::fmt::Write as _;
 
 use super::Act;
 use crate::model::Action;
 
-/// Characters of a message that are logged.
+/// The most characters of a logged message.
 const MESSAGE_CHARS: usize = 2048;
 
 /// Logs the message of a `notify` as a warning; returns whether the act is one.
@@ -21,7 +21,7 @@ pub fn notify(act: &Act) -> bool {
 }
 
 /// The message with everything escaped that could forge a line, move a terminal's cursor or turn
-/// the reading direction: rules' texts may quote labels that somebody else chose.
+/// the reading direction: texts of rules may quote untrusted labels.
 fn printable(message: &str) -> String {
     let mut safe = String::with_capacity(message.len());
     for character in message.chars().take(MESSAGE_CHARS) {

@@ -10,16 +10,16 @@ use crate::model::{CacheKind, bytes_text};
 /// Frees memory on this machine. Nothing has to be undone: what is dropped is read again.
 #[derive(Clone, Debug)]
 pub struct MemoryPreparer {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
 }
 
 impl MemoryPreparer {
-    /// Takes model files out of the page cache, one after the other, until it is enough: what is
-    /// dirty or mapped of them stays. Returns what was evicted, in words.
+    /// Evicts model files from the page cache, one after the other, until `is_enough`; dirty and
+    /// mapped pages stay. Returns the evicted bytes in words.
     ///
     /// # Errors
-    /// Nothing has gone, and why.
+    /// Why nothing was evicted.
     pub fn unload(
         &self,
         files: &[Arc<str>],
@@ -35,10 +35,10 @@ impl MemoryPreparer {
         Ok((files > 0).then(|| format!("took {size} of {files} model files out of the page cache")))
     }
 
-    /// Drops all clean caches; with `sync`, after all that is dirty was written.
+    /// Drops all clean caches; with `sync`, after dirty pages were written.
     ///
     /// # Errors
-    /// Says which right is missing.
+    /// The missing permission.
     pub fn drop_caches(&self, sync: bool) -> Result<(), String> {
         let mut file = drop_caches::file(&self.procfs);
         drop_caches::perform(&mut file, CacheKind::All, sync).map_err(|error| error.to_string())
@@ -47,7 +47,7 @@ impl MemoryPreparer {
     /// Compacts memory, for larger free blocks.
     ///
     /// # Errors
-    /// Says which right is missing.
+    /// The missing permission.
     pub fn compact(&self) -> Result<(), String> {
         let mut file = compact_memory::file(&self.procfs);
         compact_memory::perform(&mut file).map_err(|error| error.to_string())

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::cgroup::open_below;
 use crate::model::Target;
 
-/// Memory could not be taken back.
+/// Memory could not be reclaimed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReclaimError {
     /// The target is no path of a control group.
@@ -25,23 +25,23 @@ pub(super) enum ReclaimError {
     /// The file could not be opened or written.
     #[error("{doing} {} failed: {error}: {}", path.display(), remedy(error))]
     Failed {
-        /// Which step.
+        /// The step, for the text.
         doing: &'static str,
-        /// Of which file.
+        /// The file.
         path: PathBuf,
-        /// How.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The kernel has given back less than it was asked for.
+    /// The kernel reclaimed less than requested.
     #[error("less than {bytes} bytes could be taken back: what is left is in use, or in no swap")]
     Less {
-        /// As asked.
+        /// The requested bytes.
         bytes: u64,
     },
 }
 
-/// Takes memory back from a control group and what is below it. On cgroup v1 the kernel cannot be
-/// given an amount: it reclaims all that it can.
+/// Reclaims memory of a control group and the groups below it. On cgroup v1 the kernel takes no
+/// amount: it reclaims all that it can.
 pub(super) fn perform(sysfs: &Path, cgroup: &str, bytes: u64) -> Result<(), ReclaimError> {
     if !Target::is_cgroup_path(cgroup) {
         return Err(ReclaimError::NotAGroup(cgroup.to_owned()));
@@ -62,7 +62,7 @@ pub(super) fn perform(sysfs: &Path, cgroup: &str, bytes: u64) -> Result<(), Recl
     let mut file =
         open_below(&root, &below, OFlags::WRONLY).map_err(|error| failed("opening", error))?;
     let value = if name == "memory.reclaim" { bytes.to_string() } else { "0".to_owned() };
-    // One write: a second one would ask for as much again.
+    // One write: a second one would request as much again.
     match file.write(value.as_bytes()) {
         Ok(_) => Ok(()),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => {

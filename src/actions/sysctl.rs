@@ -1,4 +1,4 @@
-//! Writing a file below `/proc/sys`.
+//! Writes files below `/proc/sys`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -30,13 +30,13 @@ impl Sysctl {
         Self { path: procfs.join("sys").join(name), kept: None }
     }
 
-    /// Opens it beforehand, where that is possible and not done yet. Only a file of a proc file
-    /// system is kept: it is always the same one, and any other may be replaced.
+    /// Opens the file beforehand, if possible and not done yet. Only a file of a proc file system
+    /// is kept: it is always the same one, and any other may be replaced.
     pub(super) fn open(&mut self) {
         let is_of_proc =
             |file: &File| fstatfs(file).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC);
         if self.kept.is_none() {
-            // A pipe in its place would be waited for.
+            // A pipe at this path would block.
             let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let opened = rustix::fs::open(&self.path, flags, Mode::empty());
             self.kept = opened.ok().map(File::from).filter(is_of_proc);
@@ -46,7 +46,7 @@ impl Sysctl {
     /// Writes `value`, in one write; never creates or truncates a file.
     pub(super) fn write(&mut self, value: &'static str) -> Result<(), SysctlError> {
         if let Some(file) = &self.kept {
-            // The kernel ignores what is written anywhere but at the start.
+            // The kernel ignores writes at any other offset than 0.
             if file.write_all_at(value.as_bytes(), 0).is_ok() {
                 return Ok(());
             }
@@ -61,9 +61,9 @@ impl Sysctl {
     }
 }
 
-/// What to do about it. The kernel compares the writer's effective uid with 0 of the initial user
-/// namespace and asks for no capability (`test_perm` in fs/proc/proc_sysctl.c), so CAP_SYS_ADMIN
-/// and CAP_DAC_OVERRIDE are of no use, and none is needed.
+/// The remedy of an error. The kernel compares the writer's effective uid with 0 of the initial
+/// user namespace and asks for no capability (`test_perm` in fs/proc/proc_sysctl.c), so
+/// CAP_SYS_ADMIN and CAP_DAC_OVERRIDE are of no use, and none is needed.
 fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {

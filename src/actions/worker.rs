@@ -1,16 +1,15 @@
-//! Acts outside the watching loop, one action at a time, and reports.
+//! Performs acts outside the loop, one action at a time, and reports their outcomes.
 //!
-//! Two threads: the performer writes the intent and acts, and may hang in the kernel for as long as
-//! it likes; the supervisor never does anything that blocks, and reports the outcome of each
-//! decision to the loop. While a hanging action has not returned, no other is begun.
+//! There are two threads. The performer writes the intent and acts; it may hang in the kernel. The
+//! supervisor never blocks, and reports the outcome of each decision to the loop. While an action
+//! hangs, no other begins.
 //!
-//! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
-//! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
-//! it waits only shortly for that to arrive. So have starts: a supervisor that does not answer
-//! holds up nothing but other starts.
+//! The brake has two threads of its own: neither a hanging action nor a hanging disk may delay it.
+//! It acts while its intent is written, and waits only shortly for that. Starts have two threads as
+//! well: a silent supervisor delays only other starts.
 //!
-//! So has the reboot, once there is anything to do for one: what hangs in the first lane is often
-//! why. But nothing of it is done before its intent is on the disk.
+//! So has the reboot, since a hanging action is often its cause; the threads start with its first
+//! act. No step of it begins before its intent is on disk.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -25,40 +24,40 @@ use std::time::Duration;
 use super::{Act, Executor, Performed};
 use crate::model::{Decision, Lane, Moment, Outcome, OutcomeResult, Pause};
 
-/// Decisions that may wait behind the one under way.
+/// Limit of queued decisions behind the running one.
 const QUEUE: usize = 8;
 
-/// How long a shutdown waits for an action under way.
+/// The time that a shutdown waits for a running action.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(700);
 
-/// Time that the supervisor has to say goodbye after the grace.
+/// The time that the supervisor has to end after the grace.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
 
-/// How long a shutdown waits until everything is put back that was changed for a while, and engines
-/// that were paused go on. Without that it takes no time.
+/// The time that a shutdown waits for the undo of temporary changes and the resume of paused
+/// engines. Without these it waits for nothing.
 const UNDOING_TAKES: Duration = Duration::from_secs(10);
 
-/// How often what is left of an act is tried once more.
+/// The interval of retries of unfinished work.
 const TENDED_EVERY: Duration = Duration::from_secs(10);
 
 /// A limit that fits most machines: dropping and compacting hundreds of GiB takes seconds.
 pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Writes down that a decision is about to be carried out; an error says why it could not, or not
-/// yet.
+/// Records that a decision is about to be carried out. An error: the reason why it is not recorded,
+/// or not yet.
 pub type Intent = Box<dyn Fn(&Decision) -> Result<(), String> + Send>;
 
-/// Why nothing may be done at this moment, if somebody has paused umawarden.
+/// The reason of a pause of umawarden, if one is in force.
 pub type PauseCheck = Box<dyn Fn() -> Option<Pause> + Send>;
 
-/// What a lane needs: who acts, and what comes before each of its acts.
+/// An executor, and the steps before each of its acts.
 pub struct LaneSetup {
     /// Performs the acts.
     pub executor: Box<dyn Executor + Send>,
-    /// Writes the intent. If it fails, nothing is done, except in the brake's lane: there it must
+    /// Writes the intent. A failure cancels the act, except in the brake's lane: there it must
     /// return within milliseconds, and a failure is only recorded.
     pub intent: Intent,
-    /// Called right before each act. Temporary changes are undone all the same.
+    /// Called right before each act. A pause does not prevent the undo of temporary changes.
     pub pause: PauseCheck,
 }
 
@@ -72,16 +71,16 @@ pub struct WorkerSetup {
     pub start: LaneSetup,
     /// [`Lane::Reboot`].
     pub reboot: LaneSetup,
-    /// Where outcomes go.
+    /// Receives the outcomes.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
     pub wake: Box<dyn Fn() + Send + Sync>,
     /// Reads both clocks.
     pub clock: fn() -> Moment,
-    /// How long an action, its intent included, may take before it is given up.
+    /// The time limit of an action with its intent, after which it is given up.
     pub time_limit: Duration,
-    /// From then on no engine is paused any more. Returns whether one is: a shutdown waits until
-    /// it goes on.
+    /// Prevents further pauses of engines. Returns whether one is paused: a shutdown waits for its
+    /// resume.
     pub end_pauses: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -91,7 +90,7 @@ impl fmt::Debug for WorkerSetup {
     }
 }
 
-/// No more can be taken on now: an action hangs, or too many wait.
+/// The lane takes no more acts: an action hangs, or too many wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another action is under way")]
 pub struct Busy;
@@ -107,7 +106,7 @@ pub struct ActionWorker {
     end_pauses: EndPauses,
 }
 
-/// Asked at a shutdown.
+/// The hook of a shutdown.
 struct EndPauses(Box<dyn Fn() -> bool + Send>);
 
 impl fmt::Debug for EndPauses {
@@ -116,11 +115,11 @@ impl fmt::Debug for EndPauses {
     }
 }
 
-/// A crew whose threads are started when it is first wanted: on most machines never.
+/// A crew whose threads start with its first act: on most machines never.
 enum SpareCrew {
-    /// Nothing was to be done yet.
+    /// No act so far.
     Unused(Box<(LaneSetup, Common)>),
-    /// It runs.
+    /// The threads run.
     Running(Crew),
     /// Its threads could not be started.
     Lost,
@@ -179,7 +178,7 @@ enum Message {
     Shutdown,
 }
 
-/// What became of a decision.
+/// The outcome of a decision.
 #[derive(Debug)]
 struct Report {
     performed: Performed,
@@ -187,7 +186,7 @@ struct Report {
     took: Duration,
 }
 
-/// What all lanes need.
+/// Shared by all lanes.
 #[derive(Clone)]
 struct Common {
     outcomes: Sender<Outcome>,
@@ -227,10 +226,10 @@ impl ActionWorker {
         self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the worker within a second: an action under way gets most of that to end, and is
-    /// reported as timed out otherwise; what waits is reported as not done. All outcomes have been
-    /// sent when this returns. Where something was changed for a while, it may take longer to put
-    /// that back; after an action that hangs only the next start can.
+    /// Ends the worker within a second. A running action gets most of that to end, and is reported
+    /// as timed out otherwise; queued acts are reported as not done. All outcomes have been sent at
+    /// the return. The undo of temporary changes may take longer; after a hanging action only the
+    /// next start can undo them.
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
@@ -241,7 +240,7 @@ impl ActionWorker {
             let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
-        // An act that has paused an engine does not hang: it is about to have it go on.
+        // An act that has paused an engine does not hang: it is about to resume it.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
         let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
@@ -279,7 +278,7 @@ impl Crew {
         let [act, watch] = thread_names(lane).map(str::to_owned);
         thread::Builder::new().name(act).spawn(move || {
             performer.run(&ordered);
-            // Whoever waits for this may have gone.
+            // The receiver may be gone.
             let _ = last_done.send(());
         })?;
         let supervisor = Supervisor {
@@ -293,7 +292,7 @@ impl Crew {
         };
         thread::Builder::new().name(watch).spawn(move || {
             supervisor.run(&messages);
-            // Whoever waits for this may have gone.
+            // The receiver may be gone.
             let _ = goodbye.send(());
         })?;
         Ok(Self { inbox, load, ended, undone })
@@ -310,7 +309,7 @@ impl Crew {
         self.inbox.send(Message::Act(act)).map_err(|_| Busy)
     }
 
-    /// Has it end; returns whether it was there.
+    /// Ends the lane. Returns whether its threads were running.
     fn leave(&self) -> bool {
         self.inbox.send(Message::Shutdown).is_ok()
     }
@@ -325,18 +324,18 @@ fn thread_names(lane: Lane) -> [&'static str; 2] {
     }
 }
 
-/// How far the performer has come with a decision; who moves it first, wins.
+/// The progress of a decision. The first thread to change it wins.
 const IDLE: u8 = 0;
-/// Writing the intent: it can still be called off.
+/// Writing the intent: the act can still be cancelled.
 const INTENDING: u8 = 1;
-/// Called off: the intent came too late.
+/// Cancelled: the intent was late.
 const CALLED_OFF: u8 = 2;
-/// Acting: it can no longer be called off.
+/// Acting: the act can no longer be cancelled.
 const ACTING: u8 = 3;
 
 struct Performer {
     setup: LaneSetup,
-    /// Nothing is done before its intent is written.
+    /// No act begins before its intent is written.
     is_intent_awaited: bool,
     clock: fn() -> Moment,
     stage: Arc<AtomicU8>,
@@ -372,7 +371,7 @@ impl Performer {
         }
     }
 
-    /// Waits for the next act, and tends meanwhile what is left of earlier ones.
+    /// Waits for the next act, and retries unfinished work meanwhile.
     fn next(&mut self, orders: &Receiver<Act>) -> Option<Act> {
         while self.setup.executor.is_unfinished() {
             match orders.recv_timeout(TENDED_EVERY) {
@@ -387,7 +386,7 @@ impl Performer {
     fn perform(&mut self, act: &Act) -> Performed {
         let is_undo = act.action.is_undo();
         let unwritten = (self.setup.intent)(act).err();
-        // A temporary change is undone whether or not that can be recorded.
+        // A temporary change is undone even if that cannot be recorded.
         if let Some(error) = &unwritten
             && self.is_intent_awaited
             && !is_undo
@@ -427,7 +426,7 @@ struct Supervisor {
     leaving: bool,
 }
 
-/// What the performer is busy with.
+/// The current act of the performer.
 struct Running {
     act: Act,
     began: Duration,
@@ -552,7 +551,7 @@ impl Supervisor {
         let (decision, action) = (act.id, act.action.name().to_owned());
         let Report { performed: Performed { result, effect }, ended, took } = report;
         let outcome = Outcome { decision, action, result, ended, took, effect };
-        // The loop may have gone, and the outcome with it.
+        // The loop may be gone.
         let _ = self.common.outcomes.send(outcome);
         (self.common.wake)();
     }

@@ -16,7 +16,7 @@ const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
 /// The length limit of the text of a failure.
-const TOLD_CHARS: usize = 300;
+const TEXT_CHARS: usize = 300;
 
 /// The socket of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Line {
 
     fn failure(&self, method: &str, error: &zbus::Error) -> BusError {
         let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let said: String = error.to_string().chars().take(TOLD_CHARS).map(printable).collect();
+        let said: String = error.to_string().chars().take(TEXT_CHARS).map(printable).collect();
         let text = format!("{}, {method}: {said}", self.who);
         let zbus::Error::FDO(known) = error else { return BusError::Failed(text) };
         match **known {

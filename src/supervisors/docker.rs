@@ -267,8 +267,8 @@ impl Docker {
         call.within(patience, read).await
     }
 
-    /// Reads the events since a time in seconds since 1970, each as its JSON. To `until` Docker
-    /// must be asked for an end, or it waits for more; Podman ends by itself.
+    /// Reads the events since a time in seconds since 1970, each as its JSON. Without `until`,
+    /// `stream=false` keeps Docker from waiting for further events; Podman ends by itself.
     ///
     /// # Errors
     /// As of [`Self::list`].

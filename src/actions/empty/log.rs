@@ -1,4 +1,4 @@
-//! What an engine writes into its log while its caches are emptied, where that is a file.
+//! The log lines of an engine while its caches are emptied, if its log is a file.
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -11,16 +11,16 @@ use crate::engines::sglang::FREED;
 use crate::files::open_regular;
 use crate::model::EngineTarget;
 
-/// Where Docker keeps what containers print.
+/// The folder of Docker's container logs.
 const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
-/// No more is read of what was written meanwhile.
+/// The size limit of the read part, in bytes.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// A local file answers within milliseconds.
+/// The time limit of a read: a local file takes milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// An engine's log, from where it ended.
+/// The log of an engine, from its end at the begin of the act.
 #[derive(Debug)]
 pub(super) struct EngineLog {
     path: PathBuf,
@@ -43,7 +43,7 @@ impl EngineLog {
         })
     }
 
-    /// What it says was freed meanwhile, in words.
+    /// The freed memory that the log reports, in words.
     pub(super) fn freed(self) -> Option<String> {
         answer(move || {
             let mut file = open_regular(&self.path).ok()?;
@@ -55,7 +55,7 @@ impl EngineLog {
     }
 }
 
-/// The log is wherever the engine put it: a file system that hangs keeps a thread, not the act.
+/// The log may be on any file system: one that hangs blocks a thread, not the act.
 fn answer<T: Send + 'static>(ask: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     let (sender, answers) = channel();
     let ask = move || drop(sender.send(ask()));

@@ -1,4 +1,4 @@
-//! What is measured before and after.
+//! Memory before and after an act.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::parse::proc::derived::unaccounted;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::parse::process::{resident, stat};
 
-/// What an idle machine's own coming and going amounts to within seconds.
+/// The fluctuation of an idle machine within seconds, in bytes.
 pub(super) const NOISE: u64 = 16 << 20;
 
 /// Memory at one moment.
@@ -16,9 +16,9 @@ pub(super) const NOISE: u64 = 16 << 20;
 pub(super) struct Memory {
     /// `MemFree`.
     free: Option<i128>,
-    /// In no counter: what drivers hold.
+    /// Unaccounted: the memory of drivers.
     unaccounted: Option<i128>,
-    /// What the engine's processes show.
+    /// The memory of the engine's processes.
     own: Option<i128>,
 }
 
@@ -36,8 +36,8 @@ impl Memory {
         }
     }
 
-    /// How much more is free: by `MemFree`, or by what is held, whichever shows more. Page cache
-    /// takes at once what a driver gives back, and then `MemFree` does not show it.
+    /// The gained free bytes: the largest difference of the three figures. Page cache may take
+    /// memory returned by a driver at once, and then `MemFree` does not show it.
     pub(super) fn gained(&self, before: &Self) -> u64 {
         let grown =
             |now: Option<i128>, then: Option<i128>| now.zip(then).map(|(now, then)| now - then);
@@ -48,7 +48,7 @@ impl Memory {
         u64::try_from(most.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// All of it, in words.
+    /// All changes, in words.
     pub(super) fn since(&self, before: &Self) -> String {
         let parts = [
             ("free", before.free, self.free),
@@ -65,7 +65,7 @@ impl Memory {
     }
 }
 
-/// What its processes show as theirs. Pages that several share count for each.
+/// The memory of the processes. Shared pages count for each of them.
 fn own(procfs: &Path, engine: &EngineTarget) -> Option<i128> {
     let of = |id: &crate::model::ProcessId| {
         let folder = procfs.join(id.pid.to_string());

@@ -1,7 +1,7 @@
-//! Has an engine give back memory that it only keeps, and measures what has come of it.
+//! Makes an engine return cached memory, and measures the effect.
 //!
-//! A response of 200 proves nothing: the outcome is what the kernel's counters and the engine's own
-//! processes show before and after, next to what the engine says.
+//! A response of 200 proves nothing: the outcome has the kernel's counters and the memory of the
+//! engine's processes before and after, with the report of the engine.
 
 mod log;
 mod memory;
@@ -21,35 +21,35 @@ use crate::model::{CachePermission, Decision, EngineTarget, OutcomeResult, Targe
 use log::EngineLog;
 use memory::Memory;
 
-/// All calls together; with what follows they stay below the time that an action has.
+/// The time limit of all calls together, which leaves time for the measurement.
 const CALLING_TAKES: Duration = Duration::from_secs(20);
 
-/// A healthy driver returns memory within 2 to 5 s of the end of a process, and else at once. It is
-/// sampled until no more has come for [`STILL_FOR`].
+/// A healthy driver returns memory within 2 to 5 s of the end of a process, and otherwise at once.
+/// Memory is sampled until no more has returned for [`STILL_FOR`].
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 const STILL_FOR: Duration = Duration::from_secs(1);
 const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 
-/// What emptied caches have given back since the start.
+/// The memory returned by emptied caches since the start.
 #[derive(Debug, Default)]
 pub struct EmptyingTally {
     bytes: AtomicU64,
 }
 
 impl EmptyingTally {
-    /// Bytes that were free afterwards and were not before. Never waits.
+    /// Bytes gained by all acts. Never waits.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Has engines return memory.
+/// Makes engines return memory.
 pub struct CacheEmptier {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// The uptime.
+    /// Reads the uptime.
     pub uptime: fn() -> Duration,
-    /// Waits so long.
+    /// Sleeps.
     pub sleep: fn(Duration),
     /// Counts the returned bytes.
     pub tally: Arc<EmptyingTally>,
@@ -61,7 +61,7 @@ impl fmt::Debug for CacheEmptier {
     }
 }
 
-/// An engine that was paused is in the undo log from before that until it goes on.
+/// A paused engine is in the undo log from before the pause until its resume.
 struct InUndoLog<'a> {
     temporary: &'a mut TemporarySettings,
     decision: &'a Decision,
@@ -89,14 +89,13 @@ impl Pausing for InUndoLog<'_> {
 
 impl Drop for InUndoLog<'_> {
     fn drop(&mut self) {
-        // Whatever has gone wrong in between, it goes on.
-        // The undo log reports an error.
+        // The engine is resumed after any failure. The undo log reports an error.
         let _ = self.end();
     }
 }
 
 impl CacheEmptier {
-    /// Has the engine that the act is about return memory, and measures the effect.
+    /// Makes the engine of an act return memory, and measures the effect.
     pub(super) fn perform(
         &self,
         act: &Act,
@@ -169,7 +168,7 @@ impl CacheEmptier {
         }
     }
 
-    /// The memory once nothing more comes back.
+    /// The memory once no more returns.
     fn settled(&self, engine: &EngineTarget, before: &Memory) -> Memory {
         let mut now = Memory::read(&self.procfs, engine);
         let (mut waited, mut still) = (Duration::ZERO, Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Somebody else's program, for Slurm say (`scontrol reboot`): no shell, no input, a bounded time.
+//! Runs a configured command, such as `scontrol reboot`: without a shell, without input, with a
+//! time limit.
 
 use std::io::{self, PipeReader, Read as _, pipe};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -14,23 +15,23 @@ use super::{Attempt, one_line};
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
-/// How long it may take: less than an action has.
+/// The time limit of the command, below that of an action.
 const RUNNING_TAKES: Duration = Duration::from_secs(20);
 
-/// What it has after SIGKILL, which one that hangs in the kernel gets when it comes back.
+/// The time to end after SIGKILL, which a process that hangs in the kernel receives at its return.
 const DYING_TAKES: Duration = Duration::from_secs(1);
 
-/// How long the last of what it says may take to arrive after its end.
+/// The time for the last output to arrive after its end.
 const LAST_WORDS_TAKE: Duration = Duration::from_millis(200);
 
-/// So much of the end of what it says is kept.
+/// The kept bytes at the end of its output.
 const KEPT_BYTES: usize = 300;
 
-/// What it is given of this program's environment, which may hold keys.
+/// The passed variables of this program's environment, which may contain keys.
 const ENVIRONMENT: [&str; 8] =
     ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "KUBECONFIG"];
 
-/// Has the reason.
+/// The variable with the reason.
 const REASON: &str = "UMAWARDEN_REASON";
 
 pub(super) fn run(line: &[String], why: &str) -> Attempt {
@@ -52,7 +53,7 @@ fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
     });
     let (child, reader) = match begun {
         Ok(begun) => begun,
-        // It has not begun: nothing has happened.
+        // The command has not started: nothing has happened.
         Err(error) => return Attempt::Refused(format!("{shown} cannot be started: {error}")),
     };
     let pid = child.id();
@@ -91,8 +92,7 @@ fn result_of(shown: &str, status: ExitStatus, said: &str) -> Attempt {
     }
 }
 
-/// This program is preferred to others, and spared when memory is short; that is not for what it
-/// starts.
+/// This program has priority, and is protected from the OOM killer; its children are not.
 fn as_everybody(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _it_may_have_ended = setpriority_process(Some(pid), 0);
@@ -106,17 +106,17 @@ fn kill(pid: u32) {
     }
 }
 
-/// Waits for its end, in a thread.
+/// Waits for the end of the command, in a thread.
 fn watch(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
     let (report, ended): (SyncSender<io::Result<ExitStatus>>, _) = sync_channel(1);
     Builder::new().name("reboot-command".to_owned()).spawn(move || {
-        // Whoever asked may have given up.
+        // The receiver may have given up.
         let _given_up = report.send(child.wait());
     })?;
     Ok(ended)
 }
 
-/// What it says.
+/// The output of a command.
 struct Words {
     kept: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,
@@ -141,14 +141,14 @@ fn listen(mut reader: PipeReader) -> io::Result<Words> {
                 Ok(_) | Err(_) => break,
             }
         }
-        // Whoever asked may have given up.
+        // The receiver may have given up.
         let _given_up = end.send(());
     })?;
     Ok(Words { kept, ended })
 }
 
 impl Words {
-    /// The end of it, on one line, for people. What the program has started may talk on.
+    /// The end of the output, on one line, for people. Children of the command may write on.
     fn last(&self) -> String {
         let _it_talks_on = self.ended.recv_timeout(LAST_WORDS_TAKE);
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_reach_no_shell_and_the_environment_is_empty() {
+    fn arguments_reach_no_shell_and_the_environment_is_filtered() {
         let line = ["printf".into(), "%s".into(), "$HOME;reboot".into()];
         let attempt = run_within(&line, "", PATIENCE);
         assert_eq!(attempt, Attempt::Agreed("printf has ended well: $HOME;reboot".to_owned()));

@@ -1,8 +1,8 @@
 //! The steps of a reboot: notifying users, taking the cluster's slot, and the reboot itself.
 //!
-//! All of it may hang on a machine that needs it: every way has a thread of its own and a time, and
-//! one that does not end in it is reported as hanging. None is tried after another: which one, and
-//! when, is decided before.
+//! Every step may hang on a machine that needs a reboot. So every way has a thread of its own and a
+//! time limit, after which it is reported as hanging. No way follows after another: the policy
+//! decides which one, and when.
 //!
 //! To add a way: a variant of [`RebootWay`], a file here, an arm in [`RebootExecutor::reboot`].
 
@@ -32,19 +32,19 @@ use crate::supervisors::NotEnded;
 use crate::supervisors::logged_in::{LoginSources, UTMP, read_users};
 use crate::supervisors::logind::Bus;
 
-/// What a file or a terminal may take.
+/// The time limit of a file or a terminal.
 const WRITING_TAKES: Duration = Duration::from_secs(5);
 
-/// How an attempt has ended.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Attempt {
-    /// Whoever does it has agreed, or it is done; in words.
+    /// The request was accepted, or done; in words.
     Agreed(String),
-    /// It was not even tried, or somebody objects: nothing has happened.
+    /// It was not tried, or was refused: nothing has happened.
     Refused(String),
-    /// It has not ended in time, and may go on.
+    /// It has not ended in time, and may still act.
     Hangs(String),
-    /// It was tried, and could not be done.
+    /// It was tried, and failed.
     Failed(String),
 }
 
@@ -63,17 +63,17 @@ impl From<Attempt> for Performed {
 /// The executor of the reboot's lane.
 #[derive(Clone, Debug)]
 pub struct RebootExecutor {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// Where terminals are: `/dev`.
+    /// The folder of terminals: `/dev`.
     pub devices: PathBuf,
-    /// Where logind and systemd are reached.
+    /// The bus of logind and systemd.
     pub bus: Bus,
-    /// Who is logged in, where there is no logind.
+    /// The utmp(5) file, for machines without logind.
     pub utmp: PathBuf,
-    /// What this machine is called.
+    /// The file of the machine id.
     pub machine_id: PathBuf,
-    /// Waits so long.
+    /// Sleeps.
     pub sleep: fn(Duration),
 }
 
@@ -87,7 +87,7 @@ impl Executor for RebootExecutor {
 }
 
 impl RebootExecutor {
-    /// On this machine.
+    /// An executor for this machine.
     pub fn new(procfs: &Path, bus: Bus) -> Self {
         Self {
             procfs: procfs.to_owned(),
@@ -126,7 +126,7 @@ impl RebootExecutor {
         }
     }
 
-    /// Another boot than the one that was to end shows that it has ended.
+    /// A new boot id shows that the boot has ended already.
     fn is_that_boot(&self, boot_id: &str) -> Result<(), String> {
         let file = self.procfs.join("sys/kernel/random/boot_id");
         let unknown = |why: &dyn std::fmt::Display| {
@@ -218,12 +218,12 @@ fn terminals_of(users: &[LoggedIn]) -> BTreeSet<Arc<str>> {
     users.iter().filter_map(|user| user.terminal.clone()).collect()
 }
 
-/// Text as one line without anything that a terminal or a reader of lines takes for more.
+/// Text on one line, without control characters.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Does what may hang in the kernel on a thread of its own, and waits no longer than that for it.
+/// Runs work that may hang in the kernel on a thread of its own, with a time limit.
 fn apart<T: Send + 'static>(
     name: &str,
     patience: Duration,
@@ -231,7 +231,7 @@ fn apart<T: Send + 'static>(
 ) -> Result<T, NotEnded> {
     let (result, done) = sync_channel(1);
     let begun = Builder::new().name(name.to_owned()).spawn(move || {
-        // Whoever asked may have gone on without it.
+        // The receiver may have given up.
         let _gone_on = result.send(work());
     });
     begun.map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;

@@ -1,4 +1,4 @@
-//! logind, which asks everybody; systemd itself, where there is no logind.
+//! Reboots through logind, which respects inhibitors; through systemd, if there is no logind.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::supervisors::logind::{Bus, BusError, Inhibitor, Logind};
 use crate::supervisors::systemd::Systemd;
 use crate::supervisors::{NotEnded, within};
 
-/// How long the call that reboots may take: logind answers once it has begun, and whoever may
-/// delay it has 5 s (InhibitDelayMaxSec=) after that.
+/// The time limit of the call that reboots: logind responds once it has begun, and inhibitors that
+/// delay it have 5 s (InhibitDelayMaxSec=) after that.
 const REBOOTING_TAKES: Duration = Duration::from_secs(10);
 
-/// All calls together: less than an action has.
+/// The time limit of all calls together, below that of an action.
 const ALL_TAKES: Duration = Duration::from_secs(22);
 
-/// Those who object and are named.
+/// The most inhibitors that are named.
 const MOST_NAMED: usize = 3;
 
 pub(super) fn perform(bus: &Bus) -> Attempt {
@@ -46,7 +46,7 @@ async fn systemd(bus: &Bus) -> Result<(), BusError> {
 async fn logind(bus: &Bus) -> Result<Attempt, BusError> {
     let logind = Logind::connect(bus).await?;
     let may = logind.can_reboot().await?;
-    // Asked before that is judged: who blocks it explains some other answers than yes, too.
+    // Queried first: inhibitors explain other responses than yes.
     let blockers = logind.blockers().await?;
     if !blockers.is_empty() {
         return Ok(Attempt::Refused(format!("a reboot is blocked by {}", named(&blockers))));

@@ -1,5 +1,5 @@
-//! The file whose presence says that a reboot is needed: kured watches it, which drains the node of
-//! a Kubernetes cluster and reboots it when it is its turn; so do distributions' own tools.
+//! The file whose presence requests a reboot. kured watches it, and drains and reboots a Kubernetes
+//! node in its turn; so do tools of distributions.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -12,13 +12,13 @@ use super::{Attempt, WRITING_TAKES, apart, one_line};
 use crate::model::{Decision, RebootOrder};
 use crate::supervisors::NotEnded;
 
-/// The first line of ours. What begins otherwise is somebody else's, and left alone.
+/// The first line of our file. A file with another one is foreign, and left alone.
 const OURS: &str = "umawarden asks for a reboot of this machine\n";
 
-/// Of a file that is there only so much is read.
+/// The size limit of a read file, in bytes.
 const MOST_BYTES: u64 = 4096;
 
-/// Whose a file is that is there.
+/// The author of an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Us,
@@ -52,7 +52,7 @@ pub(super) fn create(file: &Path, decision: &Decision, order: &RebootOrder) -> A
     }
 }
 
-/// Takes it away if it is ours; returns in words what was found.
+/// Removes the file if it is ours. Returns the finding in words.
 pub(super) fn remove(file: &Path) -> Result<String, Attempt> {
     let path = file.to_owned();
     let shown = file.display();
@@ -70,13 +70,13 @@ pub(super) fn remove(file: &Path) -> Result<String, Attempt> {
     }
 }
 
-/// Makes it whole, or not at all; returns whose it is if one is there already.
+/// Creates the file atomically. Returns the author of an existing one.
 fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
     if let Some((owner, _)) = owner(file)? {
         return Ok(Some(owner));
     }
     let temporary = temporary(file)?;
-    // One that a crash has left.
+    // A leftover of a crash.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -90,7 +90,7 @@ fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
         Ok(()) => Ok(None),
         Err(error) => {
             let _it_is_in_nobodys_way = fs::remove_file(&temporary);
-            // Somebody was faster.
+            // Another program was faster.
             let found = (error.kind() == io::ErrorKind::AlreadyExists).then(|| owner(file));
             let found = found.transpose()?.flatten();
             found.map(|(owner, _)| Some(owner)).ok_or(error)
@@ -106,7 +106,7 @@ fn temporary(file: &Path) -> io::Result<PathBuf> {
 
 fn remove_ours(file: &Path) -> io::Result<Option<Owner>> {
     let Some((owner, inode)) = owner(file)? else { return Ok(None) };
-    // It may have been replaced since it was read.
+    // The file may have been replaced since it was read.
     let is_it = fs::symlink_metadata(file).is_ok_and(|found| (found.dev(), found.ino()) == inode);
     if owner == Owner::Us && is_it {
         fs::remove_file(file)?;
@@ -115,13 +115,13 @@ fn remove_ours(file: &Path) -> io::Result<Option<Owner>> {
     Ok(Some(Owner::SomebodyElse))
 }
 
-/// Whose it is, and which; `None`: it is not there.
+/// The author and the identity of the file; `None`: there is none.
 fn owner(file: &Path) -> io::Result<Option<(Owner, (u64, u64))>> {
     let found = match fs::symlink_metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         found => found?,
     };
-    // Links, folders and pipes are none that this program makes.
+    // Links, folders and pipes are not ours.
     if !found.is_file() {
         return Ok(Some((Owner::SomebodyElse, (found.dev(), found.ino()))));
     }

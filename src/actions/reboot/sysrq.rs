@@ -39,11 +39,11 @@ pub(super) fn perform(procfs: &Path, sleep: fn(Duration)) -> Attempt {
             sleep(pause);
         }
     }
-    // Only the last one reboots: what became of the others does not matter.
+    // Only the last command reboots: results of the others do not matter.
     last
 }
 
-/// Each command is a write of its own, behind the one before where the file is an ordinary one.
+/// Each command is a write of its own, appended if the file is an ordinary one.
 fn write(file: &Path, command: u8) -> io::Result<()> {
     OpenOptions::new().append(true).open(file)?.write_all(&[command])
 }

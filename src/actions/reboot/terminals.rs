@@ -1,4 +1,4 @@
-//! Words for those who are logged in, on their terminals, as wall(1) writes them.
+//! Writes a message to the terminals of logged-in users, as wall(1) does.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::termios::isatty;
 
-/// So many terminals are written to.
+/// The most terminals that get a message.
 const MOST_TERMINALS: usize = 64;
 
-/// No message is longer.
+/// The length limit of a message.
 const MOST_CHARS: usize = 1000;
 
-/// Writes to them, never waiting for one; returns how many have all of it.
+/// Writes to terminals without waiting. Returns the number with the whole message.
 pub(super) fn write_all(devices: &Path, terminals: &BTreeSet<Arc<str>>, text: &str) -> usize {
     let message = message(text);
     let named = terminals.iter().filter(|name| is_terminal(name)).take(MOST_TERMINALS);
     named.filter(|name| write(&devices.join(&***name), message.as_bytes()).is_some()).count()
 }
 
-/// `pts/3`, `tty1`, `ttyS0`, `ttyAMA0`, and nothing that leads elsewhere.
+/// `pts/3`, `tty1`, `ttyS0`, `ttyAMA0`, and no path that leaves the folder.
 fn is_terminal(name: &str) -> bool {
     let is_within = |text: &str, most: usize| !text.is_empty() && text.len() <= most;
     if let Some(number) = name.strip_prefix("pts/") {
@@ -31,7 +31,7 @@ fn is_terminal(name: &str) -> bool {
     is_within(rest, 16) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// A terminal obeys control characters, and what is not ASCII may be one in its encoding.
+/// A terminal executes control characters, and a non-ASCII character may be one in its encoding.
 fn message(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let plain = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
@@ -41,9 +41,9 @@ fn message(text: &str) -> String {
     format!("\r\n\r\nTo all who are logged in:\r\n\r\n{}\r\n\r\n", text.replace('\n', "\r\n"))
 }
 
-/// `None`: it is no terminal, or takes nothing now, as one whose other end does not read.
+/// `None`: it is no terminal, or takes nothing now since its reader does not read.
 fn write(path: &Path, message: &[u8]) -> Option<()> {
-    // Neither is a modem waited for, nor does it become the terminal of this process.
+    // The open waits for no modem, and does not make it the controlling terminal.
     let flags =
         OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let terminal: OwnedFd = open(path, flags, Mode::empty()).ok()?;

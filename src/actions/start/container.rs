@@ -1,4 +1,4 @@
-//! A container, through Docker's API.
+//! Starts a container, through Docker's API.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::model::{Supervisor, Workload, WorkloadState};
 use crate::parse::container::{Inspected, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Started, within};
 
-/// How long Docker may take to inspect a container, and to start one: networks, mounts and a GPU
-/// take their time.
-const TELLING_TAKES: Duration = Duration::from_secs(5);
+/// The time limits of Docker for inspecting a container and for starting one, with networks, mounts
+/// and a GPU.
+const INSPECTING_TAKES: Duration = Duration::from_secs(5);
 const STARTING_TAKES: Duration = Duration::from_secs(20);
 
-/// For a thread to begin.
+/// The extra time for a thread to begin.
 const SLACK: Duration = Duration::from_secs(1);
 
 pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), NotStarted> {
@@ -23,10 +23,10 @@ pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), N
     }
     let docker = Docker::new(socket);
     let (id, ended) = (held.id.to_string(), ended.to_owned());
-    let patience = TELLING_TAKES + STARTING_TAKES + SLACK;
+    let patience = INSPECTING_TAKES + STARTING_TAKES + SLACK;
     let done = within(patience, move || async move {
         let gone = || NotStarted::Stale("it is no longer there".to_owned());
-        let found = match docker.inspect(&id, TELLING_TAKES).await {
+        let found = match docker.inspect(&id, INSPECTING_TAKES).await {
             Ok(found) => inspected(&found.text)?,
             Err(error) if error.is_not_found() => return Ok(Err(gone())),
             Err(error) => return Err(error.to_string()),
@@ -46,7 +46,7 @@ pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), N
             Err(
                 error @ (DockerError::Absent | DockerError::Refused | DockerError::Status { .. }),
             ) => Err(NotStarted::Failed(error.to_string())),
-            // It has the request: what it made of that shows.
+            // Docker has the request: its effect will show.
             Err(error) => {
                 Err(NotStarted::Failed(format!("{error}: it may be started all the same")))
             }
@@ -55,7 +55,7 @@ pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), N
     done.unwrap_or_else(|error| Err(NotStarted::Failed(error)))
 }
 
-/// Whether it is as it was when that was decided.
+/// Whether the container is unchanged since the decision.
 fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
     let stale = |why: &str| Err(NotStarted::Stale(why.to_owned()));
     match &found.state {

@@ -1,5 +1,4 @@
-//! Starts again what has ended: a container or a unit, if it is still as it was when that was
-//! decided.
+//! Restarts a container or a unit, if it is unchanged since the decision.
 
 mod container;
 mod unit;
@@ -10,25 +9,25 @@ use super::{Act, Executor, Performed};
 use crate::model::{Action, OutcomeResult, Target};
 use crate::supervisors::systemd::Bus;
 
-/// It was not started.
+/// The restart failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NotStarted {
-    /// It is not as it was any more, and was left alone.
+    /// It has changed since the decision, and was left alone.
     Stale(String),
     /// It could not be started.
     Failed(String),
 }
 
-/// The executor of the lane of starts: a supervisor may not answer.
+/// The executor of the lane of starts, in which a supervisor may hang.
 #[derive(Clone, Debug)]
 pub struct StartExecutor {
     /// Docker's socket, or that of a server with the same API.
     pub docker: PathBuf,
-    /// How systemd is reached.
+    /// The bus of systemd.
     pub systemd: Bus,
 }
 
-/// Starts what has ended, if that end is still the last thing that it did.
+/// Starts a workload, if the end in the decision is still its last change.
 impl Executor for StartExecutor {
     fn execute(&mut self, act: &Act) -> Performed {
         let started = match (&act.action, &act.target) {

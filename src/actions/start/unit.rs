@@ -1,4 +1,4 @@
-//! A unit, through systemd's API.
+//! Starts a unit, through systemd's API.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::model::{Supervisor, Workload};
 use crate::supervisors::docker::within;
 use crate::supervisors::systemd::{Bus, Systemd, number, text};
 
-/// Each of the few calls has a deadline of its own.
+/// Each call has a deadline of its own.
 const STARTING_TAKES: Duration = Duration::from_secs(25);
 
 pub(super) fn start(bus: &Bus, held: &Workload, ended: &str) -> Result<(), NotStarted> {

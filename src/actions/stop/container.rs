@@ -1,5 +1,4 @@
-//! Signals to a container, through Docker's API: whoever restarts containers learns from it that
-//! this one is meant to end.
+//! Signals to a container, through Docker's API, so that its restart policies see a requested end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,14 +7,14 @@ use crate::supervisors::docker::Docker;
 use crate::supervisors::{NotEnded, within};
 use crate::sys::descriptors;
 
-/// Descriptors of a tokio runtime, and a socket.
+/// The number of descriptors of a tokio runtime and a socket.
 const RUNTIME_TAKES: usize = 6;
 
-/// How long Docker may take beyond that: it may be slow, and act all the same.
+/// The time that Docker has beyond the wait: it may be slow, and act.
 const LONGER: Duration = Duration::from_secs(10);
 
-/// Has a container signalled, and waits no longer than that for the answer: a daemon that waits for
-/// memory must not hold up the signals that need none. An error names the socket.
+/// Signals a container, with a time limit for the response: a Docker that waits for memory must not
+/// delay the signals that need none. An error names the socket.
 pub(super) fn signal(
     socket: &Path,
     container: &str,

@@ -1,5 +1,5 @@
-//! Who belongs together: an engine's processes with all that they have started, and this program
-//! with what it runs under.
+//! Process families: the processes of an engine with their descendants, and this program with its
+//! ancestors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,11 +10,11 @@ use super::handle::{self, Known};
 use crate::model::ProcessId;
 use crate::sys::descriptors::with_reserve;
 
-/// All processes at a moment, by number.
+/// All processes at a moment, by pid.
 pub(super) struct Processes(BTreeMap<u32, Known>);
 
 impl Processes {
-    /// Reads them all. One that goes while it is read, or hides, is left out.
+    /// Reads all processes. One that ends meanwhile, or is hidden, is left out.
     pub(super) fn read(procfs: &Path) -> io::Result<Self> {
         let mut all = BTreeMap::new();
         for entry in with_reserve(|| fs::read_dir(procfs))? {
@@ -27,7 +27,7 @@ impl Processes {
         Ok(Self(all))
     }
 
-    /// What runs above a process, itself first.
+    /// The ancestors of a process, itself first.
     pub(super) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let mut line = Vec::new();
         let mut next = Some(pid);
@@ -38,7 +38,7 @@ impl Processes {
         line
     }
 
-    /// What those that still live have started, directly or not, by number.
+    /// The living descendants of processes, by pid.
     pub(super) fn descendants(&self, of: &[ProcessId]) -> Vec<ProcessId> {
         let lives = |id: &&ProcessId| self.0.get(&id.pid).is_some_and(|known| known.id == **id);
         let mut family: BTreeSet<u32> = of.iter().filter(lives).map(|id| id.pid).collect();
@@ -56,7 +56,7 @@ impl Processes {
         started.filter_map(|pid| self.0.get(pid)).map(|known| known.id).collect()
     }
 
-    /// Who is in a control group or below it, in whatever hierarchy.
+    /// The processes in a control group or below it, in any hierarchy.
     pub(super) fn residents(&self, procfs: &Path, cgroup: &str) -> BTreeSet<u32> {
         let below = format!("{}/", cgroup.trim_end_matches('/'));
         let is_resident = |pid: &&u32| {

@@ -1,4 +1,4 @@
-//! A handle (pidfd) of one process: its number cannot come to mean another one.
+//! A handle (pidfd) of one process, which survives the reuse of its pid.
 
 use std::fs;
 use std::io;
@@ -16,15 +16,15 @@ use crate::sys::descriptors::with_reserve;
 /// A process cannot be opened or signalled.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::actions) enum HandleError {
-    /// It must never be signalled.
+    /// The process must never be signalled.
     #[error("process {pid} is {what}: it is never stopped")]
     Untouchable {
-        /// Its number.
+        /// The pid.
         pid: u32,
-        /// What it is, for the text.
+        /// The kind of process, for the text.
         what: &'static str,
     },
-    /// Its number means another process here.
+    /// The pid means another process here.
     #[error(
         "process {0} of --path.procfs cannot be reached: run in the host's PID namespace \
          (docker run --pid=host, hostPID: true)"
@@ -35,9 +35,9 @@ pub(in crate::actions) enum HandleError {
     Failed {
         /// The step, for the text.
         doing: &'static str,
-        /// Its number.
+        /// The pid.
         pid: u32,
-        /// Its error.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -56,9 +56,9 @@ fn remedy(error: &io::Error) -> &'static str {
 /// A pidfd of a process that lives, or has not been reaped.
 #[derive(Debug)]
 pub(super) struct PidHandle {
-    /// Its number and start.
+    /// The pid and the start time.
     pub(super) id: ProcessId,
-    /// Its command name.
+    /// The command name.
     pub(super) comm: String,
     fd: OwnedFd,
 }
@@ -73,7 +73,7 @@ pub(super) struct Known {
     pub(super) is_kernel_thread: bool,
 }
 
-/// Reads `/proc/PID/stat`; `None` where there is no such process.
+/// Reads `/proc/PID/stat`; `None`: there is no such process.
 pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
     let path = procfs.join(pid.to_string()).join("stat");
     let text = match with_reserve(|| fs::read(&path)) {
@@ -98,8 +98,8 @@ pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
 }
 
 impl PidHandle {
-    /// Opens exactly this process; `None`: it is gone, whatever has its number now. `own` has the
-    /// numbers of this program and its parents, which no signal may reach.
+    /// Opens exactly this process; `None`: it has ended, even if its pid is reused. `own` has the
+    /// pids of this program and its ancestors, which no signal may reach.
     pub(super) fn open(
         procfs: &Path,
         id: ProcessId,
@@ -134,8 +134,8 @@ impl PidHandle {
                 return Err(HandleError::Failed { doing: "holding", pid, error });
             }
         };
-        // Whoever has this start time had it before the number was looked up, so that what is held
-        // is that process, if both count in the same namespace.
+        // A process with this start time had it before the pidfd was opened, so that the pidfd is
+        // of that process, if both pids are of the same namespace.
         if same(known(procfs, pid).map_err(reading)?).is_none() {
             return Ok(None);
         }
@@ -145,7 +145,7 @@ impl PidHandle {
         Ok(Some(Self { id, comm: seen.comm, fd }))
     }
 
-    /// Sends it a signal; a process that is gone by then needs none.
+    /// Sends a signal; an ended process needs none.
     pub(super) fn signal(&self, signal: Signal) -> Result<(), HandleError> {
         match pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -158,19 +158,19 @@ impl PidHandle {
 }
 
 impl AsFd for PidHandle {
-    /// Readable once all of its threads have ended.
+    /// The pidfd, readable once all threads have ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Whether that procfs calls the held process by that number.
+/// Whether the process of the pidfd has the pid in this procfs.
 fn is_number_of(procfs: &Path, fd: BorrowedFd<'_>, pid: u32) -> bool {
     let path = procfs.join("self/fdinfo").join(fd.as_raw_fd().to_string());
     let Ok(text) = with_reserve(|| fs::read_to_string(&path)) else { return false };
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"));
     match number.map(|number| number.trim().parse::<i64>()) {
-        // It has been reaped meanwhile, and was the right one a moment ago.
+        // It was reaped meanwhile, and was the right one before.
         Some(Ok(-1)) => true,
         Some(Ok(number)) => number == i64::from(pid),
         _ => false,

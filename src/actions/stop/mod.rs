@@ -1,10 +1,9 @@
 //! Stops an engine: SIGTERM, a grace, SIGKILL.
 //!
-//! Every process is held by a pidfd before anything is sent, and is the very one that was decided
-//! on, or one that it has started. Signals go to the processes themselves, since that needs no
-//! memory and no answer. The container runtime and the service manager are asked as well, so that
-//! they do not restart what was stopped, and only where no other process lives in the container or
-//! unit.
+//! Every process has a pidfd before any signal is sent, and is a process of the decision or a
+//! descendant of one. Signals go to the processes themselves, since that needs no memory and no
+//! response. The container runtime and the service manager get a request as well, so that they do
+//! not restart the engine, but only if no other process lives in the container or unit.
 
 mod container;
 mod family;
@@ -35,23 +34,23 @@ use crate::sys::descriptors::with_reserve;
 use family::Processes;
 use handle::{HandleError, PidHandle};
 
-/// How long a killed process may take to end. Giving back 92 GB has taken a healthy driver 2 to
-/// 5 s, and a process ends only when it has given back its own.
+/// The time limit of the end of a killed process. A healthy driver took 2 to 5 s to free 92 GB, and
+/// a process ends only when its memory is freed.
 const ENDS_WITHIN: Duration = Duration::from_secs(6);
 
 /// The wait for the container runtime before SIGTERM.
 const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The same before it is killed: memory may be gone in a third of a second, and a container runtime
-/// that itself waits for memory does not answer. It has the request by then.
+/// The same before SIGKILL: memory may be used up in a third of a second, and a container runtime
+/// that waits for memory does not respond. It has the request by then.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 
 /// The executor of the brake's lane.
 #[derive(Clone, Debug)]
 pub struct StopExecutor {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
     /// Docker's socket, or that of a server with the same API.
     pub docker: PathBuf,
@@ -81,61 +80,61 @@ impl Executor for StopExecutor {
     }
 }
 
-/// What is to be stopped, and how.
+/// A stop of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop<'a> {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub(super) procfs: &'a Path,
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub(super) sysfs: &'a Path,
     /// Docker's socket.
     pub(super) docker: &'a Path,
-    /// The engine, as it was decided on.
+    /// The engine of the decision.
     pub(super) engine: &'a EngineTarget,
-    /// Time between SIGTERM and SIGKILL; none, and only SIGKILL is sent.
+    /// The time between SIGTERM and SIGKILL; zero: only SIGKILL is sent.
     pub(super) grace: Duration,
-    /// It is not stopped when as much memory is free again.
+    /// The stop is cancelled if this much memory is free.
     pub(super) unless_free_bytes: Option<u64>,
 }
 
 /// An engine was not stopped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StopError {
-    /// There is enough memory now.
+    /// Enough memory is free.
     #[error("{free} bytes are free again, and the engine was to be stopped below {limit}")]
     CameBack {
-        /// Free memory.
+        /// Free bytes.
         free: u64,
-        /// What would have been too little.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// The processes cannot be read.
     #[error("reading the processes below {procfs} failed: {error}: check --path.procfs")]
     Unreadable {
-        /// Where.
+        /// Mount point of procfs.
         procfs: String,
-        /// How.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A process could not be held or signalled.
+    /// A process could not be opened or signalled.
     #[error(transparent)]
     Process(#[from] HandleError),
-    /// What is left could not be waited for.
+    /// The wait for the end failed.
     #[error("waiting for the processes to end failed: {0}: whether they have ended is not known")]
     Waiting(io::Error),
-    /// Some go on.
+    /// Some processes live on.
     #[error("{}", .0)]
     Alive(String),
 }
 
 impl StopError {
-    /// Whether nothing was begun, since it need not be.
+    /// Whether nothing was begun, since no stop was needed.
     pub(super) fn is_untouched(&self) -> bool {
         matches!(self, Self::CameBack { .. })
     }
 }
 
-/// Stops the engine. It is stopped when each of its processes has ended, whoever ended it.
+/// Stops the engine. It is stopped when each of its processes has ended, for any reason.
 pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
     if let Some(limit) = stop.unless_free_bytes
         && let Some(free) = free_bytes(stop.procfs).filter(|free| *free >= limit)
@@ -171,13 +170,13 @@ impl Stop<'_> {
         StopError::Unreadable { procfs: self.procfs.display().to_string(), error }
     }
 
-    /// Holds those that are still the ones that were named.
+    /// Opens pidfds of the processes that are still those of the decision.
     fn hold(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<PidHandle>, HandleError> {
         let held = named.iter().map(|id| PidHandle::open(self.procfs, *id, own));
         held.filter_map(Result::transpose).collect()
     }
 
-    /// Holds what the held ones have started. What of it cannot be held is left alone, as this
+    /// Opens pidfds of the descendants. A process that cannot be opened is left alone, as this
     /// program is.
     fn hold_descendants(&self, held: &mut Vec<PidHandle>, own: &[u32]) -> Result<(), StopError> {
         let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
@@ -191,14 +190,15 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Asks all of them to end. Those that were stopped (SIGSTOP) go on, so that they can.
+    /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end.
     fn terminate(&self, held: &[PidHandle]) -> Result<(), StopError> {
         if self.has_its_container(held)? {
             self.signal_container("SIGTERM", KEEPER_ASKS_WITHIN);
         }
         for process in held {
             let asked = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
-            // Whoever cannot be asked cannot be killed either, and then it is said.
+            // A process that cannot get SIGTERM cannot be killed either, and then the error is
+            // reported.
             if let Err(error) = asked {
                 tracing::warn!(engine = %self.engine.name, %error, "asking it to end failed");
             }
@@ -206,7 +206,7 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Kills all of them, and what they have started meanwhile; returns the first failure.
+    /// Kills all of them, and newly started children. Returns the first failure.
     fn kill(
         &self,
         held: &mut Vec<PidHandle>,
@@ -231,7 +231,7 @@ impl Stop<'_> {
         Ok(failed)
     }
 
-    /// Whether it runs in a container, and nothing that it was not started by does.
+    /// Whether it runs in a container without other processes than its ancestors.
     fn has_its_container(&self, held: &[PidHandle]) -> Result<bool, StopError> {
         if let Some(container) = &self.engine.claimed_container {
             tracing::warn!(
@@ -239,7 +239,7 @@ impl Stop<'_> {
                 "no runtime confirms its container: only the engine's own are signalled"
             );
         }
-        // A kubelet starts the containers of a pod again whoever ends them.
+        // A kubelet restarts the containers of a pod after any end.
         if self.engine.proof != Proof::Container {
             return Ok(false);
         }
@@ -254,8 +254,8 @@ impl Stop<'_> {
         Ok(alone)
     }
 
-    /// Whether it runs in a service, and nothing that it was not started by does. A login session
-    /// is no service: above an engine runs a person's shell there.
+    /// Whether it runs in a service without other processes than its ancestors. A login session is
+    /// no service: its ancestors there are a user's shell.
     fn has_its_unit(&self, held: &[PidHandle]) -> Result<bool, StopError> {
         let is_service = |unit: &str| unit.ends_with(".service") && !unit.starts_with("user@");
         if !self.engine.unit.as_deref().is_some_and(is_service) {
@@ -287,8 +287,8 @@ impl Stop<'_> {
         }
     }
 
-    /// What it starts in the very moment in which it is killed, and what would start it again, are
-    /// in its control group (kernel 5.14 and later).
+    /// Processes started at the moment of the kill, and those that would restart it, are in its
+    /// control group (kernel 5.14 and later).
     fn kill_cgroup(&self) -> io::Result<()> {
         let Some(cgroup) = &self.engine.cgroup else { return Ok(()) };
         let root = self.sysfs.join("fs/cgroup");
@@ -297,7 +297,7 @@ impl Stop<'_> {
     }
 }
 
-/// This program's own number and those of what it runs under, as that procfs counts.
+/// The pids of this program and its ancestors, as in this procfs.
 fn own_line(procfs: &Path) -> io::Result<Vec<u32>> {
     let own = fs::read_link(procfs.join("self"))?;
     let own = own.to_str().and_then(|own| own.parse().ok());
@@ -310,7 +310,7 @@ fn free_bytes(procfs: &Path) -> Option<u64> {
     Meminfo::parse(&text).ok()?.get(MeminfoField::MemFree).value()
 }
 
-/// Waits until all have ended, or for so long; who has ended is let go.
+/// Waits until all have ended, or for a time limit; ended ones are removed.
 fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
     let timer =
         with_reserve(|| Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))?;
@@ -344,7 +344,7 @@ fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
     }
 }
 
-/// What to say of those that have been killed and are still there.
+/// The report about killed processes that still exist.
 fn describe(procfs: &Path, held: &[PidHandle]) -> String {
     let left = held.iter().map(|process| {
         let state = handle::known(procfs, process.id.pid).ok().flatten();

@@ -11,14 +11,14 @@ use super::setting::Setting;
 /// The disk below a name or a path is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceError {
-    /// No such device.
+    /// There is no such device.
     #[error("there is no block device {name} in {}: {error}: `lsblk` lists them", folder.display())]
     UnknownDevice {
-        /// As it was written.
+        /// The name or path in the rule.
         name: String,
         /// The searched folder.
         folder: PathBuf,
-        /// How that failed.
+        /// The error of the system.
         error: io::Error,
     },
     /// The path cannot be read.
@@ -26,9 +26,9 @@ pub(super) enum DeviceError {
         "reading {path} failed: {error}: does it exist here, outside of the engine's container?"
     )]
     UnreadablePath {
-        /// As it was written.
+        /// The name or path in the rule.
         path: String,
-        /// How that failed.
+        /// The error of the system.
         error: io::Error,
     },
     /// The file system is on no single disk.
@@ -37,7 +37,7 @@ pub(super) enum DeviceError {
          (devices: [nvme0n1]) where there are any"
     )]
     NoDisk {
-        /// As it was written.
+        /// The name or path in the rule.
         path: String,
         /// The file system.
         kind: String,
@@ -65,7 +65,7 @@ fn of_name(sysfs: &Path, name: &str) -> Result<Setting, DeviceError> {
     let folder = sysfs.join("class/block");
     let failed =
         |error| DeviceError::UnknownDevice { name: name.to_owned(), folder: folder.clone(), error };
-    // A name comes from a rule file, which has checked it; it is a name for all that.
+    // A name comes from a rule file, which was checked; it is still only a name.
     if name.contains('/') || name == ".." {
         return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
     }

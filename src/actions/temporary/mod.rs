@@ -1,8 +1,8 @@
-//! Settings that are changed for a while, and put back whatever happens.
+//! Temporary settings, which are restored in any case.
 //!
-//! Before a setting is touched, what it was and what it becomes is in the undo log, on disk. It is
-//! undone when the policy says so, when the program ends, and at the next start in the same boot if
-//! it could not end. A value that somebody else has written since is left alone.
+//! Before a setting is changed, its old and new values are in the undo log on disk. It is restored
+//! by an undo of the policy, at the end of the program, and after a crash at the next start in the
+//! same boot. A value that others have written since is left alone.
 
 mod devices;
 mod pause;
@@ -24,24 +24,25 @@ use undo_log::{Change, UndoLog};
 
 pub use tally::SettingsTally;
 
-/// No reserve is larger: `1/4` of the memory. 40 GB on a machine of 128 stalled a load for good.
+/// The largest reserve: `1/4` of the memory. 40 GB on a machine of 128 stalled a load for good.
 const LARGEST_RESERVE: u64 = 4;
 
 /// What temporary settings need from the daemon.
 pub struct TemporarySetup {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
     /// The folder of the undo log.
     pub storage: PathBuf,
-    /// Names this boot; without it nothing can be undone after a crash, and nothing is set.
+    /// The id of this boot. Without it no setting is changed, since it could not be restored after
+    /// a crash.
     pub boot_id: Option<String>,
     /// Reads both clocks.
     pub clock: fn() -> Moment,
-    /// Reports to people what no decision reports.
+    /// Reports events that no decision reports.
     pub report: Box<dyn Fn(String) + Send>,
-    /// Where it is counted.
+    /// The counters.
     pub tally: Arc<SettingsTally>,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Debug for TemporarySetup {
     }
 }
 
-/// Sets and undoes.
+/// Sets and restores settings.
 pub struct TemporarySettings {
     mounts: Mounts,
     storage: PathBuf,
@@ -60,7 +61,7 @@ pub struct TemporarySettings {
     report: Box<dyn Fn(String) + Send>,
     tally: Arc<SettingsTally>,
     log: Option<UndoLog>,
-    /// In the order in which they were set.
+    /// Changes in the order of their setting.
     open: Vec<OpenChange>,
     /// Attempts to resume engines that are still paused.
     tended: u32,
@@ -72,16 +73,16 @@ impl fmt::Debug for TemporarySettings {
     }
 }
 
-/// What is to be put back.
+/// A change that is to be undone.
 #[derive(Clone, Debug)]
 struct OpenChange {
     change: Change,
-    /// Nobody will ask for it: of an earlier process, or of an act that failed.
+    /// No decision will undo it: it is of an earlier process, or of a failed act.
     is_orphan: bool,
 }
 
 impl TemporarySettings {
-    /// Nothing is opened, read or undone yet.
+    /// Opens, reads and restores nothing yet.
     pub fn new(setup: TemporarySetup) -> Self {
         let TemporarySetup { procfs, sysfs, storage, boot_id, clock, report, tally } = setup;
         let mounts = Mounts { procfs, sysfs };
@@ -98,9 +99,9 @@ impl TemporarySettings {
         }
     }
 
-    /// Puts back what an earlier process in this boot has left.
+    /// Restores the settings of an earlier process in this boot.
     pub(super) fn begin(&mut self) {
-        // A program that only watches makes no file for what it never does.
+        // A program that never acts creates no file.
         if UndoLog::is_there(&self.storage)
             && let Err(error) = self.ready()
         {
@@ -108,7 +109,7 @@ impl TemporarySettings {
         }
     }
 
-    /// Puts back everything.
+    /// Restores all settings.
     pub(super) fn end(&mut self) {
         let all = std::mem::take(&mut self.open);
         self.undo_all(all, "as umawarden ends");
@@ -126,8 +127,8 @@ impl TemporarySettings {
         self.set(decision, wanted, for_at_most)
     }
 
-    /// Limits readahead, in KiB, for a limited time: of the named disks, and of those that hold
-    /// the given paths.
+    /// Limits readahead, in KiB, for a limited time: of the named disks, and of the disks of the
+    /// given paths.
     pub(super) fn throttle_readahead(
         &mut self,
         decision: &Decision,
@@ -142,7 +143,7 @@ impl TemporarySettings {
         self.set(decision, wanted, for_at_most)
     }
 
-    /// Verifies what depends on this machine.
+    /// Checks the values against this machine.
     fn sysctl(&self, sysctl: Sysctl, value: u32) -> Result<(Setting, String), String> {
         let kibibytes = || memory_kib(&self.mounts.procfs);
         if sysctl == Sysctl::MinFreeKbytes
@@ -187,7 +188,7 @@ impl TemporarySettings {
                 return Err(format!("{setting} is held by #{decision} of {rule}: nothing is set"));
             }
             let old = setting.read(&self.mounts).map_err(|error| error.to_string())?;
-            // Whoever sets what is set already has nothing to put back.
+            // A value that is already set needs no undo.
             if old == new {
                 continue;
             }
@@ -206,14 +207,14 @@ impl TemporarySettings {
         }
         let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
         if let Err(error) = log.begin(&changes) {
-            // It may be torn: the next one opens it anew.
+            // The log may be torn: the next change reopens it.
             self.log = None;
             return Err(format!("{error}: nothing is set"));
         }
         self.write(changes)
     }
 
-    /// Makes what the log has; all of it, or none.
+    /// Applies the logged changes; all of them, or none.
     fn write(&mut self, changes: Vec<Change>) -> Result<(), String> {
         let failed = changes.iter().find_map(|change| self.write_one(change).err());
         let is_orphan = failed.is_some();
@@ -244,12 +245,12 @@ impl TemporarySettings {
         if now == *new {
             return Ok(());
         }
-        // Not what the log has: it would be taken for somebody else's.
+        // Another value than in the log would count as set by others.
         setting.write(&self.mounts, old).map_err(text)?;
         Err(format!("{setting} was set to {new} and says {now}: it is {old} again"))
     }
 
-    /// Undoes what that decision has changed.
+    /// Undoes the changes of a decision.
     pub(super) fn undo(&mut self, decision: DecisionId) -> Result<(), String> {
         let is_its = |open: &mut OpenChange| open.change.decision == decision && !open.is_orphan;
         let its: Vec<OpenChange> = self.open.extract_if(.., is_its).collect();
@@ -264,8 +265,8 @@ impl TemporarySettings {
         }
     }
 
-    /// Undoes these changes, the last one first; what cannot be undone stays open. `why` is
-    /// reported where no decision reports it.
+    /// Undoes these changes, the last one first; a failed undo stays open. `why` is reported where
+    /// no decision reports it.
     fn undo_all(&mut self, mut changes: Vec<OpenChange>, why: &str) {
         let mut left = Vec::new();
         while let Some(open) = changes.pop() {
@@ -330,7 +331,7 @@ impl TemporarySettings {
         }
     }
 
-    /// Has the log open, and tries once more what nobody else will undo.
+    /// Opens the log, and retries changes that no decision will undo.
     fn ready(&mut self) -> Result<(), String> {
         if self.log.is_none() {
             let (log, found) = UndoLog::open(&self.storage).map_err(|error| error.to_string())?;
@@ -356,7 +357,7 @@ impl TemporarySettings {
         Ok(())
     }
 
-    /// Takes what the log holds that this process does not know. A reboot has undone everything.
+    /// Adds the logged changes that this process does not know. A reboot has undone all changes.
     fn take_over(&mut self, found: Vec<Change>) {
         let Some(boot_id) = self.boot_id.clone() else { return };
         for change in found {
@@ -373,7 +374,7 @@ impl TemporarySettings {
     }
 }
 
-/// The kernel counts readahead in whole pages, and takes less than one for none at all.
+/// The kernel counts readahead in whole pages, and takes less than one as zero.
 fn in_whole_pages(kib: u32) -> u32 {
     let page = u32::try_from(procfs::page_size() / 1024).unwrap_or(4).max(1);
     kib.div_ceil(page).saturating_mul(page)

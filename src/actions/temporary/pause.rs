@@ -1,4 +1,4 @@
-//! An engine that was paused: it goes on, whatever happens.
+//! The pause of an engine, which is resumed in any case.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::clients::{Endpoint, KeyRing, KeyedSession, Session};
 use crate::engines::facts;
 use crate::model::{Decision, EngineTarget, UndoResult};
 
-/// What it does before, and what it becomes.
+/// The values of the setting before and during a pause.
 pub(super) const RUNNING: &str = "running";
 pub(super) const PAUSED: &str = "paused";
 
@@ -20,14 +20,14 @@ pub(super) const PAUSED: &str = "paused";
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// So often it is tried whenever it is asked for, every 10 s, and then every 5 minutes.
+/// The number of retries every 10 s, before they follow every 5 minutes.
 const OFTEN: u32 = 6;
 const SELDOM: u32 = 30;
 
-/// Longer than an act may take: then it should have gone on.
+/// Longer than an act may take: then it must have been resumed.
 const LASTS: Duration = Duration::from_secs(30);
 
-/// What of an engine must be known to have it go on. Where its key is, and not the key.
+/// The data of an engine that a resume needs: the source of its key, and not the key.
 fn essence(engine: &EngineTarget) -> EngineTarget {
     EngineTarget {
         name: engine.name.clone(),
@@ -74,7 +74,8 @@ pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
 }
 
 impl TemporarySettings {
-    /// Says in the undo log that this engine is about to be paused; returns the entry's number.
+    /// Records in the undo log that the engine is about to be paused. Returns the number of the
+    /// entry.
     pub(in crate::actions) fn pausing(
         &mut self,
         decision: &Decision,
@@ -100,12 +101,12 @@ impl TemporarySettings {
             until: at.saturating_add(LASTS).unwrap_or(at),
         };
         if let Err(error) = log.begin(std::slice::from_ref(&change)) {
-            // It may be torn: the next one opens it anew.
+            // The log may be torn: the next change reopens it.
             self.log = None;
             return Err(error.to_string());
         }
         let number = change.number;
-        // No undo is decided for it: whoever tends the log has it go on.
+        // No decision undoes it: the retries resume the engine.
         self.open.push(OpenChange { change, is_orphan: true });
         self.count();
         if self.tally.has_ended_pauses() {
@@ -115,7 +116,7 @@ impl TemporarySettings {
         Ok(number)
     }
 
-    /// It was not paused after all.
+    /// Records that the engine was not paused.
     pub(in crate::actions) fn not_paused(&mut self, number: u64) {
         self.open.retain(|open| open.change.number != number);
         self.close(number, Some(UndoResult::AlreadyBack), None);

@@ -1,4 +1,4 @@
-//! One setting of the kernel: where it is, what it says, and writing it.
+//! One setting: its path, its value, and writing it.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use super::pause;
 use crate::model::{ENGINE_PAUSE, EngineTarget, READ_AHEAD, Sysctl};
 
-/// What can be changed for a while.
+/// A setting that can be changed temporarily.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Setting {
     /// A sysctl.
     Sysctl(Sysctl),
-    /// How much is read ahead from a disk.
+    /// The readahead of a disk.
     ReadAhead {
-        /// Its numbers, `259:0`.
+        /// The device numbers, `259:0`.
         device: String,
-        /// Its name, `nvme0n1`: numbers are given again to other disks.
+        /// The name, `nvme0n1`: numbers are reused for other disks.
         name: String,
     },
-    /// Whether an engine works on its requests.
+    /// The pause of an engine.
     EnginePause(Box<EngineTarget>),
 }
 
@@ -39,13 +39,13 @@ pub(super) struct SettingError {
 }
 
 impl SettingError {
-    /// Whether there is no such setting any more.
+    /// Whether the setting no longer exists.
     pub(super) fn is_gone(&self) -> bool {
         self.error.kind() == io::ErrorKind::NotFound
     }
 }
 
-/// Where procfs and sysfs are mounted.
+/// Mount points of procfs and sysfs.
 #[derive(Clone, Debug)]
 pub(super) struct Mounts {
     pub(super) procfs: PathBuf,
@@ -74,7 +74,7 @@ impl Setting {
         }
     }
 
-    /// Its value now, without the line's end.
+    /// The present value, without the line end.
     pub(super) fn read(&self, mounts: &Mounts) -> Result<String, SettingError> {
         let path = self.path(mounts);
         let read = match self {
@@ -90,7 +90,7 @@ impl Setting {
         read.map(|text| text.trim().to_owned()).map_err(failed)
     }
 
-    /// Writes it, in one write; never creates or truncates a file.
+    /// Writes a value, in one write; never creates or truncates a file.
     pub(super) fn write(&self, mounts: &Mounts, value: &str) -> Result<(), SettingError> {
         let path = self.path(mounts);
         let (written, doing) = match self {

@@ -1,4 +1,4 @@
-//! What is set for a while now, and how it ended before.
+//! Counts the temporary settings in force, and the results of their undo.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::model::{ENGINE_PAUSE, SETTING_NAMES, UndoResult};
 const SETTINGS: usize = SETTING_NAMES.len();
 const RESULTS: usize = UndoResult::ALL.len();
 
-/// Counted by the thread that acts, read by the loop; neither waits.
+/// Written by the acting thread, read by the loop; neither waits.
 #[derive(Debug, Default)]
 pub struct SettingsTally {
     in_force: [AtomicU64; SETTINGS],
@@ -16,26 +16,26 @@ pub struct SettingsTally {
 }
 
 impl SettingsTally {
-    /// For each of [`SETTING_NAMES`] whether it is set for a while now.
+    /// For each of [`SETTING_NAMES`] whether it is in force.
     pub fn in_force(&self) -> [bool; SETTINGS] {
         std::array::from_fn(|setting| self.in_force[setting].load(Ordering::Relaxed) > 0)
     }
 
-    /// For each of [`SETTING_NAMES`] how often it was undone, by [`UndoResult::ALL`].
+    /// For each of [`SETTING_NAMES`] the number of undos, by [`UndoResult::ALL`].
     pub fn undone(&self) -> [[u64; RESULTS]; SETTINGS] {
         std::array::from_fn(|setting| {
             std::array::from_fn(|result| self.undone[setting][result].load(Ordering::Relaxed))
         })
     }
 
-    /// From now on no engine is paused any more: the program ends. Returns whether one is.
+    /// Prevents further pauses, since the program ends. Returns whether an engine is paused.
     pub(super) fn end_pauses(&self) -> bool {
         self.is_ending.store(true, Ordering::SeqCst);
         let index = SETTING_NAMES.iter().position(|name| *name == ENGINE_PAUSE);
         index.is_some_and(|index| self.in_force[index].load(Ordering::SeqCst) > 0)
     }
 
-    /// Asked when an engine counts as paused already, so that either side sees the other.
+    /// Read after an engine is counted as paused, so that one of both sides sees the other.
     pub(super) fn has_ended_pauses(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
     }

@@ -1,8 +1,8 @@
-//! What must be put back, on disk before it is changed.
+//! The changes that must be undone, on disk before they are made.
 //!
-//! A line for each thing said: a CRC-32 in eight hexadecimal digits, a space, JSON. Lines are only
-//! ever added, and what a crash has torn off at the end is cut; where nothing is left to undo the
-//! file is emptied. The first line has the version.
+//! Each entry is a line: a CRC-32 in eight hexadecimal digits, a space, JSON. Lines are only
+//! appended, and a line torn by a crash is cut off at the end. The file is emptied once every
+//! change is undone. The first line has the version.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -20,10 +20,10 @@ const FILE_NAME: &str = "undo.log";
 
 const HEADER: &[u8] = b"umawarden undo log 1\n";
 
-/// A log of which everything is undone is emptied once it is so long.
+/// The length from which a log without open changes is emptied.
 const EMPTIED_FROM_BYTES: u64 = 64 << 10;
 
-/// Hundreds of times what can be open at once: a longer file is none of ours.
+/// Hundreds of times the size of all possible changes: a longer file is foreign.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The undo log cannot be used.
@@ -36,11 +36,11 @@ pub(super) enum UndoLogError {
         path.display()
     )]
     Failed {
-        /// Which step.
+        /// The step, for the text.
         doing: &'static str,
-        /// Of which file.
+        /// The file.
         path: PathBuf,
-        /// How.
+        /// The error of the system.
         error: io::Error,
     },
     /// Another process has it open.
@@ -50,7 +50,7 @@ pub(super) enum UndoLogError {
         .0.display()
     )]
     InUse(PathBuf),
-    /// It does not begin as ours do.
+    /// The file has another header.
     #[error(
         "{} is no undo log that this version can read: put the settings back that it names, then \
          move it away",
@@ -64,31 +64,31 @@ pub(super) enum UndoLogError {
 pub(super) struct Change {
     /// Its number within the file.
     pub(super) number: u64,
-    /// What.
+    /// The setting.
     pub(super) setting: Setting,
     /// Its value before.
     pub(super) old: String,
-    /// Its value then.
+    /// The new value.
     pub(super) new: String,
-    /// In which boot.
+    /// The id of the boot.
     pub(super) boot_id: String,
-    /// By which decision.
+    /// The decision.
     pub(super) decision: DecisionId,
-    /// Of which rule.
+    /// The rule.
     pub(super) rule: RuleId,
-    /// When.
+    /// The time of the change.
     pub(super) at: Timestamp,
-    /// It is undone then at the latest.
+    /// The latest time of its undo.
     pub(super) until: Timestamp,
 }
 
-/// How a change has ended.
+/// The end of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Undone {
     number: u64,
     /// `None`: of an earlier boot.
     result: Option<UndoResult>,
-    /// The value that was found, where one could be read.
+    /// The value before the undo, if it was readable.
     found: Option<String>,
     at: Timestamp,
 }
@@ -100,14 +100,14 @@ enum Record {
     Undone(Undone),
 }
 
-/// What a log held when it was opened.
+/// The content of an opened log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// What has not been undone, in the order in which it was set.
+    /// Open changes, in the order of their setting.
     pub(super) open: Vec<Change>,
-    /// Lines in its midst that cannot be read: what they say is not known.
+    /// The numbers of unreadable lines before the end.
     pub(super) damaged: Vec<usize>,
-    /// Bytes that were cut off its end.
+    /// Bytes that were cut off at the end.
     pub(super) torn_bytes: u64,
 }
 
@@ -126,7 +126,7 @@ impl UndoLog {
         folder.join(FILE_NAME).try_exists().unwrap_or(true)
     }
 
-    /// Opens the log in that folder, or creates one; returns its contents.
+    /// Opens the log in a folder, or creates one. Returns its content.
     pub(super) fn open(folder: &Path) -> Result<(Self, Found), UndoLogError> {
         let path = folder.join(FILE_NAME);
         let failed = |doing, error| UndoLogError::Failed { doing, path: path.clone(), error };
@@ -170,12 +170,12 @@ impl UndoLog {
         number
     }
 
-    /// Says that these are about to be made. They are on disk when this returns.
+    /// Records changes that are about to be made. They are on disk at the return.
     pub(super) fn begin(&mut self, changes: &[Change]) -> Result<(), UndoLogError> {
         self.append(changes.iter().cloned().map(Record::Set))
     }
 
-    /// Says how a change has ended; no result: of an earlier boot.
+    /// Records the end of a change; no result: of an earlier boot.
     pub(super) fn end(
         &mut self,
         number: u64,
@@ -186,7 +186,7 @@ impl UndoLog {
         self.append([Record::Undone(Undone { number, result, found, at })])
     }
 
-    /// Empties a long log of which nothing is left to undo.
+    /// Empties a long log without open changes.
     pub(super) fn tidy(&mut self) -> Result<(), UndoLogError> {
         if self.length < EMPTIED_FROM_BYTES {
             return Ok(());
@@ -210,7 +210,7 @@ impl UndoLog {
             }
             Err(error) => {
                 let failed = self.failed("writing", error);
-                // What is there of it would be taken for a change.
+                // The written part would count as a change.
                 self.cut("cutting the torn end of")?;
                 Err(failed)
             }
@@ -228,8 +228,8 @@ impl UndoLog {
 }
 
 impl Drop for UndoLog {
-    /// Closing it would not do at once where a process is being started: until that runs, it has
-    /// a copy of every descriptor, and the lock with it.
+    /// Closing alone is not enough: a process that is being started has a copy of every descriptor,
+    /// and the lock with it, until it runs.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::debug!(path = %self.path.display(), %error, "cannot unlock");
@@ -237,7 +237,7 @@ impl Drop for UndoLog {
     }
 }
 
-/// Makes a new file one that is there after a power cut.
+/// Makes a new file survive a power cut.
 fn begin(file: &mut File, folder: &Path) -> io::Result<()> {
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
@@ -250,7 +250,7 @@ fn begin(file: &mut File, folder: &Path) -> io::Result<()> {
 struct Parsed {
     found: Found,
     next_number: u64,
-    /// Without what is torn off at the end.
+    /// The lines without a torn one at the end.
     whole_bytes: u64,
 }
 
@@ -265,7 +265,7 @@ impl Parsed {
                 unreadable.push(number);
                 continue;
             };
-            // What can be read after it proves that it was not torn off by a crash.
+            // A readable line after it proves that it was not torn by a crash.
             parsed.found.damaged.append(&mut unreadable);
             parsed.whole_bytes = bytes;
             parsed.take(record);

@@ -16,7 +16,7 @@ use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd
 const MOST_SERVICES: usize = 64;
 
 /// How long an end is sent, since messages may be dropped.
-const IS_TOLD: Duration = Duration::from_secs(30);
+const REPORTED_FOR: Duration = Duration::from_secs(30);
 
 /// The stored properties of a service.
 const OF_INTEREST: [&str; 5] =
@@ -185,7 +185,7 @@ impl Service {
     /// Its last end, while it is reported.
     fn ended(&self, now: Duration) -> Option<&WorkloadEnd> {
         let ended = self.end.as_ref()?;
-        (now.saturating_sub(ended.noticed) < IS_TOLD).then_some(&ended.end)
+        (now.saturating_sub(ended.noticed) < REPORTED_FOR).then_some(&ended.end)
     }
 
     /// A message that it is to be stopped, which may arrive after its end.
