@@ -89,8 +89,7 @@ mod tests {
     fn real_terminals_get_the_message_without_control_sequences() {
         let (mut reader, name) = terminal();
         let ttys = names(&[&name, "pts/9999999", "tty/../pts/0", "null"]);
-        let reached =
-            write_all(Path::new("/dev"), &ttys, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
+        let reached = write_all(Path::new("/dev"), &ttys, "why: \x1b]0;evil\x07\u{9b}2J é\nsecond");
         assert_eq!(reached, 1);
         let mut bytes = [0; 4096];
         let length = reader.read(&mut bytes).unwrap();
