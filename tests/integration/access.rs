@@ -1,7 +1,7 @@
-//! Access control from outside: who is admitted over the network, who is not, and that then nothing
-//! happens.
+//! Access control over the network: which requests are admitted, and that refused ones have no
+//! effect.
 
-#![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod attacks;
 mod hosts;
@@ -25,9 +25,9 @@ use umawarden::access::{AccessControl, AccessFiles, NewToken, create_token};
 use umawarden::exports::{Limits, access_table};
 use umawarden::model::{Credential, Moment, OrderedBy, Role};
 
-use crate::exports::server::{Answer, PATIENCE, Server, no_queries, parse, start_behind};
+use crate::exports::server::{PATIENCE, Response, Server, no_queries, parse, start_behind};
 
-/// "correct horse", cheaply.
+/// The bcrypt hash of "correct horse", of low cost.
 pub const HASH: &str = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
 const ALICE: &str = "Authorization: Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==";
 const ALICE_WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
@@ -40,7 +40,7 @@ fn clock() -> Moment {
     Moment { uptime: Duration::from_secs(100), utc: Timestamp::now() }
 }
 
-/// The files of access control, in the folder of the certificates.
+/// The files of access control, in one folder with the certificates.
 pub struct Files {
     pub folder: tempfile::TempDir,
 }
@@ -60,7 +60,7 @@ impl Files {
         self.folder.path().join(name)
     }
 
-    /// In one go, and readable for nobody else.
+    /// Writes the file atomically with mode 0600.
     pub fn write(&self, name: &str, text: &str) {
         let new = self.path("new");
         fs::write(&new, text).unwrap();
@@ -90,7 +90,7 @@ pub fn bearer(token: &NewToken) -> String {
     format!("Authorization: Bearer {}", token.token)
 }
 
-/// A client of TLS, with a certificate of the fixtures or without.
+/// A TLS client, with a certificate of the fixtures or without one.
 pub fn tls_client(certificate: Option<&str>) -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
@@ -114,32 +114,32 @@ fn request(method: &str, target: &str, headers: &[&str]) -> String {
     request + "\r\n"
 }
 
-/// One request over TLS; `None` where the server does not let the client in.
-pub fn ask_tls(
+/// One request over TLS; `None` if the server refuses the connection.
+pub fn request_tls(
     address: SocketAddr,
     certificate: Option<&str>,
     method: &str,
     target: &str,
     headers: &[&str],
-) -> Option<Answer> {
+) -> Option<Response> {
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(tls_client(certificate), name).unwrap();
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = StreamOwned::new(connection, stream);
     stream.write_all(request(method, target, headers).as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    Some(parse(&answer))
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).ok()?;
+    Some(parse(&response))
 }
 
-/// A path of the table with something in each of its places.
+/// A path of the access table with its placeholders filled in.
 fn concrete(path: &str) -> String {
     path.replace("{id}", "1").replace("{decision}", "1").replace("{rule}", "Low")
 }
 
 #[test]
-fn every_route_asks_for_the_role_that_the_table_says_and_else_nothing_happens() {
+fn every_route_requires_the_role_of_the_access_table() {
     let tokens = Role::ALL.map(|role| (role, token(role.name(), role)));
     let expired =
         create_token("expired", Role::Remedy, Some("2020-01-01T00:00:00Z".parse().unwrap()));
@@ -152,8 +152,8 @@ fn every_route_asks_for_the_role_that_the_table_says_and_else_nothing_happens() 
     let none = "X-Nothing: x".to_owned();
     for (method, path, access) in access_table() {
         let target = concrete(path);
-        let status = |header: &str| server.ask(method, &target, &[header]).status;
-        let challenged = server.ask(method, &target, &[&wrong]);
+        let status = |header: &str| server.request(method, &target, &[header]).status;
+        let challenged = server.request(method, &target, &[&wrong]);
         let local = access == "local";
         assert_eq!(challenged.headers.contains_key("www-authenticate"), !local, "{method} {path}");
         for refused in [&none, &wrong, &bearer(&expired), ALICE_WRONG] {
@@ -165,14 +165,15 @@ fn every_route_asks_for_the_role_that_the_table_says_and_else_nothing_happens() 
                 needed => Role::ALL.iter().any(|one| one.name() == needed && one <= role),
             };
             if enough && path == "/-/reload" {
-                // It is let in, and waits for an answer that does not come.
+                // The request is admitted and waits for a response that does not come.
                 continue;
             }
             let header = bearer(token);
             if enough && access != "read" {
                 let body = ["Content-Length: 8", &header];
-                let answer = server.raw((request(method, &target, &body) + "nonsense").as_bytes());
-                assert_eq!(parse(&answer).status, 400, "{method} {path} as {role}");
+                let response =
+                    server.raw((request(method, &target, &body) + "nonsense").as_bytes());
+                assert_eq!(parse(&response).status, 400, "{method} {path} as {role}");
                 continue;
             }
             let status = status(&header);
@@ -185,7 +186,7 @@ fn every_route_asks_for_the_role_that_the_table_says_and_else_nothing_happens() 
 }
 
 #[test]
-fn whoever_may_order_is_named_with_what_they_have_shown() {
+fn an_order_is_attributed_to_its_credential_and_address() {
     let ops = token("ops", Role::Operate);
     let files = Files::new(
         &format!("basic_auth_users: {{alice: {HASH}}}\n"),
@@ -212,20 +213,20 @@ fn whoever_may_order_is_named_with_what_they_have_shown() {
 }
 
 #[test]
-fn what_a_page_of_another_site_sends_is_refused_whatever_it_brings_along() {
+fn a_cross_site_request_is_refused_even_with_a_valid_token() {
     let files = Files::new("", &token("ops", Role::Remedy).entry());
     let mut server = files.serve();
     let ops = token("late", Role::Remedy);
     files.write("tokens.yml", &ops.entry());
-    // The new file is in force within moments.
+    // The new file is loaded within moments.
     let header = bearer(&ops);
     wait_until("read again", || {
-        server.ask("POST", "/-/reload", &[&header, "Origin: null"]).status == 403
+        server.request("POST", "/-/reload", &[&header, "Origin: null"]).status == 403
     });
     for elsewhere in ["Sec-Fetch-Site: cross-site", "Origin: https://evil.example"] {
-        let answer = server.ask("POST", "/api/v1/pause", &[&header, elsewhere]);
-        assert_eq!(answer.status, 403, "{elsewhere}");
-        assert!(answer.json()["error"].to_string().contains("cross-site"));
+        let response = server.request("POST", "/api/v1/pause", &[&header, elsewhere]);
+        assert_eq!(response.status, 403, "{elsewhere}");
+        assert!(response.json()["error"].to_string().contains("cross-site"));
     }
     assert!(server.orders.try_recv().is_err());
     server.end();
@@ -242,7 +243,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 pub const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
 
 #[test]
-fn only_clients_with_a_good_certificate_of_an_allowed_name_come_in() {
+fn only_clients_with_a_valid_certificate_of_an_allowed_name_are_admitted() {
     let mutual = format!(
         "{TLS}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: authority.pem\n  \
          client_allowed_sans: [spark-2.example]\n"
@@ -250,39 +251,44 @@ fn only_clients_with_a_good_certificate_of_an_allowed_name_come_in() {
     let files = Files::new(&mutual, "- {certificate: spark-2.example, role: operate}\n");
     let mut server = files.serve();
     let address = server.address;
-    let get = |certificate| ask_tls(address, certificate, "GET", "/metrics", &[]);
+    let get = |certificate| request_tls(address, certificate, "GET", "/metrics", &[]);
     assert_eq!(get(Some("client")).unwrap().status, 200);
     for stranger in [None, Some("stranger"), Some("expired"), Some("forged")] {
         assert!(get(stranger).is_none(), "{stranger:?}");
     }
-    // Neither does plain HTTP.
+    // Plain HTTP is not served either.
     assert!(!server.raw(request("GET", "/metrics", &[]).as_bytes()).starts_with(b"HTTP/1.1 200"));
-    let ordering =
-        std::thread::spawn(move || ask_tls(address, Some("client"), "POST", "/api/v1/pause", &[]));
+    let ordering = std::thread::spawn(move || {
+        request_tls(address, Some("client"), "POST", "/api/v1/pause", &[])
+    });
     let ordered = server.orders.blocking_recv().unwrap();
     let credential = Credential::Certificate("spark-2.example".into());
     assert_eq!(ordered.by, OrderedBy::Remote { credential, address: address.ip() });
     drop(ordered);
     ordering.join().unwrap();
-    let approval = ask_tls(address, Some("client"), "POST", "/api/v1/approvals/1", &[]).unwrap();
-    assert_eq!(approval.status, 403, "that is for another role");
+    let approval =
+        request_tls(address, Some("client"), "POST", "/api/v1/approvals/1", &[]).unwrap();
+    assert_eq!(approval.status, 403, "approvals require another role");
     assert!(server.orders.try_recv().is_err());
     server.end();
 }
 
 #[test]
-fn a_certificate_that_nobody_has_verified_is_worth_nothing() {
+fn an_unverified_certificate_gives_no_role() {
     let entries = "- {certificate: spark-2.example, role: remedy}\n";
     for auth in ["RequestClientCert", "RequireAnyClientCert"] {
         let files = Files::new(&format!("{TLS}  client_auth_type: {auth}\n"), entries);
         let mut server = files.serve();
         let address = server.address;
         for name in ["client", "forged", "expired"] {
-            let answer = ask_tls(address, Some(name), "POST", "/api/v1/pause", &[]).unwrap();
-            assert_eq!(answer.status, 401, "{auth} {name}");
-            assert_eq!(ask_tls(address, Some(name), "GET", "/metrics", &[]).unwrap().status, 200);
+            let response = request_tls(address, Some(name), "POST", "/api/v1/pause", &[]).unwrap();
+            assert_eq!(response.status, 401, "{auth} {name}");
+            assert_eq!(
+                request_tls(address, Some(name), "GET", "/metrics", &[]).unwrap().status,
+                200
+            );
         }
-        let without = ask_tls(address, None, "GET", "/metrics", &[]);
+        let without = request_tls(address, None, "GET", "/metrics", &[]);
         assert_eq!(without.is_some(), auth == "RequestClientCert");
         assert!(server.orders.try_recv().is_err());
         server.end();
@@ -293,8 +299,8 @@ fn a_certificate_that_nobody_has_verified_is_worth_nothing() {
     let files = Files::new(&given, entries);
     let server = files.serve();
     let status = |name| {
-        let answer = ask_tls(server.address, name, "GET", "/metrics", &[]);
-        answer.map(|answer| answer.status)
+        let response = request_tls(server.address, name, "GET", "/metrics", &[]);
+        response.map(|response| response.status)
     };
     assert_eq!((status(None), status(Some("client"))), (Some(200), Some(200)));
     assert_eq!((status(Some("forged")), status(Some("expired"))), (None, None));
@@ -302,28 +308,29 @@ fn a_certificate_that_nobody_has_verified_is_worth_nothing() {
 }
 
 #[test]
-fn handshakes_that_never_end_are_cut_off_and_hold_nobody_up() {
+fn endless_handshakes_are_cut_off_and_block_no_other_client() {
     let files = Files::new(TLS, "[]\n");
     let limits =
         Limits { handshake: Duration::from_millis(300), connections: 16, ..Limits::default() };
     let server = start_behind(files.open(), limits, no_queries());
-    // More than may be connected, each in the middle of its handshake, or before it.
+    // More connections than the limit, each before its handshake or in the middle of it.
     let mut stuck: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
     for stream in stuck.iter_mut().step_by(2) {
-        let _may_be_cut_off_already = stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
+        // The server may have closed the connection.
+        let _ = stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
     }
-    let answer = ask_tls(server.address, None, "GET", "/-/healthy", &[]).unwrap();
-    assert_eq!(answer.status, 200);
+    let response = request_tls(server.address, None, "GET", "/-/healthy", &[]).unwrap();
+    assert_eq!(response.status, 200);
     for mut stream in stuck {
-        // It ends by the server's doing: with an end, or with a reset.
+        // The server closes the connection, or resets it.
         let mut rest = Vec::new();
-        let _cut_off = stream.read_to_end(&mut rest);
+        let _ = stream.read_to_end(&mut rest);
     }
     server.end();
 }
 
 #[test]
-fn users_close_the_door_for_readers_and_the_control_socket_knows_nothing_of_it() {
+fn configured_users_require_credentials_except_on_the_control_socket() {
     let web = format!(
         "basic_auth_users: {{alice: {HASH}}}\nhttp_server_config:\n  headers: {{X-Frame-Options: \
          deny, Content-Security-Policy: none}}\n"
@@ -331,17 +338,17 @@ fn users_close_the_door_for_readers_and_the_control_socket_knows_nothing_of_it()
     let reader = token("scraper", Role::Read);
     let files = Files::new(&web, &reader.entry());
     let server = files.serve();
-    let answer = server.get("/metrics");
-    assert_eq!((answer.status, answer.headers["x-frame-options"].as_str()), (401, "deny"));
+    let response = server.get("/metrics");
+    assert_eq!((response.status, response.headers["x-frame-options"].as_str()), (401, "deny"));
     for path in ["/", "/-/healthy", "/nowhere", "/api/v1/status"] {
         assert_eq!(server.get(path).status, 401, "{path}");
     }
     for header in [ALICE, &bearer(&reader)] {
-        assert_eq!(server.ask("GET", "/metrics", &[header]).status, 200);
-        assert_eq!(server.ask("GET", "/nowhere", &[header]).status, 404);
-        assert_eq!(server.ask("POST", "/api/v1/pause", &[header]).status, 403);
+        assert_eq!(server.request("GET", "/metrics", &[header]).status, 200);
+        assert_eq!(server.request("GET", "/nowhere", &[header]).status, 404);
+        assert_eq!(server.request("POST", "/api/v1/pause", &[header]).status, 403);
     }
-    let page = server.ask("GET", "/", &[ALICE]);
+    let page = server.request("GET", "/", &[ALICE]);
     assert!(page.headers["content-security-policy"].contains("default-src"), "the page's own");
     let local = server.order("GET", "/metrics", "");
     assert_eq!((local.status, local.headers.get("x-frame-options")), (200, None));
@@ -349,7 +356,7 @@ fn users_close_the_door_for_readers_and_the_control_socket_knows_nothing_of_it()
 }
 
 #[test]
-fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_more() {
+fn a_connection_from_before_a_reload_is_closed_and_its_certificate_refused() {
     let given = format!(
         "{TLS}  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: authority.pem\n"
     );
@@ -358,20 +365,20 @@ fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_mor
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(tls_client(Some("client")), name).unwrap();
     let mut stream = StreamOwned::new(connection, server.connect());
-    // A body that makes no sense gets as far as to whoever reads bodies.
+    // An admitted request with an invalid body gets status 400.
     let order = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
     stream.write_all(order.as_bytes()).unwrap();
     let mut start = [0; 12];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 400", "{}", String::from_utf8_lossy(&start));
     files.write("web.yml", &format!("{given}rate_limit: {{interval: 1ms, burst: 1000}}\n"));
-    let told = || ask_tls(server.address, None, "GET", "/api/v1/status", &[]).unwrap();
+    let status = || request_tls(server.address, None, "GET", "/api/v1/status", &[]).unwrap();
     wait_until("read again", || {
         let metrics = server.order("GET", "/api/v1/status", "");
         assert_eq!(metrics.status, 200);
         !server.access.is_current(1)
     });
-    assert_eq!(told().status, 200);
+    assert_eq!(status().status, 200);
     stream.write_all(order.as_bytes()).unwrap();
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
@@ -382,7 +389,7 @@ fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_mor
 }
 
 #[test]
-fn the_book_says_who_may_do_what() {
+fn the_book_lists_the_role_of_each_route() {
     let page = include_str!("../../docs/src/tasks/access.md");
     for (method, path, access) in access_table().filter(|(_, _, access)| *access != "read") {
         let row = if access == "local" { "nobody".to_owned() } else { format!("`{access}`") };
@@ -393,39 +400,45 @@ fn the_book_says_who_may_do_what() {
 }
 
 #[test]
-fn beyond_the_limit_requests_are_told_when_to_come_again() {
+fn requests_beyond_the_rate_limit_get_429_with_retry_after() {
     let files = Files::new("rate_limit: {interval: 1h, burst: 3}\n", "[]\n");
     let server = files.serve();
     let statuses: Vec<u16> = (0..5).map(|_| server.get("/-/healthy").status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     let seconds: u64 = server.get("/metrics").headers["retry-after"].parse().unwrap();
     assert!((1..=3601).contains(&seconds), "{seconds}");
-    assert_eq!(server.order("GET", "/-/healthy", "").status, 200, "on this node there is none");
+    assert_eq!(
+        server.order("GET", "/-/healthy", "").status,
+        200,
+        "the control socket has no rate limit"
+    );
     server.end();
 }
 
 #[test]
-fn files_are_read_again_and_broken_ones_leave_the_door_as_it_was() {
+fn changed_files_are_reloaded_and_broken_ones_change_nothing() {
     let first = token("first", Role::Read);
     let second = token("second", Role::Read);
     let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
     let files = Files::new(&users, &first.entry());
     let server = files.serve();
-    let status = |token: &NewToken| server.ask("GET", "/metrics", &[&bearer(token)]).status;
+    let status = |token: &NewToken| server.request("GET", "/metrics", &[&bearer(token)]).status;
     assert_eq!((status(&first), status(&second)), (200, 401));
     files.write("tokens.yml", &second.entry());
     wait_until("read again", || status(&second) == 200);
-    assert_eq!(status(&first), 401, "what is not there any more is good for nothing");
+    assert_eq!(status(&first), 401, "a removed token is refused");
     files.write("tokens.yml", "- {name: second, rle: read}\n");
     let failure = || {
-        let answer = server.order("GET", "/api/v1/status", "").json();
-        answer["data"]["web_reload_failure"]["error"].as_str().map(str::to_owned)
+        let response = server.order("GET", "/api/v1/status", "").json();
+        response["data"]["web_reload_failure"]["error"].as_str().map(str::to_owned)
     };
-    wait_until("told", || failure().is_some());
+    wait_until("failure reported", || failure().is_some());
     assert!(failure().unwrap().contains("tokens.yml:1:18: unknown key \"rle\""), "{:?}", failure());
     assert_eq!(status(&second), 200, "the version before stays");
     fs::remove_file(files.path("tokens.yml")).unwrap();
-    wait_until("told", || failure().is_some_and(|why| why.contains("there is no such file")));
+    wait_until("failure reported", || {
+        failure().is_some_and(|why| why.contains("there is no such file"))
+    });
     assert_eq!(status(&second), 200);
     files.write("tokens.yml", &first.entry());
     wait_until("good again", || failure().is_none());
@@ -433,13 +446,14 @@ fn files_are_read_again_and_broken_ones_leave_the_door_as_it_was() {
     // Access control without users is open to readers.
     files.write("web.yml", TLS);
     wait_until("TLS", || {
-        ask_tls(server.address, None, "GET", "/metrics", &[]).is_some_and(|one| one.status == 200)
+        request_tls(server.address, None, "GET", "/metrics", &[])
+            .is_some_and(|one| one.status == 200)
     });
     server.end();
 }
 
 #[test]
-fn bodies_that_announce_no_length_are_read_to_the_routes_limit() {
+fn chunked_bodies_are_read_up_to_the_limit_of_the_route() {
     let ops = token("ops", Role::Operate);
     let files = Files::new("", &ops.entry());
     let mut server = files.serve();
@@ -447,8 +461,8 @@ fn bodies_that_announce_no_length_are_read_to_the_routes_limit() {
     for _ in 0..20 {
         long += &format!("400\r\n{}\r\n", " ".repeat(1024));
     }
-    let answer = parse(&server.raw(format!("{long}0\r\n\r\n").as_bytes()));
-    assert_eq!(answer.status, 413);
+    let response = parse(&server.raw(format!("{long}0\r\n\r\n").as_bytes()));
+    assert_eq!(response.status, 413);
     assert!(server.orders.try_recv().is_err());
     server.end();
 }

@@ -1,4 +1,4 @@
-//! Actions on the real kernel. As root only: others are told that it was skipped.
+//! Actions on the real kernel. Without root they are skipped with a message.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -19,7 +19,7 @@ use umawarden::model::{
     Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Target, Verdict,
 };
 
-const ASKED_BY: &str = "UMAWARDEN_TEST_PROCFS";
+const RUN_BY_TEST: &str = "UMAWARDEN_TEST_PROCFS";
 
 pub fn decision(action: Action) -> Decision {
     Decision {
@@ -88,7 +88,7 @@ fn number(file: &str, key: &str) -> u64 {
 }
 
 #[test]
-fn dropping_the_page_cache_frees_what_a_file_held() {
+fn dropping_the_page_cache_frees_the_pages_of_a_file() {
     const FILE_KIB: u64 = 256 * 1024;
     if !may_act() {
         return;
@@ -105,7 +105,7 @@ fn dropping_the_page_cache_frees_what_a_file_held() {
     while file.read(&mut into).unwrap() > 0 {}
     let drops = number("/proc/vmstat", "drop_pagecache");
     let before = number("/proc/meminfo", "Cached");
-    // What was just written is dirty: only with sync can it go.
+    // Pages just written are dirty; only sync makes them reclaimable.
     assert_eq!(perform("/proc", drop_page_cache(true)), OutcomeResult::Done);
     let after = number("/proc/meminfo", "Cached");
     assert!(before > after + FILE_KIB / 2, "Cached: {before} kB before, {after} kB after");
@@ -113,7 +113,7 @@ fn dropping_the_page_cache_frees_what_a_file_held() {
 }
 
 #[test]
-fn compaction_is_done_by_the_kernel() {
+fn the_kernel_compacts_memory() {
     if !may_act() {
         return;
     }
@@ -125,12 +125,13 @@ struct Group(std::path::PathBuf);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _left_behind = fs::remove_dir(&self.0);
+        // A busy group stays until its processes have ended.
+        let _ = fs::remove_dir(&self.0);
     }
 }
 
 #[test]
-fn reclaiming_takes_back_what_a_group_has_cached() {
+fn reclaim_frees_the_page_cache_of_a_control_group() {
     const FILE_BYTES: u64 = 128 << 20;
     let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let root = if v2 { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/memory" };
@@ -145,7 +146,7 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
         eprintln!("skipped: {root} has no memory controller for its children");
         return;
     }
-    // A shell that joins the group and writes a file, whose cache is then the group's.
+    // A shell joins the group and writes a file; the cache is charged to the group.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let script = format!(
         "echo $$ > {}/cgroup.procs && head -c {FILE_BYTES} /dev/zero > {}/file && sync",
@@ -153,7 +154,7 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
         folder.path().display()
     );
     let used = || -> u64 { fs::read_to_string(&in_use).unwrap().trim().parse().unwrap() };
-    // Again where the kernel's own reclaim, or another test, was faster.
+    // Repeated, since the kernel or another test may reclaim the cache first.
     let is_cached = (0..5).any(|_| {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         used() > FILE_BYTES / 2
@@ -167,14 +168,17 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
     assert_eq!(reclaim(format!("/{name}")), OutcomeResult::Done);
     let after = used();
     assert!(after < before - FILE_BYTES / 4, "{before} before, {after} after");
-    let gone = reclaim(format!("/{name}/none"));
-    assert!(matches!(&gone, OutcomeResult::Failed(text) if text.contains("has gone")), "{gone:?}");
+    let missing = reclaim(format!("/{name}/none"));
+    assert!(
+        matches!(&missing, OutcomeResult::Failed(text) if text.contains("has gone")),
+        "{missing:?}"
+    );
 }
 
-/// Not a test of its own: the one below runs it as another user.
+/// Not a test by itself: the tests below run it as another user.
 #[test]
-fn as_asked_by_another_test() {
-    let Ok(procfs) = std::env::var(ASKED_BY) else { return };
+fn action_run_by_another_test() {
+    let Ok(procfs) = std::env::var(RUN_BY_TEST) else { return };
     println!("{:?}", perform(&procfs, drop_page_cache(false)));
 }
 
@@ -185,8 +189,8 @@ fn as_nobody(procfs: &str) -> String {
     let test = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
     let output = Command::new(&test)
-        .args(["actions::as_asked_by_another_test", "--exact", "--nocapture"])
-        .env(ASKED_BY, procfs)
+        .args(["actions::action_run_by_another_test", "--exact", "--nocapture"])
+        .env(RUN_BY_TEST, procfs)
         .uid(65534)
         .gid(65534)
         .output()
@@ -195,33 +199,36 @@ fn as_nobody(procfs: &str) -> String {
 }
 
 #[test]
-fn without_root_the_refusal_names_the_file_and_the_remedy() {
+fn a_failure_without_root_names_the_file_and_the_fix() {
     if !may_act() {
         return;
     }
-    let said = as_nobody("/proc");
+    let printed = as_nobody("/proc");
     let expected = "writing 1 to /proc/sys/vm/drop_caches failed: Permission denied (os error 13): \
                     run as uid 0 of the host";
-    assert!(said.contains(expected), "{said}");
+    assert!(printed.contains(expected), "{printed}");
 }
 
 #[test]
-fn a_read_only_proc_is_told_as_such() {
+fn a_read_only_proc_is_reported_as_read_only() {
     if !may_act() {
         return;
     }
     // A mount namespace of its own: nothing outside sees the read-only /proc/sys.
     let script = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
-                  exec \"$0\" actions::as_asked_by_another_test --exact --nocapture";
+                  exec \"$0\" actions::action_run_by_another_test --exact --nocapture";
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
-        .env(ASKED_BY, "/proc")
+        .env(RUN_BY_TEST, "/proc")
         .output();
     let output = match output {
         Ok(output) if output.status.success() => output,
         other => return eprintln!("skipped: needs unshare and mount: {other:?}"),
     };
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("(os error 30)") && said.contains("mounted read-only"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        printed.contains("(os error 30)") && printed.contains("mounted read-only"),
+        "{printed}"
+    );
 }

@@ -1,4 +1,4 @@
-//! `alerts/`: what Prometheus takes, and a section of the runbook for each alert.
+//! `alerts/`: files that Prometheus accepts, and a section of the runbook for each alert.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_shipped_rules_are_exported_there() {
+fn the_shipped_rules_are_exported_to_alerts() {
     let rules = parse_rules(&shipped_rules(), Duration::ZERO).unwrap();
     let options = ExportOptions {
         by: vec!["instance".into()],
@@ -37,11 +37,11 @@ fn the_shipped_rules_are_exported_there() {
 }
 
 #[test]
-fn those_that_compare_nodes_are_exported_with_the_labels_that_they_need() {
+fn cluster_rules_are_exported_with_the_labels_they_need() {
     let mut files = shipped_rules();
     files.retain(|file| file.name.ends_with("cluster.yaml"));
     let mut rules = parse_rules(&files, Duration::ZERO).unwrap();
-    // What a node knows of its peers is with the rest.
+    // Rules of scope `node` about peers are in the other file.
     rules.groups.retain(|group| group.scope == RuleScope::Cluster);
     let options = ExportOptions {
         by: vec!["cluster".into(), "node".into()],
@@ -59,7 +59,7 @@ fn promtools() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn promtool_takes_every_file_and_every_test_holds() {
+fn promtool_accepts_every_file_and_every_test_passes() {
     let rules: Vec<_> = files(".yaml").into_iter().filter(|path| !is_test(path)).collect();
     let tests = files("_test.yaml");
     assert_eq!(rules.len(), tests.len(), "each file has its tests");
@@ -71,9 +71,9 @@ fn promtool_takes_every_file_and_every_test_holds() {
                 .current_dir(folder())
                 .output()
                 .expect("promtool runs; it is in the Debian package prometheus");
-            let told = String::from_utf8_lossy(&output.stdout).into_owned()
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned()
                 + &String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{promtool} {verb}: {told}");
+            assert!(output.status.success(), "{promtool} {verb}: {printed}");
         }
     }
 }
@@ -82,20 +82,20 @@ fn is_test(path: &Path) -> bool {
     path.to_string_lossy().ends_with("_test.yaml")
 }
 
-/// What follows a word at the begin of each line that has it.
+/// The text after `word` in each line that begins with it.
 fn after(text: &str, word: &str) -> BTreeSet<String> {
     let found = text.lines().filter_map(|line| line.trim_start().strip_prefix(word));
     found.map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
 #[test]
-fn each_alert_fires_in_a_test_of_promtool() {
+fn each_alert_fires_in_a_promtool_test() {
     for path in files(".yaml").into_iter().filter(|path| !is_test(path)) {
         let test = path.with_file_name(
             path.file_stem().unwrap().to_string_lossy().into_owned() + "_test.yaml",
         );
         let test = fs::read_to_string(test).unwrap();
-        // Where it is shown not to fire is not enough.
+        // A test that the alert does not fire is not enough.
         let fires = test.lines().filter(|line| !line.contains("exp_alerts: []"));
         let words: BTreeSet<&str> =
             fires.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric())).collect();
@@ -106,7 +106,7 @@ fn each_alert_fires_in_a_test_of_promtool() {
 }
 
 #[test]
-fn each_alert_has_a_section_and_each_section_an_alert() {
+fn each_alert_has_a_runbook_section_and_each_section_an_alert() {
     let runbook = fs::read_to_string(folder().join("RUNBOOK.md")).unwrap();
     let rules = files(".yaml").into_iter().filter(|path| !is_test(path));
     let alerts: BTreeSet<String> =
@@ -119,7 +119,7 @@ fn each_alert_has_a_section_and_each_section_an_alert() {
 }
 
 #[test]
-fn each_alert_leads_to_its_section_where_a_runbook_is_named() {
+fn each_alert_links_to_its_section_if_a_runbook_url_is_given() {
     let rules = parse_rules(&shipped_rules(), Duration::ZERO).unwrap();
     let runbook_url: Arc<str> = "https://wiki.example/runbook".into();
     let options = ExportOptions { runbook_url: Some(runbook_url), ..ExportOptions::default() };

@@ -1,5 +1,5 @@
-//! The README and the book in `docs/`: each example can be used as it stands, each link leads
-//! somewhere, and what is to be short is short.
+//! The README and the book in `docs/`: every example is valid, every link has a target, and the
+//! short documents stay short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,12 +11,11 @@ use serde_json::Value;
 use umawarden::config::flags::RunFlags;
 use umawarden::config::settings::Environment;
 
-/// The root of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All documents for people, from the root.
+/// All documents, relative to the root of the repository.
 pub(super) fn documents() -> Vec<PathBuf> {
     let book = root().join("docs/src/**/*.md");
     let book = glob::glob(book.to_str().unwrap()).unwrap().map(Result::unwrap);
@@ -30,11 +29,11 @@ fn read(document: &Path) -> String {
     fs::read_to_string(root().join(document)).unwrap()
 }
 
-/// An example in YAML.
+/// A YAML block of a document.
 struct Example {
     /// Page and line.
-    place: String,
-    /// What the block says that it is.
+    location: String,
+    /// The kind in the info string, as `config` in ```` ```yaml,config ````.
     kind: String,
     text: String,
 }
@@ -46,9 +45,9 @@ fn examples() -> Vec<Example> {
         for (number, line) in (1..).zip(read(&page).lines()) {
             match (&mut open, line.trim_start().strip_prefix("```yaml")) {
                 (None, Some(kind)) => {
-                    let place = format!("{}:{number}", page.display());
+                    let location = format!("{}:{number}", page.display());
                     let kind = kind.trim_start_matches(',').to_owned();
-                    open = Some(Example { place, kind, text: String::new() });
+                    open = Some(Example { location, kind, text: String::new() });
                 }
                 (Some(_), _) if line.trim_start() == "```" => examples.extend(open.take()),
                 (Some(example), _) => example.text += &format!("{line}\n"),
@@ -59,19 +58,20 @@ fn examples() -> Vec<Example> {
     examples
 }
 
-/// A part of a remedy, as a rule file.
+/// A rule file with `part` as its remedy.
 fn in_a_rule(part: &str) -> String {
     let rule = "groups:\n- name: part\n  rules:\n  - alert: Part\n    expr: \
                 uma_memory_free_bytes < 1e9\n    remedy:\n";
     part.lines().fold(rule.to_owned(), |text, line| format!("{text}      {line}\n"))
 }
 
-/// A folder with what the examples name.
+/// A folder with the files that the examples name.
 fn folder(examples: &[Example]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let of = |page: &str, kind: &str| {
-        let mut found = examples.iter().filter(|one| one.place.contains(page) && one.kind == kind);
+        let mut found =
+            examples.iter().filter(|one| one.location.contains(page) && one.kind == kind);
         &found.next().unwrap().text
     };
     fs::write(path("my.yaml"), of("tasks/rules.md", "rules")).unwrap();
@@ -92,7 +92,7 @@ fn folder(examples: &[Example]) -> tempfile::TempDir {
     folder
 }
 
-/// What is wrong with an example, in words.
+/// The mistake in an example, if there is one.
 fn fault(example: &Example, folder: &Path) -> Option<String> {
     let (file, command): (_, &[&str]) = match example.kind.as_str() {
         "config" => ("umawarden.yaml", &["rules", "check", "--config.file", "umawarden.yaml"]),
@@ -105,19 +105,19 @@ fn fault(example: &Example, folder: &Path) -> Option<String> {
             ("tokens.yml", &[["config", "check"].as_slice(), &tokens].concat())
         }
         "prometheus" => return prometheus_fault(&example.text, folder),
-        // The one init container is run with a daemon, see gate.rs; the reference has tests below.
+        // gate.rs runs the init container with a daemon; the reference has tests below.
         "kubernetes" | "reference" => return None,
-        other => return Some(format!("what is {other:?}?")),
+        other => return Some(format!("unknown kind {other:?}")),
     };
     let text = if file == "part.yaml" { in_a_rule(&example.text) } else { example.text.clone() };
     fs::write(folder.join(file), text).unwrap();
     fs::set_permissions(folder.join(file), PermissionsExt::from_mode(0o600)).unwrap();
     let mut program = assert_cmd::Command::cargo_bin("umawarden").unwrap();
     let output = program.current_dir(folder).args(command).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    let is_remarked_on = example.kind == "rules-test" && said.contains("remark");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let is_remarked_on = example.kind == "rules-test" && printed.contains("remark");
     let is_fine = output.status.code() == Some(0) && !is_remarked_on;
-    (!is_fine).then(|| said.into_owned())
+    (!is_fine).then(|| printed.into_owned())
 }
 
 fn prometheus_fault(text: &str, folder: &Path) -> Option<String> {
@@ -136,12 +136,12 @@ fn prometheus_fault(text: &str, folder: &Path) -> Option<String> {
 }
 
 #[test]
-fn every_example_can_be_used_as_it_stands() {
+fn every_example_of_the_documents_is_valid() {
     let examples = examples();
     let folder = folder(&examples);
     let faults = examples.iter().filter_map(|example| {
         let fault = fault(example, folder.path())?;
-        Some(format!("{}: {fault}", example.place))
+        Some(format!("{}: {fault}", example.location))
     });
     let faults: Vec<String> = faults.collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -150,9 +150,9 @@ fn every_example_can_be_used_as_it_stands() {
     assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 }
 
-/// What `rules check` does not read of a configuration.
+/// Covers the sections of a configuration that `rules check` does not read.
 #[test]
-fn every_configuration_can_be_loaded_without_a_remark() {
+fn every_configuration_example_loads_without_remarks() {
     let examples = examples();
     let folder = folder(&examples);
     for example in examples.iter().filter(|example| example.kind == "config") {
@@ -160,12 +160,12 @@ fn every_configuration_can_be_loaded_without_a_remark() {
         fs::write(&file, &example.text).unwrap();
         let flags = RunFlags { config_file: Some(file), ..RunFlags::default() };
         let loaded = umawarden::config::reader::load(&flags, &Environment::default());
-        let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", example.place));
-        assert!(loaded.remarks.is_empty(), "{}: {:?}", example.place, loaded.remarks);
+        let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", example.location));
+        assert!(loaded.remarks.is_empty(), "{}: {:?}", example.location, loaded.remarks);
     }
 }
 
-/// The text without blocks of code.
+/// The text without code blocks.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
@@ -176,7 +176,7 @@ fn links(text: &str) -> Vec<String> {
     targets.map(|target| target.split_whitespace().next().unwrap_or_default().to_owned()).collect()
 }
 
-/// The names of a page's headings in links.
+/// The anchors of a page's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text);
     let headings = headings.lines().filter(|line| line.starts_with('#'));
@@ -189,7 +189,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let mut faults = Vec::new();
     for page in documents() {
         let text = read(&page);
@@ -225,7 +225,7 @@ fn the_summary_lists_every_page() {
 }
 
 #[test]
-fn what_is_to_be_short_is_short() {
+fn readme_and_architecture_stay_within_their_length() {
     let words = |name: &str| read(Path::new(name)).split_whitespace().count();
     assert!(words("README.md") <= 1_500, "{}", words("README.md"));
     assert!(words("ARCHITECTURE.md") <= 1_100, "{}", words("ARCHITECTURE.md"));
@@ -238,54 +238,54 @@ fn check_config(file: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// The places of all mappings in a document.
-fn mappings(value: &Value, place: &str, found: &mut Vec<String>) {
+/// The JSON pointers of all mappings in a document.
+fn mappings(value: &Value, pointer: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(entries) => {
-            found.push(place.to_owned());
-            entries.iter().for_each(|(key, one)| mappings(one, &format!("{place}/{key}"), found));
+            found.push(pointer.to_owned());
+            entries.iter().for_each(|(key, one)| mappings(one, &format!("{pointer}/{key}"), found));
         }
         Value::Array(items) => {
             let items = items.iter().enumerate();
-            items.for_each(|(at, one)| mappings(one, &format!("{place}/{at}"), found));
+            items.for_each(|(at, one)| mappings(one, &format!("{pointer}/{at}"), found));
         }
         _ => {}
     }
 }
 
-/// Each mapping is given a key that does not exist: the error names all those that do.
+/// Each mapping gets an unknown key, and the error lists the known ones.
 #[test]
-fn the_commented_configuration_is_all_defaults_and_has_every_key() {
+fn the_commented_configuration_has_only_defaults_and_every_key() {
     let file = root().join("packaging/umawarden.yaml");
-    let (is_fine, said) = check_config(&file);
-    assert!(is_fine, "{said}");
+    let (is_fine, printed) = check_config(&file);
+    assert!(is_fine, "{printed}");
     let text = fs::read_to_string(&file).unwrap();
     let settings = text.lines().filter(|line| !line.starts_with("##"));
     let settings = settings.map(|line| line.strip_prefix('#').unwrap_or(line));
     let settings = settings.collect::<Vec<_>>().join("\n");
     let all: Value = serde_saphyr::from_str(&settings).unwrap();
-    let mut places = Vec::new();
-    mappings(&all, "", &mut places);
+    let mut pointers = Vec::new();
+    mappings(&all, "", &mut pointers);
     let folder = tempfile::tempdir().unwrap();
     let spoilt = folder.path().join("spoilt.yaml");
     let mut open = Vec::new();
-    for place in places {
+    for pointer in pointers {
         let mut document = all.clone();
-        let mapping = document.pointer_mut(&place).unwrap().as_object_mut().unwrap();
+        let mapping = document.pointer_mut(&pointer).unwrap().as_object_mut().unwrap();
         let written: BTreeSet<String> = mapping.keys().cloned().collect();
         mapping.insert("zzz".to_owned(), 1.into());
         fs::write(&spoilt, document.to_string()).unwrap();
-        let (_, said) = check_config(&spoilt);
-        let known = said.split("unknown key \"zzz\"").nth(1);
+        let (_, printed) = check_config(&spoilt);
+        let known = printed.split("unknown key \"zzz\"").nth(1);
         let known = known.and_then(|rest| rest.split("known keys: ").nth(1)?.lines().next());
         match known {
-            None => open.push(place),
+            None => open.push(pointer),
             Some(known) => {
                 let known = known.split(", ").map(str::to_owned).collect::<BTreeSet<_>>();
-                assert_eq!(written, known, "{place}");
+                assert_eq!(written, known, "{pointer}");
             }
         }
     }
     let free = ["/guard_rails/protect/labels", "/alertmanager/labels", "/otlp/resource"];
-    assert!(open.iter().all(|place| free.contains(&place.as_str())), "{open:?}");
+    assert!(open.iter().all(|pointer| free.contains(&pointer.as_str())), "{open:?}");
 }

@@ -1,4 +1,4 @@
-//! Stands for a service of the system bus, behind a socket of its own.
+//! A fake service of the system bus on a socket of its own.
 
 use std::future::Future;
 use std::os::unix::net::UnixListener;
@@ -12,7 +12,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
     builder.worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Serves each who connects, for as long as the tests run.
+/// Serves every connection until the test process ends.
 pub fn serve_each<S, R>(socket: &Path, serve: S)
 where
     S: Fn(Connection) -> R + Clone + Send + 'static,
@@ -26,7 +26,7 @@ where
             runtime.spawn(async move {
                 let guid = zbus::Guid::generate();
                 let builder = Builder::unix_stream(stream).server(guid).p2p();
-                // Whoever only looked whether anybody is there has gone.
+                // A client that only probed the socket has closed the connection.
                 if let Ok(connection) = builder.build().await {
                     serve(connection).await;
                 }

@@ -1,4 +1,4 @@
-//! Commands whose output nobody reads to its end, or cannot be written.
+//! Commands whose output pipe is closed early, or cannot be written.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const RULES: &str = "groups:
       cooldown: 1h
 ";
 
-/// Commands that end, on a node of their own.
+/// All commands that end, on a fake node.
 struct Commands {
     folder: TempDir,
     _daemon: Daemon,
@@ -52,7 +52,7 @@ impl Commands {
         self.folder.path().join(name)
     }
 
-    /// Every command that prints: its words, in the order of `umawarden --help`.
+    /// The arguments of every printing command, in the order of `umawarden --help`.
     fn all(&self) -> Vec<Vec<String>> {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let log = fixtures.join("kernel/oom-global-driver.log").display().to_string();
@@ -120,19 +120,18 @@ fn run(words: &[String], out: impl Into<Stdio>, error: impl Into<Stdio>) -> Outp
     command.args(words).stdin(Stdio::null()).stdout(out).stderr(error).output().unwrap()
 }
 
-/// The end of a pipe that somebody writes to, with nobody at the other.
+/// The write end of a pipe whose read end is closed.
 fn closed() -> OwnedFd {
     let (_reader, writer) = rustix::pipe::pipe().unwrap();
     writer
 }
 
-/// What changes from run to run, by itself, is not compared.
-fn ended(output: &Output) -> Option<i32> {
+fn exit_code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
 #[test]
-fn a_reader_that_is_gone_changes_no_exit_code_and_a_full_disk_is_an_error() {
+fn a_closed_pipe_changes_no_exit_code_and_a_full_disk_is_an_error() {
     let commands = Commands::new();
     let mut faults = Vec::new();
     let mut printed = BTreeSet::new();
@@ -144,31 +143,32 @@ fn a_reader_that_is_gone_changes_no_exit_code_and_a_full_disk_is_an_error() {
             true => faults.push(format!("`{name}` prints nothing")),
             false => _ = printed.insert(words[0].clone()),
         }
-        let gone = run(&words, closed(), Stdio::piped());
-        let both_gone = run(&words, closed(), closed());
+        let no_stdout = run(&words, closed(), Stdio::piped());
+        let neither = run(&words, closed(), closed());
         let full = File::options().write(true).open("/dev/full").unwrap();
         let full = run(&words, full, Stdio::piped());
-        for (which, output) in [("stdout", &gone), ("stdout and stderr", &both_gone)] {
-            if ended(output) != ended(&open) {
-                let codes = (ended(&open), ended(output));
+        for (which, output) in [("stdout", &no_stdout), ("stdout and stderr", &neither)] {
+            if exit_code(output) != exit_code(&open) {
+                let codes = (exit_code(&open), exit_code(output));
                 faults.push(format!("`{name}` without a reader of {which}: {codes:?}; {error}"));
             }
         }
-        let (gone, told) =
-            (String::from_utf8_lossy(&gone.stderr), String::from_utf8_lossy(&full.stderr));
-        if gone.contains("panicked") || told.contains("panicked") {
-            faults.push(format!("`{name}` panics: {gone}{told}"));
+        let (closed, full_disk) =
+            (String::from_utf8_lossy(&no_stdout.stderr), String::from_utf8_lossy(&full.stderr));
+        if closed.contains("panicked") || full_disk.contains("panicked") {
+            faults.push(format!("`{name}` panics: {closed}{full_disk}"));
         }
-        let says_so = told.contains("cannot write to standard output: No space left on device");
-        if !open.stdout.is_empty() && (ended(&full) != Some(2) || !says_so) {
-            faults.push(format!("`{name}` > /dev/full: {:?}, {told}", ended(&full)));
+        let is_reported =
+            full_disk.contains("cannot write to standard output: No space left on device");
+        if !open.stdout.is_empty() && (exit_code(&full) != Some(2) || !is_reported) {
+            faults.push(format!("`{name}` > /dev/full: {:?}, {full_disk}", exit_code(&full)));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert_eq!(unprinted(&printed), ["run"], "only this one does not end");
+    assert_eq!(unprinted(&printed), ["run"], "all other commands print");
 }
 
-/// The commands of the help that have printed nothing.
+/// The commands of the help that are not in `printed`.
 fn unprinted(printed: &BTreeSet<String>) -> Vec<String> {
     let help = run(&["--help".to_owned()], Stdio::piped(), Stdio::null());
     let help = String::from_utf8(help.stdout).unwrap();
@@ -180,7 +180,7 @@ fn unprinted(printed: &BTreeSet<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_pipe_that_does_not_block_is_waited_for() {
+fn output_to_a_non_blocking_pipe_is_complete() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     fcntl_setfl(&writer, fcntl_getfl(&writer).unwrap() | OFlags::NONBLOCK).unwrap();
@@ -198,7 +198,7 @@ fn a_pipe_that_does_not_block_is_waited_for() {
 }
 
 #[test]
-fn a_log_that_goes_on_is_not_read_for_nobody() {
+fn a_growing_log_is_not_read_after_the_output_pipe_is_closed() {
     for command in ["dmesg", "replay"] {
         let (reader, mut log) = io::pipe().unwrap();
         let mut child = Command::new(binary())
@@ -212,9 +212,9 @@ fn a_log_that_goes_on_is_not_read_for_nobody() {
             log.write_all(text.as_bytes())
         });
         let refused = lines.filter_map(Result::err).next();
-        let refused = refused.unwrap_or_else(|| panic!("{command} reads on"));
+        let refused = refused.unwrap_or_else(|| panic!("{command} keeps on reading"));
         assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
-        let ended = child.wait().unwrap();
-        assert_eq!(ended.code(), Some(i32::from(command == "dmesg")), "{command}");
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(i32::from(command == "dmesg")), "{command}");
     }
 }

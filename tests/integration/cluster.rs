@@ -1,7 +1,7 @@
-//! Several nodes on the loopback, each the program itself over files that stand for its kernel.
+//! Several nodes on the loopback: the program itself over fake `/proc` and `/sys` files.
 
 mod guarded;
-mod liars;
+mod hostile;
 mod replayed;
 
 use std::fs;
@@ -34,7 +34,7 @@ const RULES: &str = r#"groups:
     expr: uma_cluster_peer_up == 0
 "#;
 
-/// A node that can be given other memory.
+/// A node whose available memory a test sets.
 pub struct Node {
     folder: tempfile::TempDir,
     daemon: Option<Daemon>,
@@ -46,7 +46,7 @@ impl Node {
         Self::with(&format!("name: rack, node: {name}, file_sd: [{peers}], interval: 500ms"))
     }
 
-    /// With that configuration of its cluster.
+    /// `cluster` is the section of its configuration.
     pub fn with(cluster: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut node = Self { folder, daemon: None };
@@ -92,12 +92,12 @@ impl Node {
         fs::rename(new, self.path("proc/meminfo")).unwrap();
     }
 
-    /// What a path of the API says.
+    /// The `data` of a response of the API.
     fn data(&self, path: &str) -> Value {
         let (status, body) = self.daemon().get(path);
         assert_eq!(status, 200, "{body}");
-        let mut told: Value = serde_json::from_str(&body).unwrap();
-        told["data"].take()
+        let mut response: Value = serde_json::from_str(&body).unwrap();
+        response["data"].take()
     }
 
     pub fn state(&self, alert: &str) -> String {
@@ -111,10 +111,10 @@ impl Node {
         self.daemon().wait_until(&format!("{alert} {state}"), |_| self.state(alert) == state);
     }
 
-    /// The nodes that it knows, with why not.
+    /// The nodes it lists, and whether their memory is known.
     pub fn nodes(&self) -> Vec<(String, bool)> {
-        let told = self.data("/api/v1/cluster");
-        let nodes = told["nodes"].as_array().unwrap().iter();
+        let cluster = self.data("/api/v1/cluster");
+        let nodes = cluster["nodes"].as_array().unwrap().iter();
         let mut nodes: Vec<_> = nodes
             .map(|node| (node["node"].as_str().unwrap().to_owned(), node["unknown"].is_null()))
             .collect();
@@ -122,8 +122,8 @@ impl Node {
         nodes
     }
 
-    /// The command that shows them: its exit code and its text.
-    fn shown(&self, more: &[&str]) -> (i32, String) {
+    /// Exit code and output of `umawarden cluster`.
+    fn cluster_command(&self, more: &[&str]) -> (i32, String) {
         let mut command = Command::new(binary());
         command.arg("cluster").arg("--storage.path").arg(self.path("data")).args(more);
         let output = command.output().unwrap();
@@ -132,23 +132,24 @@ impl Node {
         (output.status.code().unwrap(), text)
     }
 
-    /// Messages that it has been told to tell.
-    fn told(&self) -> Vec<String> {
-        let told = self.data("/api/v1/decisions");
-        let told = told["decisions"].as_array().unwrap().iter();
-        told.map(|decision| decision["action"].to_string() + &decision["because"].to_string())
+    /// Actions and conditions of all decisions.
+    fn decisions(&self) -> Vec<String> {
+        let data = self.data("/api/v1/decisions");
+        let decisions = data["decisions"].as_array().unwrap().iter();
+        decisions
+            .map(|decision| decision["action"].to_string() + &decision["because"].to_string())
             .collect()
     }
 }
 
 #[test]
-fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
+fn three_nodes_track_each_other_and_report_the_weakest_and_the_silent_one() {
     let folder = tempfile::tempdir().unwrap();
     let peers = folder.path().join("peers.json");
     fs::write(&peers, "[]").unwrap();
     let mut nodes = ["one", "two", "three"].map(|name| Node::start(name, &peers));
     assert_eq!(nodes[0].nodes(), [("one".to_owned(), true)]);
-    // One list for all of them: each finds itself in it.
+    // All nodes share one list, in which each finds itself.
     let target = |(name, node): (&str, &Node)| {
         let address = node.daemon().address();
         format!("{{\"targets\": [\"{address}\"], \"labels\": {{\"node\": \"{name}\"}}}}")
@@ -164,7 +165,7 @@ fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
         node.wait_for("Imbalance", "inactive");
         node.wait_for("Kernels", "inactive");
     }
-    let (code, text) = nodes[0].shown(&[]);
+    let (code, text) = nodes[0].cluster_command(&[]);
     assert_eq!(code, 0, "{text}");
     assert!(!text.contains("weakest"), "all have the same: {text}");
     assert!(
@@ -175,24 +176,23 @@ fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
     nodes[2].set_available(20);
     for node in &nodes {
         node.wait_for("Imbalance", "firing");
-        node.daemon().wait_until("told", |_| !node.told().is_empty());
-        let told = node.told().join("\n");
-        assert!(
-            told.contains("node=\\\"three\\\"") && told.contains("cluster=\\\"rack\\\""),
-            "{told}"
-        );
+        node.daemon().wait_until("decided", |_| !node.decisions().is_empty());
+        let decisions = node.decisions().join("\n");
+        let labels = ["node=\\\"three\\\"", "cluster=\\\"rack\\\""];
+        assert!(labels.iter().all(|label| decisions.contains(label)), "{decisions}");
     }
-    nodes[2].daemon().wait_until("tells of itself", |_| {
-        nodes[2].told().iter().any(|told| told.contains("low on three"))
+    nodes[2].daemon().wait_until("decided about itself", |_| {
+        nodes[2].decisions().iter().any(|decision| decision.contains("low on three"))
     });
-    assert!(nodes[0].told().iter().all(|told| !told.contains("low on")), "{:?}", nodes[0].told());
-    nodes[0].daemon().wait_until("shown", |_| nodes[0].shown(&[]).1.contains("three"));
-    let (code, text) = nodes[0].shown(&["--json"]);
+    let decisions = nodes[0].decisions();
+    assert!(decisions.iter().all(|decision| !decision.contains("low on")), "{decisions:?}");
+    nodes[0].daemon().wait_until("listed", |_| nodes[0].cluster_command(&[]).1.contains("three"));
+    let (code, text) = nodes[0].cluster_command(&["--json"]);
     assert_eq!((code, text.lines().count()), (0, 3), "{text}");
     let weakest = text.lines().find(|line| line.contains("\"weakest\":true")).unwrap();
     assert!(weakest.contains("\"node\":\"three\""), "{text}");
 
-    // Who is gone is unknown, and what depends on it too.
+    // A stopped node is unknown, and so are rules that depend on it.
     nodes[2].daemon = None;
     for node in &nodes[..2] {
         node.wait_for("Imbalance", "unknown");
@@ -200,10 +200,10 @@ fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
         let up = node.daemon().metric("uma_cluster_peer_up{peer=\"three\"}");
         assert!(up.abs() < f64::EPSILON);
     }
-    let (code, text) = nodes[0].shown(&[]);
+    let (code, text) = nodes[0].cluster_command(&[]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("unknown: ") && !text.contains("weakest"), "{text}");
-    // And who is taken off the list is nobody.
+    // A node removed from the list no longer counts.
     fs::write(&new, format!("[{}]", targets[..2].join(", "))).unwrap();
     fs::rename(&new, &peers).unwrap();
     for node in &nodes[..2] {
@@ -213,13 +213,13 @@ fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
 }
 
 #[test]
-fn without_a_cluster_the_command_says_how_to_have_one() {
+fn umawarden_cluster_fails_helpfully_without_a_configured_cluster() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&folder.path().join("data"), &[]);
     daemon.wait_until("idle", |daemon| {
         let (_, body) = daemon.get("/api/v1/status");
-        let told: Value = serde_json::from_str(&body).unwrap();
-        let rules = told["data"]["rules"].as_array().unwrap().clone();
+        let response: Value = serde_json::from_str(&body).unwrap();
+        let rules = response["data"]["rules"].as_array().unwrap().clone();
         rules.iter().any(|rule| rule["alert"] == "WeakestNode" && rule["idle"] == true)
     });
     let output = Command::new(binary())
@@ -228,6 +228,6 @@ fn without_a_cluster_the_command_says_how_to_have_one() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("no cluster is configured"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("no cluster is configured"), "{stderr}");
 }

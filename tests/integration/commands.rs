@@ -1,4 +1,4 @@
-//! The commands that the documents tell people to type are there, with the flags that they name.
+//! Commands in the documents exist, with the flags that they use.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,11 +8,11 @@ use assert_cmd::Command;
 
 use crate::book::documents;
 
-/// What stands in a document as code: whole lines of blocks, and what is quoted within a line.
+/// The code of a document: lines of blocks, and inline code.
 fn code(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for (place, part) in text.split("```").enumerate() {
-        if place % 2 == 1 {
+    for (index, part) in text.split("```").enumerate() {
+        if index % 2 == 1 {
             let whole = part.replace("\\\n", " ");
             found.extend(whole.lines().map(str::to_owned));
         } else {
@@ -23,7 +23,7 @@ fn code(text: &str) -> Vec<String> {
     found
 }
 
-/// The words of a command of ours, without what a shell makes of the rest.
+/// The words of an umawarden command, up to the first shell operator.
 fn words(code: &str) -> Option<Vec<&str>> {
     let code = code.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
     let ends = ["#", "|", ";", "&&", "&", ">", "2>", "<"];
@@ -44,7 +44,7 @@ impl Helps {
         })
     }
 
-    /// Why such a command cannot be typed.
+    /// The reason why a command does not exist, if it does not.
     fn fault(&mut self, words: &[&str]) -> Option<String> {
         let (mut path, mut rest) = (Vec::new(), words);
         while let Some(commands) = listed(self.of(&path)) {
@@ -52,9 +52,9 @@ impl Helps {
                 Some((word, more)) if commands.iter().any(|known| known == word) => {
                     (path, rest) = ([&path[..], &[*word]].concat(), more);
                 }
-                // Nobody is to type it, and no help lists it.
+                // Internal commands are in no help text.
                 Some((&"nvml-child", _)) => return None,
-                // A flag of the program itself.
+                // A flag of the program itself, before any command.
                 Some((word, _)) if path.is_empty() && word.starts_with("--") => break,
                 _ if is_one_itself(self.of(&path)) => break,
                 word => return Some(format!("{word:?} does not begin with any of {commands:?}")),
@@ -70,13 +70,13 @@ impl Helps {
     }
 }
 
-/// Whether a command with others below it can be typed without any of them.
+/// Whether a command with subcommands works without one.
 fn is_one_itself(help: &str) -> bool {
     let usage = help.lines().find_map(|line| line.strip_prefix("Usage: "));
     usage.is_some_and(|usage| !usage.ends_with("<COMMAND>"))
 }
 
-/// The commands that a help text lists, if it does.
+/// The subcommands in a help text, if it has any.
 fn listed(help: &str) -> Option<Vec<String>> {
     let (_, list) = help.split_once("\nCommands:\n")?;
     let lines = list.lines().take_while(|line| !line.is_empty());
@@ -89,24 +89,24 @@ fn read(document: &Path) -> String {
 }
 
 #[test]
-fn every_command_of_the_documents_can_be_typed() {
-    let (mut helps, mut faults, mut seen) = (Helps::default(), Vec::new(), 0);
+fn every_command_of_the_documents_exists_with_its_flags() {
+    let (mut helps, mut faults, mut count) = (Helps::default(), Vec::new(), 0);
     for name in documents() {
         for code in code(&read(&name)) {
             let Some(words) = words(&code) else { continue };
-            seen += 1;
+            count += 1;
             if let Some(fault) = helps.fault(&words) {
                 faults.push(format!("{}: `{code}`: {fault}", name.display()));
             }
         }
     }
-    assert!(seen > 100, "{seen}");
+    assert!(count > 100, "{count}");
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
-/// But for words that stand for whatever rule it is, all in capitals.
+/// Placeholders, all in capitals, are skipped.
 #[test]
-fn rules_that_the_commands_name_are_shipped() {
+fn rules_named_by_documented_commands_are_shipped() {
     let rules = read(Path::new("docs/src/reference/rules.md"));
     let shipped: HashSet<&str> = rules.split(|c: char| !c.is_alphanumeric()).collect();
     let mut named = 0;

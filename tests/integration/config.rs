@@ -1,4 +1,4 @@
-//! Configuration files, and the texts of their errors.
+//! Configuration files, and their error messages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn load_file(path: impl Into<PathBuf>) -> Result<umawarden::config::reader::Load
 }
 
 #[test]
-fn every_broken_configuration_is_told_with_place_caret_and_advice() {
+fn every_broken_configuration_is_rejected_with_line_caret_and_advice() {
     for name in ["keys", "unclosed"] {
         let path = Path::new("tests/fixtures/config").join(name).with_extension("yaml");
         let error = load_file(&path).expect_err("mistakes");
@@ -25,7 +25,7 @@ fn every_broken_configuration_is_told_with_place_caret_and_advice() {
 }
 
 #[test]
-fn without_anything_the_shipped_rules_are_loaded() {
+fn the_shipped_rules_are_loaded_without_a_configuration() {
     let loaded = load(&RunFlags::default(), &Environment::default()).expect("loaded");
     assert_eq!(loaded.settings.rules, RuleSource::Shipped);
     assert!(loaded.rules.groups.iter().any(|group| &*group.name == "memory"));
@@ -33,7 +33,7 @@ fn without_anything_the_shipped_rules_are_loaded() {
 }
 
 #[test]
-fn rule_files_are_found_beside_the_configuration_file_wherever_the_program_stands() {
+fn rule_files_are_relative_to_the_configuration_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let rules = include_str!("../fixtures/rules/good/page-cache.yaml");
     fs::create_dir(folder.path().join("rules")).expect("a folder");
@@ -49,7 +49,7 @@ fn rule_files_are_found_beside_the_configuration_file_wherever_the_program_stand
 }
 
 #[test]
-fn a_configuration_file_that_is_missing_is_named() {
+fn a_missing_configuration_file_is_named() {
     let error = load_file("/nowhere/umawarden.yaml").expect_err("unreadable").to_string();
     assert_eq!(error, "cannot read /nowhere/umawarden.yaml: there is no such file");
 }

@@ -16,26 +16,26 @@ pub fn binary() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_umawarden")), PathBuf::from)
 }
 
-/// A running `umawarden run` on a port of its own; killed when dropped.
+/// A running `umawarden run` on a free port; killed when dropped.
 pub struct Daemon {
     child: Child,
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
     address: String,
-    /// Over TLS it is asked by those who know how; here the control socket is asked.
+    /// With TLS this client uses the control socket instead of the port.
     is_tls: bool,
     client: reqwest::blocking::Client,
 }
 
 impl Daemon {
-    /// Starts it with its journal in `storage` and waits until it is ready.
+    /// Starts the daemon with its journal in `storage` and waits until it is ready.
     pub fn start(storage: &Path, arguments: &[&str]) -> Self {
         let daemon = Self::spawn(storage, arguments);
         daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
         daemon
     }
 
-    /// Starts it, and waits only until it listens.
+    /// Starts the daemon and waits until it listens.
     pub fn spawn(storage: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary());
         command
@@ -45,7 +45,7 @@ impl Daemon {
         Self::from_command(&mut command)
     }
 
-    /// Starts that command, and waits only until it listens.
+    /// Starts `command` and waits until it listens.
     pub fn from_command(command: &mut Command) -> Self {
         let mut child = command
             .env("NO_COLOR", "1")
@@ -100,11 +100,11 @@ impl Daemon {
 
     /// Status and body of a GET.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let answer = match self.is_tls {
+        let response = match self.is_tls {
             true => self.by_control_socket().get(format!("http://node{path}")).send(),
             false => self.client.get(format!("http://{}{path}", self.address)).send(),
         };
-        match answer {
+        match response {
             Ok(response) => (response.status().as_u16(), response.text().unwrap_or_default()),
             Err(error) => (0, error.to_string()),
         }
@@ -125,7 +125,7 @@ impl Daemon {
         control_client(socket)
     }
 
-    /// Every sample of `/metrics`, by its name and labels as they stand there.
+    /// Every sample of `/metrics`, by its name and labels as exported.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let (status, body) = self.get("/metrics");
         assert_eq!(status, 200, "{body}");
@@ -144,7 +144,7 @@ impl Daemon {
         *metrics.get(series).unwrap_or_else(|| panic!("no {series} in {metrics:#?}"))
     }
 
-    /// Waits for something to become true; 20 seconds are for ever.
+    /// Waits until the condition holds; fails after 20 s.
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
@@ -165,7 +165,7 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// SIGTERM; returns how long it took to end, and its log.
+    /// Sends SIGTERM; returns the time until the end, and the log.
     pub fn terminate(mut self) -> (Duration, String) {
         let began = Instant::now();
         self.signal(rustix::process::Signal::TERM);
@@ -182,12 +182,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _already_dead = self.child.kill();
-        let _already_reaped = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Writes in one go what is for nobody else to read.
+/// Writes a file atomically with mode 0600.
 pub fn write_secret(path: impl AsRef<Path>, text: &str) {
     let path = path.as_ref();
     let new = path.with_extension("new");
@@ -196,8 +197,8 @@ pub fn write_secret(path: impl AsRef<Path>, text: &str) {
     fs::rename(new, path).unwrap();
 }
 
-/// Builds clients for plain HTTP. The program's reqwest has TLS without a provider of cryptography:
-/// a client is given one, or cannot be built.
+/// A builder of clients for plain HTTP. The program's reqwest has TLS without a provider of
+/// cryptography: a client needs one, or cannot be built.
 pub fn http_client() -> reqwest::blocking::ClientBuilder {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -208,7 +209,7 @@ pub fn http_client() -> reqwest::blocking::ClientBuilder {
     reqwest::blocking::Client::builder().tls_backend_preconfigured(tls).no_proxy()
 }
 
-/// Whoever speaks to that control socket.
+/// A client of the control socket.
 pub fn control_client(socket: impl AsRef<Path>) -> reqwest::blocking::Client {
     let client = http_client().timeout(Duration::from_secs(20));
     client.unix_socket(socket.as_ref()).build().unwrap()
@@ -226,14 +227,14 @@ pub fn history(storage: &Path) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The objects of one kind, once there is one: metrics are ahead of the journal by its next write.
+/// Waits for objects of that kind: the journal is written later than the metrics change.
 pub fn once_journalled(storage: &Path, kind: &str) -> Vec<serde_json::Value> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let mut told = history(storage);
-        told.retain(|entry| entry["kind"] == kind);
-        if !told.is_empty() {
-            return told;
+        let mut entries = history(storage);
+        entries.retain(|entry| entry["kind"] == kind);
+        if !entries.is_empty() {
+            return entries;
         }
         assert!(Instant::now() < deadline, "no {kind} is journalled in 20 s");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,5 +1,5 @@
-//! `dashboards/`: what Grafana is given, as far as that can be told without a Prometheus;
-//! `real/dashboards.rs` has each query answered.
+//! `dashboards/`, as far as they can be checked without a Prometheus;
+//! `real/servers/dashboards.rs` runs each query.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use umawarden::model::METRICS;
 
-/// A dashboard, by its file's name.
+/// All dashboards, by the name of their file.
 pub fn dashboards() -> Vec<(String, Value)> {
     ["node", "cluster", "remedies"]
         .into_iter()
@@ -24,14 +24,14 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Every query of a dashboard, and where it is: of its panels, its annotations and its variables.
+/// Every query of the panels, annotations and variables of a dashboard, with its location.
 pub fn queries(dashboard: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut found = Vec::new();
     for panel in list(dashboard, "panels") {
         for target in list(panel, "targets") {
-            let place = format!("panel {} {}", panel["title"], target["refId"]);
-            found.push((place, text(&target["expr"])));
+            let location = format!("panel {} {}", panel["title"], target["refId"]);
+            found.push((location, text(&target["expr"])));
         }
     }
     for annotation in list(&dashboard["annotations"], "list") {
@@ -39,8 +39,8 @@ pub fn queries(dashboard: &Value) -> Vec<(String, String)> {
         found.push((format!("annotation {}", annotation["name"]), text(&annotation["expr"])));
     }
     for variable in list(&dashboard["templating"], "list") {
-        let asked = text(&variable["query"]["query"]);
-        let inner = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+        let query = text(&variable["query"]["query"]);
+        let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
         if let Some((series, _)) = inner.and_then(|inner| inner.rsplit_once(',')) {
             found.push((format!("variable {}", variable["name"]), series.to_owned()));
         }
@@ -55,55 +55,58 @@ fn names(expr: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_series_that_a_dashboard_shows_is_exported() {
+fn every_series_of_a_dashboard_is_exported() {
     let known: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
     for (name, dashboard) in dashboards() {
         let queries = queries(&dashboard);
         assert!(queries.len() > 20, "{name}: {}", queries.len());
-        for (place, expr) in queries {
+        for (location, expr) in queries {
             let named = names(&expr);
-            assert!(!named.is_empty(), "{name}, {place}: {expr}");
+            assert!(!named.is_empty(), "{name}, {location}: {expr}");
             let unknown: Vec<_> = named.difference(&known).collect();
-            assert!(unknown.is_empty(), "{name}, {place}: {unknown:?}");
+            assert!(unknown.is_empty(), "{name}, {location}: {unknown:?}");
         }
     }
 }
 
 #[test]
-fn every_panel_asks_the_chosen_source_about_the_chosen_nodes_and_says_what_it_shows() {
+fn every_panel_queries_the_chosen_source_and_nodes_and_has_a_description() {
     for (name, dashboard) in dashboards() {
         assert_eq!(dashboard["uid"], format!("umawarden-{name}"));
         for panel in list(&dashboard, "panels").iter().filter(|panel| panel["type"] != "row") {
-            let place = format!("{name}: {}", panel["title"]);
-            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{place}");
-            assert!(!list(panel, "targets").is_empty(), "{place}");
-            assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{place}");
+            let location = format!("{name}: {}", panel["title"]);
+            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{location}");
+            assert!(!list(panel, "targets").is_empty(), "{location}");
+            assert!(
+                panel["description"].as_str().is_some_and(|text| !text.is_empty()),
+                "{location}"
+            );
         }
-        for (place, expr) in queries(&dashboard) {
-            let is_variable = place.starts_with("variable");
-            assert!(is_variable || expr.contains("$instance"), "{name}, {place}: {expr}");
+        for (location, expr) in queries(&dashboard) {
+            let is_variable = location.starts_with("variable");
+            assert!(is_variable || expr.contains("$instance"), "{name}, {location}: {expr}");
         }
     }
 }
 
-/// Grafana takes any text for true, and a mark with a value for time is drawn there. What a counter
-/// does between two scrapes only the interval of rates is sure to see.
+/// With `useValueForTime` Grafana draws an annotation at the time given by its value; any text
+/// counts as true. Only the rate interval is sure to cover a change between two scrapes.
 #[test]
-fn marks_stand_where_they_happened() {
+fn annotations_are_drawn_at_the_time_of_their_event() {
     for (name, dashboard) in dashboards() {
         for mark in list(&dashboard["annotations"], "list") {
             let is_time = mark["expr"].as_str().unwrap().contains("timestamp_seconds");
             assert_eq!(mark["useValueForTime"], is_time, "{name}: {mark}");
         }
-        for (place, expr) in queries(&dashboard) {
-            assert!(!expr.contains("$__interval"), "{name}, {place}: {expr}");
+        for (location, expr) in queries(&dashboard) {
+            assert!(!expr.contains("$__interval"), "{name}, {location}: {expr}");
         }
     }
 }
 
-/// Grafana joins rows by all columns that the queries share, a series' name among them.
+/// Grafana joins rows by all shared columns, among them the name of the series.
 #[test]
-fn a_table_of_several_queries_has_a_row_for_each_node_and_the_weakest_first() {
+fn a_table_of_several_queries_has_one_row_per_node_the_weakest_first() {
     let mut tables = 0;
     for (name, dashboard) in dashboards() {
         let panels = list(&dashboard, "panels").iter();

@@ -1,5 +1,5 @@
-//! What stops an engine goes on when no descriptor is left, and what follows loads keeps to its
-//! share. Each in a process of its own, since the limit is a process's.
+//! Stopping an engine works without a free file descriptor, and evicting keeps to its share of
+//! them. Each test runs in a process of its own, because the limit is per process.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -39,29 +39,29 @@ fn target(child: &Child, model_files: Vec<Arc<str>>) -> Target {
     }))
 }
 
-/// Runs one of those below in a process of its own.
-fn in_a_process_of_its_own(name: &str) {
+/// Runs a test of this module in a process of its own.
+fn run_in_own_process(name: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([&format!("descriptors::{name}"), "--exact", "--nocapture"])
         .env(SELF, name)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn is_asked(name: &str) -> bool {
-    std::env::var(SELF).is_ok_and(|asked| asked == name)
-}
-
-#[test]
-fn an_engine_is_stopped_when_no_descriptor_is_left() {
-    in_a_process_of_its_own("stopping_of_another_test");
+fn is_selected(name: &str) -> bool {
+    std::env::var(SELF).is_ok_and(|selected| selected == name)
 }
 
 #[test]
-fn stopping_of_another_test() {
-    if !is_asked("stopping_of_another_test") {
+fn an_engine_is_stopped_without_a_free_descriptor() {
+    run_in_own_process("stop_run_by_another_test");
+}
+
+#[test]
+fn stop_run_by_another_test() {
+    if !is_selected("stop_run_by_another_test") {
         return;
     }
     limit(LIMIT, LIMIT);
@@ -70,11 +70,11 @@ fn stopping_of_another_test() {
     descriptors::keep_reserve().unwrap();
     let mut hog = Command::new("sh").args(["-c", "sleep 100 & sleep 100; wait"]).spawn().unwrap();
     let target = target(&hog, Vec::new());
-    let mut taken = Vec::new();
+    let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
-        taken.push(file);
+        files.push(file);
     }
-    assert!(taken.len() > 900, "{}", taken.len());
+    assert!(files.len() > 900, "{}", files.len());
     let mut scan = Scanner::new(PathBuf::from("/proc"), Vec::new());
     scan.scan(Duration::ZERO, false).unwrap();
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
@@ -87,23 +87,23 @@ fn stopping_of_another_test() {
     };
     assert_eq!(executor.execute(&act(decision)).result, OutcomeResult::Done);
     assert!(!hog.wait().unwrap().success());
-    // Only where nothing is left of the reserve either, it is said: nobody has ended.
+    // Without the reserve the scan fails; it does not report that engines have ended.
     let _lent = descriptors::lend(usize::MAX);
     while let Ok(file) = File::open("/dev/null") {
-        taken.push(file);
+        files.push(file);
     }
     let error = scan.scan(Duration::ZERO, false).unwrap_err();
     assert!(error.contains("oo many open files"), "{error}");
 }
 
 #[test]
-fn a_folder_of_thousands_of_files_takes_no_more_than_a_share() {
-    in_a_process_of_its_own("evicting_of_another_test");
+fn thousands_of_model_files_use_only_a_share_of_the_descriptors() {
+    run_in_own_process("evict_run_by_another_test");
 }
 
 #[test]
-fn evicting_of_another_test() {
-    if !is_asked("evicting_of_another_test") {
+fn evict_run_by_another_test() {
+    if !is_selected("evict_run_by_another_test") {
         return;
     }
     limit(LIMIT, LIMIT);
@@ -129,24 +129,24 @@ fn evicting_of_another_test() {
     let before = open();
     assert_eq!(executor.execute(&act(decision.clone())).result, OutcomeResult::Done);
     std::thread::sleep(Duration::from_millis(500));
-    let (said, after) = (evictor.effect(decision.id).unwrap(), open());
-    let (followed, notes) = (evictor.begun(), evictor.take_notes());
+    let (effect, after) = (evictor.effect(decision.id).unwrap(), open());
+    let (tracked, notes) = (evictor.begun(), evictor.take_notes());
     engine.kill().unwrap();
     engine.wait().unwrap();
-    assert_eq!((followed, notes.len()), (1, 0), "{notes:?}");
-    assert!(said.starts_with("0 B evicted; goes on") && !said.contains("os error"), "{said}");
+    assert_eq!((tracked, notes.len()), (1, 0), "{notes:?}");
+    assert!(effect.starts_with("0 B evicted; goes on") && !effect.contains("os error"), "{effect}");
     assert!(after - before <= 256 + 16, "{before} and then {after}");
-    assert!(after - before > 200, "they are open: {before} and then {after}");
+    assert!(after - before > 200, "too few are open: {before} and then {after}");
 }
 
 #[test]
-fn what_is_started_gets_the_limit_that_this_program_had() {
-    in_a_process_of_its_own("raising_of_another_test");
+fn a_started_program_gets_the_original_descriptor_limit() {
+    run_in_own_process("raise_run_by_another_test");
 }
 
 #[test]
-fn raising_of_another_test() {
-    if !is_asked("raising_of_another_test") {
+fn raise_run_by_another_test() {
+    if !is_selected("raise_run_by_another_test") {
         return;
     }
     let hard = getrlimit(Resource::Nofile).maximum.unwrap();

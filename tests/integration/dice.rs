@@ -1,6 +1,6 @@
 //! Random choices of generated tests.
 
-/// A small generator of numbers that is the same everywhere (splitmix64).
+/// A pseudo-random generator with the same sequence on every platform (splitmix64).
 #[derive(Debug)]
 pub struct Dice(u64);
 

@@ -1,7 +1,7 @@
 //! `umawarden dmesg` over logs with known contents.
 //!
-//! Each `tests/fixtures/kernel/NAME.log` has what must be said of it in `NAME.json`.
-//! `UPDATE_GOLDEN=1 cargo test dmesg` writes those anew; read the difference before you commit it.
+//! The expected output for `tests/fixtures/kernel/NAME.log` is in `NAME.json`.
+//! `UPDATE_GOLDEN=1 cargo test dmesg` writes it anew; read the difference before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ fn fixtures() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
         .collect();
     logs.sort();
-    assert!(logs.len() > 20, "the fixtures are gone");
+    assert!(logs.len() > 20, "fixtures are missing");
     logs
 }
 
@@ -29,7 +29,7 @@ fn dmesg() -> Command {
     command
 }
 
-/// The log as a file that was written last at `written`, which tells its year.
+/// The log as a file with the modification time `written`, from which its year is taken.
 fn dated(log: &[u8], written: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(log).unwrap();
@@ -54,23 +54,23 @@ fn json_of(log: &Path) -> String {
 }
 
 #[test]
-fn every_fixture_says_what_its_golden_file_says() {
+fn every_fixture_gives_the_output_of_its_golden_file() {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut wrong = Vec::new();
     for log in fixtures() {
-        let said = json_of(&log);
+        let found = json_of(&log);
         let golden = log.with_extension("json");
         if update {
-            fs::write(&golden, &said).unwrap();
-        } else if fs::read_to_string(&golden).ok().as_deref() != Some(&said) {
-            wrong.push(format!("{}:\n{said}", log.display()));
+            fs::write(&golden, &found).unwrap();
+        } else if fs::read_to_string(&golden).ok().as_deref() != Some(&found) {
+            wrong.push(format!("{}:\n{found}", log.display()));
         }
     }
     assert!(wrong.is_empty(), "not as expected:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn one_log_says_the_same_in_every_form_that_dmesg_prints() {
+fn a_log_gives_the_same_events_in_every_dmesg_format() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
     let kinds = |name: &str| -> Vec<serde_json::Value> {
         json_of(&folder.join(format!("real-6.18-memcg-{name}.log")))
@@ -102,7 +102,7 @@ fn crlf_and_a_missing_last_newline_change_nothing() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_survived() {
+fn invalid_utf8_in_a_log_is_survived() {
     let mut log = vec![0u8; 300_000];
     log.extend([0xff, 0xfe, b'\n', b'\n', 0x1b, b'[', b'\n']);
     log.extend(vec![b'x'; 200_000]);
@@ -112,7 +112,7 @@ fn bytes_that_are_no_text_are_survived() {
 }
 
 #[test]
-fn all_lists_records_of_user_space_marked_and_in_order() {
+fn all_lists_user_space_records_in_order_with_their_facility() {
     let log = "6,1,1000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x\n\
                14,2,2000,-;Out of memory: Killed process 1 (x) total-vm:1kB\n";
     let output = dmesg().args(["--json", "--all", "-"]).write_stdin(log).output().unwrap();
@@ -127,7 +127,7 @@ fn all_lists_records_of_user_space_marked_and_in_order() {
 }
 
 #[test]
-fn a_record_that_a_log_holds_twice_is_told_once() {
+fn a_record_twice_in_a_log_is_reported_once() {
     let record = "3,7,1000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x\n";
     let other = record.replace("3,7,", "3,8,");
     let log = format!("{record}{other}{record}");
@@ -136,7 +136,7 @@ fn a_record_that_a_log_holds_twice_is_told_once() {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_named_and_exits_2() {
+fn an_unreadable_log_is_named_and_exits_2() {
     let missing = dmesg().arg("/nonexistent/log").output().unwrap();
     assert_eq!(missing.status.code(), Some(2));
     let error = String::from_utf8(missing.stderr).unwrap();
@@ -160,20 +160,20 @@ fn a_log_that_cannot_be_read_is_named_and_exits_2() {
 }
 
 #[test]
-fn the_socket_that_sshd_gives_is_not_taken_for_a_log() {
+fn a_socket_of_sshd_on_standard_input_is_not_read_as_a_log() {
     let (_, stdin) = std::os::unix::net::UnixStream::pair().unwrap();
     let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("umawarden"))
         .arg("dmesg")
         .stdin(std::os::fd::OwnedFd::from(stdin))
         .output()
         .unwrap();
-    // The machine's own log is read, or may not be: that of the socket would be empty.
+    // The machine's own log is read, or refused; the socket would be an empty log.
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains(" 0 messages"), "{text}");
 }
 
 #[test]
-fn damage_at_the_start_of_a_log_makes_it_no_other_form() {
+fn a_damaged_first_line_does_not_change_the_detected_format() {
     let kill = "Out of memory: Killed process 4 (x) total-vm:1kB, anon-rss:2kB, file-rss:0kB\n";
     for start in [&b"\xff\xfe\n"[..], b"BZh\n", b"\0\0\n", b"{\n", b"\x1e\n"] {
         let log = [start, kill.as_bytes()].concat();
@@ -184,21 +184,21 @@ fn damage_at_the_start_of_a_log_makes_it_no_other_form() {
 }
 
 #[test]
-fn copies_of_a_record_are_one_and_like_records_are_not() {
-    let said = |stamps: [&str; 3]| {
+fn copies_of_a_record_count_once_and_similar_records_separately() {
+    let count = |stamps: [&str; 3]| {
         let log: String =
             stamps.map(|stamp| format!("{stamp} NVRM: Xid (PCI:000f:01:00): 31, x\n")).concat();
         let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
         String::from_utf8(output.stdout).unwrap().lines().count()
     };
-    assert_eq!(said(["[    1.000001]", "[    1.000002]", "[    1.000001]"]), 2);
-    assert_eq!(said(["Nov 21 02:31:07 host kernel:"; 3]), 3);
-    assert_eq!(said(["[Sat Nov 21 02:31:07 2026]"; 3]), 3);
-    assert_eq!(said([""; 3]), 3);
+    assert_eq!(count(["[    1.000001]", "[    1.000002]", "[    1.000001]"]), 2);
+    assert_eq!(count(["Nov 21 02:31:07 host kernel:"; 3]), 3);
+    assert_eq!(count(["[Sat Nov 21 02:31:07 2026]"; 3]), 3);
+    assert_eq!(count([""; 3]), 3);
 }
 
 #[test]
-fn people_are_told_what_it_means() {
+fn the_text_output_explains_the_events() {
     let log = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
                (0x00000051) returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359\n";
     let output = dmesg().arg("-").write_stdin(log).output().unwrap();
@@ -209,7 +209,7 @@ fn people_are_told_what_it_means() {
     assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 message.\n");
 }
 
-/// The document that dmesg prints, as jq writes it in one form or another.
+/// The output of `dmesg --json` in several layouts of jq.
 fn forms_of(document: &serde_json::Value) -> Vec<(&'static str, String)> {
     let records = document["dmesg"].as_array().unwrap();
     let lines = |between: &str| {
@@ -231,15 +231,15 @@ fn forms_of(document: &serde_json::Value) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn dmesgs_json_says_the_same_however_it_is_laid_out() {
+fn dmesg_json_gives_the_same_events_in_every_layout() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
     let printed = fs::read_to_string(folder.join("real-6.18-memcg-json.log")).unwrap();
-    let said = json_of(&folder.join("real-6.18-memcg-json.log"));
+    let expected = json_of(&folder.join("real-6.18-memcg-json.log"));
     let document: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert!(document.to_string().len() > 30_000, "too short to show anything");
     for (form, text) in forms_of(&document) {
         let output = dmesg().args(["--json", "-"]).write_stdin(text).output().unwrap();
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), said, "{form}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{form}");
     }
     let count = document["dmesg"].as_array().unwrap().len();
     let quiet = serde_json::json!({"dmesg": vec![serde_json::json!({"pri": 6, "time": 1.0,
@@ -254,7 +254,7 @@ fn dmesgs_json_says_the_same_however_it_is_laid_out() {
 const XID: &str = "NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x";
 
 #[test]
-fn wall_times_are_made_out_and_it_is_said_how() {
+fn wall_clock_times_are_derived_and_their_source_named() {
     for (line, utc, utc_from, uptime) in [
         ("[Sat Nov 21 02:31:07 2026] ", Some("2026-11-21T01:31:07Z"), Some("local_time"), None),
         (
@@ -295,7 +295,7 @@ fn wall_times_are_made_out_and_it_is_said_how() {
 }
 
 #[test]
-fn bytes_that_are_no_log_are_not_called_a_log_without_findings() {
+fn binary_input_is_rejected_as_no_kernel_log() {
     let random: Vec<u8> =
         (0..50_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let elf = fs::read("/bin/true").unwrap();

@@ -1,4 +1,4 @@
-//! `umawarden doctor`, and a systemctl of the test's own.
+//! `umawarden doctor` with a fake systemctl.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::daemon::binary;
 
-/// Its files say that it leaves its workers behind.
+/// A unit file whose KillMode leaves workers behind.
 const UNIT: &str = "\
 [Unit]
 After=network-online.target
@@ -20,8 +20,8 @@ ExecStart=/opt/venv/bin/vllm serve /models/big
 KillMode=process
 ";
 
-/// systemctl(1): a block for each unit, in the order in which they were asked for.
-const ANSWER: &str = "\
+/// Output of `systemctl show`: a block for each unit, in the order of the arguments.
+const SYSTEMCTL: &str = "\
 case \"$*\" in
   *Restart*) printf 'Id=chat.service\\nLoadState=loaded\\nNeedDaemonReload=no\\nRestart=always\\n'
     printf 'RestartUSec=30s\\nTimeoutStartUSec=infinity\\nStartLimitIntervalUSec=1h\\n'
@@ -42,7 +42,7 @@ impl Bench {
         bench
     }
 
-    /// What is found of units, by a systemctl that does that.
+    /// Findings (check and text) about the unit with a systemctl of that script, and all findings.
     fn found(&self, script: &str) -> (Vec<(String, String)>, Vec<Value>) {
         let program = self.0.path().join("systemctl");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -71,9 +71,9 @@ fn names(found: &[(String, String)]) -> Vec<&str> {
 }
 
 #[test]
-fn units_are_checked_by_their_state_in_systemd() {
+fn units_are_checked_by_their_systemd_state() {
     let bench = Bench::new();
-    let (found, all) = bench.found(ANSWER);
+    let (found, all) = bench.found(SYSTEMCTL);
     assert_eq!(names(&found), ["restart_policy", "unit_order"], "{all:#?}");
     assert!(found[0].1.contains("restarts it after 30s"), "{found:?}");
     assert!(found[1].1.contains("nvidia.target") && !found[1].1.contains("online"), "{found:?}");
@@ -83,7 +83,7 @@ fn units_are_checked_by_their_state_in_systemd() {
 }
 
 #[test]
-fn a_systemctl_that_hangs_fails_or_lies_leaves_the_files() {
+fn unit_files_are_checked_if_systemctl_hangs_fails_or_prints_nonsense() {
     let bench = Bench::new();
     for (script, why) in [
         ("exec sleep 60", "did not respond within"),
@@ -96,15 +96,15 @@ fn a_systemctl_that_hangs_fails_or_lies_leaves_the_files() {
         let began = Instant::now();
         let (found, all) = bench.found(script);
         assert!(began.elapsed() < Duration::from_secs(20), "{script}");
-        let told = all.iter().find(|one| one["check"] == "systemd").unwrap_or(&Value::Null);
-        assert_eq!(told["severity"], "unknown", "{script}: {all:#?}");
-        assert!(told["text"].as_str().unwrap().contains(why), "{script}: {told}");
+        let finding = all.iter().find(|one| one["check"] == "systemd").unwrap_or(&Value::Null);
+        assert_eq!(finding["severity"], "unknown", "{script}: {all:#?}");
+        assert!(finding["text"].as_str().unwrap().contains(why), "{script}: {finding}");
         assert!(names(&found).contains(&"kill_mode"), "{script}: {found:?}");
     }
 }
 
 #[test]
-fn paths_of_the_configuration_are_examined_unless_a_flag_names_others() {
+fn paths_of_the_configuration_are_checked_unless_flags_override_them() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     for (name, release) in [("configured", "5.10.0-of-the-file"), ("named", "6.1.0-of-the-flag")] {

@@ -1,6 +1,5 @@
-//! The reference of metrics and rules is written from the program's own tables, and each example of
-//! the documents can be used as it stands.
-//! `UPDATE_GOLDEN=1 cargo test` writes them anew.
+//! The reference of metrics and rules is generated from the program's own tables.
+//! `UPDATE_GOLDEN=1 cargo test` writes it anew.
 
 use std::fmt::Write;
 use std::fs;
@@ -108,7 +107,7 @@ fn rules_md_lists_every_shipped_rule() {
     let mut text = String::from(
         "# Shipped rules\n\nUsed where no other rule files are named. The files in `rules/` argue \
          every threshold. Remedies are carried out with `--mode enforce` only; otherwise they are \
-         told.\n",
+         only reported.\n",
     );
     for rule in rules.groups.iter().flat_map(|group| &group.rules) {
         let scope = match rule.scope {
@@ -226,14 +225,14 @@ fn writing_rules() -> String {
 }
 
 #[test]
-fn an_expression_has_at_most_4096_bytes_as_it_is_documented() {
+fn an_expression_longer_than_the_documented_4096_bytes_is_rejected() {
     let of_length = |length: usize| format!("vector(1){}", " ".repeat(length - 9));
     assert!(parse(&of_length(4096)).is_ok());
     assert!(parse(&of_length(4097)).is_err());
 }
 
 #[test]
-fn every_word_that_is_listed_is_taken_or_refused_as_listed() {
+fn every_listed_function_and_operator_is_accepted_or_rejected_as_documented() {
     let words = vocabulary();
     for usage in words.functions.iter().chain(&words.aggregations) {
         let example = usage.replace("metric[5m]", "uma_swap_in_pages_total[5m]");

@@ -1,14 +1,14 @@
-//! Engines are asked to give back what they only keep: against servers that answer what the real
-//! ones answered, and against such as no engine should be.
+//! The action `empty_cache`, against fake servers that replay real responses and against hostile
+//! ones.
 
 mod calls;
 pub mod fake;
 mod hostile;
 mod keys;
-mod living;
 mod network;
 mod paused;
 pub mod process;
+mod testkit;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use umawarden::model::{
 };
 use umawarden::parse::process::stat;
 
-use crate::engines::living::uptime;
+use crate::engines::live::uptime;
 
 const GIB: u64 = 1 << 30;
 
@@ -34,17 +34,17 @@ fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
 }
 
-/// A node of files, on which this very process is the engine.
+/// A fake node (`proc` and the undo log are files) whose engine is this test process.
 struct Bench {
     folder: tempfile::TempDir,
     tally: Arc<EmptyingTally>,
-    told: Arc<Mutex<Vec<String>>>,
+    reports: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let bench = Self { folder, tally: Arc::default(), told: Arc::default() };
+        let bench = Self { folder, tally: Arc::default(), reports: Arc::default() };
         let pid = std::process::id().to_string();
         fs::create_dir(bench.path("proc")).unwrap();
         std::os::unix::fs::symlink(format!("/proc/{pid}"), bench.path("proc").join(pid)).unwrap();
@@ -60,25 +60,26 @@ impl Bench {
         fs::read_to_string(self.path("storage/undo.log")).unwrap_or_default()
     }
 
-    fn told(&self) -> Vec<String> {
-        std::mem::take(&mut *self.told.lock().unwrap())
+    /// Reports since the last call.
+    fn take_reports(&self) -> Vec<String> {
+        std::mem::take(&mut *self.reports.lock().unwrap())
     }
 
-    /// What is done for a while in a process of that boot.
+    /// The temporary settings of a process in that boot.
     fn temporary(&self, boot_id: &str) -> TemporarySettings {
-        let told = Arc::clone(&self.told);
+        let reports = Arc::clone(&self.reports);
         TemporarySettings::new(TemporarySetup {
             procfs: self.path("proc"),
             sysfs: self.path("sys"),
             storage: self.path("storage"),
             boot_id: Some(boot_id.to_owned()),
             clock: now,
-            report: Box::new(move |text| told.lock().unwrap().push(text)),
+            report: Box::new(move |text| reports.lock().unwrap().push(text)),
             tally: Arc::new(SettingsTally::default()),
         })
     }
 
-    /// What acts in a process of that boot; it has put back what an earlier one has left.
+    /// An executor in a new process of that boot, after it has undone an earlier process's changes.
     fn process(&self, boot_id: &str) -> MemoryExecutor {
         self.process_over(self.temporary(boot_id))
     }
@@ -98,7 +99,7 @@ impl Bench {
         acting
     }
 
-    /// Has it done; returns how it ended, and what else is told.
+    /// Executes the decision; returns its result and effect.
     fn act(&self, decision: &Decision) -> (OutcomeResult, Option<String>) {
         let mut acting = self.process("boot");
         let Performed { result, effect } = acting.execute(&crate::actions::act(decision.clone()));
@@ -106,7 +107,7 @@ impl Bench {
         (result, effect)
     }
 
-    /// Why it was not done.
+    /// The reason why the action failed; panics if it succeeded.
     fn refusal(&self, decision: &Decision) -> String {
         match self.act(decision) {
             (OutcomeResult::Failed(why), None) => why,
@@ -114,7 +115,7 @@ impl Bench {
         }
     }
 
-    /// What came of what was done.
+    /// The effect of the action; panics if it failed.
     fn effect(&self, decision: &Decision) -> String {
         match self.act(decision) {
             (OutcomeResult::Done, Some(effect)) => effect,
@@ -123,7 +124,7 @@ impl Bench {
     }
 }
 
-/// Memory of which so much is free; the rest is in no counter.
+/// Writes a meminfo with `bytes` free; no counter shows the rest.
 fn set_free(procfs: &Path, bytes: u64) {
     let line = |name: &str, bytes: u64| format!("{name}: {} kB\n", bytes / 1024);
     let zeros = ["Buffers", "Cached", "AnonPages", "Slab"].map(|name| line(name, 0)).concat();

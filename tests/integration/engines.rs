@@ -1,7 +1,7 @@
-//! Inference engines, found in trees of `/proc` and among real processes, and followed.
+//! Detection and tracking of inference engines, in fake `/proc` trees and among real processes.
 
 mod containers;
-pub mod living;
+pub mod live;
 mod recorded;
 mod silent;
 pub mod testkit;
@@ -17,7 +17,7 @@ use umawarden::model::{EngineKind, EngineMatch, EngineReadings, EngineSeen, Read
 use umawarden::parse::container::Container;
 use umawarden::sources::engines::Scanner;
 
-/// One process of a made-up tree.
+/// One process of a fake `/proc`.
 #[derive(Clone)]
 struct Process {
     pid: u32,
@@ -46,7 +46,8 @@ fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
 impl Process {
     fn write(&self, procfs: &Path) {
         let folder = procfs.join(self.pid.to_string());
-        let _absent = fs::remove_dir_all(&folder);
+        // It may not exist.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("fd")).unwrap();
         let head = format!("{} (", self.pid);
         let tail = format!(
@@ -80,7 +81,7 @@ impl Tree {
         Self { folder, scanner, now: 0 }
     }
 
-    /// What is there from now on.
+    /// Replaces all processes of the tree.
     fn set(&self, processes: &[Process]) {
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
@@ -88,14 +89,16 @@ impl Tree {
         processes.iter().for_each(|process| process.write(self.folder.path()));
     }
 
-    fn look(&mut self) -> EngineReadings {
+    /// Scans the tree, 20 s after the previous scan.
+    fn scan(&mut self) -> EngineReadings {
         self.now += 20;
         self.scanner.scan(Duration::from_secs(self.now), true).unwrap()
     }
 
-    fn see(&mut self, processes: &[Process]) -> Vec<EngineSeen> {
+    /// Replaces all processes and scans them.
+    fn scan_of(&mut self, processes: &[Process]) -> Vec<EngineSeen> {
         self.set(processes);
-        self.look().engines
+        self.scan().engines
     }
 }
 
@@ -118,7 +121,7 @@ fn vllm(pid: u32, port: u16) -> Vec<Process> {
 }
 
 #[test]
-fn a_server_is_one_engine_with_all_that_it_has_started() {
+fn a_server_and_its_descendants_are_one_engine() {
     let mut tree = Tree::new(Vec::new());
     let mut all = vllm(10, 8001);
     all.extend(vllm(20, 8002));
@@ -127,7 +130,7 @@ fn a_server_is_one_engine_with_all_that_it_has_started() {
     all.push(process(50, 1, "ollama", "/usr/bin/ollama serve"));
     all.push(process(51, 50, "llama-server", "/usr/lib/ollama/llama-server --port 4"));
     all.push(process(60, 1, "llama-server", "/app/llama-server -m /m/x.gguf"));
-    let engines = tree.see(&all);
+    let engines = tree.scan_of(&all);
     assert_eq!(
         names(&engines),
         [
@@ -149,22 +152,22 @@ fn a_server_is_one_engine_with_all_that_it_has_started() {
 }
 
 #[test]
-fn what_is_left_of_an_engine_stays_its_own_and_a_restart_is_another() {
+fn leftover_processes_stay_one_engine_and_a_restart_is_another() {
     let mut tree = Tree::new(Vec::new());
-    assert_eq!(names(&tree.see(&vllm(10, 8000))), [("vllm-8000", vec![10, 11, 12, 13])]);
+    assert_eq!(names(&tree.scan_of(&vllm(10, 8000))), [("vllm-8000", vec![10, 11, 12, 13])]);
     let mut orphan = vllm(10, 8000)[2].clone();
     orphan.parent = 1;
-    let left = tree.see(std::slice::from_ref(&orphan));
+    let left = tree.scan_of(std::slice::from_ref(&orphan));
     assert_eq!(names(&left), [("vllm-8000", vec![12])]);
-    assert_eq!(left[0].server.pid, 10, "it is the same life");
+    assert_eq!(left[0].server.pid, 10, "it is the same server");
     let mut all = vllm(30, 8000);
     all.push(orphan);
-    let both = names_owned(&tree.see(&all));
+    let both = names_owned(&tree.scan_of(&all));
     assert_eq!(both, ["vllm-8000 [12]", "vllm-8000-2 [30, 31, 32, 33]"]);
-    let again = tree.see(&vllm(30, 8000));
-    assert_eq!(names(&again)[0].0, "vllm-8000-2", "a name stays with whoever has it");
-    assert!(tree.see(&[]).is_empty());
-    assert_eq!(names(&tree.see(&vllm(40, 8000)))[0].0, "vllm-8000");
+    let again = tree.scan_of(&vllm(30, 8000));
+    assert_eq!(names(&again)[0].0, "vllm-8000-2", "an engine keeps its name");
+    assert!(tree.scan_of(&[]).is_empty());
+    assert_eq!(names(&tree.scan_of(&vllm(40, 8000)))[0].0, "vllm-8000");
 }
 
 fn names_owned(engines: &[EngineSeen]) -> Vec<String> {
@@ -172,55 +175,58 @@ fn names_owned(engines: &[EngineSeen]) -> Vec<String> {
 }
 
 #[test]
-fn a_number_that_is_given_again_is_another_process() {
+fn a_reused_pid_is_another_process() {
     let mut tree = Tree::new(Vec::new());
-    let first = tree.see(&vllm(10, 8000));
+    let first = tree.scan_of(&vllm(10, 8000));
     let mut stranger = process(12, 1, "postgres", "postgres -D /data");
     stranger.start = 90_000;
     let mut second = vllm(10, 8000);
     second.truncate(2);
     second.push(stranger);
     second.iter_mut().for_each(|process| process.start += 80_000);
-    let second = tree.see(&second);
+    let second = tree.scan_of(&second);
     assert_ne!(first[0].server, second[0].server);
-    assert_eq!(pids(&second[0]), [10, 11], "and the stranger belongs to nobody");
-    // Between a full look and a quick one, too.
-    let mut gone = vllm(10, 8000);
-    gone.iter_mut().for_each(|process| process.start += 99_000);
-    tree.set(&gone);
+    assert_eq!(pids(&second[0]), [10, 11], "the stranger belongs to no engine");
+    // A quick scan after a full one detects it, too.
+    let mut reused = vllm(10, 8000);
+    reused.iter_mut().for_each(|process| process.start += 99_000);
+    tree.set(&reused);
     let again = tree.scanner.rescan(Duration::from_secs(900));
-    assert!(again.engines.is_empty() && again.is_partial, "whoever has begun was not looked for");
+    assert!(
+        again.engines.is_empty() && again.is_partial,
+        "a quick scan does not look for new processes"
+    );
 }
 
 #[test]
-fn a_server_that_lives_and_is_declared_no_longer_is_told_once_and_one_that_has_ended_never() {
+fn a_live_server_no_longer_declared_is_reported_once_and_an_ended_one_never() {
     let turned = |readings: EngineReadings| {
         assert!(readings.engines.is_empty());
         readings.turned.iter().map(|server| server.pid).collect::<Vec<_>>()
     };
     let mut tree = Tree::new(Vec::new());
-    assert!(!tree.see(&vllm(10, 8000)).is_empty());
-    // Whatever it runs from now on, it is the same life.
-    assert_eq!(tree.see(&[process(10, 1, "sleep", "/bin/sleep 9")])[0].server.pid, 10);
-    assert!(!tree.see(&vllm(20, 8000)).is_empty());
+    assert!(!tree.scan_of(&vllm(10, 8000)).is_empty());
+    // After an exec it is still the same server.
+    assert_eq!(tree.scan_of(&[process(10, 1, "sleep", "/bin/sleep 9")])[0].server.pid, 10);
+    assert!(!tree.scan_of(&vllm(20, 8000)).is_empty());
     let mut stranger = process(20, 1, "sleep", "/bin/sleep 9");
     stranger.start += 80_000;
     tree.set(&[stranger]);
-    assert_eq!(turned(tree.look()), [0; 0], "its number is another's by now");
+    assert_eq!(turned(tree.scan()), [0; 0], "its pid is reused by another process");
     let declared = DeclaredEngine {
         name: "mine".into(),
         matches: EngineMatch { comm: Some("mine".into()), ..EngineMatch::default() },
         ..DeclaredEngine::default()
     };
     let mut tree = Tree::new(vec![declared]);
-    assert_eq!(tree.see(&[process(30, 1, "mine", "/bin/mine")]).len(), 1);
+    assert_eq!(tree.scan_of(&[process(30, 1, "mine", "/bin/mine")]).len(), 1);
     tree.scanner.declare(Vec::new());
-    assert_eq!(turned(tree.look()), [30]);
-    assert_eq!(turned(tree.look()), [0; 0]);
+    assert_eq!(turned(tree.scan()), [30]);
+    assert_eq!(turned(tree.scan()), [0; 0]);
 }
 
 #[test]
-fn hostile_names_and_lines_are_only_text() {
+fn hostile_process_names_and_command_lines_are_escaped() {
     let mut tree = Tree::new(Vec::new());
     let mut all = vllm(10, 8000);
     all[3].comm = b"a) R 1 (\n\xff\x1b[2J".to_vec();
@@ -231,21 +237,21 @@ fn hostile_names_and_lines_are_only_text() {
     let mut binary = process(80, 1, "y", "");
     binary.line = (0..=255).cycle().take(100_000).collect();
     all.push(binary);
-    let engines = tree.see(&all);
+    let engines = tree.scan_of(&all);
     assert_eq!(names(&engines)[1], ("vllm-8000", vec![10, 11, 12, 13]));
     let comm = &engines[1].processes[3].comm;
     assert_eq!(&**comm, "a) R 1 (\\x0a\\xff\\x1b[2J");
     fs::write(tree.folder.path().join("10/stat"), "10 (vllm").unwrap();
     fs::remove_file(tree.folder.path().join("12/status")).unwrap();
-    let engines = tree.look().engines;
+    let engines = tree.scan().engines;
     let core = engines.iter().find(|engine| engine.name.contains("8000")).unwrap();
-    assert_eq!(core.processes[0].id.pid, 11, "the head cannot be read and counts as gone");
+    assert_eq!(core.processes[0].id.pid, 11, "the server cannot be read and counts as ended");
     let of_core = core.processes.iter().find(|process| process.id.pid == 12).unwrap();
-    assert_eq!(of_core.anon_bytes, Reading::Failed, "what cannot be read is not 0");
+    assert_eq!(of_core.anon_bytes, Reading::Failed, "an unreadable value is not 0");
 }
 
 #[test]
-fn model_files_are_those_that_are_mapped_or_open_or_declared() {
+fn mapped_open_or_declared_model_files_are_found() {
     let mut all = vllm(10, 8000);
     all[2].maps = "7f0000000000-7f0040000000 r--s 0 8:1 5 /models/a/x-1.safetensors\n\
                    7f0040000000-7f0080000000 r--s 0 8:1 6 /models/a/x-2.safetensors\n\
@@ -253,7 +259,7 @@ fn model_files_are_those_that_are_mapped_or_open_or_declared() {
         .to_owned();
     all[3].open = vec!["/other/y.gguf".to_owned(), "socket:[5]".to_owned()];
     let mut tree = Tree::new(Vec::new());
-    let engines = tree.see(&all);
+    let engines = tree.scan_of(&all);
     let core = &engines[0].processes[2];
     assert_eq!(
         (core.mapped_files, core.mapped_bytes),
@@ -271,7 +277,7 @@ fn model_files_are_those_that_are_mapped_or_open_or_declared() {
         ..DeclaredEngine::default()
     };
     let mut tree = Tree::new(vec![declared]);
-    let engines = tree.see(&all);
+    let engines = tree.scan_of(&all);
     let engine = &engines[0];
     assert_eq!(names(&engines), [("deepseek", vec![10, 11, 12, 13])], "with its server");
     assert_eq!(engine.kind, EngineKind::Vllm);
@@ -284,7 +290,7 @@ fn model_files_are_those_that_are_mapped_or_open_or_declared() {
 }
 
 #[test]
-fn containers_and_units_are_known_by_the_control_group() {
+fn containers_and_units_are_found_by_their_control_group() {
     let id = "ab".repeat(32);
     let mut inside = vllm(10, 8000);
     for process in &mut inside {
@@ -298,14 +304,14 @@ fn containers_and_units_are_known_by_the_control_group() {
         ..DeclaredEngine::default()
     };
     let unit = EngineMatch { unit: Some("llm.*".into()), ..EngineMatch::default() };
-    let container =
+    let by_container =
         EngineMatch { container: Some("abababababab".into()), ..EngineMatch::default() };
-    let mut tree = Tree::new(vec![by("mine", unit), by("boxed", container)]);
+    let mut tree = Tree::new(vec![by("mine", unit), by("boxed", by_container)]);
     inside.push(service);
     let init = Some(ProcessId { pid: 10, start_ticks: 1010 });
-    let told = Container { init, ..Container::default() };
-    tree.scanner.know(Arc::new([(id.as_str().into(), told)].into()), true);
-    let engines = tree.see(&inside);
+    let container = Container { init, ..Container::default() };
+    tree.scanner.know(Arc::new([(id.as_str().into(), container)].into()), true);
+    let engines = tree.scan_of(&inside);
     assert_eq!(names(&engines), [("boxed", vec![10, 11, 12, 13]), ("mine", vec![50])]);
     assert_eq!(engines[0].container.as_deref(), Some(&*id));
     assert_eq!(engines[1].unit.as_deref(), Some("llm.service"));
@@ -313,23 +319,23 @@ fn containers_and_units_are_known_by_the_control_group() {
 }
 
 #[test]
-fn many_engines_are_cut_and_it_is_told_where_one_of_them_may_take_memory() {
+fn engines_beyond_the_limit_are_cut_and_flagged_if_one_uses_the_gpu() {
     let mut tree = Tree::new(Vec::new());
     let mut all: Vec<Process> =
         (100..300).map(|pid| process(pid, 1, "VLLM::x", "VLLM::x")).collect();
     tree.set(&all);
-    let readings = tree.look();
+    let readings = tree.scan();
     assert_eq!((readings.engines.len(), readings.is_cut), (32, false));
-    // It was not there before, and has the driver open.
+    // A new process with the GPU driver open.
     all.push(Process { open: vec!["/dev/nvidiactl".into()], ..process(300, 1, "VLLM::x", "x") });
     tree.set(&all);
-    let readings = tree.look();
+    let readings = tree.scan();
     assert_eq!((readings.engines.len(), readings.is_cut), (32, true));
-    assert!(!tree.look().is_cut, "it does nothing");
+    assert!(!tree.scan().is_cut, "the cut process is idle");
 }
 
 #[test]
-fn without_a_procfs_it_is_told_and_not_taken_for_a_node_without_engines() {
+fn a_missing_procfs_is_an_error_and_not_an_empty_list() {
     let mut scanner = Scanner::new("/nonexistent".into(), Vec::new());
     let error = scanner.scan(Duration::ZERO, false).unwrap_err();
     assert!(error.contains("/nonexistent cannot be listed"), "{error}");

@@ -1,5 +1,5 @@
-//! Putting model files out of memory, on the real kernel and real processes. As root only: others
-//! are told that it was skipped.
+//! Evicting model files from the page cache, with the real kernel and real processes. Without root
+//! the tests are skipped with a message.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 #![expect(unsafe_code, reason = "mapping a file is, since others may cut it short")]
@@ -28,7 +28,7 @@ const BEHIND_BYTES: u64 = 64 * MIB;
 const READER: &str = "UMAWARDEN_TEST_READER";
 const AS_NOBODY: &str = "UMAWARDEN_TEST_EVICTS";
 
-/// Reached only if nothing happens at all.
+/// Attempts of `until`, 25 ms apart: 10 s.
 const PATIENCE: u32 = 400;
 
 fn uptime() -> Duration {
@@ -39,18 +39,17 @@ fn uptime() -> Duration {
 fn may_act(folder: &Path) -> bool {
     let file = File::create(folder.join("probe")).unwrap();
     let is_root = rustix::process::geteuid().is_root();
-    let sees = cachestat(file.as_fd(), 0, 0);
-    if !is_root || sees.is_err() {
-        eprintln!("skipped: needs root and Linux 6.5: {sees:?}");
+    let result = cachestat(file.as_fd(), 0, 0);
+    if !is_root || result.is_err() {
+        eprintln!("skipped: needs root and Linux 6.5: {result:?}");
         return false;
     }
     true
 }
 
-/// Not a test of its own: a process that the others have map and read files, as told on its
-/// standard input.
+/// Not a test by itself: other tests run it as a process that maps and reads files on command.
 #[test]
-fn reader_of_other_tests() {
+fn reader_for_other_tests() {
     if std::env::var_os(READER).is_none() {
         return;
     }
@@ -63,7 +62,7 @@ fn reader_of_other_tests() {
         match words[0] {
             "map" => {
                 let file = File::open(words[1]).unwrap();
-                // SAFETY: the tests cut it short only where nobody reads any more.
+                // SAFETY: the tests truncate the file only after its last read.
                 let map = unsafe { memmap2::MmapOptions::new().map_copy_read_only(&file) };
                 mapped.push(map.unwrap());
             }
@@ -74,8 +73,8 @@ fn reader_of_other_tests() {
             }
             "lease" => {
                 let file = File::open(words[1]).unwrap();
-                // SAFETY: a descriptor that is open, and constants. That somebody breaks the lease
-                // is a SIGIO, which this process ignores.
+                // SAFETY: an open descriptor, and constants. A broken lease sends SIGIO, which this
+                // process ignores.
                 let taken = unsafe {
                     libc::signal(libc::SIGIO, libc::SIG_IGN);
                     libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -94,11 +93,11 @@ fn reader_of_other_tests() {
     }
 }
 
-/// A process that maps and reads files as told.
+/// A process that maps and reads files on command.
 pub(super) struct Reader {
     child: Child,
     orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Reader {
@@ -106,15 +105,15 @@ impl Reader {
         Self::run(Command::new(std::env::current_exe().unwrap()), &[])
     }
 
-    /// The same by a command that runs this program, with arguments that only say which it is.
+    /// Starts it with a command that runs this program; `marks` are arguments without effect.
     pub(super) fn run(mut command: Command, marks: &[&str]) -> Self {
-        command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]).args(marks);
+        command.args(["evict::reader_for_other_tests", "--exact", "--nocapture"]).args(marks);
         let command =
             command.env(READER, "1").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let orders = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, orders, answers }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, orders, output }
     }
 
     pub(super) fn does(&mut self, order: &str) {
@@ -122,7 +121,7 @@ impl Reader {
         let mut line = String::new();
         while !line.starts_with("@done") {
             line.clear();
-            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the reader ended at {order}");
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the reader ended at {order}");
         }
     }
 
@@ -139,8 +138,9 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let _has_ended = self.child.kill();
-        let _status = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -149,13 +149,13 @@ pub(super) struct Bench {
     evictor: Evictor,
     executor: MemoryExecutor,
     next: u64,
-    /// More than there is, and mapped pages go at once.
+    /// Above all memory, so that mapped pages are evicted at once.
     pub(super) floor_bytes: u64,
 }
 
 impl Bench {
     pub(super) fn new() -> Option<Self> {
-        // Not below /tmp, which may be a tmpfs, whose pages never leave.
+        // Not below /tmp, which may be a tmpfs, whose pages are never evicted.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         may_act(folder.path()).then(|| Self::with(folder))
     }
@@ -170,7 +170,7 @@ impl Bench {
         self.executor.execute(&crate::actions::act(decision.clone())).result
     }
 
-    /// A file on disk, of which nothing is cached.
+    /// A file on disk, with no page cached.
     pub(super) fn file(&self, name: &str, mib: u64) -> PathBuf {
         let path = self.folder.path().join(name);
         let mut file = File::create(&path).unwrap();
@@ -212,7 +212,7 @@ impl Bench {
         }
     }
 
-    /// Acts, and says what that has done.
+    /// Executes an eviction; returns its effect.
     pub(super) fn evict(&mut self, processes: Vec<ProcessId>) -> Result<String, String> {
         let target = self.target(processes);
         let decision = self.decision(target);
@@ -224,19 +224,19 @@ impl Bench {
         }
     }
 
-    /// Ends what goes on, and says how it did.
+    /// Ends the eviction as if the engine were ready; returns its last note.
     pub(super) fn ready(&self) -> String {
         self.evictor.update(|_| None);
-        self.said_at_the_end()
+        self.final_note()
     }
 
-    fn said_at_the_end(&self) -> String {
-        let mut said = None;
+    fn final_note(&self) -> String {
+        let mut note = None;
         until("the end of the load", || {
-            said = self.evictor.take_notes().pop();
-            said.is_some()
+            note = self.evictor.take_notes().pop();
+            note.is_some()
         });
-        said.unwrap()
+        note.unwrap()
     }
 }
 
@@ -245,7 +245,7 @@ fn forget(path: &Path) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
-/// MiB that are cached of a part.
+/// Cached MiB of the file from MiB `from` to MiB `to`.
 pub(super) fn cached(path: &Path, from: u64, to: u64) -> u64 {
     let file = File::open(path).unwrap();
     let pages = cachestat(file.as_fd(), from * MIB, (to - from) * MIB).unwrap();
@@ -259,11 +259,11 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         }
         thread::sleep(Duration::from_millis(25));
     }
-    panic!("{what} does not come");
+    panic!("no {what} in 10 s");
 }
 
 #[test]
-fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
+fn mapped_pages_behind_the_reader_are_evicted_and_no_others() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model-1.safetensors", 256);
     let other = bench.file("other.bin", 64);
@@ -274,27 +274,30 @@ fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
     engine.does("touch 0 64");
     engine.maps(&model);
     engine.does("touch 0 192");
-    let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("128.0 MiB evicted; goes on behind the readers for 10m"), "{said}");
-    assert!(said.contains("keeps the last 64.0 MiB; nothing to undo"), "{said}");
+    let effect = bench.evict(vec![engine.id()]).unwrap();
+    assert!(
+        effect.starts_with("128.0 MiB evicted; goes on behind the readers for 10m"),
+        "{effect}"
+    );
+    assert!(effect.contains("keeps the last 64.0 MiB; nothing to undo"), "{effect}");
     assert_eq!((cached(&model, 0, 128), cached(&model, 128, 192)), (0, 64));
     engine.does("touch 192 256");
-    until("what follows", || cached(&model, 128, 192) == 0);
+    until("eviction of newly read pages", || cached(&model, 128, 192) == 0);
     assert_eq!(cached(&model, 192, 256), 64);
-    assert_eq!(cached(&other, 0, 64), 64, "no model file");
+    assert_eq!(cached(&other, 0, 64), 64, "it is no model file");
     assert_eq!(bench.evictor.tally().evicted_bytes, 192 * MIB);
     engine.does("touch 0 32");
-    until("what comes back", || bench.evictor.tally().refaulted_bytes >= 32 * MIB);
-    let said = bench.ready();
-    assert!(said.contains("since the engine no longer loads: "), "{said}");
+    until("count of refaulted bytes", || bench.evictor.tally().refaulted_bytes >= 32 * MIB);
+    let effect = bench.ready();
+    assert!(effect.contains("since the engine no longer loads: "), "{effect}");
     let left = bench.evictor.tally();
     engine.does("touch 0 256");
-    assert_eq!(cached(&model, 0, 256), 256, "never after ready");
+    assert_eq!(cached(&model, 0, 256), 256, "nothing is evicted after ready");
     assert_eq!(bench.evictor.tally(), left);
 }
 
 #[test]
-fn what_lies_ahead_of_a_reader_stays() {
+fn pages_ahead_of_a_reader_stay_cached() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 256);
     fs::read(&model).unwrap();
@@ -302,14 +305,14 @@ fn what_lies_ahead_of_a_reader_stays() {
     engine.maps(&model);
     engine.does("touch 0 128");
     bench.evict(vec![engine.id()]).unwrap();
-    // The kernel's own reclaim may have taken a little of it meanwhile.
+    // The kernel's own reclaim may have taken a little of it.
     let (behind, ahead) = (cached(&model, 0, 64), cached(&model, 64, 256));
     assert!(behind == 0 && ahead > 128, "{behind} and {ahead}");
     bench.ready();
 }
 
 #[test]
-fn what_read_has_behind_it_leaves_and_so_does_what_was_closed() {
+fn pages_behind_a_read_and_of_closed_files_are_evicted() {
     let Some(mut bench) = Bench::new() else { return };
     let (first, second) =
         (bench.file("model-1-of-2.safetensors", 64), bench.file("model-2-of-2.safetensors", 256));
@@ -323,18 +326,18 @@ fn what_read_has_behind_it_leaves_and_so_does_what_was_closed() {
     bench.evict(vec![engine.id()]).unwrap();
     engine.does("read 96");
     until("the position's move", || cached(&second, 0, 64) == 0);
-    // Most of it: some machines themselves evict what nobody has used for a while (DAMON).
+    // Most of it: some machines reclaim idle pages themselves (DAMON).
     let ahead = cached(&second, 128, 256);
-    assert!(ahead >= 96, "{ahead} of 128 MiB that lie ahead");
+    assert!(ahead >= 96, "{ahead} of 128 MiB ahead of the reader");
     until("the earlier shard", || cached(&first, 0, 64) == 0);
-    // It sorts before what is open, too, and is no shard of that model: somebody else may read it.
+    // Its name sorts before the open file, but it is no shard of that model.
     let others = cached(&another, 0, 64);
     assert!(others >= 48, "{others} of 64 MiB of another model");
     bench.ready();
 }
 
 #[test]
-fn dirty_pages_stay_and_are_not_written_back() {
+fn dirty_pages_stay_cached_and_are_not_written_back() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let mut engine = Reader::start();
@@ -351,7 +354,7 @@ fn dirty_pages_stay_and_are_not_written_back() {
 }
 
 #[test]
-fn pages_that_another_process_maps_too_stay() {
+fn pages_mapped_by_another_process_stay_cached() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let (mut engine, mut other) = (Reader::start(), Reader::start());
@@ -365,7 +368,7 @@ fn pages_that_another_process_maps_too_stay() {
 }
 
 #[test]
-fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
+fn new_processes_and_files_of_an_engine_are_tracked() {
     let Some(mut bench) = Bench::new() else { return };
     let first = bench.file("model-1.safetensors", 32);
     let later = bench.file("later.safetensors", 160);
@@ -377,7 +380,7 @@ fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
     worker.does("touch 0 160");
     let mut now = bench.target(vec![engine.id(), worker.id()]);
     now.model_files.push(Arc::from(later.display().to_string()));
-    until("what the worker has read", || {
+    until("eviction of the worker's pages", || {
         bench.evictor.update(|_| Some(now.clone()));
         cached(&later, 0, 96) == 0
     });
@@ -386,7 +389,7 @@ fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
 }
 
 #[test]
-fn a_process_that_is_no_longer_the_same_is_refused() {
+fn a_reused_pid_of_an_engine_is_refused() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let mut engine = Reader::start();
@@ -399,28 +402,28 @@ fn a_process_that_is_no_longer_the_same_is_refused() {
     assert_eq!(cached(&model, 0, 160), 160);
     bench.evict(vec![later, id]).unwrap();
     drop(engine);
-    let said = bench.said_at_the_end();
-    assert!(said.contains("since the engine has ended"), "{said}");
+    let note = bench.final_note();
+    assert!(note.contains("since the engine has ended"), "{note}");
 }
 
 #[test]
-fn an_engine_that_maps_no_model_file_yet_is_no_failure() {
+fn an_engine_without_a_mapped_model_file_is_tracked_without_failure() {
     let Some(mut bench) = Bench::new() else { return };
     let mut engine = Reader::start();
     let id = engine.id();
-    // Which files it will have is not known either, while it fetches them.
+    // Its files are unknown while it downloads them.
     let target = EngineTarget { model_files: Vec::new(), ..bench.target(vec![id]) };
     let decision = bench.decision(target);
     assert_eq!(bench.execute(&decision), OutcomeResult::Done);
-    let said = bench.evictor.effect(decision.id).unwrap();
-    assert!(said.contains("; no model file of it is known yet"), "{said}");
+    let effect = bench.evictor.effect(decision.id).unwrap();
+    assert!(effect.contains("; no model file of it is known yet"), "{effect}");
     assert!(bench.evictor.tracks("deepseek", id));
-    // Once it has them, it is followed all the while.
+    // Once it maps them, it is tracked.
     let now = bench.target(vec![id]);
     let model = bench.file("model.safetensors", 160);
     engine.maps(&model);
     engine.does("touch 0 160");
-    until("what it has read", || {
+    until("eviction of the engine's pages", || {
         bench.evictor.update(|_| Some(now.clone()));
         cached(&model, 0, 96) == 0
     });
@@ -428,7 +431,7 @@ fn an_engine_that_maps_no_model_file_yet_is_no_failure() {
 }
 
 #[test]
-fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
+fn the_mapped_file_is_evicted_after_a_replacement_or_truncation() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let old = File::open(&model).unwrap();
@@ -439,11 +442,11 @@ fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
     bench.file("model.safetensors", 32);
     fs::read(&model).unwrap();
     bench.evict(vec![engine.id()]).unwrap();
-    // The kernel's own reclaim may have taken a page of it meanwhile.
-    assert!(cached(&model, 0, 32) > 16, "nobody of those that are loaded has read the new one");
+    // The kernel's own reclaim may have taken a page of it.
+    assert!(cached(&model, 0, 32) > 16, "the tracked engine has not read the new file");
     let left = cachestat(old.as_fd(), 0, 0).unwrap().cached * procfs::page_size() / MIB;
     assert!((33..=64).contains(&left), "{left}");
-    // What is left of it is evicted without a word of what is gone.
+    // The rest is evicted without an error for the truncated part.
     let grows = bench.file("model-2.safetensors", 160);
     engine.maps(&grows);
     engine.does("touch 0 96");
@@ -454,7 +457,7 @@ fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
 }
 
 #[test]
-fn observe_mode_says_what_it_would_evict_and_does_not() {
+fn observe_mode_reports_what_it_would_evict_and_evicts_nothing() {
     let Some(mut bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     let mut engine = Reader::start();
@@ -470,15 +473,15 @@ fn observe_mode_says_what_it_would_evict_and_does_not() {
         notes.borrow_mut().extend(bench.evictor.take_notes());
         !notes.borrow().is_empty()
     });
-    let said = notes.borrow().join("\n");
+    let effect = notes.borrow().join("\n");
     let expected = "decision #2 (observe mode): evict_checkpoint would evict 96.0 MiB of 160.0 \
                     MiB cached";
-    assert!(said.starts_with(expected), "{said}");
+    assert!(effect.starts_with(expected), "{effect}");
     assert_eq!(cached(&model, 0, 160), 160);
 }
 
 #[test]
-fn a_lease_on_a_model_file_holds_up_nobody() {
+fn a_lease_on_a_model_file_blocks_nothing() {
     let Some(mut bench) = Bench::new() else { return };
     let leased = bench.file("model-leased.safetensors", 1);
     chown(&leased, Some(65534), Some(65534)).unwrap();
@@ -491,22 +494,22 @@ fn a_lease_on_a_model_file_holds_up_nobody() {
     let mut hostile = Reader::run(command, &[]);
     hostile.does(&format!("lease {}", leased.display()));
     let began = uptime();
-    let said = bench.evict(vec![hostile.id()]).unwrap();
-    assert!(uptime() - began < Duration::from_secs(1), "{said}");
+    let effect = bench.evict(vec![hostile.id()]).unwrap();
+    assert!(uptime() - began < Duration::from_secs(1), "{effect}");
     let why = "model-leased.safetensors: another process holds a lease on it";
-    assert!(said.contains(why) && !said.contains("drop_caches"), "{said}");
+    assert!(effect.contains(why) && !effect.contains("drop_caches"), "{effect}");
     let model = bench.file("model-1.safetensors", 160);
     let mut engine = Reader::start();
     engine.maps(&model);
     engine.does("touch 0 160");
-    let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("96.0 MiB evicted"), "{said}");
+    let effect = bench.evict(vec![engine.id()]).unwrap();
+    assert!(effect.starts_with("96.0 MiB evicted"), "{effect}");
     bench.ready();
 }
 
-/// Not a test of its own: the one below runs it as another user.
+/// Not a test by itself: the test below runs it as another user.
 #[test]
-fn as_asked_by_another_test() {
+fn eviction_run_by_another_test() {
     let Ok(folder) = std::env::var(AS_NOBODY) else { return };
     let mut bench = Bench::with(tempfile::tempdir().unwrap());
     let mut own = Reader::start();
@@ -528,7 +531,7 @@ fn as_asked_by_another_test() {
 }
 
 #[test]
-fn without_the_rights_it_says_what_it_cannot_do() {
+fn missing_rights_to_evict_are_reported() {
     let Some(bench) = Bench::new() else { return };
     let model = bench.file("model.safetensors", 160);
     // The build folder may be out of that user's reach.
@@ -539,21 +542,21 @@ fn without_the_rights_it_says_what_it_cannot_do() {
     let test = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
     let output = Command::new(&test)
-        .args(["evict::as_asked_by_another_test", "--exact", "--nocapture"])
+        .args(["evict::eviction_run_by_another_test", "--exact", "--nocapture"])
         .env(AS_NOBODY, bench.folder.path())
         .uid(65534)
         .gid(65534)
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let mut said = said.lines().filter_map(|line| line.strip_prefix('@'));
-    let own = said.next().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let mut results = printed.lines().filter_map(|line| line.strip_prefix('@'));
+    let own = results.next().unwrap();
     assert!(
         own.starts_with("Done") && own.contains("mapped pages stay (process_madvise: "),
         "{own}"
     );
     assert!(own.contains("CAP_SYS_NICE"), "{own}");
     assert!(cached(&model, 0, 160) >= 159, "{own}");
-    let of_root = said.next().unwrap();
+    let of_root = results.next().unwrap();
     assert!(of_root.starts_with("Failed") && of_root.contains("drop_caches failed"), "{of_root}");
 }

@@ -68,7 +68,7 @@ fn begin(mode: Mode) -> Begin {
     Begin::of_process("boot", moment(0), DecisionId(1), rules)
 }
 
-/// A daemon's storage: what it watched is recorded and journalled.
+/// The storage of a daemon, with its recording and journal.
 pub struct Node {
     pub storage: tempfile::TempDir,
     policy: Policy,
@@ -76,7 +76,7 @@ pub struct Node {
     journal: Journal,
     schema: Arc<Schema>,
     step: u64,
-    /// Outcomes of what was decided at the step before.
+    /// Outcomes of the decisions of the previous step.
     outcomes: Vec<Outcome>,
 }
 
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// So many steps with that much free, in GiB, and 1 GiB in reserve.
+    /// Runs steps with `free` GiB of free memory and a reserve of 1 GiB.
     pub fn live(&mut self, steps: u64, free: Reading<f64>) -> &mut Self {
         for _ in 0..steps {
             let gib = f64::from(1 << 30);
@@ -154,7 +154,7 @@ impl Node {
         self.ring.flush().unwrap();
     }
 
-    /// Waits until the journal has all of it.
+    /// Waits until everything is written to the journal.
     pub fn settle(&self) -> &Self {
         self.journal.next_decision_id(moment(0).utc, Duration::from_secs(30));
         self
@@ -177,7 +177,7 @@ impl Node {
     }
 }
 
-/// Exit code, and what it said on both outputs.
+/// Exit code, and the text of both outputs.
 fn explain(storage: &Path, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::cargo_bin("umawarden").unwrap();
     command.env_remove("STATE_DIRECTORY").arg("explain").args(arguments);
@@ -190,7 +190,7 @@ pub fn gib(free: f64) -> Reading<f64> {
     Reading::Value(free)
 }
 
-/// The instant of a step, as it may be given to `--at`.
+/// The time of a step in the form of `--at`.
 fn at(step: u64) -> String {
     moment(step).utc.to_string()
 }
@@ -234,14 +234,14 @@ fn each_state_has_its_own_reason() {
         ),
         "{budget}"
     );
-    // Asked again of the time before, it says again what was true then.
+    // A query about an earlier time gives the state of that time.
     assert_eq!(node.sentence(&["Low", "--at", &at(23)]), acted);
     let seconds = (moment(21).utc.as_millisecond() as f64 / 1000.0).to_string();
     assert!(node.sentence(&["Low", "--at", &seconds]).contains("held for 100ms only"));
 }
 
 #[test]
-fn an_act_is_told_with_what_came_of_it() {
+fn an_act_is_explained_with_its_effect() {
     let mut node = Node::new(Mode::Enforce, RING);
     node.live(20, gib(9.0)).live(4, gib(1.5));
     assert_eq!(
@@ -272,7 +272,7 @@ fn an_act_is_told_with_what_came_of_it() {
 }
 
 #[test]
-fn the_table_shows_each_part_beside_its_value() {
+fn the_table_shows_each_subexpression_with_its_value() {
     let mut node = Node::new(Mode::Observe, RING);
     node.live(20, gib(9.0)).live(4, gib(1.5));
     let (code, text) = node.explain(&["Low"]);
@@ -303,7 +303,7 @@ fn a_recording_that_begins_later_is_completed_from_the_journal() {
     node.live(4, gib(1.5)).live(10, gib(9.0));
     let whole = node.json(&["Low"]);
     assert_eq!(whole["from_process_start"], true);
-    // Many segments: the first ones are given away.
+    // The first of many segments are removed.
     node.live(3000, gib(9.0)).live(1, gib(9.5));
     let recording = node.storage.path().join("recording");
     for path in segment_files(&recording).iter().take(2) {
@@ -315,7 +315,7 @@ fn a_recording_that_begins_later_is_completed_from_the_journal() {
     assert!(remarks.contains("not from where the process started"), "{remarks}");
     let rails = later["remedy"]["guard_rails"].as_array().unwrap();
     let budget = rails.iter().find(|rail| rail["reason"] == "budget").unwrap();
-    assert_eq!(budget["used"], 1, "the act before it counts");
+    assert_eq!(budget["used"], 1, "the earlier act counts");
     assert_eq!(
         (&later["state"], later["since_is_exact"].as_bool()),
         (&"inactive".into(), Some(true))
@@ -324,7 +324,7 @@ fn a_recording_that_begins_later_is_completed_from_the_journal() {
 }
 
 #[test]
-fn of_a_time_when_nothing_ran_it_tells_how_it_stood_at_the_end() {
+fn a_time_without_a_daemon_is_explained_by_the_last_recorded_state() {
     let mut node = Node::new(Mode::Observe, RING);
     node.live(20, gib(9.0)).live(4, gib(1.5));
     let (then, ended) = (at(24 + 4_000), at(23));
@@ -334,14 +334,14 @@ fn of_a_time_when_nothing_ran_it_tells_how_it_stood_at_the_end() {
     assert_eq!(time.to_string(), ended);
     let remarks = json["remarks"].to_string();
     assert!(remarks.contains("did not run, or did not record"), "{remarks}");
-    // Something is journalled from between: it did run.
+    // A journal entry in between shows that the daemon ran.
     let note = Note { at: moment(1_000), text: "reload".to_owned() };
     node.journal.record(&JournalEntry::Note(note));
     assert_eq!(node.json(&["Low", "--at", &then])["source"], "journal");
 }
 
 #[test]
-fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
+fn without_a_recording_the_journal_supplies_the_values_of_its_decisions() {
     let mut node = Node::new(Mode::Observe, RING);
     node.live(20, gib(9.0)).live(10, gib(1.5));
     std::fs::remove_dir_all(node.storage.path().join("recording")).unwrap();
@@ -373,10 +373,10 @@ fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
 }
 
 #[test]
-fn names_and_times_are_helped_with() {
+fn wrong_names_and_times_get_helpful_errors() {
     let mut node = Node::new(Mode::Observe, RING);
     node.live(20, gib(9.0));
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (&["Lwo"][..], "(did you mean \"Low\"?)"),
         (&["memory/Lw"], "(did you mean \"memory/Low\"?)"),
         (&["Same"], "Same is ambiguous: give memory/Same or other/Same"),
@@ -387,13 +387,13 @@ fn names_and_times_are_helped_with() {
     ] {
         let (code, text) = node.explain(arguments);
         assert_eq!(code, 2, "{text}");
-        assert!(text.contains(told), "{told:?} is not in {text}");
+        assert!(text.contains(expected), "{expected:?} is not in {text}");
     }
     assert_eq!(node.explain(&["other/Same"]).0, 0);
 }
 
 #[test]
-fn an_incident_file_of_elsewhere_is_enough() {
+fn an_incident_file_of_another_machine_suffices() {
     let mut node = Node::new(Mode::Observe, RING);
     node.live(20, gib(9.0)).live(4, gib(1.5));
     let recording = node.storage.path().join("recording");
@@ -402,7 +402,7 @@ fn an_incident_file_of_elsewhere_is_enough() {
     let (code, text) = explain(Path::new("/nowhere"), &arguments);
     assert_eq!(code, 0, "{text}");
     let json: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(json["decisions"].as_array().unwrap().len(), 1, "they are in it too");
+    assert_eq!(json["decisions"].as_array().unwrap().len(), 1, "decisions are in the file, too");
     assert!(json["sentence"].as_str().unwrap().starts_with("It would have acted"));
 }
 
@@ -434,7 +434,7 @@ fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
 }
 
 #[test]
-fn how_memory_came_back_is_told_from_the_journal() {
+fn the_release_of_memory_is_explained_from_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let retention = Retention { max_age: Duration::from_secs(40_000 * 86_400), max_bytes: 1 << 30 };
     let journal = Journal::open(dir.path(), retention);
@@ -453,7 +453,7 @@ fn how_memory_came_back_is_told_from_the_journal() {
     };
     let (code, text) = explain(&["chat"]);
     assert_eq!(code, 0);
-    for told in [
+    for expected in [
         "chat (pid 4711), reported at 2026",
         "all of it came back within 3.2 s",
         "in no counter (driver)   80.0 GiB     20.0 GiB",
@@ -462,7 +462,7 @@ fn how_memory_came_back_is_told_from_the_journal() {
         "what it held is unknown, since another engine came or went meanwhile",
         "in no counter (driver)    unknown      unknown",
     ] {
-        assert!(text.contains(told), "{told}\n{text}");
+        assert!(text.contains(expected), "{expected}\n{text}");
     }
     assert!(!text.contains("other (pid"), "{text}");
     let (_, all) = explain(&["--json"]);

@@ -1,6 +1,6 @@
-//! The HTTP server over a made-up snapshot.
+//! The HTTP server with a fake snapshot.
 
-#![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod gate;
 pub mod hoards;
@@ -24,14 +24,14 @@ use umawarden::policy::status::{SourceStatus, Status};
 
 use crate::daemon::control_client;
 use server::{
-    PATIENCE, Server, held_journal, made_up_status, moment, no_queries, parse, start, start_with,
+    PATIENCE, Server, blocked_journal, made_up_status, moment, no_queries, parse, start, start_with,
 };
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[test]
-fn metrics_come_in_the_form_that_was_asked_for() {
+fn metrics_are_served_in_the_requested_format() {
     let server = start();
     let plain = server.get("/metrics");
     assert_eq!((plain.status, plain.headers["content-type"].as_str()), (200, TEXT));
@@ -44,11 +44,11 @@ fn metrics_come_in_the_form_that_was_asked_for() {
     assert!(plain.text().contains("made_up{text=\"<b>\\\"\\\\\\n\"} +Inf\n"), "{}", plain.text());
 
     let open =
-        server.ask("GET", "/metrics", &["Accept: application/openmetrics-text;version=1.0.0"]);
+        server.request("GET", "/metrics", &["Accept: application/openmetrics-text;version=1.0.0"]);
     assert_eq!(open.headers["content-type"], OPENMETRICS);
     assert!(open.text().ends_with("# EOF\n"));
 
-    let packed = server.ask("GET", "/metrics", &["Accept-Encoding: gzip"]);
+    let packed = server.request("GET", "/metrics", &["Accept-Encoding: gzip"]);
     assert_eq!(packed.headers["content-encoding"], "gzip");
     assert_eq!(packed.headers["content-type"], TEXT);
     let mut unpacked = String::new();
@@ -63,14 +63,14 @@ fn metrics_come_in_the_form_that_was_asked_for() {
     }
     assert!(server.get("/metrics?name[]=nowhere").body.is_empty());
 
-    let head = server.ask("HEAD", "/metrics", &[]);
+    let head = server.request("HEAD", "/metrics", &[]);
     assert_eq!(head.headers["content-length"], plain.body.len().to_string());
     assert!(head.status == 200 && head.body.is_empty());
     server.end();
 }
 
 #[test]
-fn a_scraper_of_ours_and_of_others_understands_it_over_one_connection() {
+fn a_client_scrapes_several_times_over_one_connection() {
     let server = start();
     let client = crate::daemon::http_client().build().unwrap();
     for _ in 0..3 {
@@ -83,19 +83,19 @@ fn a_scraper_of_ours_and_of_others_understands_it_over_one_connection() {
 }
 
 #[test]
-fn health_follows_the_watching_loop_and_not_the_server() {
+fn health_depends_on_the_sampling_loop_and_not_on_the_server() {
     let server = start();
     assert_eq!(server.get("/-/healthy").status, 200);
     let stale = Status { at: moment(60), ..made_up_status() };
     server.status.store(Arc::new(stale));
-    let answer = server.get("/-/healthy");
-    assert_eq!(answer.status, 503);
-    assert!(answer.text().contains("40.0 s old"), "{}", answer.text());
+    let response = server.get("/-/healthy");
+    assert_eq!(response.status, 503);
+    assert!(response.text().contains("40.0 s old"), "{}", response.text());
     server.end();
 }
 
 #[test]
-fn it_is_ready_once_the_node_has_been_sampled() {
+fn the_server_is_ready_once_the_node_has_been_sampled() {
     let server = start();
     assert_eq!(server.get("/-/ready").status, 200);
     let own = |source| SourceStatus { source, up: true, detail: None, took: Duration::ZERO };
@@ -107,7 +107,7 @@ fn it_is_ready_once_the_node_has_been_sampled() {
 }
 
 #[test]
-fn a_reload_tells_what_came_of_it() {
+fn a_reload_reports_its_result() {
     let mut server = start();
     drop(server.operator());
     let socket = server.control_socket.clone();
@@ -115,26 +115,26 @@ fn a_reload_tells_what_came_of_it() {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let request = "POST /-/reload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
         stream.write_all(format!("{request}{headers}\r\n").as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        parse(&answer)
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        parse(&response)
     };
     for (result, status, text) in [
         (Ok("3 rules in 1 group".to_owned()), 200, "3 rules in 1 group\n"),
         (Err("memory.yaml:3:5: no\n".to_owned()), 500, "failed to reload: memory.yaml:3:5: no\n"),
     ] {
-        let asking = reload.clone();
-        let asked = std::thread::spawn(move || asking(""));
+        let send = reload.clone();
+        let client = std::thread::spawn(move || send(""));
         let request = server.reloads.blocking_recv().unwrap();
         let uid = rustix::process::getuid().as_raw();
         assert_eq!(request.by, OrderedBy::Local { uid });
         request.answer.send(result).unwrap();
-        let answer = asked.join().unwrap();
-        assert_eq!((answer.status, answer.text()), (status, text));
+        let response = client.join().unwrap();
+        assert_eq!((response.status, response.text()), (status, text));
     }
     let get = server.get("/-/reload");
     assert_eq!((get.status, get.headers["allow"].as_str()), (405, "POST"));
-    let refused = server.ask("POST", "/-/reload", &[]);
+    let refused = server.request("POST", "/-/reload", &[]);
     assert_eq!((refused.status, refused.headers.get("www-authenticate")), (403, None));
     assert_eq!(reload("Content-Length: 999999\r\n").status, 413);
     assert!(server.reloads.try_recv().is_err(), "refused requests reload nothing");
@@ -155,7 +155,7 @@ fn reloads_are_served_one_at_a_time() {
     assert!(server.reloads.try_recv().is_err(), "the second waits for the first");
     first.answer.send(Ok("first".to_owned())).unwrap();
     server.reloads.blocking_recv().unwrap().answer.send(Ok("second".to_owned())).unwrap();
-    both.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap(), 200));
+    both.into_iter().for_each(|client| assert_eq!(client.join().unwrap(), 200));
     server.end();
 }
 
@@ -164,25 +164,25 @@ fn other_methods_and_paths_are_refused_helpfully() {
     let server = start();
     for path in ["/metrics", "/", "/api/v1/status", "/-/healthy"] {
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"] {
-            let answer = server.ask(method, path, &[]);
-            assert_eq!(answer.status, 405, "{method} {path}");
-            assert!(answer.headers["allow"].contains("GET"), "{method} {path}");
+            let response = server.request(method, path, &[]);
+            assert_eq!(response.status, 405, "{method} {path}");
+            assert!(response.headers["allow"].contains("GET"), "{method} {path}");
         }
     }
     let hostile =
         ["/nope", "/metrics/", "/%2e%2e/etc/passwd", "/../../etc/passwd", "//", "/%3Cb%3E"];
     for path in hostile {
-        let answer = server.get(path);
-        assert_eq!(answer.status, 404, "{path}");
-        assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
-        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
-        assert!(answer.text().contains("/metrics") && answer.text().contains("/-/healthy"));
+        let response = server.get(path);
+        assert_eq!(response.status, 404, "{path}");
+        assert_eq!(response.headers["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(response.headers["x-content-type-options"], "nosniff");
+        assert!(response.text().contains("/metrics") && response.text().contains("/-/healthy"));
     }
     server.end();
 }
 
 #[test]
-fn whatever_the_api_refuses_is_json() {
+fn errors_of_the_api_are_json() {
     let server = start();
     let long = format!("/api/v1/events?kind={}", "a".repeat(5000));
     for (method, path, headers, status, kind) in [
@@ -192,10 +192,10 @@ fn whatever_the_api_refuses_is_json() {
         ("POST", "/api/v1/silences", &["Content-Length: 999999"], 413, "bad_data"),
         ("GET", long.as_str(), &[], 414, "bad_data"),
     ] {
-        let answer = server.ask(method, path, headers);
-        assert_eq!(answer.status, status, "{method} {path}");
-        assert_eq!(answer.headers["content-type"], "application/json", "{method} {path}");
-        let problem = answer.json();
+        let response = server.request(method, path, headers);
+        assert_eq!(response.status, status, "{method} {path}");
+        assert_eq!(response.headers["content-type"], "application/json", "{method} {path}");
+        let problem = response.json();
         assert_eq!((&problem["status"], &problem["errorType"]), (&json!("error"), &json!(kind)));
         assert!(!problem["error"].as_str().unwrap().is_empty());
     }
@@ -203,15 +203,15 @@ fn whatever_the_api_refuses_is_json() {
 }
 
 #[test]
-fn a_failed_reload_is_told_until_one_succeeds() {
+fn a_failed_reload_is_shown_until_one_succeeds() {
     let server = start();
     assert_eq!(server.get("/api/v1/status").json()["data"]["reload_failure"], json!(null));
     assert!(!server.get("/").text().contains("reload of"));
     let why = "my.yaml:3:5: <unknown> key".to_owned();
     let failure = ReloadFailure { at: moment(5).utc, why: why.clone() };
     server.reload_failure.store(Some(Arc::new(failure)));
-    let told = &server.get("/api/v1/status").json()["data"]["reload_failure"];
-    assert_eq!(*told, json!({"time": "2026-11-18T11:06:40.000Z", "error": why}));
+    let failure = &server.get("/api/v1/status").json()["data"]["reload_failure"];
+    assert_eq!(*failure, json!({"time": "2026-11-18T11:06:40.000Z", "error": why}));
     let page = server.get("/");
     let page = page.text();
     assert!(page.contains("The reload of 2026-11-18 11:06:40 UTC failed"), "{page}");
@@ -220,7 +220,7 @@ fn a_failed_reload_is_told_until_one_succeeds() {
 }
 
 #[test]
-fn the_page_says_actions_outcomes_and_alerts_in_words() {
+fn the_page_shows_actions_outcomes_and_alerts_in_words() {
     let action = umawarden::model::Action::DropCaches {
         what: umawarden::model::CacheKind::PageCache,
         sync: true,
@@ -251,17 +251,17 @@ fn the_page_says_actions_outcomes_and_alerts_in_words() {
 }
 
 #[test]
-fn a_slash_too_many_is_told() {
+fn a_trailing_slash_gets_a_hint() {
     let server = start();
-    let told = server.get("/metrics/");
-    assert!(told.text().contains("Without the trailing slash it is: /metrics\n"));
-    let told = server.get("/nope");
-    assert!(told.text().starts_with("404 page not found. The metrics are at /metrics."));
+    let response = server.get("/metrics/");
+    assert!(response.text().contains("Without the trailing slash it is: /metrics\n"));
+    let response = server.get("/nope");
+    assert!(response.text().starts_with("404 page not found. The metrics are at /metrics."));
     server.end();
 }
 
 #[test]
-fn a_rule_that_is_neither_loaded_nor_in_the_journal_is_not_a_quiet_one() {
+fn an_unknown_rule_is_an_error_and_not_an_empty_list() {
     let decisions = |request: PageRequest| {
         let is_old = request.rule.as_deref() == Some("memory/Gone") && request.since.is_none();
         let items = if is_old { vec![json!({"id": 1})] } else { Vec::new() };
@@ -272,21 +272,21 @@ fn a_rule_that_is_neither_loaded_nor_in_the_journal_is_not_a_quiet_one() {
     let rules = server.get("/api/v1/rules").json();
     let known = rules["data"]["groups"][0]["rules"][0]["name"].as_str().unwrap().to_owned();
     for quiet in [known.clone(), format!("memory/{known}"), "memory/Gone&since=5".to_owned()] {
-        let answer = server.get(&format!("/api/v1/decisions?rule={quiet}"));
-        assert_eq!(answer.status, 200, "{quiet}");
-        assert_eq!(answer.json()["data"]["decisions"], json!([]));
+        let response = server.get(&format!("/api/v1/decisions?rule={quiet}"));
+        assert_eq!(response.status, 200, "{quiet}");
+        assert_eq!(response.json()["data"]["decisions"], json!([]));
     }
     let slip = format!("{known}x");
-    let answer = server.get(&format!("/api/v1/decisions?rule={slip}"));
-    assert_eq!(answer.status, 400);
-    let problem = answer.json()["error"].as_str().unwrap().to_owned();
+    let response = server.get(&format!("/api/v1/decisions?rule={slip}"));
+    assert_eq!(response.status, 400);
+    let problem = response.json()["error"].as_str().unwrap().to_owned();
     assert!(problem.contains(&format!("did you mean \"{known}\"?")), "{problem}");
     assert_eq!(server.get("/api/v1/decisions?rule=quite+another").status, 400);
     server.end();
 }
 
 #[test]
-fn every_path_that_is_listed_leads_somewhere() {
+fn every_listed_path_is_served() {
     let server = start();
     let listed = server.get("/nope");
     let paths: Vec<&str> =
@@ -305,10 +305,10 @@ fn oversized_and_malformed_requests_are_refused() {
     assert_eq!(server.get(&format!("/{long}")).status, 414);
     assert_eq!(server.get(&format!("/api/v1/events?kind={long}")).status, 414);
     let huge = format!("X-Huge: {}", "a".repeat(200_000));
-    assert_eq!(server.ask("GET", "/metrics", &[&huge]).status, 431);
+    assert_eq!(server.request("GET", "/metrics", &[&huge]).status, 431);
     let many: Vec<String> = (0..500).map(|number| format!("X-{number}: 1")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(server.ask("GET", "/metrics", &many).status, 431);
+    assert_eq!(server.request("GET", "/metrics", &many).status, 431);
     assert_eq!(parse(&server.raw(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")).status, 400);
     assert_eq!(parse(&server.raw(b"GET /metrics\0 HTTP/1.1\r\n\r\n")).status, 400);
     assert_eq!(server.get("/metrics").status, 200, "the others are served on");
@@ -316,11 +316,11 @@ fn oversized_and_malformed_requests_are_refused() {
 }
 
 #[test]
-fn status_tells_sources_rules_and_what_is_missing() {
+fn status_lists_sources_rules_and_failed_series() {
     let server = start();
-    let answer = server.get("/api/v1/status").json();
-    assert_eq!(answer["status"], "success");
-    let data = &answer["data"];
+    let response = server.get("/api/v1/status").json();
+    assert_eq!(response["status"], "success");
+    let data = &response["data"];
     assert_eq!(data["version"], umawarden::exports::VERSION);
     assert_eq!((&data["mode"], &data["uptime_seconds"]), (&json!("observe"), &json!(90.0)));
     assert_eq!((&data["failed"], &data["unsupported"]), (&json!(["gone"]), &json!(["never"])));
@@ -356,7 +356,7 @@ fn rules_and_alerts_have_the_shape_of_prometheus() {
 }
 
 #[test]
-fn the_journal_is_paged_as_asked() {
+fn the_journal_is_paged_as_requested() {
     let echo = |request: PageRequest| {
         let start = match request.start {
             Start::Newest => json!("newest"),
@@ -380,9 +380,9 @@ fn the_journal_is_paged_as_asked() {
         ("/api/v1/decisions?since=%00", "since"),
         ("/api/v1/decisions?&&=&%ff=1", "unknown"),
     ] {
-        let answer = server.get(target);
-        assert_eq!(answer.status, 400, "{target}");
-        let problem = answer.json();
+        let response = server.get(target);
+        assert_eq!(response.status, 400, "{target}");
+        let problem = response.json();
         assert_eq!(
             (&problem["status"], &problem["errorType"]),
             (&json!("error"), &json!("bad_data"))
@@ -393,8 +393,8 @@ fn the_journal_is_paged_as_asked() {
 }
 
 #[test]
-fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
-    let (journal, queries) = held_journal();
+fn a_slow_or_failing_journal_affects_no_other_route() {
+    let (journal, queries) = blocked_journal();
     let limits = Limits { query: Duration::from_millis(50), ..Limits::default() };
     let server = start_with(limits, queries);
     let late = server.get("/api/v1/events");
@@ -415,7 +415,7 @@ fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
 }
 
 #[test]
-fn the_page_escapes_what_others_chose_and_loads_nothing() {
+fn the_page_escapes_foreign_text_and_loads_nothing() {
     let decided = |_: PageRequest| {
         let item = json!({
             "at": {"utc": "2026-11-21T00:00:00Z"}, "rule": {"group": "g", "alert": "<img src=x>"},
@@ -440,19 +440,19 @@ fn the_page_escapes_what_others_chose_and_loads_nothing() {
 }
 
 #[test]
-fn a_client_that_dawdles_over_its_request_is_cut_off() {
+fn a_client_with_a_slow_request_is_cut_off() {
     let limits = Limits { request_header: Duration::from_millis(100), ..Limits::default() };
     let server = start_with(limits, no_queries());
-    let mut dawdler = server.connect();
-    dawdler.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ").unwrap();
+    let mut slow = server.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ").unwrap();
     let mut rest = Vec::new();
-    dawdler.read_to_end(&mut rest).unwrap();
+    slow.read_to_end(&mut rest).unwrap();
     assert!(!rest.starts_with(b"HTTP/1.1 200"));
     server.end();
 }
 
 #[test]
-fn a_client_that_does_not_take_its_response_is_cut_off() {
+fn a_client_that_does_not_read_its_response_is_cut_off() {
     let large = |_: PageRequest| Ok(Page { items: vec![json!("x".repeat(64 << 20))], more: false });
     let queries = Queries { events: Box::new(large), decisions: Box::new(large), ..no_queries() };
     let limits =
@@ -462,19 +462,19 @@ fn a_client_that_does_not_take_its_response_is_cut_off() {
     greedy.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut first = [0; 1];
     greedy.read_exact(&mut first).unwrap();
-    // It reads nothing more until the server has given up.
-    let asked = Instant::now();
+    // The client reads nothing more until the server has given up.
+    let began = Instant::now();
     while !is_closed(&greedy) {
-        assert!(asked.elapsed() < PATIENCE, "the server still waits");
+        assert!(began.elapsed() < PATIENCE, "the server still waits");
         std::thread::yield_now();
     }
     let mut rest = Vec::new();
     let _ = greedy.read_to_end(&mut rest);
-    assert!(rest.len() < 64 << 20, "all of it came");
+    assert!(rest.len() < 64 << 20, "the whole response was received");
     server.end();
 }
 
-/// Whether the server has ended its side of this connection, as the kernel's table tells.
+/// Whether the server has closed its side of the connection, according to /proc/net/tcp.
 fn is_closed(stream: &TcpStream) -> bool {
     let port = |address: SocketAddr| format!(":{:04X}", address.port());
     let client = port(stream.local_addr().unwrap());
@@ -485,7 +485,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn whoever_hoards_connections_keeps_out_only_itself() {
+fn a_client_that_hoards_connections_keeps_out_only_itself() {
     let limits = Limits { connections: 20, ..Limits::default() };
     let server = start_with(limits, no_queries());
     let mut hoard: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
@@ -497,7 +497,7 @@ fn whoever_hoards_connections_keeps_out_only_itself() {
 }
 
 #[test]
-fn hundreds_of_connections_at_once_are_all_answered() {
+fn hundreds_of_concurrent_connections_are_all_served() {
     let server = start();
     let from = |number: u8| hoards::connect_from(1 + number / 50, server.address);
     let mut streams: Vec<TcpStream> = (0..250).map(from).collect();
@@ -505,16 +505,16 @@ fn hundreds_of_connections_at_once_are_all_answered() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     }
     for mut stream in streams {
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        assert_eq!(parse(&answer).status, 200);
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        assert_eq!(parse(&response).status, 200);
     }
     server.end();
 }
 
 #[test]
-fn shutdown_answers_open_requests_and_closes_idle_connections() {
-    let (journal, queries) = held_journal();
+fn shutdown_completes_open_requests_and_closes_idle_connections() {
+    let (journal, queries) = blocked_journal();
     let server = start_with(Limits::default(), queries);
     let mut idle = server.connect();
     idle.write_all(b"GET / HTTP/1.1\r\n").unwrap();
@@ -526,15 +526,15 @@ fn shutdown_answers_open_requests_and_closes_idle_connections() {
     assert_eq!(idle.read(&mut [0; 1]).unwrap_or(0), 0);
     assert!(TcpStream::connect(server.address).is_err(), "the port is closed first");
     journal.release.send(()).unwrap();
-    let mut answer = Vec::new();
-    open.read_to_end(&mut answer).unwrap();
-    assert_eq!(parse(&answer).status, 200);
+    let mut response = Vec::new();
+    open.read_to_end(&mut response).unwrap();
+    assert_eq!(parse(&response).status, 200);
     server.thread.join().unwrap().unwrap();
 }
 
 #[test]
-fn a_request_under_way_is_not_cut_off_to_make_room() {
-    let (journal, queries) = held_journal();
+fn a_request_in_progress_is_not_cut_off_for_a_new_connection() {
+    let (journal, queries) = blocked_journal();
     let limits = Limits { connections: 2, query: PATIENCE, ..Limits::default() };
     let server = start_with(limits, queries);
     let mut oldest = server.connect();
@@ -544,29 +544,32 @@ fn a_request_under_way_is_not_cut_off_to_make_room() {
     let hoard: Vec<TcpStream> = (0..50).map(|_| server.connect()).collect();
     assert_eq!(server.get("/metrics").status, 200);
     journal.release.send(()).unwrap();
-    let mut answer = Vec::new();
-    oldest.read_to_end(&mut answer).unwrap();
-    assert_eq!(parse(&answer).status, 200);
+    let mut response = Vec::new();
+    oldest.read_to_end(&mut response).unwrap();
+    assert_eq!(parse(&response).status, 200);
     drop(hoard);
     server.end();
 }
 
 #[test]
-fn shutdown_does_not_wait_for_a_request_that_never_ends() {
+fn shutdown_does_not_wait_for_an_endless_request() {
     let server = start();
     let mut stuck = server.operator();
-    // Nobody answers this reload.
+    // This reload gets no response.
     stuck.write_all(b"POST /-/reload HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let Server { stop, thread, mut reloads, .. } = server;
-    let _unanswered = reloads.blocking_recv().unwrap();
-    let asked = Instant::now();
+    let _pending = reloads.blocking_recv().unwrap();
+    let began = Instant::now();
     stop.send(true).unwrap();
     thread.join().unwrap().unwrap();
-    assert!(asked.elapsed() < Limits::default().reload, "it waited for the reload's deadline");
+    assert!(
+        began.elapsed() < Limits::default().reload,
+        "the shutdown waited for the reload's deadline"
+    );
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_its_holder() {
+fn an_address_in_use_is_reported_with_its_process() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap();
     let error = bind(&[address]).unwrap_err().to_string();
@@ -579,14 +582,14 @@ fn an_address_that_is_taken_is_named_with_its_holder() {
 }
 
 #[test]
-fn the_unspecified_address_answers_on_ipv4_as_well() {
+fn the_unspecified_address_serves_ipv4_as_well() {
     let listeners = bind(&["[::]:0".parse().unwrap()]).unwrap();
     let port = listeners[0].local_addr().unwrap().port();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
 }
 
 #[test]
-fn a_telemetry_path_that_cannot_be_served_is_refused() {
+fn an_invalid_telemetry_path_is_refused() {
     for path in ["/metrics", "/", "/a/b.c-d_e~1"] {
         assert_eq!(check_telemetry_path(path), Ok(()), "{path}");
     }

@@ -1,4 +1,4 @@
-//! `umawarden gate` and `umawarden fit`, on files that stand for a node and on this machine's own
+//! `umawarden gate` and `umawarden fit`, on fake `/proc` and `/sys` files and on this machine's
 //! kernel.
 
 mod fit;
@@ -18,12 +18,12 @@ use crate::daemon::{Daemon, binary};
 const MIB_IN_KIB: u64 = 1 << 10;
 const GIB_IN_KIB: u64 = 1 << 20;
 
-/// A node of 120 GiB, of which the kernel keeps 2 GiB free.
+/// A fake node of 120 GiB with a kernel reserve of 2 GiB.
 struct Node {
     folder: tempfile::TempDir,
 }
 
-/// What is on it, in KiB. What is neither is in no counter.
+/// Memory of the node in KiB; no counter shows the remainder.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     free: u64,
@@ -34,7 +34,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// With that much free, and the rest in no counter but for that.
+    /// `gib` free; no counter shows the remainder.
     fn free(gib: u64) -> Self {
         Self { free: gib * GIB_IN_KIB, ..Self::default() }
     }
@@ -77,14 +77,14 @@ impl Node {
         replace(&self.path("proc/meminfo"), &text);
     }
 
-    /// That many GiB lie in blocks of 4 MiB.
+    /// `gib` of free memory are in blocks of 4 MiB.
     fn set_blocks(&self, gib: u64) {
         let blocks = gib * GIB_IN_KIB / (procfs_page() >> 10 << 10);
         let text = format!("Node 0, zone   Normal 0 0 0 0 0 0 0 0 0 0 {blocks}\n");
         replace(&self.path("proc/buddyinfo"), &text);
     }
 
-    /// A process: a worker of vLLM that its server has left behind, or what is above it.
+    /// A process with the GPU open: a worker of vLLM, or a parent of one.
     fn add_process(&self, pid: u32, parent: u32, comm: &str, program: &str, anonymous_mib: u64) {
         let folder = self.path("proc").join(pid.to_string());
         fs::create_dir_all(folder.join("fd")).unwrap();
@@ -125,7 +125,7 @@ fn procfs_page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// In one go, as a kernel's file changes.
+/// Replaces the file atomically, as a kernel file changes.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     fs::write(&new, text).unwrap();
@@ -140,13 +140,13 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// How it ended, and when; killed where it takes too long.
+/// Output of the child and the time of its end; kills it after 30 s.
 fn wait(mut child: Child) -> (Output, Instant) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();
-            panic!("it does not end: {:?}", child.wait_with_output());
+            panic!("the command does not end: {:?}", child.wait_with_output());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -155,11 +155,11 @@ fn wait(mut child: Child) -> (Output, Instant) {
 }
 
 #[test]
-fn it_waits_for_a_release_and_opens_within_a_second_of_its_end() {
+fn the_gate_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     let node = Node::new(Memory::free(20));
     let child = node.gate(&["--need=90GiB", "--timeout=25s"]).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(1500));
-    // 60 GiB come back in a row; the last ones are there before the gate may open.
+    // Memory comes back in steps without a pause; the gate opens only after the last one.
     for free in (20..=118).step_by(7) {
         node.set(Memory::free(free));
         std::thread::sleep(Duration::from_millis(150));
@@ -169,15 +169,18 @@ fn it_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(ended.saturating_duration_since(released) < Duration::from_secs(1));
     assert!(stdout(&output).starts_with("open after "), "{}", stdout(&output));
-    let told = stderr(&output);
-    let first = told.lines().next().unwrap();
-    assert!(first.contains("closed for 0s of 25s") && first.contains("18.0 GiB of 90.0"), "{told}");
-    assert!(told.contains("memory is still being given back"), "{told}");
-    assert!(told.contains("GiB/s more: "), "how fast it comes: {told}");
+    let printed = stderr(&output);
+    let first = printed.lines().next().unwrap();
+    assert!(
+        first.contains("closed for 0s of 25s") && first.contains("18.0 GiB of 90.0"),
+        "{printed}"
+    );
+    assert!(printed.contains("memory is still being given back"), "{printed}");
+    assert!(printed.contains("GiB/s more: "), "the rate of the release: {printed}");
 }
 
 #[test]
-fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
+fn a_timeout_is_reported_with_its_reasons_and_exit_code_1() {
     let node =
         Node::new(Memory { cached: 30 * GIB_IN_KIB, dirty: 9 * GIB_IN_KIB, ..Memory::free(40) });
     let began = Instant::now();
@@ -185,7 +188,7 @@ fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!((1.5..4.0).contains(&began.elapsed().as_secs_f64()));
-    let told = stderr(&output);
+    let printed = stderr(&output);
     for text in [
         "not open after 1.5s:",
         "59.0 GiB of 90.0 GiB can be had: 38.0 GiB free above the reserve, 21.0 GiB in caches",
@@ -193,38 +196,38 @@ fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
         "note: 9.0 GiB of page cache do not count, since they must be written first (sync)",
         "are in no counter of the kernel, and stay",
     ] {
-        assert!(told.contains(text), "{text}: {told}");
+        assert!(printed.contains(text), "{text}: {printed}");
     }
     assert_eq!(stdout(&output), "");
     let output = node.gate(&["--need=90GiB", "--timeout=0", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&answer["open"], &answer["ended"]), (&false.into(), &"timed_out".into()));
-    assert_eq!(answer["need_bytes"], 90_u64 << 30);
-    assert_eq!(answer["reasons"][0]["kind"], "too_little");
-    assert!(answer["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
-    assert_eq!(answer["memory"]["unaccounted_baseline"]["is_learned"], false);
-    assert_eq!(answer["memory"]["motion"]["shmem"]["bytes_per_second"], 0.0);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["open"], &report["ended"]), (&false.into(), &"timed_out".into()));
+    assert_eq!(report["need_bytes"], 90_u64 << 30);
+    assert_eq!(report["reasons"][0]["kind"], "too_little");
+    assert!(report["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
+    assert_eq!(report["memory"]["unaccounted_baseline"]["is_learned"], false);
+    assert_eq!(report["memory"]["motion"]["shmem"]["bytes_per_second"], 0.0);
 }
 
 #[test]
-fn what_can_be_had_of_caches_opens_it_with_a_word() {
+fn reclaimable_caches_open_the_gate_with_a_note() {
     let node = Node::new(Memory { cached: 60 * GIB_IN_KIB, ..Memory::free(40) });
     let output = node.gate(&["--need=90GiB", "--timeout=0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stdout(&output);
-    assert!(told.contains("98.0 GiB of 90.0 GiB can be had"), "{told}");
-    assert!(told.contains("note: 52.0 GiB of it must be taken from caches"), "{told}");
+    let printed = stdout(&output);
+    assert!(printed.contains("98.0 GiB of 90.0 GiB can be had"), "{printed}");
+    assert!(printed.contains("note: 52.0 GiB of it must be taken from caches"), "{printed}");
 }
 
 #[test]
-fn what_can_never_be_and_what_makes_no_sense_is_refused_at_once() {
+fn an_impossible_need_and_invalid_flags_are_refused_at_once() {
     let node = Node::new(Memory::free(110));
     let began = Instant::now();
     let output = node.gate(&["--need=200GiB", "--timeout=1h"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("this node never has 200.0 GiB"), "{}", stderr(&output));
-    for nonsense in [
+    for invalid in [
         &["--need=much"][..],
         &["--need=0"],
         &[],
@@ -232,32 +235,32 @@ fn what_can_never_be_and_what_makes_no_sense_is_refused_at_once() {
         &["--need=1GiB", "--peers"],
         &["--need=1GiB", "--config.file=/nowhere.yaml"],
     ] {
-        let output = node.gate(nonsense).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{nonsense:?}: {}", stderr(&output));
+        let output = node.gate(invalid).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{invalid:?}: {}", stderr(&output));
         assert!(!output.stderr.is_empty());
     }
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
-fn what_the_last_engine_has_left_behind_is_named_until_it_ends() {
+fn an_orphaned_worker_is_named_until_it_ends() {
     let node = Node::new(Memory { anonymous: 5 * GIB_IN_KIB, ..Memory::free(110) });
     node.add_process(1, 0, "systemd", "/usr/lib/systemd/systemd", 10);
     node.add_process(4242, 1, "VLLM::EngineCor", "/usr/bin/python3.12", 5 * 1024);
-    // One whose server lives is none.
+    // A worker whose server is alive is no orphan.
     node.add_process(50, 1, "python3", "/usr/bin/python3.12", 10);
     node.add_process(51, 50, "VLLM::EngineCor", "/usr/bin/python3.12", 10);
     let child = node.gate(&["--need=50GiB", "--timeout=20s"]).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2500));
     fs::remove_dir_all(node.path("proc/4242")).unwrap();
-    let gone = Instant::now();
+    let removed = Instant::now();
     let (output, ended) = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(ended.saturating_duration_since(gone) < Duration::from_millis(2500));
-    let told = stderr(&output);
-    assert!(told.contains("VLLM::EngineCor (pid 4242), left behind by"), "{told}");
-    assert!(told.contains("holds 5.0 GiB and has the GPU open"), "{told}");
-    assert!(!told.contains("pid 51"), "{told}");
+    assert!(ended.saturating_duration_since(removed) < Duration::from_millis(2500));
+    let printed = stderr(&output);
+    assert!(printed.contains("VLLM::EngineCor (pid 4242), left behind by"), "{printed}");
+    assert!(printed.contains("holds 5.0 GiB and has the GPU open"), "{printed}");
+    assert!(!printed.contains("pid 51"), "{printed}");
     node.add_process(4242, 1, "VLLM::EngineCor", "/usr/bin/python3.12", 5 * 1024);
     let output = node.gate(&["--need=50GiB", "--timeout=0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -265,17 +268,17 @@ fn what_the_last_engine_has_left_behind_is_named_until_it_ends() {
 }
 
 #[test]
-fn a_node_that_shows_nothing_stays_closed() {
+fn an_unreadable_meminfo_keeps_the_gate_closed() {
     let node = Node::new(Memory::free(110));
     fs::remove_file(node.path("proc/meminfo")).unwrap();
     let output = node.gate(&["--need=1GiB", "--timeout=0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = stderr(&output);
-    assert!(told.contains("MemFree cannot be read (check --path.procfs"), "{told}");
+    let printed = stderr(&output);
+    assert!(printed.contains("MemFree cannot be read (check --path.procfs"), "{printed}");
 }
 
 #[test]
-fn a_signal_ends_it_at_once() {
+fn a_signal_ends_the_wait_at_once() {
     let node = Node::new(Memory::free(10));
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let child = node.gate(&["--need=90GiB", "--timeout=1h"]).spawn().unwrap();
@@ -290,21 +293,26 @@ fn a_signal_ends_it_at_once() {
 }
 
 #[test]
-fn room_is_made_only_where_it_is_needed_and_suffices() {
+fn memory_is_prepared_only_if_needed_and_sufficient() {
     let done =
         |node: &Node, name: &str| fs::read_to_string(node.path("proc/sys/vm").join(name)).unwrap();
-    // Enough is free: nothing is done.
+    // Enough memory is free: nothing is done.
     let node = Node::new(Memory { cached: 10 * GIB_IN_KIB, ..Memory::free(100) });
     let output = node.gate(&["--need=90GiB", "--timeout=3s", "--prepare"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!((done(&node, "drop_caches"), done(&node, "compact_memory")), Default::default());
-    // Caches are needed, and dropped; on a real node they go.
+    // Caches are needed and dropped; the fake meminfo does not change.
     let node = Node::new(Memory { cached: 60 * GIB_IN_KIB, ..Memory::free(40) });
     let output = node.gate(&["--need=90GiB", "--timeout=3s", "--prepare"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "what can be had opens it: {}", stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "reclaimable caches open the gate: {}",
+        stderr(&output)
+    );
     assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("3", ""));
     assert!(stderr(&output).contains("dropped caches: 0 B freed"), "{}", stderr(&output));
-    // All caches together do not suffice: they stay.
+    // All caches together do not suffice: they are kept.
     let node = Node::new(Memory {
         cached: 20 * GIB_IN_KIB,
         anonymous: 60 * GIB_IN_KIB,
@@ -313,21 +321,21 @@ fn room_is_made_only_where_it_is_needed_and_suffices() {
     let output = node.gate(&["--need=90GiB", "--timeout=1s", "--prepare"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(done(&node, "drop_caches"), "");
-    // In pieces: only that is mended.
+    // Free memory is fragmented: it is only compacted.
     node.set(Memory::free(110));
     let arguments = ["--need=9GiB", "--contiguous=12GiB", "--timeout=1s", "--prepare"];
     let output = node.gate(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("", "1"));
     assert!(stderr(&output).contains("compacted memory: 0 B freed"), "{}", stderr(&output));
-    // Without the right to: it says so, and waits.
+    // A failed compaction is reported, and the gate waits.
     fs::remove_file(node.path("proc/sys/vm/compact_memory")).unwrap();
     let output = node.gate(&arguments).output().unwrap();
     assert!(stderr(&output).contains("not compacted memory: writing 1 to"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_daemon_knows_more_and_keeps_what_was_done() {
+fn a_running_daemon_supplies_its_baseline_and_journals_the_preparation() {
     let node = Node::new(Memory {
         cached: 60 * GIB_IN_KIB,
         anonymous: 18 * GIB_IN_KIB,
@@ -340,7 +348,7 @@ fn a_daemon_knows_more_and_keeps_what_was_done() {
     fs::write(node.path("kmsg"), "").unwrap();
     let config = format!(
         "storage: {{path: {}}}\npath: {{procfs: {}, sysfs: {}, kmsg: {}}}\n\
-         engines: [{{name: old, match: {{comm: nobody}}, model_files: [{}]}}]\n",
+         engines: [{{name: old, match: {{comm: none}}, model_files: [{}]}}]\n",
         storage.display(),
         node.path("proc").display(),
         node.path("sys").display(),
@@ -353,43 +361,43 @@ fn a_daemon_knows_more_and_keeps_what_was_done() {
     let gate = |arguments: &[&str]| {
         Command::new(binary()).arg("gate").args(arguments).arg(&config).output().unwrap()
     };
-    let knows = |_: &Daemon| {
+    let has_baseline = |_: &Daemon| {
         let output = gate(&["--need=1GiB", "--timeout=0", "--json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let baseline = &answer["memory"]["unaccounted_baseline"];
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let baseline = &report["memory"]["unaccounted_baseline"];
         baseline["is_learned"] == true && baseline["bytes"] == 2_u64 << 30
     };
-    daemon.wait_until("a baseline", knows);
-    // What was learned in this boot outlives a restart.
+    daemon.wait_until("a baseline", has_baseline);
+    // The baseline of this boot outlives a restart.
     drop(daemon);
     let began = Instant::now();
     let daemon = Daemon::start(&storage, &[&config]);
-    daemon.wait_until("the baseline again", knows);
-    assert!(began.elapsed() < Duration::from_secs(9), "it was learned anew");
-    let (status, answer) = daemon.get("/api/v1/gate?need=90GiB");
-    assert_eq!(status, 200, "{answer}");
+    daemon.wait_until("the baseline again", has_baseline);
+    assert!(began.elapsed() < Duration::from_secs(9), "the baseline was learned again");
+    let (status, body) = daemon.get("/api/v1/gate?need=90GiB");
+    assert_eq!(status, 200, "{body}");
     assert_eq!(daemon.get("/api/v1/gate?need=99GiB").0, 503);
     let output = gate(&["--need=90GiB", "--timeout=5s", "--prepare"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stderr(&output);
-    // How much of it is there is not up to this test alone.
-    assert!(told.contains("iB of 1 model files out of the page cache"), "{told}");
+    let printed = stderr(&output);
+    // How much of the file is cached depends on other tests, too.
+    assert!(printed.contains("iB of 1 model files out of the page cache"), "{printed}");
     assert!(
-        told.contains("dropped caches") && !told.contains("not recorded in the journal"),
-        "{told}"
+        printed.contains("dropped caches") && !printed.contains("not recorded in the journal"),
+        "{printed}"
     );
     let history = || {
         let output = Command::new(binary()).args(["history", "--kind=note", &config]).output();
         stdout(&output.unwrap())
     };
     daemon.wait_until("notes", |_| history().contains("dropped caches: 0 B freed"));
-    let told = history();
-    assert!(told.contains("umawarden gate --prepare (root, uid 0): took "), "{told}");
-    assert!(told.contains("iB of 1 model files out of the page cache"), "{told}");
+    let printed = history();
+    assert!(printed.contains("umawarden gate --prepare (root, uid 0): took "), "{printed}");
+    assert!(printed.contains("iB of 1 model files out of the page cache"), "{printed}");
 }
 
 #[test]
-fn this_machine_has_a_little() {
+fn the_gate_opens_on_this_machine_for_a_small_need() {
     let began = Instant::now();
     let mut child = Command::new(binary())
         .args(["gate", "--need=16MiB", "--timeout=20s"])
@@ -398,28 +406,31 @@ fn this_machine_has_a_little() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     let (output, _) = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(told.contains("can be had") && began.elapsed() < Duration::from_secs(20), "{told}");
+    assert!(
+        printed.contains("can be had") && began.elapsed() < Duration::from_secs(20),
+        "{printed}"
+    );
 }
 
 const PAGE: &str = include_str!("../../docs/src/tasks/gate.md");
 
-/// The lines of the page that begin so, without that.
-fn of_page(begin: &str) -> Vec<&'static str> {
+/// The lines of the page with that prefix, without it.
+fn lines_of_page(prefix: &str) -> Vec<&'static str> {
     let lines = PAGE.lines().flat_map(|line| line.split('`'));
-    lines.filter_map(|line| line.trim_start().strip_prefix(begin)).collect()
+    lines.filter_map(|line| line.trim_start().strip_prefix(prefix)).collect()
 }
 
 #[test]
-fn the_lines_for_systemd_in_the_book_are_true() {
+fn the_systemd_lines_of_the_book_work() {
     let open = Node::new(Memory { anonymous: 10 * GIB_IN_KIB, ..Memory::free(108) });
     let closed = Node::new(Memory::free(20));
-    let mut lines = of_page("ExecStartPre=/usr/bin/umawarden gate ");
+    let mut lines = lines_of_page("ExecStartPre=/usr/bin/umawarden gate ");
     assert_eq!(lines.len(), 1);
-    lines.extend(of_page("ExecCondition=/usr/bin/umawarden gate "));
+    lines.extend(lines_of_page("ExecCondition=/usr/bin/umawarden gate "));
     assert_eq!(lines.len(), 2);
     for line in &lines {
         let arguments: Vec<&str> = line.split(' ').collect();
@@ -437,8 +448,8 @@ fn the_lines_for_systemd_in_the_book_are_true() {
     match Command::new("systemd-analyze").arg("verify").arg("--man=no").arg(&file).output() {
         Err(error) => eprintln!("not verified, there is no systemd-analyze: {error}"),
         Ok(output) => {
-            let told = stderr(&output);
-            assert!(!told.contains("model.service"), "{told}");
+            let printed = stderr(&output);
+            assert!(!printed.contains("model.service"), "{printed}");
         }
     }
 }
@@ -448,7 +459,7 @@ fn the_init_container_of_the_book_waits_and_ends() {
     if Command::new("wget").arg("--version").output().is_err() {
         return eprintln!("skipped: there is no wget");
     }
-    let script = of_page("- until wget ");
+    let script = lines_of_page("- until wget ");
     let [script] = script.as_slice() else { panic!("{script:?}") };
     let node = Node::new(Memory::free(20));
     fs::write(node.path("kmsg"), "").unwrap();

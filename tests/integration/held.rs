@@ -159,7 +159,7 @@ fn properties(unit: &Unit) -> BTreeMap<&'static str, Variant<'static>> {
 }
 
 fn clock() -> Moment {
-    Moment { uptime: super::engines::living::uptime(), utc: Timestamp::now() }
+    Moment { uptime: super::engines::live::uptime(), utc: Timestamp::now() }
 }
 
 struct World {

@@ -1,5 +1,4 @@
-//! Attacks on access control: requests written oddly, connections that never get on, files
-//! that become something else.
+//! Attacks on access control: ambiguous requests, stuck connections, files replaced by other types.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::symlink;
@@ -11,14 +10,14 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::*;
 
-/// All answers that came by one connection, as their status.
-fn statuses(answers: &[u8]) -> Vec<u16> {
-    let text = String::from_utf8_lossy(answers);
+/// The statuses of all responses of one connection.
+fn statuses(responses: &[u8]) -> Vec<u16> {
+    let text = String::from_utf8_lossy(responses);
     let of = |part: &str| part.get(..3).and_then(|status| status.parse().ok());
     text.split("HTTP/1.1 ").skip(1).filter_map(of).collect()
 }
 
-/// Access control that takes a token, and one that has users beside it.
+/// Access control with a token, and the same with users.
 fn fixtures() -> (NewToken, [Files; 2]) {
     let ops = token("ops", Role::Remedy);
     let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
@@ -27,7 +26,7 @@ fn fixtures() -> (NewToken, [Files; 2]) {
 }
 
 #[test]
-fn no_way_to_write_a_path_gets_past_its_role() {
+fn no_spelling_of_a_path_bypasses_its_role() {
     let (_, both) = fixtures();
     for files in both {
         let mut server = files.serve();
@@ -61,7 +60,7 @@ fn no_way_to_write_a_path_gets_past_its_role() {
                 for version in ["HTTP/1.1", "HTTP/1.0"] {
                     let body = r#"{"alerts": []}"#;
                     let length = body.len();
-                    let answer = server.raw(
+                    let response = server.raw(
                         format!(
                             "{method} {target} {version}\r\nHost: x\r\nConnection: close\r\n\
                              X-Original-URL: /metrics\r\nX-HTTP-Method-Override: GET\r\n\
@@ -69,7 +68,7 @@ fn no_way_to_write_a_path_gets_past_its_role() {
                         )
                         .as_bytes(),
                     );
-                    let text = String::from_utf8_lossy(&answer);
+                    let text = String::from_utf8_lossy(&response);
                     let status = text.split(' ').nth(1).unwrap_or("none").to_owned();
                     assert!(
                         ["400", "401", "403", "404", "405", "none"].contains(&&*status),
@@ -85,16 +84,16 @@ fn no_way_to_write_a_path_gets_past_its_role() {
 }
 
 #[test]
-fn each_request_of_a_connection_is_judged_by_itself() {
+fn each_request_of_a_connection_is_authorized_by_itself() {
     let (ops, [files, _]) = fixtures();
     let mut server = files.serve();
     let (header, get) = (bearer(&ops), "GET /-/healthy HTTP/1.1\r\nHost: x\r\n");
     let pause = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\n";
-    // Who was somebody in the request before is nobody in this one.
+    // Credentials of an earlier request do not count for the next one.
     let known = format!("{pause}{header}\r\nContent-Length: 1\r\n\r\nx");
     let pipelined = format!("{known}{get}\r\n{pause}\r\n{get}Connection: close\r\n\r\n");
     assert_eq!(statuses(&server.raw(pipelined.as_bytes())), [400, 200, 401, 200]);
-    // No other protocol is spoken.
+    // No other protocol is offered.
     let upgrades = [
         "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
@@ -109,14 +108,14 @@ fn each_request_of_a_connection_is_judged_by_itself() {
     server.end();
 }
 
-/// Of two lengths none is believed so far that what one of them hides is served to somebody.
+/// A request with two lengths is rejected; neither length makes the rest of it another request.
 #[test]
-fn a_body_of_two_lengths_smuggles_nothing() {
+fn a_body_with_two_lengths_smuggles_no_request() {
     let (ops, [files, _]) = fixtures();
     let mut server = files.serve();
-    // Orders without a body are orders; here they are refused.
-    let (_, nobodys) = tokio::sync::mpsc::channel(1);
-    let mut orders = std::mem::replace(&mut server.orders, nobodys);
+    // Orders without a body are valid; here they are refused.
+    let (_, closed) = tokio::sync::mpsc::channel(1);
+    let mut orders = std::mem::replace(&mut server.orders, closed);
     let refusing = std::thread::spawn(move || while orders.blocking_recv().is_some() {});
     let inner = "POST /-/reload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let pause = format!("POST /api/v1/pause HTTP/1.1\r\nHost: x\r\n{}\r\n", bearer(&ops));
@@ -141,11 +140,12 @@ fn a_body_of_two_lengths_smuggles_nothing() {
         let mut stream = server.connect();
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut answers = Vec::new();
-        let _reset = stream.read_to_end(&mut answers);
-        let told = statuses(&answers);
-        let is_refused = told.len() == 1 && told[0] >= 400;
-        assert!(is_refused, "one answer, and the end: {lengths}: {told:?}");
+        let mut responses = Vec::new();
+        // The server may reset the connection.
+        let _ = stream.read_to_end(&mut responses);
+        let statuses = statuses(&responses);
+        let is_refused = statuses.len() == 1 && statuses[0] >= 400;
+        assert!(is_refused, "one response, and the end: {lengths}: {statuses:?}");
         assert!(server.reloads.try_recv().is_err(), "{lengths} {body}");
     }
     server.end();
@@ -153,14 +153,14 @@ fn a_body_of_two_lengths_smuggles_nothing() {
 }
 
 #[test]
-fn one_credential_is_shown_and_it_is_the_right_one_to_the_last_byte() {
+fn exactly_one_credential_is_accepted_if_it_matches_to_the_last_byte() {
     let (ops, [_, files]) = fixtures();
     let mut server = files.serve();
     let good = bearer(&ops);
     let token = &ops.token;
-    let status = |headers: &[&str]| server.ask("POST", "/api/v1/approvals/x", headers).status;
-    assert_eq!(status(&[&good]), 404, "good, and asks for nothing that there is");
-    assert_eq!(status(&[&format!("{good} ")]), 404, "blanks at the end are no part of it");
+    let status = |headers: &[&str]| server.request("POST", "/api/v1/approvals/x", headers).status;
+    assert_eq!(status(&[&good]), 404, "the token is valid, the approval does not exist");
+    assert_eq!(status(&[&format!("{good} ")]), 404, "trailing blanks are ignored");
     let twice = format!("{good}, {good}");
     let wrong = [
         format!("Authorization: Bearer {token}\\n"),
@@ -182,10 +182,10 @@ fn one_credential_is_shown_and_it_is_the_right_one_to_the_last_byte() {
         assert_eq!(status(&[header]), 401, "{header}");
     }
     for pair in [[&*good, &*good], [&*good, ALICE], [ALICE, &*good], [ALICE, ALICE]] {
-        assert_eq!(status(&pair), 401, "which of them is meant? {pair:?}");
-        assert_eq!(server.ask("GET", "/metrics", &pair).status, 401);
+        assert_eq!(status(&pair), 401, "two credentials are ambiguous: {pair:?}");
+        assert_eq!(server.request("GET", "/metrics", &pair).status, 401);
     }
-    // A line that goes on in the next one is none.
+    // A folded header line is refused.
     let folded = format!("POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nX-A: b\r\n {good}\r\n\r\n");
     assert!(matches!(parse(&server.raw(folded.as_bytes())).status, 400 | 401));
     assert!(server.orders.try_recv().is_err());
@@ -193,7 +193,7 @@ fn one_credential_is_shown_and_it_is_the_right_one_to_the_last_byte() {
 }
 
 #[test]
-fn whoever_dawdles_behind_tls_is_cut_off_as_without_it() {
+fn a_slow_client_is_cut_off_over_tls_as_without_it() {
     let files = Files::new(TLS, "[]\n");
     let limits = Limits { request_header: Duration::from_millis(200), ..Limits::default() };
     let server = start_behind(files.open(), limits, no_queries());
@@ -206,7 +206,7 @@ fn whoever_dawdles_behind_tls_is_cut_off_as_without_it() {
         }
         stream.write_all(begun.as_bytes()).unwrap();
         let mut rest = Vec::new();
-        // It ends by the server's doing, orderly or not.
+        // The server closes the connection, orderly or not.
         let ended = stream.read_to_end(&mut rest);
         assert!(!matches!(&ended, Err(error) if is_timeout(error)), "{begun:?}: {ended:?}");
         assert!(!rest.starts_with(b"HTTP/1.1 200"), "{begun:?}");
@@ -219,7 +219,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
 }
 
 #[test]
-fn connections_that_end_in_the_middle_of_their_handshake_leave_nothing_behind() {
+fn connections_closed_in_their_handshake_leave_nothing_behind() {
     let files = Files::new(TLS, "[]\n");
     let limits = Limits { connections: 8, ..Limits::default() };
     let server = start_behind(files.open(), limits, no_queries());
@@ -228,24 +228,26 @@ fn connections_that_end_in_the_middle_of_their_handshake_leave_nothing_behind() 
         for _ in 0..8 {
             let mut stream = server.connect();
             stream.write_all(&hello[..length]).unwrap();
-            let _half = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
         }
     }
     for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], &[0; 64]] {
         let mut stream = server.connect();
-        let _cut_off = stream.write_all(nonsense);
+        // The server may have closed the connection.
+        let _ = stream.write_all(nonsense);
         let mut rest = Vec::new();
-        let _cut_off = stream.read_to_end(&mut rest);
+        let _ = stream.read_to_end(&mut rest);
         assert!(!rest.starts_with(b"HTTP/1.1 2"));
     }
-    let answer = ask_tls(server.address, None, "GET", "/-/healthy", &[]).unwrap();
-    assert_eq!(answer.status, 200);
+    let response = request_tls(server.address, None, "GET", "/-/healthy", &[]).unwrap();
+    assert_eq!(response.status, 200);
     server.end();
 }
 
-/// Nothing that stands where a file should holds anybody up, and what was in force stays.
+/// A folder, FIFO, device or broken link in place of a file neither blocks a reload nor changes
+/// what is loaded.
 #[test]
-fn files_that_become_something_else_are_told_and_change_nothing() {
+fn files_replaced_by_other_types_are_reported_and_change_nothing() {
     let ops = token("ops", Role::Operate);
     let files = Files::new("", &ops.entry());
     let access = files.open();
@@ -282,9 +284,9 @@ fn files_that_become_something_else_are_told_and_change_nothing() {
     }
 }
 
-/// As a cluster's secrets are mounted: a link to a folder that is swapped.
+/// Kubernetes mounts secrets so: a symlink to a folder that is swapped.
 #[test]
-fn what_a_link_leads_to_is_read_again_when_it_leads_elsewhere() {
+fn the_target_of_a_symlink_is_reloaded_when_the_link_changes() {
     let (first, second) = (token("first", Role::Read), token("second", Role::Read));
     let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
     let files = Files::new(&users, "[]\n");
@@ -297,7 +299,7 @@ fn what_a_link_leads_to_is_read_again_when_it_leads_elsewhere() {
     fs::remove_file(files.path("tokens.yml")).unwrap();
     symlink("data/tokens.yml", files.path("tokens.yml")).unwrap();
     let server = files.serve();
-    let status = |token: &NewToken| server.ask("GET", "/metrics", &[&bearer(token)]).status;
+    let status = |token: &NewToken| server.request("GET", "/metrics", &[&bearer(token)]).status;
     assert_eq!((status(&first), status(&second)), (200, 401));
     symlink("v2", files.path("data.new")).unwrap();
     fs::rename(files.path("data.new"), files.path("data")).unwrap();
@@ -306,9 +308,9 @@ fn what_a_link_leads_to_is_read_again_when_it_leads_elsewhere() {
     server.end();
 }
 
-/// An empty file is either nobody or a mistake, and never everybody.
+/// An empty file admits nobody or is a mistake; it never admits everybody.
 #[test]
-fn an_empty_tokens_file_lets_nobody_act() {
+fn an_empty_tokens_file_admits_no_orders() {
     for text in ["", "\n", "---\n", "# nobody\n", "[]\n", "null\n"] {
         let files = Files::new("", text);
         let web_config = Some(files.path("web.yml"));
@@ -318,7 +320,7 @@ fn an_empty_tokens_file_lets_nobody_act() {
         };
         let mut server = start_behind(access, Limits::default(), no_queries());
         for header in ["X-Nothing: x", "Authorization: Bearer ", "Authorization: Bearer x", ALICE] {
-            let status = server.ask("POST", "/api/v1/pause", &[header]).status;
+            let status = server.request("POST", "/api/v1/pause", &[header]).status;
             assert!(matches!(status, 401 | 403), "{text:?} {header}: {status}");
         }
         assert!(server.orders.try_recv().is_err());
@@ -326,7 +328,7 @@ fn an_empty_tokens_file_lets_nobody_act() {
     }
 }
 
-/// In seconds since 1970, as somebody has set it.
+/// The fake wall clock, in seconds since 1970.
 static WALL_CLOCK: AtomicI64 = AtomicI64::new(0);
 
 fn wall_clock() -> Moment {
@@ -334,10 +336,10 @@ fn wall_clock() -> Moment {
     Moment { uptime: Duration::from_secs(100), utc }
 }
 
-/// What is good until then goes by the clock of each request, whatever it said before; the rate
-/// limit goes by the time since boot, which nobody sets.
+/// Expiry follows the wall clock at each request; the rate limit follows the time since boot, which
+/// cannot be set.
 #[test]
-fn a_clock_that_is_set_ends_what_has_expired_and_no_limit() {
+fn a_set_clock_expires_tokens_but_resets_no_rate_limit() {
     let expires: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
     let dated = create_token("dated", Role::Operate, Some(expires)).unwrap();
     let files = Files::new("rate_limit: {interval: 1h, burst: 4}\n", &dated.entry());
@@ -351,11 +353,11 @@ fn a_clock_that_is_set_ends_what_has_expired_and_no_limit() {
     let header = bearer(&dated);
     let status = |seconds: i64| {
         WALL_CLOCK.store(expires.as_second() + seconds, Ordering::Relaxed);
-        server.ask("DELETE", "/api/v1/silences/x", &[&header]).status
+        server.request("DELETE", "/api/v1/silences/x", &[&header]).status
     };
     assert_eq!([status(-1), status(0), status(1_000_000), status(-1)], [404, 401, 401, 404]);
-    for elsewhen in [-1_000_000_000, 1_000_000_000] {
-        assert_eq!(status(elsewhen), 429);
+    for seconds in [-1_000_000_000, 1_000_000_000] {
+        assert_eq!(status(seconds), 429);
     }
     server.end();
 }

@@ -1,4 +1,4 @@
-//! Whatever acts is in the journal with whoever did it, by the table of routes.
+//! Every acting route of the access table is journalled with its caller.
 
 use serde_json::{Value, json};
 use umawarden::exports::access_table;
@@ -34,16 +34,16 @@ groups:
       breaker: {misses: 1}
 ";
 
-const WHO: &str = "token ops (127.0.0.1)";
+const CALLER: &str = "token ops (127.0.0.1)";
 
-/// Entries of the journal that name who it was, oldest first.
+/// Entries of the journal that name the caller, oldest first.
 fn entries(node: &Node) -> Vec<Value> {
-    let mut told = history(&node.storage());
-    let says = ["operator", "note", "received_alert"];
-    told.retain(|entry| {
-        says.iter().any(|kind| entry["kind"] == *kind) && entry.to_string().contains(WHO)
+    let mut entries = history(&node.storage());
+    let kinds = ["operator", "note", "received_alert"];
+    entries.retain(|entry| {
+        kinds.iter().any(|kind| entry["kind"] == *kind) && entry.to_string().contains(CALLER)
     });
-    told
+    entries
 }
 
 fn of_api(daemon: &Daemon, path: &str) -> Value {
@@ -52,9 +52,8 @@ fn of_api(daemon: &Daemon, path: &str) -> Value {
     serde_json::from_str::<Value>(&body).unwrap()["data"].clone()
 }
 
-/// What has something to act on, for a route of the table: its target and body, and what is written
-/// down of it.
-fn called(daemon: &Daemon, method: &str, path: &str) -> (String, String, &'static str) {
+/// The target and body of a valid call of the route, and a text of its journal entry.
+fn call_of(daemon: &Daemon, method: &str, path: &str) -> (String, String, &'static str) {
     let same = |body: Value, written| (path.to_owned(), body.to_string(), written);
     match (method, path) {
         ("POST", "/-/reload") => same(json!({}), "reloaded by"),
@@ -71,37 +70,37 @@ fn called(daemon: &Daemon, method: &str, path: &str) -> (String, String, &'stati
             ("/api/v1/silences/1".to_owned(), String::new(), "end_silence")
         }
         ("POST", "/api/v1/approvals/{decision}") => {
-            let asked = of_api(daemon, "/api/v1/approvals")["approvals"][0]["decision"].clone();
-            (format!("/api/v1/approvals/{asked}"), String::new(), "approve")
+            let decision = of_api(daemon, "/api/v1/approvals")["approvals"][0]["decision"].clone();
+            (format!("/api/v1/approvals/{decision}"), String::new(), "approve")
         }
         ("POST", "/api/v1/breakers/{rule}/reset") => {
             ("/api/v1/breakers/g%2FMisses/reset".to_owned(), String::new(), "reset_breaker")
         }
-        // Nothing is forced, and nobody waits for it.
+        // The reboot is neither forced nor immediate.
         ("POST", "/api/v1/reboot") => same(json!({"comment": "leaks", "delay": "1d"}), "leaks"),
         ("DELETE", "/api/v1/reboot") => same(json!({"comment": "not now"}), "not now"),
         ("POST", "/api/v1/reboot/clear") => same(json!({"comment": "mended"}), "mended"),
         ("POST", "/api/v1/pause") => same(json!({"comment": "hands off"}), "paused by"),
         ("DELETE", "/api/v1/pause") => same(json!({}), "no longer paused"),
-        _ => panic!("{method} {path} acts: say here how it is called, and what is written of it"),
+        _ => panic!("{method} {path} acts: add its call and its journal entry here"),
     }
 }
 
 #[test]
-fn every_call_that_acts_is_in_the_journal_with_who_it_was() {
+fn every_acting_call_is_journalled_with_its_caller() {
     let node = Node::new("gb10-4k");
     node.write_rules(RULES);
     let ops = token("ops", Role::Remedy);
     let files = Files::new("", &ops.entry());
-    // Whoever reboots is not there.
+    // There is no system bus, so no reboot can follow.
     let bus = format!("unix:path={}", node.path("no-bus").display());
     let daemon = program::start_with(&node, &files, |command| {
         command.arg("--mode=enforce").env("DBUS_SYSTEM_BUS_ADDRESS", bus);
     });
-    daemon.wait_until("asking, and stopped", |daemon| {
-        let asked = &of_api(daemon, "/api/v1/approvals")["approvals"];
+    daemon.wait_until("approval pending and breaker open", |daemon| {
+        let approvals = &of_api(daemon, "/api/v1/approvals")["approvals"];
         let breakers = &of_api(daemon, "/api/v1/breakers")["breakers"];
-        asked[0]["decision"].is_u64() && breakers[0]["is_open"] == true
+        approvals[0]["decision"].is_u64() && breakers[0]["is_open"] == true
     });
     let client = crate::daemon::http_client().build().unwrap();
     let (name, secret) =
@@ -109,18 +108,18 @@ fn every_call_that_acts_is_in_the_journal_with_who_it_was() {
     let call = |method: &str, target: &str, body: String| {
         let url = format!("http://{}{target}", daemon.address());
         let request = client.request(method.parse().unwrap(), url).header(&name, &secret);
-        let answer = request.body(body).send().unwrap();
-        (answer.status().as_u16(), answer.text().unwrap())
+        let response = request.body(body).send().unwrap();
+        (response.status().as_u16(), response.text().unwrap())
     };
     let acting = access_table().filter(|(_, _, access)| !["read", "local"].contains(access));
     let mut so_far = 0;
     for (method, path, _) in acting {
-        let (target, body, written) = called(&daemon, method, path);
-        let (status, said) = call(method, &target, body);
-        // An order that is refused for what it would do is an order all the same.
+        let (target, body, written) = call_of(&daemon, method, path);
+        let (status, body) = call(method, &target, body);
+        // A reboot that is refused with 409 is journalled, too.
         let is_of_reboots = path.starts_with("/api/v1/reboot");
-        assert!(status == 200 || (is_of_reboots && status == 409), "{method} {path}: {said}");
-        daemon.wait_until("written", |_| entries(&node).len() > so_far);
+        assert!(status == 200 || (is_of_reboots && status == 409), "{method} {path}: {body}");
+        daemon.wait_until("journalled", |_| entries(&node).len() > so_far);
         let entries = entries(&node);
         assert_eq!(entries.len(), so_far + 1, "{method} {path}: {entries:#?}");
         assert!(
@@ -129,13 +128,13 @@ fn every_call_that_acts_is_in_the_journal_with_who_it_was() {
         );
         so_far += 1;
     }
-    // A post that changes nothing is counted, and no more.
-    let (target, body, _) = called(&daemon, "POST", "/api/v1/alerts/webhook");
+    // A repeated alert is only counted.
+    let (target, body, _) = call_of(&daemon, "POST", "/api/v1/alerts/webhook");
     assert_eq!(call("POST", &target, body).0, 200);
     let repeated = "uma_received_alerts_ignored_total{reason=\"repeated\"}";
     daemon.wait_until("counted", |daemon| daemon.metric(repeated) >= 1.0);
     daemon.terminate();
     assert_eq!(entries(&node).len(), so_far);
-    let told = history(&node.storage());
-    assert_eq!(of_kind(&told, "received_alert").count(), 1);
+    let entries = history(&node.storage());
+    assert_eq!(of_kind(&entries, "received_alert").count(), 1);
 }

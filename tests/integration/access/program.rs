@@ -1,4 +1,4 @@
-//! The program with access control: refused requests have no effect, orders name who gave them.
+//! The program with access control: refused requests have no effect, orders name their caller.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,16 +6,15 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use umawarden::model::Role;
 
-use super::{ALICE, Files, HASH, TLS, ask_tls, bearer, fixture, token};
+use super::{ALICE, Files, HASH, TLS, bearer, fixture, request_tls, token};
 use crate::daemon::{Daemon, binary, history, of_kind, once_journalled};
 use crate::run::Node;
 
-/// A daemon with such files.
 fn start(node: &Node, files: &Files) -> Daemon {
     start_with(node, files, |_| {})
 }
 
-/// The same, with more.
+/// A daemon with these files; `more` may change the command.
 pub fn start_with(node: &Node, files: &Files, more: impl FnOnce(&mut Command)) -> Daemon {
     let mut command = run_behind(node, &files.path("web.yml"));
     command.arg("--web.tokens.file").arg(files.path("tokens.yml"));
@@ -23,7 +22,7 @@ pub fn start_with(node: &Node, files: &Files, more: impl FnOnce(&mut Command)) -
     Daemon::from_command(&mut command)
 }
 
-/// A daemon with access control.
+/// The command of a daemon with that web configuration.
 pub fn run_behind(node: &Node, web_config: &Path) -> Command {
     let mut command = Command::new(binary());
     command
@@ -40,7 +39,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
+fn refused_orders_leave_no_note_and_accepted_ones_name_their_caller() {
     let node = Node::new("gb10-4k");
     let (ops, reader) = (token("ops", Role::Operate), token("reader", Role::Read));
     let entries = format!(
@@ -56,7 +55,7 @@ fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
     let daemon = start(&node, &files);
     let address = daemon.address().parse().unwrap();
     let post = |certificate, path: &str, header: &str| {
-        ask_tls(address, certificate, "POST", path, &[header]).map(|answer| answer.status)
+        request_tls(address, certificate, "POST", path, &[header]).map(|response| response.status)
     };
     let none = "X-Nothing: x";
     let wrong = "Authorization: Bearer umawarden_123";
@@ -73,11 +72,11 @@ fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
         let notes = of_kind(history, "note").map(|note| note["text"].to_string());
         notes.collect::<Vec<String>>()
     };
-    assert_eq!(notes(&before), notes(&history(&node.storage())), "nothing has happened");
+    assert_eq!(notes(&before), notes(&history(&node.storage())), "refused requests leave no note");
 
     assert_eq!(post(None, "/-/reload", &bearer(&ops)), Some(200));
     assert_eq!(post(Some("client"), "/api/v1/pause", none), Some(200));
-    let metrics = ask_tls(address, None, "GET", "/metrics", &[&bearer(&reader)]).unwrap();
+    let metrics = request_tls(address, None, "GET", "/metrics", &[&bearer(&reader)]).unwrap();
     let metrics = metrics.text();
     for line in [
         "uma_web_refused_requests_total{reason=\"no_credential\"} ",
@@ -91,24 +90,24 @@ fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
     assert!(log.contains("listening on https://"), "{log}");
     assert!(log.contains("refused POST /api/v1/pause"), "{log}");
     assert!(!log.contains("umawarden_123") && !log.contains(&ops.token), "{log}");
-    let told = notes(&history(&node.storage())).join("\n");
-    assert!(told.contains("reloaded by token ops (127.0.0.1)"), "{told}");
-    assert!(told.contains("paused by certificate spark-2.example (127.0.0.1)"), "{told}");
+    let notes = notes(&history(&node.storage())).join("\n");
+    assert!(notes.contains("reloaded by token ops (127.0.0.1)"), "{notes}");
+    assert!(notes.contains("paused by certificate spark-2.example (127.0.0.1)"), "{notes}");
 }
 
 #[test]
-fn a_broken_door_keeps_it_from_starting() {
+fn a_broken_web_configuration_prevents_the_start() {
     let node = Node::new("gb10-4k");
     let files = Files::new("basic_auth_users: {alice: hunter2}\n", "[]\n");
     let output = run_behind(&node, &files.path("web.yml")).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("web.yml:1:27: the password must be hashed with bcrypt"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("web.yml:1:27: the password must be hashed with bcrypt"), "{printed}");
+    assert!(!printed.contains("hunter2"), "{printed}");
 }
 
 #[test]
-fn files_are_checked_as_the_daemon_would_read_them() {
+fn config_check_reads_the_access_files_like_the_daemon() {
     let files = Files::new(TLS, "- {user: bob, role: read}\n");
     let (web, tokens) = (files.path("web.yml"), files.path("tokens.yml"));
     let check = |more: &[&str]| {
@@ -118,24 +117,24 @@ fn files_are_checked_as_the_daemon_would_read_them() {
         run(&arguments)
     };
     let output = check(&[]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("tokens.yml:1:10: there is no user bob"), "{said}");
-    let told: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
-    assert_eq!((&told["fine"], &told["mistakes"][0]["line"]), (&json!(false), &json!(1)));
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("tokens.yml:1:10: there is no user bob"), "{printed}");
+    let report: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
+    assert_eq!((&report["fine"], &report["mistakes"][0]["line"]), (&json!(false), &json!(1)));
     files.write("tokens.yml", "[]\n");
     let output = check(&[]);
     assert_eq!(output.status.code(), Some(0));
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("good until 2120-01-01"), "{said}");
-    let told: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
-    assert_eq!((&told["fine"], &told["tls"]), (&json!(true), &json!(true)));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("good until 2120-01-01"), "{printed}");
+    let report: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
+    assert_eq!((&report["fine"], &report["tls"]), (&json!(true), &json!(true)));
     std::fs::remove_file(&tokens).unwrap();
     assert_eq!(check(&[]).status.code(), Some(2));
 }
 
 #[test]
-fn keys_and_certificates_for_others_that_cannot_be_read_are_told_and_no_mistake() {
+fn unreadable_keys_and_certificates_of_other_services_are_remarks() {
     let files = Files::new("{}\n", "[]\n");
     let text = "
 cluster: {name: a, peers: [b], tls: {ca_file: /none/ca.pem}, bearer_token_file: /none/token}
@@ -147,10 +146,10 @@ engines: [{name: e, match: {comm: e}, api_key_file: /none/api}]
     files.write("umawarden.yml", text);
     let config = files.path("umawarden.yml");
     let output = run(&["config", "check", "--json", "--config.file", config.to_str().unwrap()]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &told["fine"]), (Some(0), &json!(true)), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["fine"]), (Some(0), &json!(true)), "{report}");
     let remarks: Vec<&str> =
-        told["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        report["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for wanted in [
         "cluster: ca_file /none/ca.pem: No such file",
         "cluster: the key in /none/token cannot be read",
@@ -161,7 +160,7 @@ engines: [{name: e, match: {comm: e}, api_key_file: /none/api}]
         "engine e: the key in /none/api cannot be read",
     ] {
         assert_eq!(
-            remarks.iter().filter(|told| told.starts_with(wanted)).count(),
+            remarks.iter().filter(|remark| remark.starts_with(wanted)).count(),
             1,
             "{remarks:#?}"
         );
@@ -169,7 +168,7 @@ engines: [{name: e, match: {comm: e}, api_key_file: /none/api}]
 }
 
 #[test]
-fn the_examples_are_fine() {
+fn the_example_access_files_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens.yml");
     std::fs::copy(fixture("tokens.yml"), &tokens).unwrap();
@@ -188,11 +187,11 @@ fn the_examples_are_fine() {
 }
 
 #[test]
-fn a_token_is_made_with_its_entry() {
+fn token_create_prints_the_token_and_its_entry() {
     let output = run(&["token", "create", "--name", "ops", "--role", "operate", "--json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(told["token"].as_str().unwrap().starts_with("umawarden_"));
-    assert_eq!(told["sha256"].as_str().unwrap().len(), 64);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["token"].as_str().unwrap().starts_with("umawarden_"));
+    assert_eq!(report["sha256"].as_str().unwrap().len(), 64);
     let output = run(&["token", "create", "--name", "ops", "--role", "operate"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("- name: \"ops\"\n  role: operate\n  sha256: "), "{text}");

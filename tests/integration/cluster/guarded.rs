@@ -1,5 +1,5 @@
-//! Nodes that ask each other over TLS, with passwords, tokens and certificates: what each says
-//! arrives, and what keeps it from that is told with what to do about it.
+//! Nodes that query each other over TLS with passwords, tokens and certificates. A failure is
+//! reported with its fix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use super::Node;
 use crate::access::program::run_behind;
 use crate::access::{HASH, TLS, token};
 use crate::daemon::{Daemon, binary, write_secret};
-use crate::empty_cache::fake::{FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply};
 use crate::{run, tls_front};
 
 const MUTUAL: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: \
@@ -28,17 +28,17 @@ fn copy(name: &str, to: &Path) {
     write_secret(to, &fs::read_to_string(fixture(name)).unwrap());
 }
 
-/// A node that lets in whom its files say.
+/// A node with access control.
 struct Peer {
     node: run::Node,
     daemon: Daemon,
 }
 
 impl Peer {
-    /// With that certificate of the fixtures.
+    /// `certificate` names one of the fixtures.
     fn start(certificate: &str, web: &str, tokens: &str) -> Self {
         let node = run::Node::new("gb10-4k");
-        show(&node, certificate);
+        copy_certificate(&node, certificate);
         copy("authority.pem", &node.path("authority.pem"));
         write_secret(node.path("web.yml"), web);
         write_secret(node.path("tokens.yml"), tokens);
@@ -52,28 +52,28 @@ impl Peer {
         self.daemon.address()
     }
 
-    /// From now on it shows that certificate; whoever is connected is to connect anew.
-    fn show(&self, certificate: &str) {
+    /// Replaces the certificate; existing connections are closed.
+    fn use_certificate(&self, certificate: &str) {
         let read = |daemon: &Daemon| daemon.log().matches("web_reload result=done").count();
         let before = read(&self.daemon);
-        show(&self.node, certificate);
+        copy_certificate(&self.node, certificate);
         self.daemon.wait_until("read again", |daemon| read(daemon) > before);
     }
 }
 
-fn show(node: &run::Node, certificate: &str) {
+fn copy_certificate(node: &run::Node, certificate: &str) {
     copy(&format!("{certificate}.key"), &node.path("server.key"));
     copy(&format!("{certificate}.pem"), &node.path("server.pem"));
 }
 
-/// What a node knows of another one.
+/// The entry of a peer in a node's cluster list.
 fn known(node: &Node, peer: &str) -> Option<Value> {
-    let told = node.data("/api/v1/cluster");
-    told["nodes"].as_array().unwrap().iter().find(|node| node["node"] == peer).cloned()
+    let cluster = node.data("/api/v1/cluster");
+    cluster["nodes"].as_array().unwrap().iter().find(|node| node["node"] == peer).cloned()
 }
 
-/// Waits until nothing is known of that peer, for that reason.
-fn wait_for_silence(node: &Node, peer: &str, reasons: &[&str]) {
+/// Waits until the peer is unknown for all these reasons.
+fn wait_until_unknown(node: &Node, peer: &str, reasons: &[&str]) {
     node.daemon().wait_until(&format!("{peer} unknown: {reasons:?}"), |_| {
         known(node, peer).is_some_and(|known| {
             let why = known["unknown"].as_str().unwrap_or_default();
@@ -82,14 +82,14 @@ fn wait_for_silence(node: &Node, peer: &str, reasons: &[&str]) {
     });
 }
 
-/// Waits until it counts as down: after a while without an answer.
+/// Waits until the peer counts as down, some time after its last response.
 fn wait_until_down(node: &Node, peer: &str) {
     let up = format!("uma_cluster_peer_up{{peer=\"{peer}\"}}");
     node.daemon().wait_until("down", |daemon| daemon.metrics().get(&up) == Some(&0.0));
 }
 
-/// Waits until it is known what that peer has.
-fn wait_for_answer(node: &Node, peer: &Peer) {
+/// Waits until the available memory of the peer is known.
+fn wait_until_known(node: &Node, peer: &Peer) {
     let address = peer.address();
     let available = peer.daemon.metric("uma_memory_available_bytes");
     node.daemon().wait_until(&format!("{address} known"), |_| {
@@ -102,7 +102,7 @@ fn wait_for_answer(node: &Node, peer: &Peer) {
 }
 
 #[test]
-fn peers_are_known_only_if_they_are_who_they_say_and_take_the_password() {
+fn only_peers_with_a_valid_certificate_that_accept_the_password_are_known() {
     let alice = format!("{TLS}basic_auth_users: {{alice: {HASH}}}\n");
     let bob = format!("{TLS}basic_auth_users: {{bob: {HASH}}}\n");
     let good = Peer::start("server", &alice, "[]\n");
@@ -130,12 +130,12 @@ fn peers_are_known_only_if_they_are_who_they_say_and_take_the_password() {
         fixture("authority.pem").display(),
         password.display(),
     ));
-    wait_for_answer(&agent, &good);
+    wait_until_known(&agent, &good);
     for (peer, why) in &bad {
-        wait_for_silence(&agent, peer.address(), why);
+        wait_until_unknown(&agent, peer.address(), why);
         wait_until_down(&agent, peer.address());
     }
-    // Rules that would read them do not know, and the log keeps no secret.
+    // Rules that read these peers are unknown, and the log has no secret.
     agent.wait_for("Imbalance", "unknown");
     agent.wait_for("Silent", "firing");
     assert!(!agent.daemon().log().contains("correct horse"), "{}", agent.daemon().log());
@@ -151,22 +151,22 @@ fn peers_are_known_only_if_they_are_who_they_say_and_take_the_password() {
         )
         .output()
         .unwrap();
-    let told: Value = serde_json::from_slice(&gate.stdout).unwrap();
-    let says = |address: &str| {
-        let answers = told["peers"].as_array().unwrap().iter();
-        let mut answers = answers.filter(|answer| answer["node"] == address);
-        answers.next().unwrap_or_else(|| panic!("{told:#}"))
+    let report: Value = serde_json::from_slice(&gate.stdout).unwrap();
+    let of_peer = |address: &str| {
+        let peers = report["peers"].as_array().unwrap().iter();
+        let mut peers = peers.filter(|peer| peer["node"] == address);
+        peers.next().unwrap_or_else(|| panic!("{report:#}"))
     };
-    assert_eq!(says(good.address())["says"], "open", "{told:#}");
+    assert_eq!(of_peer(good.address())["says"], "open", "{report:#}");
     for (peer, why) in &bad {
-        let answer = says(peer.address()).to_string();
-        assert!(answer.contains("\"unknown\""), "{answer}");
-        assert!(why.iter().all(|why| answer.contains(why)), "{why:?}: {answer}");
+        let entry = of_peer(peer.address()).to_string();
+        assert!(entry.contains("\"unknown\""), "{entry}");
+        assert!(why.iter().all(|why| entry.contains(why)), "{why:?}: {entry}");
     }
     assert_eq!(gate.status.code(), Some(1));
 }
 
-/// What an agent needs for a peer that asks for a certificate and a token.
+/// Client files for a peer that requires a certificate and a token.
 struct Credentials {
     folder: tempfile::TempDir,
     token: NewToken,
@@ -176,7 +176,7 @@ impl Credentials {
     fn new() -> Self {
         let all = Self { folder: tempfile::tempdir().unwrap(), token: token("agent", Role::Read) };
         copy("authority.pem", &all.path("ca.pem"));
-        all.show("client");
+        all.use_certificate("client");
         write_secret(all.path("token"), &all.token.token);
         all
     }
@@ -185,7 +185,7 @@ impl Credentials {
         self.folder.path().join(name)
     }
 
-    fn show(&self, certificate: &str) {
+    fn use_certificate(&self, certificate: &str) {
         copy(&format!("{certificate}.key"), &self.path("own.key"));
         copy(&format!("{certificate}.pem"), &self.path("own.pem"));
     }
@@ -203,7 +203,7 @@ impl Credentials {
 }
 
 #[test]
-fn certificates_keys_and_tokens_may_change_meanwhile_and_what_is_wrong_then_is_told() {
+fn renewed_certificates_keys_and_tokens_are_used_and_wrong_ones_reported() {
     let own = Credentials::new();
     let web = format!("{TLS}{MUTUAL}basic_auth_users: {{bob: {HASH}}}\n");
     let peer = Peer::start("server", &web, &own.token.entry());
@@ -212,49 +212,49 @@ fn certificates_keys_and_tokens_may_change_meanwhile_and_what_is_wrong_then_is_t
         "name: rack, node: agent, peers: ['{address}'], interval: 1s, timeout: 900ms, {}",
         own.settings()
     ));
-    wait_for_answer(&agent, &peer);
-    // One that is renewed is nothing to speak of; another authority's is nobody's.
-    peer.show("renewed");
-    wait_for_answer(&agent, &peer);
-    peer.show("foreign");
-    wait_for_silence(&agent, &address, &["UnknownIssuer", "certificate as ca_file"]);
+    wait_until_known(&agent, &peer);
+    // A renewed certificate is accepted; one of another authority is not.
+    peer.use_certificate("renewed");
+    wait_until_known(&agent, &peer);
+    peer.use_certificate("foreign");
+    wait_until_unknown(&agent, &address, &["UnknownIssuer", "certificate as ca_file"]);
     wait_until_down(&agent, &address);
     let both = ["authority.pem", "foreign-authority.pem"];
     let both = both.map(|name| fs::read_to_string(fixture(name)).unwrap()).concat();
     write_secret(own.path("ca.pem"), &both);
-    wait_for_answer(&agent, &peer);
+    wait_until_known(&agent, &peer);
 
     write_secret(own.path("token"), "umawarden_0000000000000000\n");
-    peer.show("server");
-    wait_for_silence(&agent, &address, &["it answers 401", "bearer_token_file"]);
+    peer.use_certificate("server");
+    wait_until_unknown(&agent, &address, &["it answers 401", "bearer_token_file"]);
     write_secret(own.path("token"), &own.token.token);
-    wait_for_answer(&agent, &peer);
+    wait_until_known(&agent, &peer);
 
-    own.show("client-expired");
-    peer.show("renewed");
-    wait_for_silence(&agent, &address, &["certificate", "cert_file"]);
-    own.show("client");
-    wait_for_answer(&agent, &peer);
+    own.use_certificate("client-expired");
+    peer.use_certificate("renewed");
+    wait_until_unknown(&agent, &address, &["certificate", "cert_file"]);
+    own.use_certificate("client");
+    wait_until_known(&agent, &peer);
 
-    // A key that everybody may read is no key.
+    // A key file that everybody may read is refused.
     for secret in ["own.key", "token"] {
         let mode = |mode| fs::set_permissions(own.path(secret), fs::Permissions::from_mode(mode));
         mode(0o644).unwrap();
-        peer.show(if secret == "token" { "renewed" } else { "server" });
+        peer.use_certificate(if secret == "token" { "renewed" } else { "server" });
         let why = [secret, "everybody on this machine may read it (mode 0644): chmod o-rwx"];
-        wait_for_silence(&agent, &address, &why);
+        wait_until_unknown(&agent, &address, &why);
         mode(0o640).unwrap();
-        wait_for_answer(&agent, &peer);
+        wait_until_known(&agent, &peer);
     }
     let log = agent.daemon().log();
     assert!(!log.contains(&own.token.token), "{log}");
 }
 
 #[test]
-fn a_prometheus_is_asked_over_tls_with_a_token_and_believed_only_if_it_is_who_it_says() {
+fn a_prometheus_with_a_valid_certificate_is_queried_over_tls_with_a_token() {
     let node = run::Node::new("gb10-4k");
-    let prometheus = FakeEngine::start(|asked| match asked.key.as_deref() {
-        Some("Bearer s3cret") if asked.path.contains("available") => {
+    let prometheus = FakeServer::start(|request| match request.key.as_deref() {
+        Some("Bearer s3cret") if request.path.contains("available") => {
             let one = r#"{"metric":{"instance":"spark-2:9942"},"value":[1,"5000000000"]}"#;
             let data = format!(r#"{{"resultType":"vector","result":[{one}]}}"#);
             Reply::Answer(200, format!(r#"{{"status":"success","data":{data}}}"#))
@@ -277,13 +277,13 @@ fn a_prometheus_is_asked_over_tls_with_a_token_and_believed_only_if_it_is_who_it
         ))
     };
     let stranger = agent("other.pem", "good");
-    wait_for_silence(&stranger, "prometheus", &["invalid peer certificate", "ca_file"]);
-    assert!(prometheus.asked().is_empty(), "a stranger is not shown the token");
+    wait_until_unknown(&stranger, "prometheus", &["invalid peer certificate", "ca_file"]);
+    assert!(prometheus.requests().is_empty(), "an unverified server does not get the token");
     let refused = agent("authority.pem", "bad");
-    wait_for_silence(&refused, "prometheus", &["401", "bearer_token_file"]);
-    let knows = agent("authority.pem", "good");
-    knows.daemon().wait_until("spark-2 known", |_| {
-        known(&knows, "spark-2:9942")
+    wait_until_unknown(&refused, "prometheus", &["401", "bearer_token_file"]);
+    let accepted = agent("authority.pem", "good");
+    accepted.daemon().wait_until("spark-2 known", |_| {
+        known(&accepted, "spark-2:9942")
             .is_some_and(|known| known["available_bytes"].as_f64() == Some(5e9))
     });
 }

@@ -1,4 +1,4 @@
-//! What rules over several nodes decided is decided again from the recording of one of them.
+//! A replay of one node's recording repeats its decisions by cluster rules.
 
 use std::process::{Command, Output};
 
@@ -14,7 +14,7 @@ fn replay(node: &Node, mode: &str) -> (Output, String) {
     (output, text)
 }
 
-/// Its decisions by rules over all nodes, in order, without the time, which two forms tell.
+/// Decisions by cluster rules, in order and without their time, which has two formats.
 fn decisions(lines: &[Value]) -> Vec<Value> {
     let mut found: Vec<Value> = of_kind(lines, "decision")
         .filter(|decision| decision["rule"]["group"] == "compared")
@@ -26,7 +26,7 @@ fn decisions(lines: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn a_recording_of_a_node_gives_the_decisions_that_it_made_over_all_of_them() {
+fn a_replay_of_one_nodes_recording_repeats_its_cluster_decisions() {
     let other = Node::with("name: rack, node: two, peers: []");
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
     let address = other.daemon().address();
@@ -38,8 +38,8 @@ fn a_recording_of_a_node_gives_the_decisions_that_it_made_over_all_of_them() {
     node.wait_for("Imbalance", "inactive");
     other.set_available(20);
     node.wait_for("Imbalance", "firing");
-    node.daemon().wait_until("told", |_| !node.told().is_empty());
-    // Who falls silent is unknown there, and so it is in the replay.
+    node.daemon().wait_until("decided", |_| !node.decisions().is_empty());
+    // A silent node becomes unknown, in the replay as well.
     drop(other);
     node.wait_for("Imbalance", "unknown");
     node.wait_for("Silent", "firing");

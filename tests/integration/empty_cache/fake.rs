@@ -1,4 +1,4 @@
-//! A small server that answers what the real engines answered, or what no engine should.
+//! A small HTTP server that replays responses of real engines, or sends broken ones.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,84 +8,84 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// One request, as it came.
+/// A request as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Request {
     pub method: String,
-    /// With its query.
+    /// Includes the query.
     pub path: String,
     pub body: String,
     pub key: Option<String>,
     pub content_type: Option<String>,
-    /// What says that a lock server is meant.
+    /// The header `fleet-lock-protocol`.
     pub fleet_lock: Option<String>,
 }
 
-impl Asked {
-    /// Without its query.
-    pub fn place(&self) -> &str {
+impl Request {
+    /// The path without its query.
+    pub fn endpoint(&self) -> &str {
         self.path.split('?').next().unwrap()
     }
 }
 
-/// What is done about it.
+/// The reaction of the server to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// An answer in order.
+    /// A complete response: status and body.
     Answer(u16, String),
-    /// Bytes of the test's own.
+    /// These bytes, then the end of the connection.
     Raw(String),
-    /// Nothing, and the connection stays.
+    /// No response; the connection stays open.
     Hang,
-    /// The connection ends.
+    /// The connection is closed without a response.
     Close,
     /// A body without an end.
     Endless,
 }
 
-/// Listens until it is dropped with its process.
-pub struct FakeEngine {
+/// Listens on 127.0.0.1 until the process ends.
+pub struct FakeServer {
     pub port: u16,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
 }
 
-impl FakeEngine {
-    pub fn start(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answer)
+impl FakeServer {
+    pub fn start(respond: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), respond)
     }
 
     pub fn on(
         listener: TcpListener,
-        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        respond: impl Fn(&Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let port = listener.local_addr().unwrap().port();
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-        let (told, answer) = (Arc::clone(&asked), Arc::new(answer));
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (received, respond) = (Arc::clone(&requests), Arc::new(respond));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (told, answer) = (Arc::clone(&told), Arc::clone(&answer));
+                let (received, respond) = (Arc::clone(&received), Arc::clone(&respond));
                 std::thread::spawn(move || {
-                    let Some(asked) = read(&stream) else { return };
-                    told.lock().unwrap().push(asked.clone());
-                    reply(stream, &answer(&asked));
+                    let Some(request) = read(&stream) else { return };
+                    received.lock().unwrap().push(request.clone());
+                    reply(stream, &respond(&request));
                 });
             }
         });
-        Self { port, asked }
+        Self { port, requests }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// Everything that it was asked, as `METHOD /path`.
+    /// All requests, as `METHOD /path`.
     pub fn calls(&self) -> Vec<String> {
-        let line = |asked: &Asked| format!("{} {}", asked.method, asked.path);
-        self.asked().iter().map(line).collect()
+        let line = |request: &Request| format!("{} {}", request.method, request.path);
+        self.requests().iter().map(line).collect()
     }
 
-    /// Those that change something.
-    pub fn told(&self) -> Vec<String> {
+    /// Paths of all POST requests.
+    pub fn posted(&self) -> Vec<String> {
         self.calls()
             .iter()
             .filter_map(|call| call.strip_prefix("POST "))
@@ -94,7 +94,7 @@ impl FakeEngine {
     }
 }
 
-fn read(stream: &TcpStream) -> Option<Asked> {
+fn read(stream: &TcpStream) -> Option<Request> {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -117,12 +117,12 @@ fn read(stream: &TcpStream) -> Option<Asked> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = String::from_utf8(body).ok()?;
-    Some(Asked { method, path, body, key, content_type, fleet_lock })
+    Some(Request { method, path, body, key, content_type, fleet_lock })
 }
 
-/// Whoever asked may have gone.
 fn reply(mut stream: TcpStream, reply: &Reply) {
-    let _gone = match reply {
+    // The client may have closed the connection.
+    let _ = match reply {
         Reply::Answer(status, body) => {
             let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n", body.len());
             stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes())
@@ -143,20 +143,20 @@ fn reply(mut stream: TcpStream, reply: &Reply) {
     };
 }
 
-/// What the real engine answered (tests/tools/record-answers).
-pub fn recorded(kind: &str, state: &str, place: &str) -> Reply {
+/// The recorded response of the real engine (tests/tools/record-answers).
+pub fn recorded(kind: &str, state: &str, endpoint: &str) -> Reply {
     let file = format!("tests/fixtures/engines/answers/{kind}.json");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let told: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let answers = told[state].as_array().unwrap();
-    let is_it = |answer: &&Value| {
-        answer["path"].as_str().unwrap().split('?').next() == Some(place)
-            && answer["sent"] != "text"
+    let states: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let responses = states[state].as_array().unwrap();
+    let is_wanted = |response: &&Value| {
+        response["path"].as_str().unwrap().split('?').next() == Some(endpoint)
+            && response["sent"] != "text"
     };
-    match answers.iter().find(is_it) {
-        Some(answer) => {
-            let status = answer["status"].as_u64().unwrap();
-            let body = answer["body"].as_str().unwrap().to_owned();
+    match responses.iter().find(is_wanted) {
+        Some(response) => {
+            let status = response["status"].as_u64().unwrap();
+            let body = response["body"].as_str().unwrap().to_owned();
             Reply::Answer(u16::try_from(status).unwrap(), body)
         }
         None => Reply::Answer(404, r#"{"detail":"Not Found"}"#.to_owned()),

@@ -1,25 +1,25 @@
-//! Servers that no engine should be: each costs time that is bounded, and nothing else.
+//! Hostile servers: each costs a bounded time and nothing else.
 
 use std::time::{Duration, Instant};
 
 use umawarden::model::EngineKind;
 
-use super::fake::{Asked, FakeEngine, Reply, recorded};
+use super::fake::{FakeServer, Reply, Request, recorded};
 use super::{Bench, decision, engine};
 
-/// SGLang whose answer at one place is the test's own.
-fn spoiled(place: &'static str, reply: Reply) -> FakeEngine {
-    FakeEngine::start(move |asked: &Asked| {
-        if asked.place() == place {
+/// SGLang with one endpoint that the test controls.
+fn spoiled(endpoint: &'static str, reply: Reply) -> FakeServer {
+    FakeServer::start(move |request: &Request| {
+        if request.endpoint() == endpoint {
             reply.clone()
         } else {
-            recorded("sglang", "idle", asked.place())
+            recorded("sglang", "idle", request.endpoint())
         }
     })
 }
 
-fn refused(place: &'static str, reply: Reply) -> (String, FakeEngine) {
-    let (bench, server) = (Bench::new(), spoiled(place, reply));
+fn refused(endpoint: &'static str, reply: Reply) -> (String, FakeServer) {
+    let (bench, server) = (Bench::new(), spoiled(endpoint, reply));
     let began = Instant::now();
     let why = bench.refusal(&decision(engine(EngineKind::Sglang, server.port), &[]));
     assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
@@ -27,18 +27,18 @@ fn refused(place: &'static str, reply: Reply) -> (String, FakeEngine) {
 }
 
 #[test]
-fn one_that_hangs_is_given_up() {
+fn a_hanging_engine_is_given_up() {
     let (why, server) = refused("/v1/loads", Reply::Hang);
     assert_eq!(why, "/v1/loads?include=core was not answered within 2 s");
-    assert_eq!(server.told(), Vec::<String>::new());
+    assert_eq!(server.posted(), Vec::<String>::new());
     let (why, _) = refused("/continue_generation", Reply::Hang);
     assert_eq!(why, "/continue_generation was not answered within 10 s");
 }
 
 #[test]
-fn one_that_takes_its_time_with_each_of_many_is_given_up_too() {
+fn an_engine_slow_in_each_of_many_calls_is_given_up() {
     let bench = Bench::new();
-    let server = FakeEngine::start(|asked: &Asked| match asked.place() {
+    let server = FakeServer::start(|request: &Request| match request.endpoint() {
         "/api/ps" => {
             let models = (0..16).map(|number| format!("{{\"model\":\"m{number}\"}}"));
             let models: Vec<String> = models.collect();
@@ -56,8 +56,8 @@ fn one_that_takes_its_time_with_each_of_many_is_given_up_too() {
 }
 
 #[test]
-fn a_redirect_leads_nowhere() {
-    let elsewhere = FakeEngine::start(|_: &Asked| Reply::Answer(200, String::new()));
+fn a_redirect_is_not_followed() {
+    let elsewhere = FakeServer::start(|_: &Request| Reply::Answer(200, String::new()));
     let to = format!("http://127.0.0.1:{}/", elsewhere.port);
     let reply = Reply::Raw(format!(
         "HTTP/1.1 307 x\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -68,13 +68,13 @@ fn a_redirect_leads_nowhere() {
 }
 
 #[test]
-fn an_answer_without_end_or_sense_is_none() {
+fn an_endless_or_malformed_response_is_a_failure() {
     let (why, _) = refused("/v1/loads", Reply::Endless);
     assert!(why.contains("is not that of such an engine"), "{why}");
     for body in ["{", "[]", "{\"loads\":7}", "{\"loads\":[]}", "\u{0}"] {
         let (why, server) = refused("/v1/loads", Reply::Answer(200, body.to_owned()));
         assert!(why.contains("is not that of such an engine"), "{body}: {why}");
-        assert_eq!(server.told(), Vec::<String>::new());
+        assert_eq!(server.posted(), Vec::<String>::new());
     }
     let (why, _) = refused("/ready", Reply::Close);
     assert!(why.starts_with("/ready could not be asked"), "{why}");
@@ -91,14 +91,11 @@ fn an_answer_without_end_or_sense_is_none() {
 }
 
 #[test]
-fn proxies_of_the_environment_are_for_others() {
-    // reqwest would read it when its client is made; other tests ask only 127.0.0.1 as well.
-    let proxy = FakeEngine::start(|_: &Asked| Reply::Answer(200, String::new()));
+fn proxies_of_the_environment_are_ignored() {
+    // reqwest reads the variable when a client is built; other tests query only 127.0.0.1, too.
+    let proxy = FakeServer::start(|_: &Request| Reply::Answer(200, String::new()));
     let out = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "empty_cache::calls::an_idle_sglang_is_emptied_by_one_call_and_nothing_is_dropped",
-        ])
+        .args(["--exact", "empty_cache::calls::an_idle_sglang_is_emptied_by_one_call"])
         .env("http_proxy", format!("http://127.0.0.1:{}", proxy.port))
         .env("HTTP_PROXY", format!("http://127.0.0.1:{}", proxy.port))
         .output()

@@ -1,36 +1,36 @@
-//! Keys: the right one to the right call, and never anywhere else.
+//! Each call carries the right key, and no other call does.
 
 use umawarden::model::{CachePermission, EngineKeys, EngineKind, SecretSource};
 
-use super::fake::{Asked, FakeEngine, recorded};
+use super::fake::{FakeServer, Request, recorded};
 use super::{Bench, decision, engine, with_keys};
 use crate::daemon::write_secret;
 
 const API: &str = "an-api-key";
 const ADMIN: &str = "an-admin-key";
 
-/// SGLang with both keys, as the real one answered to each.
-fn guarded() -> FakeEngine {
-    FakeEngine::start(|asked: &Asked| {
-        let state = match asked.key.as_deref() {
+/// SGLang with both keys; responses as recorded from a real one.
+fn guarded() -> FakeServer {
+    FakeServer::start(|request: &Request| {
+        let state = match request.key.as_deref() {
             None => "no_key",
             Some("Bearer an-api-key") => "api_key",
             Some("Bearer an-admin-key") => "admin_key",
             Some(_) => "wrong_key",
         };
-        recorded("sglang", state, asked.place())
+        recorded("sglang", state, request.endpoint())
     })
 }
 
 fn keys(bench: &Bench, api: Option<&str>, admin: Option<&str>) -> EngineKeys {
-    let place = |name: &str, key: &str| {
+    let file = |name: &str, key: &str| {
         let path = bench.path(name);
         write_secret(&path, &format!("{key}\n"));
         SecretSource::File(path.to_str().unwrap().into())
     };
     EngineKeys {
-        api: api.map(|key| place("api", key)),
-        admin: admin.map(|key| place("admin", key)),
+        api: api.map(|key| file("api", key)),
+        admin: admin.map(|key| file("admin", key)),
         user: None,
     }
 }
@@ -40,10 +40,10 @@ fn control_gets_the_admin_key_and_the_idle_probe_the_api_key() {
     let (bench, server) = (Bench::new(), guarded());
     let target = engine(EngineKind::Sglang, server.port);
     let target = with_keys(target, keys(&bench, Some(API), Some(ADMIN)));
-    let told = bench.effect(&decision(target, &[]));
-    assert!(told.ends_with("it has no request"), "{told}");
+    let effect = bench.effect(&decision(target, &[]));
+    assert!(effect.ends_with("it has no request"), "{effect}");
     let sent: Vec<(String, Option<String>)> =
-        server.asked().into_iter().map(|asked| (asked.path, asked.key)).collect();
+        server.requests().into_iter().map(|request| (request.path, request.key)).collect();
     let bearer = |key: &str| Some(format!("Bearer {key}"));
     assert_eq!(
         sent,
@@ -53,16 +53,16 @@ fn control_gets_the_admin_key_and_the_idle_probe_the_api_key() {
             ("/continue_generation".to_owned(), bearer(ADMIN)),
         ]
     );
-    // Without the api key only the probe does not know.
+    // Without the API key only the idle probe fails.
     let target = engine(EngineKind::Sglang, server.port);
     let target = with_keys(target, keys(&bench, None, Some(ADMIN)));
-    let told = bench.effect(&decision(target, &[]));
-    assert!(told.ends_with("whether it has requests is not known"), "{told}");
-    assert!(!told.contains(ADMIN));
+    let effect = bench.effect(&decision(target, &[]));
+    assert!(effect.ends_with("whether it has requests is not known"), "{effect}");
+    assert!(!effect.contains(ADMIN));
 }
 
 #[test]
-fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
+fn a_missing_or_wrong_key_is_reported_without_its_text() {
     let (bench, server) = (Bench::new(), guarded());
     let target = engine(EngineKind::Sglang, server.port);
     let why = bench.refusal(&decision(target.clone(), &[]));
@@ -81,26 +81,26 @@ fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
     let before = server.calls().len();
     let why = bench.refusal(&decision(with_keys(target, nowhere), &[]));
     assert!(why.starts_with("the key in /nonexistent cannot be read: No such file"), "{why}");
-    assert_eq!(server.calls().len(), before, "nothing is asked without it");
+    assert_eq!(server.calls().len(), before, "no request is sent without the key");
 }
 
 #[test]
-fn one_that_refuses_to_be_paused_for_want_of_a_key_is_not_taken_for_paused() {
+fn an_engine_that_refuses_the_key_of_a_pause_does_not_count_as_paused() {
     let bench = Bench::new();
-    let server = FakeEngine::start(|asked: &Asked| match asked.place() {
-        "/v1/loads" | "/ready" => recorded("sglang", "busy", asked.place()),
+    let server = FakeServer::start(|request: &Request| match request.endpoint() {
+        "/v1/loads" | "/ready" => recorded("sglang", "busy", request.endpoint()),
         _ => recorded("sglang", "wrong_key", "/flush_cache"),
     });
     let target = engine(EngineKind::Sglang, server.port);
     let target = with_keys(target, keys(&bench, Some(API), Some("another-key")));
     let why = bench.refusal(&decision(target, &[CachePermission::RetractRequests]));
     assert!(why.starts_with("it answers 401 at /pause_generation: the key that was sent"), "{why}");
-    assert_eq!(server.told(), ["/pause_generation"]);
+    assert_eq!(server.posted(), ["/pause_generation"]);
     assert!(bench.undo_log().contains(r#""result":"already_back""#), "{}", bench.undo_log());
 }
 
 #[test]
-fn what_an_engine_tells_of_its_keys_is_never_asked() {
+fn the_endpoint_that_reveals_keys_is_never_queried() {
     let (bench, server) = (Bench::new(), guarded());
     let target = engine(EngineKind::Sglang, server.port);
     bench.refusal(&decision(target, &[]));

@@ -1,4 +1,4 @@
-//! An engine that is paused goes on, whatever happens; one that somebody else has paused does not.
+//! A paused engine resumes after any failure; an engine that somebody else paused stays paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,17 +7,17 @@ use umawarden::actions::Executor as _;
 use umawarden::model::CachePermission::RetractRequests;
 use umawarden::model::{EngineKeys, EngineKind, OutcomeResult, SecretSource};
 
-use super::fake::{Asked, FakeEngine, Reply, recorded};
+use super::fake::{FakeServer, Reply, Request, recorded};
 use super::{Bench, decision, engine, with_keys};
 use crate::actions::act;
 
-/// SGLang at work, which fails in what the test says.
+/// A busy SGLang with failures that the test chooses.
 struct Busy {
-    server: FakeEngine,
+    server: FakeServer,
     is_paused: Arc<AtomicBool>,
-    /// So often it does not hear that it shall go on.
+    /// How many calls of /continue_generation fail.
     deaf: Arc<AtomicU32>,
-    /// What the undo log said when it was paused.
+    /// The undo log at the time of the pause.
     log_when_paused: Arc<std::sync::Mutex<String>>,
 }
 
@@ -26,30 +26,32 @@ impl Busy {
         let (is_paused, deaf) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let log_when_paused: Arc<std::sync::Mutex<String>> = Arc::default();
         let log = bench.path("storage/undo.log");
-        let (paused, deafness, seen) =
+        let (paused, failures_left, seen) =
             (Arc::clone(&is_paused), Arc::clone(&deaf), Arc::clone(&log_when_paused));
-        let server = FakeEngine::start(move |asked: &Asked| match asked.place() {
+        let server = FakeServer::start(move |request: &Request| match request.endpoint() {
             "/pause_generation" => {
-                assert_eq!(asked.body, r#"{"mode":"retract"}"#);
+                assert_eq!(request.body, r#"{"mode":"retract"}"#);
                 *seen.lock().unwrap() = std::fs::read_to_string(&log).unwrap_or_default();
                 paused.store(true, Ordering::SeqCst);
-                at_pause.clone().unwrap_or_else(|| recorded("sglang", "retracted", asked.place()))
+                at_pause
+                    .clone()
+                    .unwrap_or_else(|| recorded("sglang", "retracted", request.endpoint()))
             }
-            "/flush_cache" => {
-                at_flush.clone().unwrap_or_else(|| recorded("sglang", "retracted", asked.place()))
-            }
+            "/flush_cache" => at_flush
+                .clone()
+                .unwrap_or_else(|| recorded("sglang", "retracted", request.endpoint())),
             "/continue_generation" => {
-                let hears = deafness
+                let succeeds = failures_left
                     .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
                     .is_err();
-                if !hears {
+                if !succeeds {
                     return Reply::Close;
                 }
                 paused.store(false, Ordering::SeqCst);
-                recorded("sglang", "retracted", asked.place())
+                recorded("sglang", "retracted", request.endpoint())
             }
             "/health" => Reply::Answer(200, String::new()),
-            place => recorded("sglang", "busy", place),
+            endpoint => recorded("sglang", "busy", endpoint),
         });
         Self { server, is_paused, deaf, log_when_paused }
     }
@@ -60,14 +62,17 @@ impl Busy {
 }
 
 #[test]
-fn requests_are_retracted_only_where_that_is_allowed_and_the_undo_log_knows_it_before() {
+fn requests_are_retracted_only_if_allowed_and_after_the_undo_log_records_it() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
     let target = engine(EngineKind::Sglang, busy.server.port);
     bench.effect(&decision(target.clone(), &[]));
-    assert_eq!(busy.server.told(), ["/continue_generation"]);
-    let told = bench.effect(&decision(target, &[RetractRequests]));
-    assert!(told.ends_with("1 request retracted, prefix cache dropped, and it goes on"), "{told}");
+    assert_eq!(busy.server.posted(), ["/continue_generation"]);
+    let effect = bench.effect(&decision(target, &[RetractRequests]));
+    assert!(
+        effect.ends_with("1 request retracted, prefix cache dropped, and it goes on"),
+        "{effect}"
+    );
     let calls = busy.server.calls();
     assert_eq!(
         calls[calls.len() - 4..],
@@ -81,27 +86,28 @@ fn requests_are_retracted_only_where_that_is_allowed_and_the_undo_log_knows_it_b
 }
 
 #[test]
-fn what_somebody_has_paused_stays_so() {
+fn an_engine_paused_by_somebody_else_stays_paused() {
     let bench = Bench::new();
-    let server = FakeEngine::start(|asked: &Asked| recorded("sglang", "retracted", asked.place()));
+    let server =
+        FakeServer::start(|request: &Request| recorded("sglang", "retracted", request.endpoint()));
     for allow in [[].as_slice(), &[RetractRequests]] {
         let target = engine(EngineKind::Sglang, server.port);
         let why = bench.refusal(&decision(target, allow));
         assert!(why.starts_with("somebody has paused it: it is left as it is"), "{why}");
     }
-    assert_eq!(server.told(), Vec::<String>::new());
-    // Ill or paused: that is unknown.
-    let server = FakeEngine::start(|asked: &Asked| match asked.place() {
+    assert_eq!(server.posted(), Vec::<String>::new());
+    // A 503 may mean ill or paused.
+    let server = FakeServer::start(|request: &Request| match request.endpoint() {
         "/ready" | "/ping" => Reply::Answer(503, String::new()),
-        place => recorded("sglang", "idle", place),
+        endpoint => recorded("sglang", "idle", endpoint),
     });
     let why = bench.refusal(&decision(engine(EngineKind::Sglang, server.port), &[]));
     assert!(why.starts_with("it answers 503 at /ready"), "{why}");
-    assert_eq!(server.told(), Vec::<String>::new());
+    assert_eq!(server.posted(), Vec::<String>::new());
 }
 
 #[test]
-fn it_goes_on_whatever_fails_in_between() {
+fn a_paused_engine_resumes_after_any_failure() {
     let failing = || [Reply::Close, Reply::Answer(500, String::new()), Reply::Hang];
     let at_pause = failing().map(|reply| (Some(reply), None));
     let at_flush = failing().map(|reply| (None, Some(reply)));
@@ -116,21 +122,21 @@ fn it_goes_on_whatever_fails_in_between() {
 }
 
 #[test]
-fn without_an_undo_log_nothing_is_paused() {
+fn no_engine_is_paused_without_an_undo_log() {
     let bench = Bench::new();
     std::fs::write(bench.path("storage"), "a file where the folder should be").unwrap();
     let busy = Busy::start(&bench, None, None);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let why = bench.refusal(&decision(target, &[RetractRequests]));
     assert!(why.starts_with("the undo log cannot record the pause"), "{why}");
-    assert_eq!(busy.server.told(), Vec::<String>::new());
+    assert_eq!(busy.server.posted(), Vec::<String>::new());
 }
 
 #[test]
-fn one_that_does_not_hear_is_told_again_until_it_does() {
+fn a_failed_resume_is_repeated_until_it_succeeds() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
-    // Three tries within the act, and two of the next three.
+    // Three attempts within the action, and two of the next three.
     busy.deaf.store(5, Ordering::SeqCst);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let act = decision(target, &[RetractRequests]);
@@ -141,32 +147,36 @@ fn one_that_does_not_hear_is_told_again_until_it_does() {
     assert!(why.starts_with("it was paused, and does not resume"), "{why}");
     assert!(busy.is_paused() && acting.is_unfinished());
     acting.tend();
-    assert!(!busy.is_paused() && !acting.is_unfinished(), "{:?}", bench.told());
-    let told = bench.told();
-    assert!(told.iter().any(|told| told.contains("engine llm is running again")), "{told:?}");
+    assert!(!busy.is_paused() && !acting.is_unfinished(), "{:?}", bench.take_reports());
+    let reports = bench.take_reports();
+    assert!(
+        reports.iter().any(|report| report.contains("engine llm is running again")),
+        "{reports:?}"
+    );
 }
 
 #[test]
-fn one_that_never_hears_is_told_less_often_after_a_while() {
+fn resumes_that_keep_failing_become_less_frequent() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
     let target = engine(EngineKind::Sglang, busy.server.port);
     let mut acting = bench.process("boot");
     acting.execute(&act(decision(target, &[RetractRequests])));
-    let told = || busy.server.told().iter().filter(|path| **path == "/continue_generation").count();
-    let before = told();
+    let attempts =
+        || busy.server.posted().iter().filter(|path| **path == "/continue_generation").count();
+    let before = attempts();
     for _ in 0..29 {
         acting.tend();
     }
-    assert_eq!(told() - before, 6 * 3);
+    assert_eq!(attempts() - before, 6 * 3);
     busy.deaf.store(0, Ordering::SeqCst);
     acting.tend();
-    assert!(!busy.is_paused(), "the thirtieth time, after five minutes");
+    assert!(!busy.is_paused(), "the thirtieth attempt, after five minutes");
 }
 
 #[test]
-fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
+fn the_next_process_resumes_the_engine_with_the_key_from_its_file() {
     let bench = Bench::new();
     let key = bench.path("key");
     crate::daemon::write_secret(&key, "a-secret-key\n");
@@ -182,26 +192,26 @@ fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     assert!(busy.is_paused());
     let log = bench.undo_log();
     assert!(log.contains(key.to_str().unwrap()) && !log.contains("a-secret-key"), "{log}");
-    // As after a SIGKILL: it neither ends nor says so.
+    // As after a SIGKILL: no resume and no record of an end.
     drop(killed);
     busy.deaf.store(0, Ordering::SeqCst);
-    bench.told();
-    let _next = bench.process("boot");
+    bench.take_reports();
+    let _executor = bench.process("boot");
     assert!(!busy.is_paused());
-    let last = busy.server.asked().pop().unwrap();
+    let last = busy.server.requests().pop().unwrap();
     assert_eq!(last.key.as_deref(), Some("Bearer a-secret-key"));
-    let told = bench.told();
+    let reports = bench.take_reports();
     assert!(
-        told[0].contains("engine llm is running again, after an end that was none"),
-        "{told:?}"
+        reports[0].contains("engine llm is running again, after an end that was none"),
+        "{reports:?}"
     );
     let before = busy.server.calls().len();
-    let _third = bench.process("boot");
-    assert_eq!(busy.server.calls().len(), before, "once is enough");
+    let _executor = bench.process("boot");
+    assert_eq!(busy.server.calls().len(), before, "one resume is enough");
 }
 
 #[test]
-fn a_pause_of_another_boot_or_of_an_engine_that_has_gone_is_over() {
+fn a_pause_of_an_earlier_boot_or_of_an_ended_engine_needs_no_resume() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
@@ -215,15 +225,15 @@ fn a_pause_of_another_boot_or_of_an_engine_that_has_gone_is_over() {
     assert_eq!(busy.server.calls().len(), before);
     std::fs::write(bench.path("storage/undo.log"), text).unwrap();
     std::fs::remove_file(bench.path("proc").join(std::process::id().to_string())).unwrap();
-    bench.told();
-    let _gone = bench.process("boot");
+    bench.take_reports();
+    let _executor = bench.process("boot");
     assert_eq!(busy.server.calls().len(), before);
-    let told = bench.told();
-    assert!(told[0].starts_with("engine llm has gone"), "{told:?}");
+    let reports = bench.take_reports();
+    assert!(reports[0].starts_with("engine llm has gone"), "{reports:?}");
 }
 
 #[test]
-fn once_the_program_ends_no_engine_is_paused_any_more() {
+fn no_engine_is_paused_once_the_program_is_ending() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
     let target = engine(EngineKind::Sglang, busy.server.port);
@@ -237,5 +247,5 @@ fn once_the_program_ends_no_engine_is_paused_any_more() {
         panic!("done")
     };
     assert!(why.contains("the program ends: it is not paused"), "{why}");
-    assert_eq!(busy.server.told(), Vec::<String>::new());
+    assert_eq!(busy.server.posted(), Vec::<String>::new());
 }

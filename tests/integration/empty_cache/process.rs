@@ -1,5 +1,5 @@
-//! An engine that is a process of its own: this test binary, called as SGLang is, in this network
-//! or in another.
+//! A fake SGLang in a process of its own: this test binary under SGLang's name, in this network
+//! namespace or in another.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,39 +11,40 @@ use std::time::{Duration, Instant};
 use umawarden::model::ProcessId;
 use umawarden::parse::process::stat;
 
-use super::fake::{Asked, FakeEngine, Reply, recorded};
+use super::fake::{FakeServer, Reply, Request, recorded};
 
 const FOLDER: &str = "UMAWARDEN_FAKE_SGLANG";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves what SGLang answers at work, and writes down what it is asked. While there is a file
-/// `hang`, a flush hangs; while there is one `deaf`, it does not hear that it shall go on.
+/// Serves the responses of a busy SGLang and logs its requests. A flush hangs while the file `hang`
+/// exists; /continue_generation fails while the file `deaf` exists.
 #[test]
 fn sglang_of_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
     let [hang, deaf] = ["hang", "deaf"].map(|name| folder.join(name));
-    let server = FakeEngine::on(listener, move |asked: &Asked| {
-        let mut log = fs::OpenOptions::new().create(true).append(true).open(folder.join("asked"));
-        writeln!(log.as_mut().unwrap(), "{} {}", asked.method, asked.path).unwrap();
-        match asked.place() {
+    let server = FakeServer::on(listener, move |request: &Request| {
+        let mut log =
+            fs::OpenOptions::new().create(true).append(true).open(folder.join("requests"));
+        writeln!(log.as_mut().unwrap(), "{} {}", request.method, request.path).unwrap();
+        match request.endpoint() {
             "/flush_cache" if hang.exists() => Reply::Hang,
             "/continue_generation" if deaf.exists() => Reply::Close,
             "/pause_generation" | "/flush_cache" | "/continue_generation" => {
-                recorded("sglang", "retracted", asked.place())
+                recorded("sglang", "retracted", request.endpoint())
             }
             "/health" => Reply::Answer(200, String::new()),
-            place => recorded("sglang", "busy", place),
+            endpoint => recorded("sglang", "busy", endpoint),
         }
     });
-    let _until_killed = server;
+    let _server = server;
     loop {
         std::thread::park();
     }
 }
 
-/// That process. It is killed when the test ends.
+/// The process, killed when dropped.
 pub struct Sglang {
     child: Child,
     folder: tempfile::TempDir,
@@ -56,7 +57,7 @@ impl Sglang {
         Self::run(Command::new(std::env::current_exe().unwrap()), free, true)
     }
 
-    /// In a network of its own; `None` where this user may not make one.
+    /// In a network namespace of its own; `None` without the right to create one.
     pub fn start_elsewhere() -> Option<Self> {
         let can = Command::new("unshare").args(["--net", "ip", "link", "set", "lo", "up"]).output();
         if !can.is_ok_and(|output| output.status.success()) {
@@ -73,7 +74,7 @@ impl Sglang {
         if is_named {
             std::os::unix::process::CommandExt::arg0(&mut command, "sglang");
         }
-        // What follows the name is what makes it look like SGLang, and no test is called so.
+        // The arguments after the name make it look like SGLang; no test has such a name.
         let test = "empty_cache::process::sglang_of_other_tests";
         let child = command
             .args(["serve", "--exact", test, "--nocapture", "--", "--port", &port.to_string()])
@@ -85,7 +86,7 @@ impl Sglang {
         let sglang = Self { child, folder, port };
         let began = Instant::now();
         while !sglang.listens() {
-            assert!(began.elapsed() < PATIENCE, "it does not listen");
+            assert!(began.elapsed() < PATIENCE, "the fake SGLang does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }
         sglang
@@ -109,7 +110,7 @@ impl Sglang {
         ProcessId { pid: self.pid(), start_ticks: stat(&text).unwrap().start_ticks }
     }
 
-    /// Makes one of those files.
+    /// Creates the file `hang` or `deaf`.
     pub fn set(&self, name: &str) {
         fs::write(self.folder.path().join(name), "").unwrap();
     }
@@ -118,20 +119,20 @@ impl Sglang {
         fs::remove_file(self.folder.path().join(name)).unwrap();
     }
 
-    /// Everything that it was asked, as `METHOD /path`.
-    pub fn asked(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.path().join("asked")).unwrap_or_default();
+    /// All requests, as `METHOD /path`.
+    pub fn requests(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.path().join("requests")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    pub fn told(&self, path: &str) -> usize {
-        self.asked().iter().filter(|asked| **asked == format!("POST {path}")).count()
+    pub fn posted(&self, path: &str) -> usize {
+        self.requests().iter().filter(|request| **request == format!("POST {path}")).count()
     }
 
-    pub fn wait_until_told(&self, path: &str) {
+    pub fn wait_until_posted(&self, path: &str) {
         let began = Instant::now();
-        while self.told(path) == 0 {
-            assert!(began.elapsed() < PATIENCE, "never told {path}: {:#?}", self.asked());
+        while self.posted(path) == 0 {
+            assert!(began.elapsed() < PATIENCE, "no POST {path}: {:#?}", self.requests());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -139,7 +140,8 @@ impl Sglang {
 
 impl Drop for Sglang {
     fn drop(&mut self) {
-        let _dead_already = self.child.kill();
-        let _reaped_already = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

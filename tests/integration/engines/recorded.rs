@@ -1,5 +1,5 @@
-//! What real SGLang 0.5.23 and vLLM 0.32.0 servers showed of themselves from their start on, once a
-//! second: processes, and what they answered. Replayed, they go through the lives that they had.
+//! Recorded processes and health responses of real SGLang 0.5.23 and vLLM 0.32.0 servers, once a
+//! second from their start on. Replayed, the engines go through the same phases.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use umawarden::recording::{Begin, Entry, RecordedRules, RecordedStep, Said, Segm
 use umawarden::sources::engines::Scanner;
 
 #[derive(Deserialize)]
-struct Look {
+struct Snapshot {
     seconds: f64,
     processes: Vec<Files>,
     answers: std::collections::BTreeMap<String, u16>,
@@ -34,7 +34,7 @@ struct Files {
     io: String,
 }
 
-fn looks(name: &str) -> Vec<Look> {
+fn snapshots(name: &str) -> Vec<Snapshot> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/engines");
     let text = fs::read_to_string(folder.join(format!("{name}.jsonl"))).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -45,27 +45,27 @@ fn moment(seconds: f64) -> Moment {
     Moment { uptime: Duration::from_secs_f64(26_000.0 + seconds), utc }
 }
 
-/// Everything that the policy is told.
-fn observations(name: &str, asked: &str) -> Vec<(Moment, Vec<Observation>)> {
-    observations_of(name, asked, Vec::new())
+/// All observations for the policy, with responses of the endpoint `endpoint`.
+fn observations(name: &str, endpoint: &str) -> Vec<(Moment, Vec<Observation>)> {
+    observations_of(name, endpoint, Vec::new())
 }
 
 fn observations_of(
     name: &str,
-    asked: &str,
+    endpoint: &str,
     declared: Vec<DeclaredEngine>,
 ) -> Vec<(Moment, Vec<Observation>)> {
     let folder = tempfile::tempdir().unwrap();
     let mut scanner = Scanner::new(folder.path().to_owned(), declared);
-    let mut told = Vec::new();
+    let mut observations = Vec::new();
     let mut last = 0.0;
-    for look in looks(name) {
+    for snapshot in snapshots(name) {
         for entry in fs::read_dir(folder.path()).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
-        for files in &look.processes {
-            let place = folder.path().join(files.pid.to_string());
-            fs::create_dir_all(&place).unwrap();
+        for files in &snapshot.processes {
+            let folder_of_process = folder.path().join(files.pid.to_string());
+            fs::create_dir_all(&folder_of_process).unwrap();
             for (name, text) in [
                 ("stat", &files.stat),
                 ("cmdline", &files.cmdline),
@@ -73,18 +73,18 @@ fn observations_of(
                 ("status", &files.status),
                 ("io", &files.io),
             ] {
-                fs::write(place.join(name), text).unwrap();
+                fs::write(folder_of_process.join(name), text).unwrap();
             }
         }
-        let at = moment(look.seconds);
-        last = look.seconds;
+        let at = moment(snapshot.seconds);
+        last = snapshot.seconds;
         let readings = scanner.scan(at.uptime, true).unwrap();
         let health = readings.engines.first().map(|engine| EngineHealth {
             key_withheld: None,
             engine: engine.name.clone(),
             server: engine.server,
             asked_at: at.uptime,
-            answer: match look.answers[asked] {
+            answer: match snapshot.answers[endpoint] {
                 0 => HealthAnswer::Refused,
                 200 => HealthAnswer::Ready,
                 status => HealthAnswer::NotReady { status },
@@ -94,22 +94,22 @@ fn observations_of(
         });
         let mut seen = vec![Observation::Engines(Box::new(readings))];
         seen.extend(health.map(|health| Observation::EngineHealth(Box::new(health))));
-        told.push((at, seen));
+        observations.push((at, seen));
     }
     for entry in fs::read_dir(folder.path()).unwrap() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     let at = moment(last + 1.0);
     let readings = scanner.scan(at.uptime, false).unwrap();
-    told.push((at, vec![Observation::Engines(Box::new(readings))]));
-    told
+    observations.push((at, vec![Observation::Engines(Box::new(readings))]));
+    observations
 }
 
-fn phases(told: &[(Moment, Vec<Observation>)]) -> Vec<(EnginePhase, String)> {
+fn phases(observations: &[(Moment, Vec<Observation>)]) -> Vec<(EnginePhase, String)> {
     let rules = RuleSet::default();
     let mut policy = Policy::new(moment(0.0), Mode::Observe, &rules, DecisionId(1));
     let mut phases = Vec::new();
-    for (at, seen) in told {
+    for (at, seen) in observations {
         for event in policy.step(*at, seen).events {
             if let EventKind::Program(ProgramEvent::EnginePhase { to, reason, .. }) = event.kind {
                 phases.push((to, reason));
@@ -120,9 +120,9 @@ fn phases(told: &[(Moment, Vec<Observation>)]) -> Vec<(EnginePhase, String)> {
 }
 
 #[test]
-fn a_real_vllm_is_followed_from_its_start_to_its_end() {
-    let told = observations("vllm", "/health");
-    let phases = phases(&told);
+fn a_recorded_vllm_goes_through_all_phases() {
+    let observations = observations("vllm", "/health");
+    let phases = phases(&observations);
     let expected = [
         (EnginePhase::Starting, "found by the command line of pid 1786"),
         (EnginePhase::Loading, "its worker VLLM::EngineCor (pid 2228) has started"),
@@ -130,7 +130,7 @@ fn a_real_vllm_is_followed_from_its_start_to_its_end() {
         (EnginePhase::Gone, "all its processes have ended, pid 1786 first of them"),
     ];
     assert_eq!(phases, expected.map(|(phase, reason)| (phase, reason.to_owned())));
-    let engines = told.iter().rev().find_map(|(_, seen)| match &seen[0] {
+    let engines = observations.iter().rev().find_map(|(_, seen)| match &seen[0] {
         Observation::Engines(readings) => readings.engines.first(),
         _ => None,
     });
@@ -143,25 +143,25 @@ fn a_real_vllm_is_followed_from_its_start_to_its_end() {
 }
 
 #[test]
-fn a_real_sglang_is_followed_from_its_start_to_its_end() {
-    let told = observations("sglang", "/ready");
+fn a_recorded_sglang_goes_through_all_phases() {
+    let observations = observations("sglang", "/ready");
     let expected = [
         (EnginePhase::Starting, "found by the command line of pid 997"),
         (EnginePhase::Loading, "its worker sglang::schedul (pid 1093) has started"),
         (EnginePhase::Ready, "it answers at its health endpoint"),
         (EnginePhase::Gone, "all its processes have ended, pid 997 first of them"),
     ];
-    assert_eq!(phases(&told), expected.map(|(phase, reason)| (phase, reason.to_owned())));
+    assert_eq!(phases(&observations), expected.map(|(phase, reason)| (phase, reason.to_owned())));
 }
 
 /// Its title, by which it is declared, comes seconds after the start.
 #[test]
-fn a_real_vllm_that_is_declared_by_its_title_is_followed_by_the_declared_name() {
+fn a_recorded_vllm_declared_by_its_title_has_the_declared_name() {
     let comm = EngineMatch { comm: Some("VLLM::*".into()), ..EngineMatch::default() };
     let declared =
         DeclaredEngine { name: "deepseek".into(), matches: comm, ..DeclaredEngine::default() };
-    let told = observations_of("vllm", "/health", vec![declared]);
-    let phases = phases(&told);
+    let observations = observations_of("vllm", "/health", vec![declared]);
+    let phases = phases(&observations);
     let expected = [
         (EnginePhase::Starting, "found by the command line of pid 1786"),
         (EnginePhase::Starting, "it was called vllm-31238 until now"),
@@ -174,8 +174,8 @@ fn a_real_vllm_that_is_declared_by_its_title_is_followed_by_the_declared_name() 
 
 /// SIGKILL of SGLang's first process ends the others within a second.
 #[test]
-fn what_a_killed_sglang_leaves_ends_by_itself() {
-    let told = phases(&observations("sglang-killed", "/ready"));
+fn processes_of_a_killed_sglang_end_by_themselves() {
+    let phases = phases(&observations("sglang-killed", "/ready"));
     let expected = [
         (EnginePhase::Starting, "found by the command line of pid 29817"),
         (EnginePhase::Loading, "its worker sglang::detoken (pid 29853) has started"),
@@ -183,14 +183,14 @@ fn what_a_killed_sglang_leaves_ends_by_itself() {
         (EnginePhase::Stopping, "its server, pid 29817, has ended; python (pid 29851) is left"),
         (EnginePhase::Gone, "all its processes have ended, pid 29817 first of them"),
     ];
-    assert_eq!(told, expected.map(|(phase, reason)| (phase, reason.to_owned())));
+    assert_eq!(phases, expected.map(|(phase, reason)| (phase, reason.to_owned())));
 }
 
 /// SIGKILL of `vllm serve` leaves its engine core and its worker, with their memory.
 #[test]
-fn what_a_killed_vllm_leaves_is_told_until_it_is_gone() {
-    let told = observations("vllm-killed", "/health");
-    let phases = phases(&told);
+fn leftover_processes_of_a_killed_vllm_are_reported_until_they_end() {
+    let observations = observations("vllm-killed", "/health");
+    let phases = phases(&observations);
     let stopping = phases.iter().find(|(phase, _)| *phase == EnginePhase::Stopping).unwrap();
     assert_eq!(stopping.1, "its server, pid 4991, has ended; python (pid 5095) is left");
     let names: Vec<EnginePhase> = phases.iter().map(|(phase, _)| *phase).collect();
@@ -202,7 +202,7 @@ fn what_a_killed_vllm_leaves_is_told_until_it_is_gone() {
         EnginePhase::Gone,
     ];
     assert_eq!(names, expected);
-    let left = told.iter().rev().find_map(|(_, seen)| match &seen[0] {
+    let left = observations.iter().rev().find_map(|(_, seen)| match &seen[0] {
         Observation::Engines(readings) => readings.engines.first(),
         _ => None,
     });
@@ -211,8 +211,8 @@ fn what_a_killed_vllm_leaves_is_told_until_it_is_gone() {
 }
 
 #[test]
-fn a_recording_of_engines_gives_the_same_phases_again() {
-    let told = observations("vllm", "/health");
+fn a_replayed_recording_of_engines_gives_the_same_phases() {
+    let observations = observations("vllm", "/health");
     let begin = Begin {
         program: "test".to_owned(),
         boot_id: "b".to_owned(),
@@ -241,7 +241,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
     };
     let folder = tempfile::tempdir().unwrap();
     let mut ring = umawarden::recording::Ring::new(folder.path(), 8 << 20, begin);
-    for (at, seen) in &told {
+    for (at, seen) in &observations {
         let step = RecordedStep { at: *at, seen: seen.clone(), said: Said::default() };
         ring.take(&Entry::Step(step)).unwrap();
     }
@@ -255,6 +255,6 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
             }
         }
     }
-    assert_eq!(replayed.len(), told.len());
-    assert_eq!(phases(&replayed), phases(&told));
+    assert_eq!(replayed.len(), observations.len());
+    assert_eq!(phases(&replayed), phases(&observations));
 }

@@ -1,9 +1,9 @@
-//! Real SGLang and vLLM servers on the CPU, where they are installed: followed from their start to
+//! Real SGLang and vLLM servers on the CPU, where they are installed: tracked from their start to
 //! ready, under requests, and to their end by SIGKILL. SGLang's processes end with the one that was
 //! started; vLLM's engine core and worker stay, with their memory, until they are killed too.
 //!
 //! `UMAWARDEN_ENGINES=1 ENGINE_TESTKIT=ENV_DIR ENGINE_SCRIPTS=FOLDER cargo test -- --ignored
-//! living_servers`: ENV_DIR has the environment with both and a tiny model, FOLDER has
+//! real_servers`: ENV_DIR has the environment with both and a tiny model, FOLDER has
 //! `run-sglang.sh` and `run-vllm.sh`, which take ENV_DIR and serve it on `$PORT`.
 
 use std::fs::File;
@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use umawarden::model::EnginePhase;
 
-use super::living::Follower;
+use super::live::PhaseTracker;
 use crate::daemon::binary;
 
-/// Starts a server with those flags besides, whose log goes there.
+/// Starts a server with additional flags; `log` gets its output.
 pub fn start(script: &str, port: u16, flags: &[&str], log: Option<File>) -> Option<Server> {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
@@ -41,7 +41,7 @@ pub fn start(script: &str, port: u16, flags: &[&str], log: Option<File>) -> Opti
     Some(Server(child))
 }
 
-/// A server with all that it has started; none of it stays when this is dropped.
+/// A server and its descendants, all killed when dropped.
 pub struct Server(Child);
 
 impl Server {
@@ -49,7 +49,7 @@ impl Server {
         self.0.id()
     }
 
-    /// Ends the process that was started, and no other.
+    /// Kills only the process that was started.
     fn kill_the_first(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -58,14 +58,14 @@ impl Server {
     fn kill_the_rest(&self) {
         let group = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
         // There may be none.
-        let _ended = kill_process_group(group, Signal::KILL);
+        let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill_the_rest();
-        let _reaped = self.0.wait();
+        let _ = self.0.wait();
     }
 }
 
@@ -73,13 +73,13 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Keeps the server at work for a while.
-fn ask(port: u16, path: &'static str, body: &'static str) {
+/// Sends a request that keeps the server busy for a while.
+fn send_request(port: u16, path: &'static str, body: &'static str) {
     std::thread::spawn(move || {
         let client =
             crate::daemon::http_client().timeout(Duration::from_secs(120)).build().unwrap();
-        // The server is killed while it answers.
-        let _killed = client
+        // The server is killed while it responds.
+        let _ = client
             .post(format!("http://127.0.0.1:{port}{path}"))
             .header("content-type", "application/json")
             .body(body)
@@ -87,31 +87,31 @@ fn ask(port: u16, path: &'static str, body: &'static str) {
     });
 }
 
-fn follow(script: &str, path: &'static str, body: &'static str, ends_alone: bool) {
+fn track(script: &str, path: &'static str, body: &'static str, ends_alone: bool) {
     let port = free_port();
     let Some(mut server) = start(script, port, &[], None) else { return };
-    let mut follower = Follower::new(server.0.id()).with_patience(Duration::from_secs(300));
-    follower.until(EnginePhase::Starting);
-    follower.until(EnginePhase::Ready);
+    let mut tracker = PhaseTracker::new(server.0.id()).with_patience(Duration::from_secs(300));
+    tracker.until(EnginePhase::Starting);
+    tracker.until(EnginePhase::Ready);
     for _ in 0..4 {
-        ask(port, path, body);
+        send_request(port, path, body);
     }
-    let reason = follower.until(EnginePhase::Serving);
+    let reason = tracker.until(EnginePhase::Serving);
     assert!(reason.contains("being worked on"), "{reason}");
     server.kill_the_first();
     if !ends_alone {
-        let reason = follower.until(EnginePhase::Stopping);
+        let reason = tracker.until(EnginePhase::Stopping);
         assert!(reason.contains("has ended"), "{reason}");
         server.kill_the_rest();
     }
-    follower.until(EnginePhase::Gone);
-    println!("{script}: {:#?}", follower.told());
-    let phases: Vec<EnginePhase> = follower.told().iter().map(|(phase, _)| *phase).collect();
+    tracker.until(EnginePhase::Gone);
+    println!("{script}: {:#?}", tracker.phases());
+    let phases: Vec<EnginePhase> = tracker.phases().iter().map(|(phase, _)| *phase).collect();
     assert!(phases.contains(&EnginePhase::Loading), "{phases:?}");
 }
 
-/// Runs a server under `umawarden launch`, kills the worker of that name once it is up, and gives
-/// the launcher's exit code and report.
+/// Runs a server under `umawarden launch` and kills the worker of that name once it is ready;
+/// returns the launcher's exit code and report.
 fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
@@ -136,8 +136,8 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
     let client = crate::daemon::http_client().build().unwrap();
     let deadline = Instant::now() + Duration::from_secs(300);
     let is_up = || {
-        let asked = client.get(format!("http://127.0.0.1:{port}/health")).send();
-        asked.is_ok_and(|answer| answer.status().is_success())
+        let response = client.get(format!("http://127.0.0.1:{port}/health")).send();
+        response.is_ok_and(|response| response.status().is_success())
     };
     while !is_up() {
         assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(&log).unwrap());
@@ -149,13 +149,13 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
     });
     kill_process(Pid::from_raw(pid.unwrap()).unwrap(), Signal::KILL).unwrap();
     let code = server.0.wait().unwrap().code().unwrap();
-    let said = std::fs::read_to_string(&log).unwrap();
-    let report = said.lines().rev().find(|line| line.starts_with("{\"who\""));
-    println!("{script} ended with {code}:\n{said}");
+    let printed = std::fs::read_to_string(&log).unwrap();
+    let report = printed.lines().rev().find(|line| line.starts_with("{\"who\""));
+    println!("{script} ended with {code}:\n{printed}");
     Some((code, serde_json::from_str(report.unwrap()).unwrap()))
 }
 
-/// Number, name and process group of each.
+/// Pid, name and process group of every process.
 fn processes() -> impl Iterator<Item = (i32, String, String)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| {
@@ -178,7 +178,7 @@ fn check_worker(report: &Value, worker: &str) {
 
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
-fn living_servers_sglang_killed_under_launch() {
+fn real_servers_sglang_killed_under_launch() {
     let Some((code, report)) = killed_under_launch("run-sglang.sh", "sglang::sched") else {
         return;
     };
@@ -186,10 +186,10 @@ fn living_servers_sglang_killed_under_launch() {
     assert_ne!(code, 0);
 }
 
-/// `vllm serve` says 0.
+/// `vllm serve` ends with exit code 0.
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
-fn living_servers_vllm_killed_under_launch() {
+fn real_servers_vllm_killed_under_launch() {
     let Some((code, report)) = killed_under_launch("run-vllm.sh", "VLLM::EngineCor") else {
         return;
     };
@@ -199,15 +199,15 @@ fn living_servers_vllm_killed_under_launch() {
 
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
-fn living_servers_sglang() {
+fn real_servers_sglang() {
     let body =
         r#"{"text": "hello", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": true}}"#;
-    follow("run-sglang.sh", "/generate", body, true);
+    track("run-sglang.sh", "/generate", body, true);
 }
 
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
-fn living_servers_vllm() {
+fn real_servers_vllm() {
     let body = r#"{"model": "tiny", "prompt": "hello", "max_tokens": 3000, "ignore_eos": true}"#;
-    follow("run-vllm.sh", "/v1/completions", body, false);
+    track("run-vllm.sh", "/v1/completions", body, false);
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/gate` over a made-up snapshot.
+//! `/api/v1/gate` with a fake snapshot.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use umawarden::policy::status::Status;
 
 use super::server::{made_up_status, moment, start};
 
-/// A node of 120 GiB with that much free, on which nothing moves.
-fn room(free_gib: u64) -> GateMemory {
+/// The memory of a node of 120 GiB with `free_gib` free, without changes.
+fn gate_memory(free_gib: u64) -> GateMemory {
     let gib = |gib: u64| Reading::Value(gib << 30);
     let still = Some(Trend::default());
     GateMemory {
@@ -32,12 +32,14 @@ fn room(free_gib: u64) -> GateMemory {
 }
 
 #[test]
-fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start() {
+fn the_gate_responds_with_status_and_reasons() {
     let server = start();
     let unknown = server.get("/api/v1/gate?need=90GiB");
     assert_eq!(unknown.status, 503);
-    assert_eq!(unknown.json()["errorType"], "unavailable", "memory was not measured yet");
-    server.status.store(Arc::new(Status { gate_memory: Some(room(100)), ..made_up_status() }));
+    assert_eq!(unknown.json()["errorType"], "unavailable", "memory is not measured yet");
+    server
+        .status
+        .store(Arc::new(Status { gate_memory: Some(gate_memory(100)), ..made_up_status() }));
     let open = server.get("/api/v1/gate?need=90GiB");
     assert_eq!(open.status, 200);
     let open = open.json();
@@ -57,14 +59,14 @@ fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start
         })
         .collect();
     assert_eq!(kinds, ["too_little", "fragmented"]);
-    for nonsense in ["", "?need=much", "?need=1GiB&peers=all", "?contiguous=1GiB"] {
-        let refused = server.get(&format!("/api/v1/gate{nonsense}"));
-        assert_eq!(refused.status, 400, "{nonsense}");
+    for invalid in ["", "?need=much", "?need=1GiB&peers=all", "?contiguous=1GiB"] {
+        let refused = server.get(&format!("/api/v1/gate{invalid}"));
+        assert_eq!(refused.status, 400, "{invalid}");
         let refused = refused.json();
         assert!(refused["error"].as_str().unwrap().contains("write it like"), "{refused}");
     }
-    // What was seen long ago opens nothing.
-    let stale = Status { at: moment(60), gate_memory: Some(room(100)), ..made_up_status() };
+    // A stale snapshot does not open the gate.
+    let stale = Status { at: moment(60), gate_memory: Some(gate_memory(100)), ..made_up_status() };
     server.status.store(Arc::new(stale));
     assert_eq!(server.get("/api/v1/gate?need=1GiB").status, 503);
     server.end();

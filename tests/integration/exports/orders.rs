@@ -1,4 +1,4 @@
-//! Orders: read over the control socket, refused everywhere else.
+//! Orders: accepted over the control socket, refused everywhere else.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,14 +18,14 @@ use umawarden::model::{
 use umawarden::policy::status::{GuardStatus, Status};
 
 use super::server::{
-    Answer, PATIENCE, Server, made_up_status, no_queries, order_request, parse, start, start_with,
+    PATIENCE, Response, Server, made_up_status, no_queries, order_request, parse, start, start_with,
 };
 
 const DEATH: &str = r#"{"who": {"name": "chat"}, "exit": {"ended_by": "code", "code": 0},
     "ended": "2026-11-22T10:00:00Z", "lived_seconds": 5.5, "phase": "loading",
     "killer": {"by": "signal", "signal": 9}, "is_failure": true, "advice": []}"#;
 
-/// Everything that acts.
+/// Valid calls of all acting routes.
 const ORDERS: [(&str, &str, &str); 9] = [
     ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h"}"#),
     ("DELETE", "/api/v1/silences/1", ""),
@@ -38,30 +38,30 @@ const ORDERS: [(&str, &str, &str); 9] = [
     ("POST", "/api/v1/deaths", DEATH),
 ];
 
-/// Sends an order; what the daemon is asked, and what comes of an answer.
+/// Sends an order that the daemon completes with `result`; returns its request and the response.
 fn ordered(
     server: &mut Server,
     (method, target, body): (&str, &str, &str),
-    answer: Result<OrderDone, OrderRefused>,
-) -> (OrderRequest, Answer) {
+    result: Result<OrderDone, OrderRefused>,
+) -> (OrderRequest, Response) {
     let mut stream = server.operator();
     stream.write_all(&order_request(method, target, body)).unwrap();
     let mut request = server.orders.blocking_recv().unwrap();
     let (closed, _) = tokio::sync::oneshot::channel();
-    std::mem::replace(&mut request.answer, closed).send(answer).unwrap();
+    std::mem::replace(&mut request.answer, closed).send(result).unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     (request, parse(&bytes))
 }
 
 #[test]
-fn nobody_on_the_network_may_order_anything_and_everybody_may_look() {
+fn without_access_control_the_network_may_read_but_not_order() {
     let mut server = start();
     for (method, target, body) in ORDERS {
         for body in [body, "", "not JSON", &"x".repeat(10_000)] {
-            let answer = parse(&server.raw(&order_request(method, target, body)));
-            assert_eq!(answer.status, 403, "{method} {target}");
-            let refusal = answer.json();
+            let response = parse(&server.raw(&order_request(method, target, body)));
+            assert_eq!(response.status, 403, "{method} {target}");
+            let refusal = response.json();
             assert_eq!(refusal["errorType"], "forbidden");
             let text = refusal["error"].as_str().unwrap();
             let socket = server.control_socket.display().to_string();
@@ -71,12 +71,12 @@ fn nobody_on_the_network_may_order_anything_and_everybody_may_look() {
     for path in ["silences", "approvals", "breakers", "pause"] {
         assert_eq!(server.get(&format!("/api/v1/{path}")).status, 200, "{path}");
     }
-    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    assert!(server.orders.try_recv().is_err(), "no order was passed on");
     server.end();
 }
 
 #[test]
-fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
+fn orders_over_the_control_socket_carry_the_user_given_by_the_kernel() {
     let mut server = start();
     let uid = rustix::process::getuid().as_raw();
     let lasts = Lasts::For(Duration::from_secs(5400));
@@ -124,13 +124,13 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
         (("DELETE", "/api/v1/pause", ""), OrderKind::Resume),
     ] {
         let done = OrderDone { data: json!({"id": 5}), remarks: vec!["mind this".to_owned()] };
-        let (request, answer) = ordered(&mut server, (method, target, body), Ok(done));
+        let (request, response) = ordered(&mut server, (method, target, body), Ok(done));
         let by = OrderedBy::Local { uid };
         assert_eq!((request.kind, request.by), (kind, by), "{method} {target} {body}");
         assert_eq!((request.name, &*request.comment), (None, ""));
-        assert_eq!(answer.status, 200);
+        assert_eq!(response.status, 200);
         let expected = json!({"status": "success", "data": {"id": 5}, "warnings": ["mind this"]});
-        assert_eq!(answer.json(), expected);
+        assert_eq!(response.json(), expected);
     }
     let words = r#"{"author": " Alice ", "comment": "a \"load\" – ü"}"#;
     let (request, _) =
@@ -143,13 +143,12 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
     stream.write_all(&order_request("POST", "/api/v1/notes", "{}")).unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
-    let nothing = parse(&bytes);
-    assert_eq!(nothing.status, 422, "a remark says something");
+    assert_eq!(parse(&bytes).status, 422, "an empty note is refused");
     server.end();
 }
 
 #[test]
-fn what_comes_of_an_order_is_told_by_the_status() {
+fn the_status_code_reports_the_result_of_an_order() {
     let mut server = start();
     for (refused, status, kind) in [
         (OrderRefused::NotFound("no such".to_owned()), 404, "not_found"),
@@ -158,19 +157,19 @@ fn what_comes_of_an_order_is_told_by_the_status() {
         (OrderRefused::Failed("disk full".to_owned()), 503, "unavailable"),
     ] {
         let text = refused.to_string();
-        let (_, answer) = ordered(&mut server, ORDERS[4], Err(refused));
-        assert_eq!(answer.status, status);
-        let answer = answer.json();
-        assert_eq!((&answer["errorType"], &answer["error"]), (&json!(kind), &json!(text)));
+        let (_, response) = ordered(&mut server, ORDERS[4], Err(refused));
+        assert_eq!(response.status, status);
+        let response = response.json();
+        assert_eq!((&response["errorType"], &response["error"]), (&json!(kind), &json!(text)));
     }
     server.end();
 }
 
 #[test]
-fn a_launch_and_a_death_come_in_whole_or_not_at_all() {
+fn invalid_launch_and_death_reports_are_refused_as_a_whole() {
     let mut server = start();
-    let (request, answer) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
-    assert_eq!(answer.status, 200);
+    let (request, response) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
+    assert_eq!(response.status, 200);
     let head = ProcessId { pid: 4711, start_ticks: 99 };
     assert_eq!(request.kind, OrderKind::Launched(LaunchedEngine { name: "chat".into(), head }));
     let (request, _) = ordered(&mut server, ORDERS[8], Ok(OrderDone::default()));
@@ -189,16 +188,16 @@ fn a_launch_and_a_death_come_in_whole_or_not_at_all() {
         stream.write_all(&order_request(method, target, body)).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
-        let answer = parse(&bytes);
-        assert_eq!(answer.status, 422, "{body}");
-        assert!(answer.json()["error"].as_str().unwrap().contains(wrong), "{body}");
+        let response = parse(&bytes);
+        assert_eq!(response.status, 422, "{body}");
+        assert!(response.json()["error"].as_str().unwrap().contains(wrong), "{body}");
     }
-    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    assert!(server.orders.try_recv().is_err(), "no order was passed on");
     server.end();
 }
 
 #[test]
-fn a_body_that_makes_no_sense_is_refused_with_the_field_that_is_wrong() {
+fn an_invalid_body_is_refused_with_its_wrong_field() {
     let mut server = start();
     let long = format!(r#"{{"rule": "Low", "duration": "1h", "comment": "{}"}}"#, "x".repeat(1025));
     let silences = [
@@ -237,9 +236,9 @@ fn a_body_that_makes_no_sense_is_refused_with_the_field_that_is_wrong() {
         ("{\"rule\": \"\u{fffd}", 400, "JSON"),
     ];
     for (body, status, named) in silences {
-        let answer = server.order("POST", "/api/v1/silences", body);
-        assert_eq!(answer.status, status, "{body}: {}", answer.text());
-        let refusal = answer.json();
+        let response = server.order("POST", "/api/v1/silences", body);
+        assert_eq!(response.status, status, "{body}: {}", response.text());
+        let refusal = response.json();
         assert_eq!(refusal["errorType"], "bad_data");
         assert!(refusal["error"].as_str().unwrap().contains(named), "{body}: {refusal}");
     }
@@ -263,12 +262,12 @@ fn a_body_that_makes_no_sense_is_refused_with_the_field_that_is_wrong() {
     ] {
         assert_eq!(server.order(method, target, "").status, status, "{method} {target}");
     }
-    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    assert!(server.orders.try_recv().is_err(), "no order was passed on");
     server.end();
 }
 
 #[test]
-fn a_body_that_is_too_long_or_too_slow_is_given_up() {
+fn an_oversized_or_slow_body_is_given_up() {
     let limits = Limits { request_header: Duration::from_millis(300), ..Limits::default() };
     let mut server = start_with(limits, no_queries());
     let long = format!("{{\"comment\": \"{}\"}}", "x".repeat(20 << 10));
@@ -280,12 +279,12 @@ fn a_body_that_is_too_long_or_too_slow_is_given_up() {
     let nested = format!("{{\"comment\": {nested}");
     assert!([400, 422].contains(&server.order("POST", "/api/v1/pause", &nested).status));
     assert_eq!(parse(&server.raw_order(format!("{head}5\r\n{{").as_bytes())).status, 408);
-    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    assert!(server.orders.try_recv().is_err(), "no order was passed on");
     server.end();
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_told_and_too_many_orders_are_refused() {
+fn an_unresponsive_daemon_is_reported_and_too_many_orders_are_refused() {
     let limits = Limits { order: Duration::from_millis(200), ..Limits::default() };
     let server = start_with(limits, no_queries());
     let hanging: Vec<UnixStream> = (0..4)
@@ -298,34 +297,35 @@ fn a_daemon_that_does_not_answer_is_told_and_too_many_orders_are_refused() {
     for mut stream in hanging {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
-        let answer = parse(&bytes);
-        assert_eq!(answer.status, 504);
-        assert!(answer.json()["error"].as_str().unwrap().contains("umawarden pause"));
+        let response = parse(&bytes);
+        assert_eq!(response.status, 504);
+        assert!(response.json()["error"].as_str().unwrap().contains("umawarden pause"));
     }
-    // The four are still in the way.
-    let answer = server.order("POST", "/api/v1/pause", "");
-    assert_eq!(answer.status, 503);
-    assert!(answer.json()["error"].as_str().unwrap().contains("too many orders"));
+    // The four orders still occupy the queue.
+    let response = server.order("POST", "/api/v1/pause", "");
+    assert_eq!(response.status, 503);
+    assert!(response.json()["error"].as_str().unwrap().contains("too many orders"));
     let Server { orders, .. } = server;
     drop(orders);
 }
 
 #[test]
-fn whoever_floods_the_network_keeps_no_operator_out() {
+fn a_flood_from_the_network_keeps_no_operator_out() {
     let limits = Limits { connections: 4, ..Limits::default() };
     let mut server = start_with(limits, no_queries());
     let mut hoard: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
     for stream in &mut hoard {
-        let _cut_off = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+        // The server may have closed the connection.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
     }
-    let (_, answer) = ordered(&mut server, ORDERS[4], Ok(OrderDone::default()));
-    assert_eq!(answer.status, 200);
+    let (_, response) = ordered(&mut server, ORDERS[4], Ok(OrderDone::default()));
+    assert_eq!(response.status, 200);
     drop(hoard);
     server.end();
 }
 
 #[test]
-fn the_socket_is_its_owners_made_anew_where_it_is_removed_and_gone_at_the_end() {
+fn the_control_socket_is_private_recreated_if_removed_and_deleted_at_the_end() {
     let server = start();
     drop(server.operator());
     let path = server.control_socket.clone();
@@ -333,7 +333,11 @@ fn the_socket_is_its_owners_made_anew_where_it_is_removed_and_gone_at_the_end() 
     assert_eq!(mode & 0o7777, 0o600);
     fs::remove_file(&path).unwrap();
     drop(server.operator());
-    assert_eq!(server.order("GET", "/metrics", "").status, 200, "it serves all the rest as well");
+    assert_eq!(
+        server.order("GET", "/metrics", "").status,
+        200,
+        "the control socket serves all routes"
+    );
     let Server { stop, thread, folder, .. } = server;
     stop.send(true).unwrap();
     thread.join().unwrap().unwrap();
@@ -341,7 +345,7 @@ fn the_socket_is_its_owners_made_anew_where_it_is_removed_and_gone_at_the_end() 
 }
 
 #[test]
-fn a_socket_that_cannot_be_made_keeps_nothing_else_from_being_served() {
+fn the_server_works_without_its_control_socket() {
     let server = start();
     drop(server.operator());
     fs::remove_file(&server.control_socket).unwrap();
@@ -353,7 +357,7 @@ fn a_socket_that_cannot_be_made_keeps_nothing_else_from_being_served() {
 }
 
 #[test]
-fn shutdown_answers_an_order_under_way_and_does_not_wait_for_an_idle_operator() {
+fn shutdown_completes_a_running_order_and_does_not_wait_for_an_idle_operator() {
     let mut server = start();
     let idle = server.operator();
     let mut open = server.operator();
@@ -371,20 +375,20 @@ fn shutdown_answers_an_order_under_way_and_does_not_wait_for_an_idle_operator() 
 }
 
 #[test]
-fn a_pause_is_told_to_everybody_who_looks() {
+fn a_pause_is_shown_to_every_reader() {
     let server = start();
     let pause = Pause {
         author: "<b>alice</b> (uid 0)".to_owned(),
         comment: "hands <off>".to_owned(),
         since: Some("2026-11-21T00:00:00Z".parse().unwrap()),
     };
-    let told = json!({"paused": false, "pause": null});
-    assert_eq!(server.get("/api/v1/pause").json()["data"], told);
+    let pause_data = json!({"paused": false, "pause": null});
+    assert_eq!(server.get("/api/v1/pause").json()["data"], pause_data);
     let guard = Arc::new(GuardStatus { pause: Some(pause.clone()), ..GuardStatus::default() });
     server.status.store(Arc::new(Status { guard, ..made_up_status() }));
-    let told = json!({"paused": true, "pause": pause});
-    assert_eq!(server.get("/api/v1/pause").json()["data"], told);
-    assert_eq!(server.get("/api/v1/status").json()["data"]["guard"]["pause"], told["pause"]);
+    let pause_data = json!({"paused": true, "pause": pause});
+    assert_eq!(server.get("/api/v1/pause").json()["data"], pause_data);
+    assert_eq!(server.get("/api/v1/status").json()["data"]["guard"]["pause"], pause_data["pause"]);
     let page = server.get("/");
     assert!(page.text().contains("hands &lt;off&gt;"), "{}", page.text());
     assert!(page.text().contains("&lt;b&gt;alice"), "{}", page.text());

@@ -1,4 +1,4 @@
-//! A server over a made-up snapshot, and a client that sees every byte.
+//! A server with a fake snapshot, and a client that reads raw bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -23,10 +23,10 @@ use umawarden::model::{
 };
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
-/// Long enough for a busy machine; nothing waits for it unless a test fails.
+/// Long enough for a busy machine; only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A clock that stands still, 100 s after boot.
+/// A constant clock, 100 s after boot.
 pub fn uptime() -> Duration {
     Duration::from_secs(100)
 }
@@ -97,7 +97,7 @@ pub fn made_up_status() -> Status {
     }
 }
 
-/// A server in threads of its own.
+/// A server that runs in threads of its own.
 pub struct Server {
     pub address: SocketAddr,
     pub status: Arc<ArcSwap<Status>>,
@@ -108,7 +108,7 @@ pub struct Server {
     pub control_socket: PathBuf,
     pub access: Arc<AccessControl>,
     pub received: Arc<AlertInbox>,
-    /// Where the control socket is.
+    /// Path of the control socket.
     pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
 }
@@ -173,15 +173,15 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
     }
 }
 
-/// A response as it came over the wire.
+/// A raw response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
@@ -200,26 +200,26 @@ impl Server {
         stream
     }
 
-    /// Sends these bytes and reads whatever comes until the server closes.
+    /// Sends these bytes and reads until the server closes the connection.
     pub fn raw(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
-        // The server may answer and close before it has read everything.
+        // The server may respond and close before it has read everything.
         let _ = stream.write_all(request);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        answer
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        response
     }
 
-    /// The same by the control socket.
+    /// Like `raw`, over the control socket.
     pub fn raw_order(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = self.operator();
         let _ = stream.write_all(request);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        answer
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        response
     }
 
-    /// A connection to the control socket, which is made a little after the start.
+    /// A connection to the control socket, which exists shortly after the start.
     pub fn operator(&self) -> UnixStream {
         let deadline = std::time::Instant::now() + PATIENCE;
         loop {
@@ -232,20 +232,20 @@ impl Server {
         }
     }
 
-    /// Sends an order by the control socket, and reads the answer.
-    pub fn order(&self, method: &str, target: &str, body: &str) -> Answer {
+    /// Sends an order over the control socket and reads the response.
+    pub fn order(&self, method: &str, target: &str, body: &str) -> Response {
         parse(&self.raw_order(&order_request(method, target, body)))
     }
 
-    pub fn ask(&self, method: &str, target: &str, headers: &[&str]) -> Answer {
+    pub fn request(&self, method: &str, target: &str, headers: &[&str]) -> Response {
         let mut request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
         headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
         request.push_str("\r\n");
         parse(&self.raw(request.as_bytes()))
     }
 
-    pub fn get(&self, target: &str) -> Answer {
-        self.ask("GET", target, &[])
+    pub fn get(&self, target: &str) -> Response {
+        self.request("GET", target, &[])
     }
 
     pub fn end(self) {
@@ -263,7 +263,7 @@ pub fn order_request(method: &str, target: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-pub fn parse(bytes: &[u8]) -> Answer {
+pub fn parse(bytes: &[u8]) -> Response {
     let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
     let head_end = head_end.unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(bytes)));
     let mut lines = std::str::from_utf8(&bytes[..head_end]).unwrap().split("\r\n");
@@ -272,16 +272,16 @@ pub fn parse(bytes: &[u8]) -> Answer {
         .map(|line| line.split_once(": ").unwrap())
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
-    Answer { status, headers, body: bytes[head_end + 4..].to_vec() }
+    Response { status, headers, body: bytes[head_end + 4..].to_vec() }
 }
 
-/// A journal that answers a query for events only when it is told to.
-pub struct HeldJournal {
+/// A journal whose query for events blocks until it is released.
+pub struct BlockedJournal {
     pub entered: std::sync::mpsc::Receiver<()>,
     pub release: std::sync::mpsc::Sender<()>,
 }
 
-pub fn held_journal() -> (HeldJournal, Queries) {
+pub fn blocked_journal() -> (BlockedJournal, Queries) {
     let (enter, entered) = std::sync::mpsc::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
@@ -291,5 +291,5 @@ pub fn held_journal() -> (HeldJournal, Queries) {
         Ok(Page::default())
     };
     let queries = Queries { events: Box::new(events), ..no_queries() };
-    (HeldJournal { entered, release }, queries)
+    (BlockedJournal { entered, release }, queries)
 }

@@ -1,4 +1,4 @@
-//! Other nodes that must be able to take an engine, too.
+//! `umawarden gate --peers`: the gate opens once all nodes are open.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Memory, Node, stderr, stdout, wait};
 use crate::daemon::{Daemon, binary, write_secret};
-use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply, Request};
 
 fn open(need: u64) -> Reply {
     let data = json!({"open": true, "need_bytes": need, "contiguous_bytes": 1_u64 << 30});
@@ -27,74 +27,75 @@ fn closed(need: u64, reasons: &[&str], wait: f64) -> Reply {
         "open": false, "need_bytes": need, "contiguous_bytes": 1_u64 << 30, "reasons": reasons,
         "estimated_seconds": wait, "hopeless": need > 200 << 30,
     });
-    let told = json!({"status": "error", "errorType": "closed", "error": "x", "data": data});
-    Reply::Answer(503, told.to_string())
+    let body = json!({"status": "error", "errorType": "closed", "error": "x", "data": data});
+    Reply::Answer(503, body.to_string())
 }
 
-/// Another node, which answers what it is told to.
-struct Other {
-    server: FakeEngine,
-    says: Arc<Mutex<Reply>>,
+/// Another node with a response that the test sets.
+struct Peer {
+    server: FakeServer,
+    reply: Arc<Mutex<Reply>>,
 }
 
-impl Other {
-    fn new(says: Reply) -> Self {
-        let says = Arc::new(Mutex::new(says));
-        let told = Arc::clone(&says);
-        let server = FakeEngine::start(move |_: &Asked| told.lock().unwrap().clone());
-        Self { server, says }
+impl Peer {
+    fn new(reply: Reply) -> Self {
+        let reply = Arc::new(Mutex::new(reply));
+        let current = Arc::clone(&reply);
+        let server = FakeServer::start(move |_: &Request| current.lock().unwrap().clone());
+        Self { server, reply }
     }
 
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.server.port)
     }
 
-    fn says(&self, reply: Reply) {
-        *self.says.lock().unwrap() = reply;
+    /// Sets the response from now on.
+    fn set(&self, reply: Reply) {
+        *self.reply.lock().unwrap() = reply;
     }
 }
 
 const NEED: u64 = 90 << 30;
 
 #[test]
-fn it_opens_when_all_nodes_can_take_it_at_the_same_time() {
+fn the_gate_opens_once_all_nodes_are_open_at_the_same_time() {
     let node = Node::new(Memory::free(110));
-    let (one, other) = (Other::new(open(NEED)), Other::new(closed(NEED, &["12 GiB had"], 40.0)));
+    let (one, other) = (Peer::new(open(NEED)), Peer::new(closed(NEED, &["12 GiB had"], 40.0)));
     let peers = format!("--peers={},{}", one.address(), other.address());
     let mut gate = node.gate(&["--need=90GiB", "--contiguous=1GiB", "--timeout=25s", &peers]);
     let child = gate.spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2_500));
-    // Now that one can the first cannot any more.
-    one.says(closed(NEED, &["somebody takes memory"], 7.0));
+    // The first peer closes before the other one opens.
+    one.set(closed(NEED, &["somebody takes memory"], 7.0));
     std::thread::sleep(Duration::from_millis(1_200));
-    other.says(open(NEED));
+    other.set(open(NEED));
     std::thread::sleep(Duration::from_millis(1_500));
-    one.says(open(NEED));
-    let could = Instant::now();
+    one.set(open(NEED));
+    let opened = Instant::now();
     let (output, ended) = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(ended.saturating_duration_since(could) < Duration::from_millis(1_500));
-    assert!(ended > could, "while one was closed it was open: {}", stdout(&output));
-    let told = stderr(&output);
-    assert!(told.contains(&format!("about 40.0s to go: {}: 12 GiB had", other.address())));
-    assert!(told.contains(&format!("{}: somebody takes memory", one.address())), "{told}");
+    assert!(ended.saturating_duration_since(opened) < Duration::from_millis(1_500));
+    assert!(ended > opened, "the gate opened while a peer was closed: {}", stdout(&output));
+    let printed = stderr(&output);
+    assert!(printed.contains(&format!("about 40.0s to go: {}: 12 GiB had", other.address())));
+    assert!(printed.contains(&format!("{}: somebody takes memory", one.address())), "{printed}");
     let names = format!("; open, too: {}, {}", one.address(), other.address());
     assert!(stdout(&output).contains(&names), "{}", stdout(&output));
-    let asked = one.server.calls();
+    let calls = one.server.calls();
     let path = format!("GET /api/v1/gate?need={NEED}&contiguous={}", 1_u64 << 30);
-    assert!(asked.iter().all(|call| *call == path), "{asked:?}");
+    assert!(calls.iter().all(|call| *call == path), "{calls:?}");
 }
 
 #[test]
-fn one_that_does_not_answer_as_umawarden_does_keeps_it_closed() {
+fn a_peer_with_an_invalid_response_keeps_the_gate_closed() {
     let node = Node::new(Memory::free(110));
-    let lies = [
+    let replies = [
         (Reply::Hang, "was not answered within"),
         (Reply::Close, "could not be asked"),
         (Reply::Endless, "it answers 200, and not as umawarden does"),
         (Reply::Answer(200, "<html>".to_owned()), "it answers 200, and not as umawarden does"),
         (Reply::Answer(404, String::new()), "it answers 404, and not as umawarden does"),
-        // It was asked something else.
+        // The response is for another need.
         (open(NEED - 1), "it answers 200, and not as umawarden does"),
         (Reply::Raw("SSH-2.0-OpenSSH\r\n".to_owned()), "could not be asked"),
         (
@@ -103,9 +104,9 @@ fn one_that_does_not_answer_as_umawarden_does_keeps_it_closed() {
         ),
         (Reply::Raw("HTTP/1.1 307 x\r\nlocation: /-/ready\r\n\r\n".to_owned()), "it answers 307"),
     ];
-    let others: Vec<_> = lies.map(|(lie, why)| (Other::new(lie), why)).into();
+    let others: Vec<_> = replies.map(|(reply, why)| (Peer::new(reply), why)).into();
     let mut addresses: Vec<_> = others.iter().map(|(other, _)| other.address()).collect();
-    // Nobody listens there.
+    // No process listens there.
     addresses.push("127.0.0.1:1".to_owned());
     let began = Instant::now();
     let peers = format!("--peers={}", addresses.join(","));
@@ -113,34 +114,36 @@ fn one_that_does_not_answer_as_umawarden_does_keeps_it_closed() {
     let output = gate.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-    let told = stderr(&output);
-    let (_, told) = told.split_once("not open after").unwrap();
+    let printed = stderr(&output);
+    let (_, printed) = printed.split_once("not open after").unwrap();
     for (address, why) in addresses.iter().zip(others.iter().map(|(_, why)| *why)) {
-        let line = told.lines().find(|line| line.contains(&format!("{address} is unknown: ")));
-        assert!(line.is_some_and(|line| line.contains(why)), "{why}: {told}");
+        let line = printed.lines().find(|line| line.contains(&format!("{address} is unknown: ")));
+        assert!(line.is_some_and(|line| line.contains(why)), "{why}: {printed}");
     }
-    assert!(told.contains("127.0.0.1:1 is unknown: ") && told.contains("umawarden runs there"));
+    assert!(
+        printed.contains("127.0.0.1:1 is unknown: ") && printed.contains("umawarden runs there")
+    );
 }
 
 #[test]
-fn what_each_says_is_told_to_scripts_and_a_node_that_never_can_ends_it() {
+fn json_lists_each_peers_response_and_a_hopeless_peer_ends_the_wait() {
     let node = Node::new(Memory::free(110));
-    let other = Other::new(closed(NEED, &[], 7.0));
+    let other = Peer::new(closed(NEED, &[], 7.0));
     let peers = format!("--peers={}", other.address());
     let arguments = ["--need=90GiB", "--contiguous=1GiB", "--timeout=0", "--json", &peers];
     let output = node.gate(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["open"], &told["estimated_seconds"]), (&json!(false), &json!(7.0)));
-    assert_eq!(told["reasons"][0]["kind"], "peer", "{told:#}");
-    assert_eq!(told["reasons"][0]["why"], "it is closed, and does not say why");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["open"], &report["estimated_seconds"]), (&json!(false), &json!(7.0)));
+    assert_eq!(report["reasons"][0]["kind"], "peer", "{report:#}");
+    assert_eq!(report["reasons"][0]["why"], "it is closed, and does not say why");
     let expected = json!([{
         "node": other.address(), "says": "closed", "reasons": [], "estimated_seconds": 7.0,
         "hopeless": false,
     }]);
-    assert_eq!(told["peers"], expected);
+    assert_eq!(report["peers"], expected);
     let small = AtomicU64::new(0);
-    let server = FakeEngine::start(move |_: &Asked| {
+    let server = FakeServer::start(move |_: &Request| {
         small.fetch_add(1, Ordering::Relaxed);
         let data = json!({
             "open": false, "need_bytes": NEED, "reasons": [{"text": "this node never has it"}],
@@ -154,14 +157,14 @@ fn what_each_says_is_told_to_scripts_and_a_node_that_never_can_ends_it() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(began.elapsed() < Duration::from_secs(10));
     assert!(stderr(&output).contains(": this node never has it"), "{}", stderr(&output));
-    for nonsense in ["--peers=", "--peers=http://a", "--peers=a,,b", "--peers=a:0"] {
-        let output = node.gate(&["--need=1GiB", nonsense]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{nonsense}: {}", stderr(&output));
+    for invalid in ["--peers=", "--peers=http://a", "--peers=a,,b", "--peers=a:0"] {
+        let output = node.gate(&["--need=1GiB", invalid]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{invalid}: {}", stderr(&output));
     }
 }
 
 #[test]
-fn without_names_those_of_the_configuration_are_asked() {
+fn peers_of_the_configuration_are_queried_without_names_on_the_command_line() {
     let node = Node::new(Memory::free(110));
     let gate = |text: &str| {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
@@ -171,27 +174,27 @@ fn without_names_those_of_the_configuration_are_asked() {
         let output = node.gate(&arguments).output().unwrap();
         (output.status.code(), stdout(&output), stderr(&output))
     };
-    let other = Other::new(closed(NEED, &["12 GiB had"], 40.0));
-    let (code, told, said) = gate(&format!("cluster: {{peers: ['{}']}}", other.address()));
-    assert_eq!(code, Some(1), "{said}");
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["peers"][0]["node"], other.address(), "{told}");
+    let other = Peer::new(closed(NEED, &["12 GiB had"], 40.0));
+    let (code, json, stderr) = gate(&format!("cluster: {{peers: ['{}']}}", other.address()));
+    assert_eq!(code, Some(1), "{stderr}");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["peers"][0]["node"], other.address(), "{report}");
     for none in ["", "cluster: {peers: []}"] {
-        let (code, _, said) = gate(none);
-        assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("write --peers spark-2,spark-3, or there cluster:"), "{said}");
+        let (code, _, stderr) = gate(none);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("write --peers spark-2,spark-3, or there cluster:"), "{stderr}");
     }
-    let (code, _, said) = gate("cluster: {peers: [a, a]}");
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("a is named twice"), "{said}");
+    let (code, _, stderr) = gate("cluster: {peers: [a, a]}");
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("a is named twice"), "{stderr}");
 }
 
 #[test]
-fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_it_closed() {
+fn peers_of_files_are_queried_with_credentials_and_a_missing_file_keeps_the_gate_closed() {
     let node = Node::new(Memory::free(110));
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    let other = Other::new(open_plainly(NEED));
+    let other = Peer::new(open_plainly(NEED));
     write_secret(folder.path().join("token"), "secret\n");
     write("umawarden.yaml", "cluster: {file_sd: [peers.json], bearer_token_file: token}\n");
     let config = format!("--config.file={}", folder.path().join("umawarden.yaml").display());
@@ -200,35 +203,35 @@ fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_
         let output = node.gate(&arguments).output().unwrap();
         (output.status.code(), stdout(&output) + &stderr(&output))
     };
-    let (code, told) = gate();
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("there is no such file"), "{told}");
-    // Half written, or with nobody in it: who names no node opens nothing.
+    let (code, printed) = gate();
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("there is no such file"), "{printed}");
+    // A half-written or empty file names no node and opens nothing.
     for (text, why) in
         [("", "EOF"), ("[]", "names no node"), ("[{\"targets\": []}]", "names no node")]
     {
         write("peers.json", text);
-        let (code, told) = gate();
-        assert_eq!(code, Some(1), "{text}: {told}");
-        assert!(told.contains(why), "{text}: {told}");
+        let (code, printed) = gate();
+        assert_eq!(code, Some(1), "{text}: {printed}");
+        assert!(printed.contains(why), "{text}: {printed}");
     }
     let targets =
         format!("[{{\"targets\": [\"{}\"], \"labels\": {{\"node\": \"two\"}}}}]", other.address());
     write("peers.json", &targets);
-    let (code, told) = gate();
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("\"node\":\"two\""), "{told}");
-    let asked = other.server.asked();
-    assert!(asked.iter().any(|asked| asked.key.as_deref() == Some("Bearer secret")));
-    other.says(closed(NEED, &["12 GiB had"], 40.0));
-    let (code, told) = gate();
-    assert_eq!(code, Some(1), "{told}");
+    let (code, printed) = gate();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("\"node\":\"two\""), "{printed}");
+    let requests = other.server.requests();
+    assert!(requests.iter().any(|request| request.key.as_deref() == Some("Bearer secret")));
+    other.set(closed(NEED, &["12 GiB had"], 40.0));
+    let (code, printed) = gate();
+    assert_eq!(code, Some(1), "{printed}");
 }
 
 #[test]
-fn the_launcher_runs_nothing_while_another_node_is_closed() {
+fn the_launcher_starts_nothing_while_a_peer_is_closed() {
     let node = Node::new(Memory::free(110));
-    let other = Other::new(Reply::Answer(404, String::new()));
+    let other = Peer::new(Reply::Answer(404, String::new()));
     let ran = node.path("ran");
     let output = Command::new(binary())
         .args(["launch", "--need=90GiB", "--timeout=0"])
@@ -246,7 +249,7 @@ fn the_launcher_runs_nothing_while_another_node_is_closed() {
 }
 
 #[test]
-fn a_real_daemon_answers_for_its_node() {
+fn a_real_daemon_opens_the_gate_of_a_peer() {
     let (here, there) = (Node::new(Memory::free(110)), Node::new(Memory::free(30)));
     let procfs = format!("--path.procfs={}", there.path("proc").display());
     let sysfs = format!("--path.sysfs={}", there.path("sys").display());
@@ -257,7 +260,7 @@ fn a_real_daemon_answers_for_its_node() {
     there.set(Memory::free(110));
     let (output, _) = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stderr(&output);
-    assert!(told.contains(&format!("{}: 28.0 GiB of 90.0 GiB can be had", daemon.address())));
+    let printed = stderr(&output);
+    assert!(printed.contains(&format!("{}: 28.0 GiB of 90.0 GiB can be had", daemon.address())));
     daemon.terminate();
 }

@@ -1,14 +1,14 @@
-//! The daemon beside a driver that answers, fails, hangs and crashes: it samples, exports, decides
-//! and ends in time through all of it.
+//! The daemon with a driver that works, fails, hangs and crashes: it keeps on sampling, exporting
+//! and deciding, and ends in time.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{Library, lives};
+use super::{Library, is_alive};
 use crate::daemon::Daemon;
 
-/// What ends a daemon takes less, whatever hangs.
-const ENDING_TAKES: Duration = Duration::from_secs(2);
+/// Bound for the end of a daemon, even while the driver hangs.
+const MAX_SHUTDOWN: Duration = Duration::from_secs(2);
 
 const RULES: &str = "\
 groups:
@@ -54,11 +54,11 @@ fn children(pid: u32) -> Vec<u32> {
     all.filter(|(_, stat)| stat.parent == pid && stat.state != 'Z').map(|(pid, _)| pid).collect()
 }
 
-fn is(daemon: &Daemon, series: &str, value: f64) -> bool {
+fn has_value(daemon: &Daemon, series: &str, value: f64) -> bool {
     daemon.metrics().get(series).is_some_and(|found| (found - value).abs() < 1e-9)
 }
 
-fn is_told(daemon: &Daemon, name: &str) -> bool {
+fn is_exported(daemon: &Daemon, name: &str) -> bool {
     daemon.metrics().keys().any(|series| series.starts_with(name))
 }
 
@@ -66,71 +66,87 @@ const RESPONSIVE: &str = "uma_gpu_driver_responsive";
 const UP: &str = "uma_source_up{source=\"gpu\"}";
 
 #[test]
-fn gb10_and_machines_with_several_gpus_are_exported_as_they_are() {
+fn gb10_discrete_and_mig_machines_are_exported() {
     let Some(node) = Node::new("machine gb10\nprocess 4000000 64424509440") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| is(daemon, RESPONSIVE, 1.0) && is(daemon, UP, 1.0));
-    daemon.wait_until("told", |daemon| is_told(daemon, "uma_gpu_info"));
-    assert!(is(&daemon, "uma_gpu_other_memory_bytes{gpu=\"0\"}", 64424509440.0));
-    assert!(is(&daemon, "uma_gpu_temperature_celsius{gpu=\"0\"}", 52.0));
+    daemon.wait_until("answered", |daemon| {
+        has_value(daemon, RESPONSIVE, 1.0) && has_value(daemon, UP, 1.0)
+    });
+    daemon.wait_until("exported", |daemon| is_exported(daemon, "uma_gpu_info"));
+    assert!(has_value(&daemon, "uma_gpu_other_memory_bytes{gpu=\"0\"}", 64424509440.0));
+    assert!(has_value(&daemon, "uma_gpu_temperature_celsius{gpu=\"0\"}", 52.0));
     for lacking in ["uma_gpu_memory_", "uma_gpu_mig", "uma_gpu_engine", "uma_gpu_uncorrected"] {
-        assert!(!is_told(&daemon, lacking), "{lacking}");
+        assert!(!is_exported(&daemon, lacking), "{lacking}");
     }
     let info = "uma_gpu_info{compute_mode=\"default\",driver_version=\"580.95.05\",gpu=\"0\",\
                 name=\"NVIDIA GB10\",nvml_version=\"13.580.95.05\",\
                 pci_address=\"000f:01:00.0\",uuid=\"GPU-00000000-0000-0000-0000-000000000000\"}";
-    assert!(is(&daemon, info, 1.0), "{:#?}", daemon.metrics());
-    node.library.say("machine discrete");
+    assert!(has_value(&daemon, info, 1.0), "{:#?}", daemon.metrics());
+    node.library.set_script("machine discrete");
     let used = |gpu: u32| format!("uma_gpu_memory_used_bytes{{gpu=\"{gpu}\"}}");
-    daemon.wait_until("two", |daemon| is_told(daemon, &used(1)));
-    assert!(is(&daemon, &used(0), 3_221_225_472.0) && is(&daemon, &used(1), 4_294_967_296.0));
-    assert!(is(&daemon, "uma_gpu_repair_pending{gpu=\"1\"}", 1.0));
-    // Nobody has any of it, as the driver tells.
+    daemon.wait_until("two", |daemon| is_exported(daemon, &used(1)));
+    assert!(
+        has_value(&daemon, &used(0), 3_221_225_472.0)
+            && has_value(&daemon, &used(1), 4_294_967_296.0)
+    );
+    assert!(has_value(&daemon, "uma_gpu_repair_pending{gpu=\"1\"}", 1.0));
+    // The driver reports no process that has any of it.
     let unheld = |gpu: u32| format!("uma_gpu_memory_unheld_bytes{{gpu=\"{gpu}\"}}");
-    assert!(is(&daemon, &unheld(0), 3_221_225_472.0) && is(&daemon, &unheld(1), 4_294_967_296.0));
-    node.library.say("machine mig");
+    assert!(
+        has_value(&daemon, &unheld(0), 3_221_225_472.0)
+            && has_value(&daemon, &unheld(1), 4_294_967_296.0)
+    );
+    node.library.set_script("machine mig");
     let part = "uma_gpu_instance_memory_total_bytes{compute_instance=\"0\",gpu=\"0\",\
                 gpu_instance=\"7\"}";
-    daemon.wait_until("parts", |daemon| is_told(daemon, part) && !is_told(daemon, &used(1)));
-    assert!(!is_told(&daemon, "uma_gpu_memory_unheld"), "parts have processes of their own");
+    daemon
+        .wait_until("parts", |daemon| is_exported(daemon, part) && !is_exported(daemon, &used(1)));
+    assert!(
+        !is_exported(&daemon, "uma_gpu_memory_unheld"),
+        "MIG instances have processes of their own"
+    );
     daemon.terminate();
 }
 
 #[test]
-fn a_driver_that_hangs_is_told_and_holds_nothing_up() {
+fn a_hanging_driver_is_reported_and_blocks_nothing() {
     let Some(node) = Node::new("machine discrete") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| is_told(daemon, "uma_gpu_memory_used_bytes"));
-    let asker = *children(daemon.pid()).first().unwrap();
-    node.library.say("machine discrete\nstuck nvmlDeviceGetCount_v2");
-    daemon.wait_until("silent", |daemon| is(daemon, RESPONSIVE, 0.0) && is(daemon, UP, 0.0));
-    assert!(!is_told(&daemon, "uma_gpu_memory_used_bytes"), "nobody knows");
+    daemon.wait_until("answered", |daemon| is_exported(daemon, "uma_gpu_memory_used_bytes"));
+    let child = *children(daemon.pid()).first().unwrap();
+    node.library.set_script("machine discrete\nstuck nvmlDeviceGetCount_v2");
+    daemon.wait_until("silent", |daemon| {
+        has_value(daemon, RESPONSIVE, 0.0) && has_value(daemon, UP, 0.0)
+    });
+    assert!(!is_exported(&daemon, "uma_gpu_memory_used_bytes"), "the value is unknown");
     assert!(daemon.metric("uma_gpu_last_answer_age_seconds") >= 5.0);
     daemon.wait_until("decided", |daemon| {
         let metrics = daemon.metrics();
         let mut acted = metrics.iter().filter(|(series, _)| series.starts_with("uma_decisions"));
         acted.any(|(series, count)| series.contains("DriverSilent") && *count > 0.0)
     });
-    // It goes on meanwhile.
+    // Sampling continues meanwhile.
     let samples = |daemon: &Daemon| daemon.metric("uma_loop_reaction_seconds_count");
     let before = samples(&daemon);
     daemon.wait_until("sampled", |daemon| samples(daemon) > before + 5.0);
     let began = Instant::now();
-    assert!(is_told(&daemon, "uma_memory_free_bytes"));
+    assert!(is_exported(&daemon, "uma_memory_free_bytes"));
     assert!(began.elapsed() < Duration::from_secs(1));
     assert!(daemon.log().contains("does not respond"), "{}", daemon.log());
-    node.library.say("machine discrete");
-    daemon.wait_until("back", |daemon| is(daemon, RESPONSIVE, 1.0) && is(daemon, UP, 1.0));
-    assert_eq!(children(daemon.pid()), [asker], "the same one");
-    node.library.say("machine discrete\nstuck nvmlDeviceGetCount_v2");
-    daemon.wait_until("silent", |daemon| is(daemon, RESPONSIVE, 0.0));
+    node.library.set_script("machine discrete");
+    daemon.wait_until("back", |daemon| {
+        has_value(daemon, RESPONSIVE, 1.0) && has_value(daemon, UP, 1.0)
+    });
+    assert_eq!(children(daemon.pid()), [child], "the same one");
+    node.library.set_script("machine discrete\nstuck nvmlDeviceGetCount_v2");
+    daemon.wait_until("silent", |daemon| has_value(daemon, RESPONSIVE, 0.0));
     let (took, log) = daemon.terminate();
-    assert!(took < ENDING_TAKES, "{took:?}: {log}");
-    node.library.say("machine discrete");
+    assert!(took < MAX_SHUTDOWN, "{took:?}: {log}");
+    node.library.set_script("machine discrete");
 }
 
 #[test]
-fn whatever_becomes_of_who_asks_the_daemon_lives_and_ends_in_time() {
+fn the_daemon_survives_every_failure_of_the_nvml_child_and_ends_in_time() {
     for script in [
         "machine gb10\ncrash nvmlInit_v2",
         "machine gb10\nhang nvmlInit_v2",
@@ -141,27 +157,27 @@ fn whatever_becomes_of_who_asks_the_daemon_lives_and_ends_in_time() {
     ] {
         let Some(node) = Node::new(script) else { return };
         let daemon = node.start(&[]);
-        daemon.wait_until("asked", |_| node.library.calls("nvmlInit_v2") > 0);
+        daemon.wait_until("queried", |_| node.library.calls("nvmlInit_v2") > 0);
         std::thread::sleep(Duration::from_millis(500));
-        assert!(is_told(&daemon, "uma_memory_free_bytes"), "{script}");
-        let askers = children(daemon.pid());
+        assert!(is_exported(&daemon, "uma_memory_free_bytes"), "{script}");
+        let children_of_daemon = children(daemon.pid());
         let (took, log) = daemon.terminate();
-        assert!(took < ENDING_TAKES, "{script}: {took:?}: {log}");
+        assert!(took < MAX_SHUTDOWN, "{script}: {took:?}: {log}");
         let deadline = Instant::now() + Duration::from_secs(10);
-        while askers.iter().any(|asker| lives(*asker)) {
-            assert!(Instant::now() < deadline, "{script}: it outlives the daemon");
+        while children_of_daemon.iter().any(|child| is_alive(*child)) {
+            assert!(Instant::now() < deadline, "{script}: the child outlives the daemon");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
 #[test]
-fn who_asks_has_nothing_of_the_daemons_and_ends_with_it() {
+fn the_nvml_child_inherits_nothing_of_the_daemon_and_ends_with_it() {
     let Some(node) = Node::new("machine gb10") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| is(daemon, RESPONSIVE, 1.0));
-    let asker = *children(daemon.pid()).first().unwrap();
-    let read = |name: &str| fs::read_to_string(format!("/proc/{asker}/{name}")).unwrap();
+    daemon.wait_until("answered", |daemon| has_value(daemon, RESPONSIVE, 1.0));
+    let child = *children(daemon.pid()).first().unwrap();
+    let read = |name: &str| fs::read_to_string(format!("/proc/{child}/{name}")).unwrap();
     assert_eq!(read("comm").trim(), "umawarden-nvml");
     assert_eq!(read("oom_score_adj").trim(), "0");
     let status = read("status");
@@ -175,12 +191,15 @@ fn who_asks_has_nothing_of_the_daemons_and_ends_with_it() {
     let stat = read("stat");
     let nice = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap();
     assert_eq!(nice, "0");
-    let environment = fs::read(format!("/proc/{asker}/environ")).unwrap();
+    let environment = fs::read(format!("/proc/{child}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
-    let told = environment.split('\0').filter(|variable| !variable.is_empty());
-    assert!(told.clone().all(|variable| variable.starts_with("LD_LIBRARY_PATH=")), "{environment}");
+    let variables = environment.split('\0').filter(|variable| !variable.is_empty());
+    assert!(
+        variables.clone().all(|variable| variable.starts_with("LD_LIBRARY_PATH=")),
+        "{environment}"
+    );
     // Its three pipes, one of them twice.
-    let open = fs::read_dir(format!("/proc/{asker}/fd"))
+    let open = fs::read_dir(format!("/proc/{child}/fd"))
         .unwrap()
         .map(|entry| fs::read_link(entry.unwrap().path()).unwrap().display().to_string());
     let open: Vec<String> = open.collect();
@@ -189,25 +208,25 @@ fn who_asks_has_nothing_of_the_daemons_and_ends_with_it() {
     assert!(!maps.contains("nvml.so") && read("maps").contains("nvml.so"));
     daemon.kill();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while lives(asker) {
-        assert!(Instant::now() < deadline, "it outlives the daemon");
+    while is_alive(child) {
+        assert!(Instant::now() < deadline, "the child outlives the daemon");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn it_is_not_asked_where_that_is_not_wanted_or_there_is_none() {
+fn the_driver_is_not_queried_if_disabled_or_absent() {
     let Some(node) = Node::new("machine gb10") else { return };
     let daemon = node.start(&["--gpu.interval=off"]);
     std::thread::sleep(Duration::from_millis(700));
-    assert!(!is_told(&daemon, "uma_gpu_") && !is_told(&daemon, UP));
+    assert!(!is_exported(&daemon, "uma_gpu_") && !is_exported(&daemon, UP));
     assert_eq!((children(daemon.pid()).len(), node.library.calls("nvmlInit_v2")), (0, 0));
     drop(daemon);
     let missing = format!("--gpu.library={}", node.folder.path().join("missing.so").display());
     let folder = node.folder.path().join("other");
     let daemon = Daemon::start(&folder, &[&missing, "--recording.size=0"]);
-    daemon.wait_until("down", |daemon| is(daemon, UP, 0.0));
-    assert!(!is_told(&daemon, RESPONSIVE), "nobody knows");
+    daemon.wait_until("down", |daemon| has_value(daemon, UP, 0.0));
+    assert!(!is_exported(&daemon, RESPONSIVE), "the value is unknown");
     daemon.wait_until("gone", |daemon| children(daemon.pid()).is_empty());
     assert!(daemon.log().contains("name its file in gpu.library"), "{}", daemon.log());
 }

@@ -1,4 +1,5 @@
-//! The thread that has the driver asked, through all that may become of who asks.
+//! The thread that queries the driver through a child process, with children that fail in every
+//! way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,12 @@ use umawarden::daemon::clock::uptime;
 use umawarden::model::{GpuDriver, GpuPicture, GpuReadings, Observation, Reading};
 use umawarden::sources::gpu::{GpuSetup, GpuWatch, Patience};
 
-use super::{Library, lives};
+use super::{Library, is_alive};
 use crate::daemon::binary;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Patience of a test: what takes minutes takes a second.
+/// Time limits for tests: a second instead of minutes.
 const PATIENCE: Patience = Patience {
     first_answer: Duration::from_secs(5),
     answer: Duration::from_millis(400),
@@ -23,19 +24,19 @@ const PATIENCE: Patience = Patience {
     most_abandoned: 2,
 };
 
-/// What was told last.
-struct Followed {
+/// A watch, and its last observations.
+struct Observed {
     watch: GpuWatch,
-    told: Option<GpuReadings>,
+    readings: Option<GpuReadings>,
     picture: Option<Arc<GpuPicture>>,
     /// Responsive, age, restarts, abandoned, hanging.
     values: Vec<Reading<f64>>,
     error: Option<Arc<str>>,
-    /// Everybody who was ever said to ask.
-    askers: Vec<u32>,
+    /// All children that were ever reported.
+    children: Vec<u32>,
 }
 
-impl Followed {
+impl Observed {
     fn start(library: PathBuf, program: &Path) -> Self {
         let watch = GpuWatch::start(GpuSetup {
             program: program.to_owned(),
@@ -47,11 +48,11 @@ impl Followed {
         });
         Self {
             watch: watch.unwrap(),
-            told: None,
+            readings: None,
             picture: None,
             values: Vec::new(),
             error: None,
-            askers: Vec::new(),
+            children: Vec::new(),
         }
     }
 
@@ -60,14 +61,14 @@ impl Followed {
         self.watch.take(uptime(), &mut seen);
         for observation in seen {
             match observation {
-                Observation::Gpu(told) => {
-                    self.picture = told.picture.clone().or(self.picture.take());
-                    for asker in &told.askers {
-                        if !self.askers.contains(asker) {
-                            self.askers.push(*asker);
+                Observation::Gpu(readings) => {
+                    self.picture = readings.picture.clone().or(self.picture.take());
+                    for child in &readings.askers {
+                        if !self.children.contains(child) {
+                            self.children.push(*child);
                         }
                     }
-                    self.told = Some(*told);
+                    self.readings = Some(*readings);
                 }
                 Observation::Readings(readings) => {
                     (self.values, self.error) = (readings.values, readings.error);
@@ -80,7 +81,7 @@ impl Followed {
     fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
-            let known = (&self.told, &self.values, &self.error);
+            let known = (&self.readings, &self.values, &self.error);
             assert!(Instant::now() < deadline, "not {what} in 20 s: {known:?}");
             std::thread::sleep(5 * MILLISECOND);
             self.take();
@@ -88,139 +89,143 @@ impl Followed {
     }
 
     fn is_responsive(&self) -> Option<bool> {
-        self.told.as_ref()?.driver.is_responsive()
+        self.readings.as_ref()?.driver.is_responsive()
     }
 
-    fn value(&self, place: usize) -> f64 {
-        self.values.get(place).and_then(|value| value.value()).unwrap_or(-1.0)
+    fn value(&self, index: usize) -> f64 {
+        self.values.get(index).and_then(|value| value.value()).unwrap_or(-1.0)
     }
 
     fn process_state(&self) -> Option<char> {
-        match self.told.as_ref()?.driver {
+        match self.readings.as_ref()?.driver {
             GpuDriver::Silent { process_state, .. } => process_state,
             _ => None,
         }
     }
 
     fn is_unknown(&self, part: &str) -> bool {
-        let told = self.told.as_ref().map(|told| &told.driver);
-        matches!(told, Some(GpuDriver::Unknown { why }) if why.contains(part))
+        let driver = self.readings.as_ref().map(|readings| &readings.driver);
+        matches!(driver, Some(GpuDriver::Unknown { why }) if why.contains(part))
     }
 
-    fn living(&self) -> usize {
-        self.askers.iter().filter(|asker| lives(**asker)).count()
+    fn alive(&self) -> usize {
+        self.children.iter().filter(|child| is_alive(**child)).count()
     }
 }
 
-fn gib_used(followed: &Followed) -> u64 {
-    let picture = followed.picture.as_ref().unwrap();
+fn gib_used(observed: &Observed) -> u64 {
+    let picture = observed.picture.as_ref().unwrap();
     picture.used_by(4242).value().unwrap_or_default() >> 30
 }
 
 const ANSWERS: &str = "machine gb10\nprocess 4242 1073741824";
 
 #[test]
-fn answers_follow_each_other_and_the_process_ends_with_the_watch() {
+fn the_child_responds_repeatedly_and_ends_with_the_watch() {
     let Some(library) = Library::new(ANSWERS) else { return };
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("answered", |followed| followed.picture.is_some());
-    assert_eq!((followed.is_responsive(), gib_used(&followed)), (Some(true), 1));
-    library.say("machine gb10\nprocess 4242 2147483648");
-    followed.until("answered anew", |followed| gib_used(followed) == 2);
-    assert!((followed.value(0) - 1.0).abs() < 0.1 && followed.error.is_none());
-    assert_eq!((followed.value(2), followed.askers.len()), (0.0, 1), "always the same one");
-    let asker = followed.askers[0];
-    drop(followed);
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("answered", |observed| observed.picture.is_some());
+    assert_eq!((observed.is_responsive(), gib_used(&observed)), (Some(true), 1));
+    library.set_script("machine gb10\nprocess 4242 2147483648");
+    observed.until("answered anew", |observed| gib_used(observed) == 2);
+    assert!((observed.value(0) - 1.0).abs() < 0.1 && observed.error.is_none());
+    assert_eq!((observed.value(2), observed.children.len()), (0.0, 1), "always the same child");
+    let child = observed.children[0];
+    drop(observed);
     let deadline = Instant::now() + Duration::from_secs(10);
-    while lives(asker) {
-        assert!(Instant::now() < deadline, "it outlives who asked");
+    while is_alive(child) {
+        assert!(Instant::now() < deadline, "the child outlives the watch");
         std::thread::sleep(5 * MILLISECOND);
     }
 }
 
 #[test]
-fn a_late_answer_says_that_the_driver_is_back_and_is_no_picture() {
+fn a_late_response_marks_the_driver_responsive_but_gives_no_picture() {
     let Some(library) = Library::new(ANSWERS) else { return };
-    // Asleep in the kernel, so that nobody kills it.
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("answered", |followed| followed.picture.is_some());
-    let asker = followed.askers[0];
-    library.say("machine gb10\nprocess 4242 3221225472\nstuck nvmlDeviceGetCount_v2");
-    followed.until("silent", |followed| followed.process_state() == Some('D'));
-    assert_eq!((followed.value(0), followed.is_responsive()), (0.0, Some(false)));
-    let error = followed.error.clone().unwrap();
+    // The child sleeps in the kernel and is not killed.
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("answered", |observed| observed.picture.is_some());
+    let child = observed.children[0];
+    library.set_script("machine gb10\nprocess 4242 3221225472\nstuck nvmlDeviceGetCount_v2");
+    observed.until("silent", |observed| observed.process_state() == Some('D'));
+    assert_eq!((observed.value(0), observed.is_responsive()), (0.0, Some(false)));
+    let error = observed.error.clone().unwrap();
     assert!(error.contains("does not respond") && error.contains("hangs in the kernel"), "{error}");
-    followed.picture = None;
-    library.say("machine gb10\nprocess 4242 5368709120");
-    followed.until("responsive", |followed| followed.is_responsive() == Some(true));
-    followed.until("answered", |followed| followed.picture.is_some());
-    assert_eq!((gib_used(&followed), &*followed.askers), (5, &[asker][..]));
-    assert_eq!((followed.value(2), followed.value(3)), (0.0, 0.0), "neither ended nor given up");
+    observed.picture = None;
+    library.set_script("machine gb10\nprocess 4242 5368709120");
+    observed.until("responsive", |observed| observed.is_responsive() == Some(true));
+    observed.until("answered", |observed| observed.picture.is_some());
+    assert_eq!((gib_used(&observed), &*observed.children), (5, &[child][..]));
+    assert_eq!(
+        (observed.value(2), observed.value(3)),
+        (0.0, 0.0),
+        "neither restarted nor given up"
+    );
 }
 
 #[test]
-fn what_hangs_outside_of_the_kernel_is_killed_and_tried_again_ever_more_seldom() {
+fn a_child_that_hangs_in_user_space_is_killed_and_restarted_with_growing_delay() {
     let script = format!("{ANSWERS}\nhang nvmlDeviceGetUUID");
     let Some(library) = Library::new(&script) else { return };
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("silent", |followed| followed.is_responsive() == Some(false));
-    followed.until("started again", |followed| followed.value(2) >= 1.0);
-    assert_eq!(followed.is_responsive(), Some(false), "it has not answered since");
-    assert_eq!(followed.value(3), 0.0, "nobody is given up who could be killed");
-    assert!(followed.living() <= 1, "{:?}", followed.askers);
-    library.say(ANSWERS);
-    followed.until("answered", |followed| followed.is_responsive() == Some(true));
-    assert_eq!(gib_used(&followed), 1);
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("silent", |observed| observed.is_responsive() == Some(false));
+    observed.until("started again", |observed| observed.value(2) >= 1.0);
+    assert_eq!(observed.is_responsive(), Some(false), "no response since");
+    assert_eq!(observed.value(3), 0.0, "a child that can be killed is not given up");
+    assert!(observed.alive() <= 1, "{:?}", observed.children);
+    library.set_script(ANSWERS);
+    observed.until("answered", |observed| observed.is_responsive() == Some(true));
+    assert_eq!(gib_used(&observed), 1);
 }
 
 #[test]
-fn one_that_ends_is_started_again_and_its_end_is_told() {
+fn a_crashed_child_is_restarted_and_its_end_reported() {
     let Some(library) = Library::new(ANSWERS) else { return };
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("answered", |followed| followed.picture.is_some());
-    library.say("machine gb10\nnoise\ncrash nvmlDeviceGetName");
-    followed.until("ended", |followed| followed.is_unknown("signal: 6"));
-    let error = followed.error.clone().unwrap();
-    assert!(error.contains("noise of nvmlDeviceGetName"), "its last words: {error}");
-    assert_eq!(followed.values[0], Reading::Failed, "nobody knows");
-    library.say(ANSWERS);
-    followed.until("answered", |followed| followed.is_responsive() == Some(true));
-    assert!(followed.value(2) >= 1.0 && followed.error.is_none());
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("answered", |observed| observed.picture.is_some());
+    library.set_script("machine gb10\nnoise\ncrash nvmlDeviceGetName");
+    observed.until("ended", |observed| observed.is_unknown("signal: 6"));
+    let error = observed.error.clone().unwrap();
+    assert!(error.contains("noise of nvmlDeviceGetName"), "its last output: {error}");
+    assert_eq!(observed.values[0], Reading::Failed, "the value is unknown");
+    library.set_script(ANSWERS);
+    observed.until("answered", |observed| observed.is_responsive() == Some(true));
+    assert!(observed.value(2) >= 1.0 && observed.error.is_none());
 }
 
 #[test]
-fn without_a_driver_or_a_gpu_or_its_library_nothing_runs() {
+fn no_child_runs_without_a_driver_a_gpu_or_the_library() {
     let Some(library) = Library::new("error nvmlInit_v2 9") else { return };
-    let is_absent = |followed: &Followed| {
-        let told = followed.told.as_ref().map(|told| &told.driver);
-        matches!(told, Some(GpuDriver::Absent { .. }))
+    let is_absent = |observed: &Observed| {
+        let driver = observed.readings.as_ref().map(|readings| &readings.driver);
+        matches!(driver, Some(GpuDriver::Absent { .. }))
     };
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("absent", is_absent);
-    assert!(followed.living() == 0 && followed.values[0] == Reading::Unsupported);
-    library.say("machine none");
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("absent", is_absent);
-    assert!(followed.living() == 0 && followed.error.unwrap().contains("reports no GPU"));
-    let mut followed = Followed::start(library.path().with_extension("gone"), &binary());
-    followed.until("unknown", |followed| followed.is_unknown("No such file"));
-    assert!(followed.living() == 0 && followed.is_unknown("gpu.library"));
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("absent", is_absent);
+    assert!(observed.alive() == 0 && observed.values[0] == Reading::Unsupported);
+    library.set_script("machine none");
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("absent", is_absent);
+    assert!(observed.alive() == 0 && observed.error.unwrap().contains("reports no GPU"));
+    let mut observed = Observed::start(library.path().with_extension("gone"), &binary());
+    observed.until("unknown", |observed| observed.is_unknown("No such file"));
+    assert!(observed.alive() == 0 && observed.is_unknown("gpu.library"));
 }
 
 #[test]
-fn a_library_that_vanishes_is_missed_only_by_the_next_one() {
+fn a_removed_library_is_missed_only_by_the_next_child() {
     let Some(library) = Library::new(ANSWERS) else { return };
-    let mut followed = Followed::start(library.path(), &binary());
-    followed.until("answered", |followed| followed.picture.is_some());
+    let mut observed = Observed::start(library.path(), &binary());
+    observed.until("answered", |observed| observed.picture.is_some());
     fs::remove_file(library.path()).unwrap();
-    library.say("machine gb10\nprocess 4242 2147483648");
-    followed.until("answered anew", |followed| gib_used(followed) == 2);
-    library.say("crash nvmlDeviceGetCount_v2");
-    followed.until("missed", |followed| followed.is_unknown("No such file"));
+    library.set_script("machine gb10\nprocess 4242 2147483648");
+    observed.until("answered anew", |observed| gib_used(observed) == 2);
+    library.set_script("crash nvmlDeviceGetCount_v2");
+    observed.until("missed", |observed| observed.is_unknown("No such file"));
 }
 
-/// A program that is not ours, and says what a test wants.
-fn pretender(folder: &Path, script: &str) -> PathBuf {
+/// A program in place of umawarden that runs a script of the test.
+fn impostor(folder: &Path, script: &str) -> PathBuf {
     let path = folder.join("pretender");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -229,7 +234,7 @@ fn pretender(folder: &Path, script: &str) -> PathBuf {
 }
 
 #[test]
-fn whatever_else_comes_out_of_the_pipe_is_refused() {
+fn malformed_output_of_the_child_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     for (script, part) in [
         ("read q; echo nonsense; sleep 60", "it sent no answer"),
@@ -243,16 +248,16 @@ fn whatever_else_comes_out_of_the_pipe_is_refused() {
         ("echo out of reach >&2; exit 3", "exit status: 3; its stderr: out of reach"),
         ("exec <&- >&-; sleep 60", ""),
     ] {
-        let program = pretender(folder.path(), script);
-        let mut followed = Followed::start("/nowhere".into(), &program);
-        followed.until(part, |followed| followed.is_unknown(part));
-        assert_eq!(followed.values[0], Reading::Failed);
+        let program = impostor(folder.path(), script);
+        let mut observed = Observed::start("/nowhere".into(), &program);
+        observed.until(part, |observed| observed.is_unknown(part));
+        assert_eq!(observed.values[0], Reading::Failed);
     }
-    let mut followed = Followed::start("/nowhere".into(), &folder.path().join("missing"));
-    followed.until("missing", |followed| followed.is_unknown("cannot start"));
+    let mut observed = Observed::start("/nowhere".into(), &folder.path().join("missing"));
+    observed.until("missing", |observed| observed.is_unknown("cannot start"));
 }
 
-/// Processes that neither run nor die, as those do that wait in the driver.
+/// Freezes processes, which then neither run nor die, like processes stuck in the driver.
 struct Freezer(PathBuf);
 
 impl Freezer {
@@ -289,38 +294,42 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn what_cannot_die_is_given_up_and_no_more_are_started_than_may_hang() {
+fn unkillable_children_are_given_up_and_their_number_is_bounded() {
     let Some(library) = Library::new(ANSWERS) else { return };
     let Some(freezer) = Freezer::new() else { return };
-    let mut followed = Followed::start(library.path(), &binary());
-    // Whoever asks is frozen: two are given up, and the third is waited for.
+    let mut observed = Observed::start(library.path(), &binary());
+    // Each child is frozen: two are given up, and the third is waited for.
     for given_up in [0.0, 1.0, 2.0] {
-        followed.until("another one", |followed| {
-            let living = followed.living();
-            followed.value(3) == given_up
-                && followed.askers.len() == living
-                && living > 0
-                && living == given_up as usize + 1
+        observed.until("another one", |observed| {
+            let alive = observed.alive();
+            observed.value(3) == given_up
+                && observed.children.len() == alive
+                && alive > 0
+                && alive == given_up as usize + 1
         });
-        let newest = *followed.askers.last().unwrap();
+        let newest = *observed.children.last().unwrap();
         freezer.freeze(newest);
-        followed.until("silent", |followed| followed.process_state() == Some('D'));
+        observed.until("silent", |observed| observed.process_state() == Some('D'));
         if given_up < 2.0 {
-            followed.until("given up", |followed| followed.value(3) == given_up + 1.0);
+            observed.until("given up", |observed| observed.value(3) == given_up + 1.0);
         }
     }
     let until = Instant::now() + 3 * PATIENCE.in_kernel;
     while Instant::now() < until {
-        followed.take();
+        observed.take();
         std::thread::sleep(5 * MILLISECOND);
     }
-    assert_eq!((followed.living(), followed.askers.len()), (3, 3), "no more, and none could die");
-    assert_eq!((followed.value(2), followed.value(3), followed.value(4)), (0.0, 2.0, 2.0));
-    assert_eq!(followed.is_responsive(), Some(false));
+    assert_eq!(
+        (observed.alive(), observed.children.len()),
+        (3, 3),
+        "three children, and none could be killed"
+    );
+    assert_eq!((observed.value(2), observed.value(3), observed.value(4)), (0.0, 2.0, 2.0));
+    assert_eq!(observed.is_responsive(), Some(false));
     freezer.thaw();
-    // Those that were given up die as they come back, the last one answers.
-    followed.until("back", |followed| {
-        followed.is_responsive() == Some(true) && followed.value(4) == 0.0
+    // Thawed children that were given up die; the last one responds.
+    observed.until("back", |observed| {
+        observed.is_responsive() == Some(true) && observed.value(4) == 0.0
     });
-    assert_eq!((followed.living(), gib_used(&followed)), (1, 1));
+    assert_eq!((observed.alive(), gib_used(&observed)), (1, 1));
 }

@@ -20,7 +20,7 @@ use umawarden::sources::engines::Scanner;
 
 use super::enabled;
 use crate::daemon::{Daemon, write_secret};
-use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply, Request};
 
 const FOLDER: &str = "UMAWARDEN_PRETENDER";
 pub const KEY: &str = "sk-of-root";
@@ -31,9 +31,9 @@ fn vllm_of_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
-    let _until_killed = FakeEngine::on(listener, move |asked: &Asked| {
+    let _until_killed = FakeServer::on(listener, move |request: &Request| {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("asked"));
-        writeln!(log.unwrap(), "{} {:?}", asked.place(), asked.key).unwrap();
+        writeln!(log.unwrap(), "{} {:?}", request.endpoint(), request.key).unwrap();
         Reply::Answer(200, "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n".into())
     });
     loop {

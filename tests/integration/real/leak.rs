@@ -196,8 +196,8 @@ fn what_nobody_holds_is_leaked_after_its_time_and_what_anything_explains_never()
     until(&mut nodes, "learned", Duration::from_secs(90), |nodes| {
         nodes.values().all(Node::has_learned)
     });
-    nodes["silent"].library.say("machine gb10\nhang nvmlDeviceGetCount_v2");
-    nodes["ghost"].library.say("machine gb10\nprocess 4000000 3221225472");
+    nodes["silent"].library.set_script("machine gb10\nhang nvmlDeviceGetCount_v2");
+    nodes["ghost"].library.set_script("machine gb10\nprocess 4000000 3221225472");
     let mut holder = Holder::of(HELD);
     nodes["holder"].shows(holder.id());
     // All of them try all that may bring it back.
@@ -220,7 +220,7 @@ fn what_nobody_holds_is_leaked_after_its_time_and_what_anything_explains_never()
         assert!(name == "nobody" || !node.has_said("leaked"), "{name}");
         let (took, log) = node.daemon.terminate();
         assert!(took < Duration::from_secs(2), "{name}: {took:?}: {log}");
-        node.library.say("machine gb10");
+        node.library.set_script("machine gb10");
     }
 }
 

@@ -186,10 +186,10 @@ fn the_slot_is_given_back_when_it_is_called_off_although_the_daemon_died_meanwhi
     daemon.kill();
     // Its own entry in procfs is another now: it may stop nobody.
     let daemon = world.start();
-    until(&daemon, "asked again", 20, || server.asked().len() >= 2);
+    until(&daemon, "asked again", 20, || server.requests().len() >= 2);
     world.ordered(&["reboot", "--cancel", "--why=not now"]);
     until(&daemon, "given back", 20, || server.holders()["gpu"].is_empty());
-    assert_eq!(server.asked().last().unwrap().path, "/v1/steady-state");
+    assert_eq!(server.requests().last().unwrap().path, "/v1/steady-state");
     until(&daemon, "known", 10, || stage(&daemon) == "none");
     assert_eq!(world.bus.reboots(), 0);
     assert!(!engine.has_ended());

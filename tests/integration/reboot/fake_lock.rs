@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::Value;
 
-use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply, Request};
 
 /// Who has a slot, by group.
 pub type Holders = BTreeMap<String, Vec<String>>;
 
 /// It.
 pub struct FakeLock {
-    server: FakeEngine,
+    server: FakeServer,
     holders: Arc<Mutex<Holders>>,
 }
 
@@ -22,7 +22,7 @@ impl FakeLock {
         let holders: Arc<Mutex<Holders>> = Arc::default();
         let held = Arc::clone(&holders);
         let server =
-            FakeEngine::start(move |asked| answer(asked, &mut held.lock().unwrap(), slots));
+            FakeServer::start(move |request| answer(request, &mut held.lock().unwrap(), slots));
         Self { server, holders }
     }
 
@@ -34,8 +34,8 @@ impl FakeLock {
         self.holders.lock().unwrap()
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.server.asked()
+    pub fn requests(&self) -> Vec<Request> {
+        self.server.requests()
     }
 }
 
@@ -43,18 +43,18 @@ fn error(kind: &str, value: &str) -> Reply {
     Reply::Answer(400, format!("{{\"kind\": \"{kind}\", \"value\": \"{value}\"}}"))
 }
 
-fn answer(asked: &Asked, holders: &mut Holders, slots: usize) -> Reply {
-    if asked.method != "POST" || asked.fleet_lock.as_deref() != Some("true") {
+fn answer(request: &Request, holders: &mut Holders, slots: usize) -> Reply {
+    if request.method != "POST" || request.fleet_lock.as_deref() != Some("true") {
         return error("missing_header", "it is not meant for a lock server");
     }
-    let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
+    let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
     let of = |name: &str| body["client_params"][name].as_str().unwrap_or_default().to_owned();
     let (id, group) = (of("id"), of("group"));
     if id.is_empty() || group.is_empty() {
         return error("bad_parameters", "who are you?");
     }
     let holding = holders.entry(group).or_default();
-    match asked.path.as_str() {
+    match request.path.as_str() {
         "/v1/pre-reboot" if holding.contains(&id) => {}
         "/v1/pre-reboot" if holding.len() >= slots => {
             return error("failed_lock_semaphore_full", "semaphore currently full");

@@ -186,8 +186,8 @@ fn those_who_are_logged_in_are_told_on_their_terminals() {
 fn it_is_only_looked_while_that_is_wanted() {
     let machine = Machine::new();
     machine.bus.state().sessions = vec![Session::at("anna", "tty2")];
-    let mut watch = LoggedInWatch::new(places(&machine), crate::engines::living::uptime);
-    let now = crate::engines::living::uptime;
+    let mut watch = LoggedInWatch::new(places(&machine), crate::engines::live::uptime);
+    let now = crate::engines::live::uptime;
     let mut seen = Vec::new();
     watch.take(now(), &mut seen);
     assert!(seen.is_empty() && machine.bus.calls().is_empty());

@@ -4,7 +4,7 @@ use umawarden::model::RebootLock;
 
 use super::fake_lock::FakeLock;
 use super::*;
-use crate::empty_cache::fake::{FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply};
 
 /// What zincati calls the machine of the tests.
 const DERIVED: &str = "978a225b3d7b40e9acd7ce9b62f68444";
@@ -33,11 +33,11 @@ fn a_slot_is_taken_once_refused_to_others_and_given_back() {
     assert_eq!(machine.perform(RebootAct::ReleaseSlot(ours())).0, OutcomeResult::Done, "again");
     assert_eq!(machine.perform(RebootAct::TakeSlot(other)).0, OutcomeResult::Done);
     assert_eq!(server.holders()["gpu"], ["other-node"]);
-    let asked = &server.asked()[0];
-    assert_eq!((&*asked.method, &*asked.path), ("POST", "/v1/pre-reboot"));
-    assert_eq!(asked.fleet_lock.as_deref(), Some("true"));
+    let request = &server.requests()[0];
+    assert_eq!((&*request.method, &*request.path), ("POST", "/v1/pre-reboot"));
+    assert_eq!(request.fleet_lock.as_deref(), Some("true"));
     let body = format!("{{\"client_params\":{{\"id\":\"{DERIVED}\",\"group\":\"gpu\"}}}}");
-    assert_eq!(asked.body, body);
+    assert_eq!(request.body, body);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn servers_that_lie_hang_or_are_none_give_no_slot() {
     ];
     for (reply, expected) in cases {
         let shown = format!("{reply:?}");
-        let server = FakeEngine::start(move |_| reply.clone());
+        let server = FakeServer::start(move |_| reply.clone());
         let url = format!("http://127.0.0.1:{}", server.port);
         let told = machine.perform(RebootAct::TakeSlot(lock(url, None)));
         match &told.0 {
@@ -72,7 +72,7 @@ fn servers_that_lie_hang_or_are_none_give_no_slot() {
             other => panic!("{shown}: {other:?}"),
         }
     }
-    let endless = FakeEngine::start(|_| Reply::Endless);
+    let endless = FakeServer::start(|_| Reply::Endless);
     let url = format!("http://127.0.0.1:{}", endless.port);
     // 200 is yes, whatever follows.
     let told =
@@ -83,7 +83,7 @@ fn servers_that_lie_hang_or_are_none_give_no_slot() {
 #[test]
 fn a_server_that_hangs_or_is_not_there_is_given_up() {
     let machine = Machine::new();
-    let hanging = FakeEngine::start(|_| Reply::Hang);
+    let hanging = FakeServer::start(|_| Reply::Hang);
     let url = format!("http://127.0.0.1:{}", hanging.port);
     let told =
         within(Duration::from_secs(13), || machine.perform(RebootAct::TakeSlot(lock(url, None))));
@@ -102,5 +102,5 @@ fn a_node_without_a_name_asks_nobody() {
     fs::write(machine.path("machine-id"), "uninitialized\n").unwrap();
     let told = machine.perform(RebootAct::TakeSlot(lock(server.url(), None)));
     assert!(failed(&told).contains("name the node with reboot.lock.id"), "{told:?}");
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }

@@ -57,7 +57,7 @@ fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
     daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
     let tells: Vec<String> =
-        sglang.asked().into_iter().filter(|asked| asked.starts_with("POST")).collect();
+        sglang.requests().into_iter().filter(|request| request.starts_with("POST")).collect();
     assert_eq!(tells, ["POST /pause_generation", "POST /flush_cache", "POST /continue_generation"]);
     let history = history(&node.storage());
     let act = of_kind(&history, "decision").find(|one| one["verdict"] == "act").unwrap();
@@ -77,15 +77,15 @@ fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start
     sglang.set("hang");
     let node = node(&sglang);
     let daemon = start(&node);
-    sglang.wait_until_told("/flush_cache");
+    sglang.wait_until_posted("/flush_cache");
     daemon.kill();
-    assert_eq!(sglang.told("/continue_generation"), 0, "{:#?}", sglang.asked());
+    assert_eq!(sglang.posted("/continue_generation"), 0, "{:#?}", sglang.requests());
     let daemon = node.start(&[]);
-    sglang.wait_until_told("/continue_generation");
+    sglang.wait_until_posted("/continue_generation");
     daemon.wait_until("told", |daemon| daemon.log().contains("is running again, after an end"));
     daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
-    assert_eq!(sglang.told("/continue_generation"), 1);
+    assert_eq!(sglang.posted("/continue_generation"), 1);
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn an_engine_that_is_paused_when_the_program_shall_end_goes_on_before_it_does() 
     sglang.set("hang");
     let node = node(&sglang);
     let daemon = start(&node);
-    sglang.wait_until_told("/flush_cache");
+    sglang.wait_until_posted("/flush_cache");
     let (took, log) = daemon.terminate();
-    assert_eq!(sglang.told("/continue_generation"), 1, "{took:?} {log}");
+    assert_eq!(sglang.posted("/continue_generation"), 1, "{took:?} {log}");
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn an_engine_that_does_not_hear_is_told_every_ten_seconds() {
     let daemon = start(&node);
     daemon.wait_until("failed", |daemon| daemon.metric(&outcomes("empty_cache", "failed")) == 1.0);
     daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 1.0);
-    assert_eq!(sglang.told("/continue_generation"), 3, "within the act");
+    assert_eq!(sglang.posted("/continue_generation"), 3, "within the act");
     sglang.unset("deaf");
     daemon.wait_until("told again", |daemon| daemon.metric(ENDED) == 1.0);
-    assert_eq!(sglang.told("/continue_generation"), 4);
+    assert_eq!(sglang.posted("/continue_generation"), 4);
     assert!(daemon.log().contains("is running again, after it did not before"), "{}", daemon.log());
     daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 0.0);
     daemon.terminate();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Node;
 use crate::daemon::{Daemon, binary};
-use crate::engines::living::SilentPort;
+use crate::engines::live::SilentPort;
 
 const LOADS: &str = "\
 groups:

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::daemon::write_secret;
-use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+use crate::empty_cache::fake::{FakeServer, Reply, Request};
 use crate::run::ALWAYS;
 use crate::tls_front;
 
-fn fine() -> FakeEngine {
-    FakeEngine::start(|_| Reply::Answer(200, "{\"status\":\"success\"}".to_owned()))
+fn fine() -> FakeServer {
+    FakeServer::start(|_| Reply::Answer(200, "{\"status\":\"success\"}".to_owned()))
 }
 
 /// A configuration file that tells these.
@@ -29,15 +29,15 @@ fn of(name: &str, port: u16) -> String {
     format!("uma_alertmanager_{name}{{alertmanager=\"127.0.0.1:{port}\"}}")
 }
 
-fn alerts(asked: &Asked) -> Vec<Value> {
-    assert_eq!((&*asked.method, &*asked.path), ("POST", "/api/v2/alerts"));
-    assert_eq!(asked.content_type.as_deref(), Some("application/json"));
-    serde_json::from_str(&asked.body).unwrap()
+fn alerts(request: &Request) -> Vec<Value> {
+    assert_eq!((&*request.method, &*request.path), ("POST", "/api/v2/alerts"));
+    assert_eq!(request.content_type.as_deref(), Some("application/json"));
+    serde_json::from_str(&request.body).unwrap()
 }
 
 /// The last alert of that name that it was told.
-fn last(server: &FakeEngine, name: &str) -> Option<Value> {
-    let told = server.asked();
+fn last(server: &FakeServer, name: &str) -> Option<Value> {
+    let told = server.requests();
     let mut told = told.iter().rev().flat_map(alerts);
     told.find(|alert| alert["labels"]["alertname"] == name)
 }
@@ -53,7 +53,8 @@ fn a_firing_rule_is_told_to_all_again_and_again_until_its_end() {
     let daemon = node.start(&[&config]);
     for server in [&one, &two] {
         daemon.wait_until("told twice", |_| {
-            server.asked().iter().filter(|asked| asked.body.contains("\"Always\"")).count() > 2
+            server.requests().iter().filter(|request| request.body.contains("\"Always\"")).count()
+                > 2
         });
         let alert = last(server, "Always").unwrap();
         assert_eq!(alert["labels"]["severity"], "warning");
@@ -90,18 +91,18 @@ fn one_that_fails_keeps_no_other_from_being_told_and_is_told_when_it_is_back() {
     node.write_rules(ALWAYS);
     let good = fine();
     let bad = [
-        FakeEngine::start(|_| Reply::Hang),
-        FakeEngine::start(|_| Reply::Answer(500, "no".to_owned())),
-        FakeEngine::start(|_| Reply::Answer(400, "bad \u{1b}[31m".to_owned())),
-        FakeEngine::start(|_| {
+        FakeServer::start(|_| Reply::Hang),
+        FakeServer::start(|_| Reply::Answer(500, "no".to_owned())),
+        FakeServer::start(|_| Reply::Answer(400, "bad \u{1b}[31m".to_owned())),
+        FakeServer::start(|_| {
             Reply::Raw("HTTP/1.1 302 x\r\nlocation: http://127.0.0.1:1/\r\n\r\n".to_owned())
         }),
-        FakeEngine::start(|_| Reply::Raw("\0\u{1}garbage".to_owned())),
-        FakeEngine::start(|_| Reply::Close),
+        FakeServer::start(|_| Reply::Raw("\0\u{1}garbage".to_owned())),
+        FakeServer::start(|_| Reply::Close),
     ];
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let recovering = FakeEngine::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+    let recovering = FakeServer::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
         0 | 1 => Reply::Close,
         _ => Reply::Answer(200, String::new()),
     });
@@ -136,8 +137,8 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     node.write_rules(ALWAYS);
     let keys: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
     let seen = Arc::clone(&keys);
-    let server = FakeEngine::start(move |asked| {
-        seen.lock().unwrap().push(asked.key.clone());
+    let server = FakeServer::start(move |request| {
+        seen.lock().unwrap().push(request.key.clone());
         Reply::Answer(401, String::new())
     });
     let basic = fine();
@@ -163,10 +164,11 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     write_secret(&token, "second-secret");
     daemon.wait_until("asked anew", |_| has("Bearer second-secret"));
     fs::remove_file(&token).unwrap();
-    let told = |server: &FakeEngine| server.asked().first().and_then(|asked| asked.key.clone());
+    let told =
+        |server: &FakeServer| server.requests().first().and_then(|request| request.key.clone());
     daemon.wait_until("told", |_| told(&basic).is_some());
     assert_eq!(told(&basic).unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
-    let path = &server.asked()[0].path;
+    let path = &server.requests()[0].path;
     assert_eq!(path, "/am/api/v2/alerts");
     let (_, log) = daemon.terminate();
     assert!(log.contains("401") && log.contains("credentials"), "{log}");
@@ -179,7 +181,7 @@ fn over_tls_only_who_is_vouched_for_is_told() {
     node.write_rules(ALWAYS);
     write_secret(node.path("token"), "s3cret\n");
     let (believed, stranger) = (fine(), fine());
-    let server = |server: &FakeEngine, authority: &str| {
+    let server = |server: &FakeServer, authority: &str| {
         let (port, ca) = (tls_front::before(server.port), tls_front::fixture(authority));
         let token = node.path("token");
         let (ca, token) = (ca.display(), token.display());
@@ -188,9 +190,9 @@ fn over_tls_only_who_is_vouched_for_is_told() {
     let servers = [server(&believed, "authority.pem"), server(&stranger, "other.pem")];
     let daemon = node.start(&[&config(&node, &servers, "  resend_every: 1s\n")]);
     daemon.wait_until("told", |_| last(&believed, "Always").is_some());
-    assert_eq!(believed.asked()[0].key.as_deref(), Some("Bearer s3cret"));
+    assert_eq!(believed.requests()[0].key.as_deref(), Some("Bearer s3cret"));
     daemon.wait_until("said", |daemon| daemon.log().contains("invalid peer certificate"));
-    assert!(stranger.asked().is_empty(), "neither alerts nor the token");
+    assert!(stranger.requests().is_empty(), "neither alerts nor the token");
     let (_, log) = daemon.terminate();
     assert!(log.contains("as ca_file") && !log.contains("s3cret"), "{log}");
 }
@@ -206,7 +208,7 @@ fn alerts_that_are_refused_keep_those_of_other_posts_from_nobody() {
     let rules: String = (0..150).map(rule).collect();
     node.write_rules(&format!("groups:\n- name: g\n  rules:\n{rules}"));
     // It takes no post with the first alert in it.
-    let server = FakeEngine::start(|asked| match asked.body.contains("\"A000\"") {
+    let server = FakeServer::start(|request| match request.body.contains("\"A000\"") {
         true => Reply::Answer(400, "A000 is not to its taste".to_owned()),
         false => Reply::Answer(200, String::new()),
     });
@@ -216,15 +218,16 @@ fn alerts_that_are_refused_keep_those_of_other_posts_from_nobody() {
         last(&server, "A149").is_some()
             && daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&22.0)
     });
-    let refused = server.asked().iter().filter(|asked| asked.body.contains("\"A000\"")).count();
+    let refused =
+        server.requests().iter().filter(|request| request.body.contains("\"A000\"")).count();
     assert!(refused >= 1);
     daemon.wait_until("counted", |daemon| {
         daemon.metric(&of("posts_failed_total", server.port)) >= 1.0
     });
     // And it is tried again, as whoever fails is.
     daemon.wait_until("tried again", |_| {
-        let asked = server.asked();
-        asked.iter().filter(|asked| asked.body.contains("\"A000\"")).count() > refused
+        let requests = server.requests();
+        requests.iter().filter(|request| request.body.contains("\"A000\"")).count() > refused
     });
     let (_, log) = daemon.terminate();
     assert!(log.contains("it answers 400") && log.contains("not to its taste"), "{log}");

@@ -12,7 +12,7 @@ use umawarden::supervisors::systemd::Bus;
 use super::docker::{FakeDocker, Fault, Question, id};
 
 fn clock() -> Moment {
-    Moment { uptime: crate::engines::living::uptime(), utc: Timestamp::now() }
+    Moment { uptime: crate::engines::live::uptime(), utc: Timestamp::now() }
 }
 
 struct World {

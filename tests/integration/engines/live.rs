@@ -1,4 +1,4 @@
-//! Real processes that look like an engine, and a real port that answers like one.
+//! Real processes that look like an engine, and a real port that responds like one.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
 use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 
-/// Nothing that is waited for here takes so long on a machine that is not stuck.
+/// Longer than any wait of these tests on a working machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn uptime() -> Duration {
@@ -26,7 +26,7 @@ pub fn uptime() -> Duration {
     Duration::from_secs_f64(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// A port that refuses, and that nobody else is given meanwhile.
+/// A bound port without a listener: it refuses connections, and no other process gets it.
 pub struct SilentPort {
     pub socket: OwnedFd,
     pub number: u16,
@@ -54,7 +54,7 @@ pub fn watch(procfs: &str, docker: &str) -> EngineWatch {
     EngineWatch::start(setup).unwrap()
 }
 
-/// A shell script that is called vllm, with a child that takes a title.
+/// A shell script named vllm, with a child that sets its process title.
 struct FakeEngine {
     child: Child,
     _folder: tempfile::TempDir,
@@ -90,59 +90,61 @@ impl Drop for FakeEngine {
     fn drop(&mut self) {
         // Its child ends with its standard input.
         drop(self.child.stdin.take());
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Answers with a status; 0 hangs up without a word.
+/// Responds with a status; 0 closes the connection without a response.
 fn serve(listener: TcpListener, status: Arc<AtomicU16>) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            answer(stream, status.load(Ordering::SeqCst));
+            respond(stream, status.load(Ordering::SeqCst));
         }
     });
 }
 
-fn answer(mut stream: TcpStream, status: u16) {
+fn respond(mut stream: TcpStream, status: u16) {
     let mut request = [0; 1024];
     let length = stream.read(&mut request).unwrap_or(0);
     let is_metrics = request[..length].starts_with(b"GET /metrics");
     let body = if is_metrics { "vllm:num_requests_running{a=\"b\"} 3.0\n" } else { "" };
     if status != 0 {
         let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n", body.len());
-        // Whoever asked may have gone.
-        let _gone = stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
+        // The client may have closed the connection.
+        let _ = stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
     }
 }
 
-pub(super) struct Follower {
+/// Tracks the phases of one engine.
+pub(super) struct PhaseTracker {
     watch: EngineWatch,
     policy: Policy,
-    told: Vec<(EnginePhase, String)>,
-    /// How many of those have been waited for: several may be told at once.
-    heard: usize,
+    phases: Vec<(EnginePhase, String)>,
+    /// How many of them `until` has returned: several may be reported at once.
+    returned: usize,
     server: u32,
     patience: Duration,
 }
 
-impl Follower {
+impl PhaseTracker {
     pub(super) fn new(server: u32) -> Self {
         let watch = watch("/proc", "/nonexistent-docker");
         let at = Moment { uptime: uptime(), utc: Timestamp::now() };
         let policy = Policy::new(at, Mode::Observe, &RuleSet::default(), DecisionId(1));
-        Self { watch, policy, told: Vec::new(), heard: 0, server, patience: PATIENCE }
+        Self { watch, policy, phases: Vec::new(), returned: 0, server, patience: PATIENCE }
     }
 
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    pub(super) fn told(&self) -> &[(EnginePhase, String)] {
-        &self.told
+    pub(super) fn phases(&self) -> &[(EnginePhase, String)] {
+        &self.phases
     }
 
-    /// Follows it until it is in that phase; says why it is.
+    /// Waits for the phase; returns its reason.
     pub(super) fn until(&mut self, wanted: EnginePhase) -> String {
         let began = Instant::now();
         loop {
@@ -154,55 +156,55 @@ impl Follower {
                     event.kind
                     && pid == self.server
                 {
-                    self.told.push((to, reason));
+                    self.phases.push((to, reason));
                 }
             }
             self.watch.set_loading(self.policy.is_any_engine_on_its_way());
-            let news = self.told.iter().enumerate().skip(self.heard);
-            if let Some((at, (_, reason))) = news.clone().find(|(_, told)| told.0 == wanted) {
-                self.heard = at + 1;
+            let news = self.phases.iter().enumerate().skip(self.returned);
+            if let Some((at, (_, reason))) = news.clone().find(|(_, phase)| phase.0 == wanted) {
+                self.returned = at + 1;
                 return reason.clone();
             }
-            assert!(began.elapsed() < self.patience, "never {wanted}: {:?}", self.told);
+            assert!(began.elapsed() < self.patience, "never {wanted}: {:?}", self.phases);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
 #[test]
-fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
+fn a_live_engine_is_tracked_from_its_start_to_its_sigkill() {
     let port = SilentPort::take();
     let socket = port.socket;
     let port = port.number;
     let mut engine = FakeEngine::start(port);
-    let mut follower = Follower::new(engine.pid());
-    follower.until(EnginePhase::Starting);
-    let reason = follower.until(EnginePhase::Loading);
-    let is_seen = reason.contains("VLLM::EngineCor") || reason.contains("model files");
-    assert!(is_seen, "{reason}");
+    let mut tracker = PhaseTracker::new(engine.pid());
+    tracker.until(EnginePhase::Starting);
+    let reason = tracker.until(EnginePhase::Loading);
+    let is_detected = reason.contains("VLLM::EngineCor") || reason.contains("model files");
+    assert!(is_detected, "{reason}");
     let status = Arc::new(AtomicU16::new(503));
     rustix::net::listen(&socket, 16).unwrap();
     serve(TcpListener::from(socket), Arc::clone(&status));
     status.store(200, Ordering::SeqCst);
-    let reason = follower.until(EnginePhase::Serving);
+    let reason = tracker.until(EnginePhase::Serving);
     assert_eq!(reason, "3 requests are being worked on");
-    let ready = follower.told.iter().find(|(phase, _)| *phase == EnginePhase::Ready).unwrap();
+    let ready = tracker.phases.iter().find(|(phase, _)| *phase == EnginePhase::Ready).unwrap();
     assert_eq!(ready.1, format!("it answers at http://127.0.0.1:{port}/health"));
     status.store(0, Ordering::SeqCst);
-    // Its child lives until this is closed, which a wait would do.
+    // Its child lives until this is closed; `wait` would close it.
     let input = engine.child.stdin.take();
     engine.child.kill().unwrap();
     engine.child.wait().unwrap();
-    let reason = follower.until(EnginePhase::Stopping);
-    // It is looked at before or after its parent has heard of its end.
-    let is_told = ["has ended; VLLM::EngineCor", "has ended and waits for its parent"];
-    assert!(is_told.iter().any(|told| reason.contains(told)), "{reason}");
+    let reason = tracker.until(EnginePhase::Stopping);
+    // The scan comes before or after its parent has reaped it.
+    let reasons = ["has ended; VLLM::EngineCor", "has ended and waits for its parent"];
+    assert!(reasons.iter().any(|part| reason.contains(part)), "{reason}");
     drop(input);
-    follower.until(EnginePhase::Gone);
+    tracker.until(EnginePhase::Gone);
 }
 
 #[test]
-fn what_the_threads_have_found_is_taken_without_waiting_for_them() {
+fn observations_are_taken_without_waiting_for_the_threads() {
     let mut watch = watch("/nonexistent-proc", "/nonexistent-docker");
     let began = Instant::now();
     let mut seen = Vec::new();
