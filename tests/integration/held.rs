@@ -244,7 +244,7 @@ fn requested(seen: &DeferredRestart) -> Requested {
 }
 
 #[test]
-fn a_unit_that_fails_is_told_with_its_end_and_started_once() {
+fn a_failed_unit_is_reported_with_its_exit_and_restarted_once() {
     let world = World::new();
     let seen = world.runs();
     assert_eq!(world.fake.count("Ref"), 1, "so that systemd does not forget how it ends");
@@ -272,7 +272,7 @@ fn a_unit_that_fails_is_told_with_its_end_and_started_once() {
 }
 
 #[test]
-fn a_unit_that_somebody_stops_is_told_from_one_that_ends_with_0_by_itself() {
+fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
     let world = World::new();
     world.runs();
     // It ends by itself, as vLLM does when its worker is killed.
@@ -305,7 +305,7 @@ fn a_unit_that_somebody_stops_is_told_from_one_that_ends_with_0_by_itself() {
 }
 
 #[test]
-fn systemd_that_restarts_units_itself_or_hangs_is_told() {
+fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
     let world = World::new();
     world.fake.set(|unit| (unit.restart, unit.kind) = ("on-failure", "notify"));
     let has_obstacle =

@@ -101,7 +101,7 @@ fn lines(dir: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_table_is_in_the_order_of_time_also_while_a_daemon_writes() {
+fn the_table_is_in_order_of_time_while_a_daemon_writes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());
     let expected = [
@@ -121,7 +121,7 @@ fn the_table_is_in_the_order_of_time_also_while_a_daemon_writes() {
 }
 
 #[test]
-fn a_received_alert_names_who_told_of_it() {
+fn a_received_alert_is_shown_with_its_sender() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), RETENTION);
     let alert = ReceivedAlert {
@@ -142,7 +142,7 @@ fn a_received_alert_names_who_told_of_it() {
 }
 
 #[test]
-fn json_lines_tell_events_as_dmesg_does_and_the_rest_by_kind() {
+fn json_lines_show_events_as_dmesg_does_and_other_entries_by_kind() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
     let objects: Vec<Value> = lines(dir.path(), &["--json"])
@@ -173,7 +173,7 @@ fn json_lines_tell_events_as_dmesg_does_and_the_rest_by_kind() {
 }
 
 #[test]
-fn time_kind_rule_and_limit_choose() {
+fn entries_are_selected_by_time_kind_rule_and_limit() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
     let count = |arguments: &[&str]| lines(dir.path(), arguments).len();
@@ -187,7 +187,7 @@ fn time_kind_rule_and_limit_choose() {
 }
 
 #[test]
-fn a_missing_journal_is_unusable_and_an_empty_one_is_fine() {
+fn a_missing_journal_exits_2_and_an_empty_one_0() {
     let dir = tempfile::tempdir().unwrap();
     let missing = history(dir.path(), &[]).assert().code(2);
     let text = String::from_utf8(missing.get_output().stderr.clone()).unwrap();
@@ -200,7 +200,7 @@ fn a_missing_journal_is_unusable_and_an_empty_one_is_fine() {
 }
 
 #[test]
-fn a_rule_that_never_decided_is_told_from_one_that_is_quiet() {
+fn an_unknown_rule_is_distinguished_from_one_without_decisions() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
     let told = |rule: &str, more: &[&str]| {
@@ -219,7 +219,7 @@ fn a_rule_that_never_decided_is_told_from_one_that_is_quiet() {
 }
 
 #[test]
-fn a_remedy_without_an_aim_misses_none() {
+fn a_remedy_without_a_aim_misses_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());
     for (aim_met, has_aim) in [(Some(false), true), (Some(false), false), (Some(true), false)] {
@@ -244,7 +244,7 @@ fn a_remedy_without_an_aim_misses_none() {
 }
 
 #[test]
-fn a_journal_that_may_not_be_read_is_told_with_what_to_do() {
+fn an_unreadable_journal_is_reported_with_advice() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
 
@@ -271,7 +271,7 @@ fn a_journal_that_may_not_be_read_is_told_with_what_to_do() {
 }
 
 #[test]
-fn bad_arguments_are_unusable_and_say_what_is_possible() {
+fn bad_arguments_exit_2_and_list_the_valid_ones() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, hint) in [
         (["--since", "yesterday"], "2026-11-21"),
@@ -287,7 +287,7 @@ fn bad_arguments_are_unusable_and_say_what_is_possible() {
 }
 
 #[test]
-fn times_are_written_as_for_every_command() {
+fn times_are_accepted_as_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
     for time in ["2h", "-2h", "10:00", "1795219200", "2026-11-21", "2026-11-21T10:00:00Z"] {
@@ -299,7 +299,7 @@ fn times_are_written_as_for_every_command() {
 }
 
 #[test]
-fn systemds_state_directory_is_the_default_and_the_first_of_several_counts() {
+fn the_first_state_directory_of_systemd_is_the_default() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
     let mut command = Command::cargo_bin("umawarden").unwrap();
@@ -309,7 +309,7 @@ fn systemds_state_directory_is_the_default_and_the_first_of_several_counts() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn a_reader_that_closes_early_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), RETENTION);
     for second in 0..5_000 {

@@ -75,7 +75,7 @@ fn child_that_writes_until_it_is_killed() {
 }
 
 #[test]
-fn what_was_promised_outlives_twenty_kills_and_nothing_is_stored_twice() {
+fn acknowledged_entries_survive_twenty_kills_and_none_is_stored_twice() {
     let dir = tempfile::tempdir().unwrap();
     let (mut last_seq, mut ids) = (0, Vec::new());
     for round in 0..20 {
@@ -177,7 +177,7 @@ fn is_up(journal: &Journal) -> bool {
 }
 
 #[test]
-fn entries_wait_while_the_disk_is_full_and_are_written_when_there_is_room() {
+fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
     let Some(disk) = Disk::mount(1_024) else { return };
     let dir = disk.path().join("state");
     let journal = Journal::open(&dir, RETENTION);
@@ -234,7 +234,7 @@ fn entries_wait_while_the_disk_is_full_and_are_written_when_there_is_room() {
 }
 
 #[test]
-fn a_read_only_disk_is_told_and_can_be_read_and_left() {
+fn a_read_only_disk_is_reported_and_its_journal_stays_readable() {
     let Some(disk) = Disk::mount(1_024) else { return };
     let dir = disk.path().join("state");
     let journal = Journal::open(&dir, RETENTION);

@@ -110,7 +110,7 @@ fn mark(what: &str) -> String {
 }
 
 #[test]
-fn a_live_record_wakes_the_poller_and_is_seen_as_written() {
+fn a_live_record_wakes_the_poller_and_is_read_as_written() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let (mut source, _) = drained(DEV_KMSG, None);
     assert_eq!((source.reader(), source.reason()), (Reader::Kmsg, None));
@@ -130,7 +130,7 @@ fn a_live_record_wakes_the_poller_and_is_seen_as_written() {
 }
 
 #[test]
-fn seen_and_lost_make_what_was_written_in_a_flood() {
+fn records_read_and_lost_add_up_to_the_records_written_in_a_flood() {
     const WRITTEN: u64 = 20_000;
     let Some(_flooding) = Flooding::allowed() else { return };
     let (mut source, _) = drained(DEV_KMSG, None);
@@ -199,7 +199,7 @@ fn two_runs() -> Option<[Vec<u32>; 2]> {
 }
 
 #[test]
-fn a_restart_sees_each_record_once() {
+fn a_restart_reads_each_record_once() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let seen = (0..10).find_map(|_| two_runs()).expect("a ring that ten times did not overrun");
     assert_eq!(seen[0], (0..=20).collect::<Vec<_>>());
@@ -207,7 +207,7 @@ fn a_restart_sees_each_record_once() {
 }
 
 #[test]
-fn old_records_get_about_the_time_at_which_they_were_written() {
+fn old_records_get_the_time_at_which_they_were_written() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let mark = mark("old");
     say(&mut writer(), &format!("<14>{mark}\n"));
@@ -220,7 +220,7 @@ fn old_records_get_about_the_time_at_which_they_were_written() {
 }
 
 #[test]
-fn without_dev_kmsg_the_syslog_ring_is_read_where_it_stands_for_the_same_log() {
+fn the_syslog_ring_is_read_where_dev_kmsg_is_missing() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let path = "/nonexistent/kmsg";
     let mark = mark("syslog");

@@ -108,7 +108,7 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 #[test]
-fn its_exit_code_is_the_commands_own() {
+fn launch_exits_with_the_code_of_its_command() {
     let scene = Scene::new();
     for (script, code, ended_by, is_failure) in [
         ("exit 0", 0, "code", false),
@@ -136,7 +136,7 @@ fn its_exit_code_is_the_commands_own() {
 }
 
 #[test]
-fn standard_input_and_output_are_the_commands() {
+fn standard_input_and_output_belong_to_the_command() {
     let scene = Scene::new();
     let mut command = scene.launch(&[], "read line; echo \"got $line\"");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -152,7 +152,7 @@ const TRAPS: &str = "for s in HUP INT QUIT USR1 USR2 WINCH; do trap \"echo $s >>
                      while :; do sleep 0.05; done";
 
 #[test]
-fn signals_are_passed_on_once_each_and_who_asked_it_to_end_is_told() {
+fn signals_are_passed_on_once_and_the_sender_is_reported() {
     let scene = Scene::new();
     let child = scene.launch(&[], TRAPS).spawn().unwrap();
     scene.wait_for("heard", "ready");
@@ -182,7 +182,7 @@ fn signals_are_passed_on_once_each_and_who_asked_it_to_end_is_told() {
 }
 
 #[test]
-fn a_signal_that_comes_before_the_command_reaches_it() {
+fn a_signal_before_the_start_of_the_command_reaches_it() {
     let scene = Scene::new();
     // Whatever the moment: it is ended by it, and nothing stays behind.
     for delay in [0, 1, 2, 4, 8, 16] {
@@ -245,7 +245,7 @@ fn state(pid: i32) -> Option<char> {
 }
 
 #[test]
-fn orphans_that_end_are_reaped_at_once() {
+fn orphans_are_reaped_as_soon_as_they_exit() {
     let scene = Scene::new();
     let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 & echo $! >>orphans); done; \
                   echo ready >>heard; read line";
@@ -263,7 +263,7 @@ fn orphans_that_end_are_reaped_at_once() {
 }
 
 #[test]
-fn a_process_that_outlives_the_command_is_named_and_killed_if_asked_to() {
+fn a_process_that_outlives_the_command_is_named_and_killed_on_request() {
     let scene = Scene::new();
     // Whoever keeps standard output open keeps the test waiting.
     let script = "./VLLM::EngineCor 1000 >/dev/null 2>&1 & echo $! >worker; sleep 0.5";
@@ -296,7 +296,7 @@ fn end(mut child: Child) {
 const LIAR: &str = "./VLLM::EngineCor 1000 & echo $! >worker; wait $!; sleep 0.2; exit 0";
 
 #[test]
-fn a_worker_that_is_killed_is_a_failure_though_the_command_says_0() {
+fn a_killed_worker_is_a_failure_although_the_command_exits_0() {
     let scene = Scene::new();
     for (options, code) in [(&[][..], 79), (&["--pass-exit-code"][..], 0)] {
         let _absent = fs::remove_file(scene.path("worker"));
@@ -323,7 +323,7 @@ fn a_worker_that_is_killed_is_a_failure_though_the_command_says_0() {
 }
 
 #[test]
-fn workers_that_end_because_it_was_asked_to_are_no_failure() {
+fn workers_that_end_after_a_requested_stop_are_no_failure() {
     let scene = Scene::new();
     let script = "./VLLM::EngineCor 1000 & echo $! >worker; \
                   trap 'kill -KILL $(cat worker); wait; exit 0' TERM; \
@@ -337,7 +337,7 @@ fn workers_that_end_because_it_was_asked_to_are_no_failure() {
 }
 
 #[test]
-fn the_command_outlives_a_launcher_that_is_killed() {
+fn the_command_survives_a_killed_launcher() {
     let scene = Scene::new();
     let mut child = scene.launch(&[], "echo $$ >own; exec sleep 1000").spawn().unwrap();
     let own = scene.pid("own");
@@ -349,7 +349,7 @@ fn the_command_outlives_a_launcher_that_is_killed() {
 }
 
 #[test]
-fn the_daemon_takes_it_for_an_engine_that_loads_and_keeps_its_death() {
+fn the_daemon_reports_a_launched_engine_as_loading_and_journals_its_death() {
     let scene = Scene::new();
     let storage = scene.path("data");
     let rules = scene.path("rules.yaml");
@@ -397,7 +397,7 @@ fn the_daemon_takes_it_for_an_engine_that_loads_and_keeps_its_death() {
 }
 
 #[test]
-fn without_a_daemon_the_report_goes_to_a_file_that_is_asked_for() {
+fn the_report_goes_to_the_named_file_without_a_daemon() {
     let scene = Scene::new();
     let file = scene.path("deaths.jsonl");
     for _ in 0..2 {
@@ -415,7 +415,7 @@ fn without_a_daemon_the_report_goes_to_a_file_that_is_asked_for() {
 }
 
 #[test]
-fn a_kernel_log_that_cannot_be_read_is_said() {
+fn an_unreadable_kernel_log_is_reported() {
     let scene = Scene::new();
     let folder = Path::new("--path.kmsg=/");
     let ended = scene.ended(&[folder.to_str().unwrap()], "kill -KILL $$");

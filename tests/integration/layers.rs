@@ -306,7 +306,7 @@ fn commands_print_in_one_way() {
 }
 
 #[test]
-fn every_module_stands_in_the_table() {
+fn every_module_is_in_the_table() {
     for root in ROOTS {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(root).join("lib.rs");
         let text = fs::read_to_string(file).unwrap();

@@ -84,7 +84,7 @@ fn is_done(daemon: &Daemon, outcome: &str, times: f64) -> bool {
 }
 
 #[test]
-fn a_load_is_followed_until_its_rule_is_silenced() {
+fn a_load_is_tracked_until_its_rule_is_silenced() {
     let world = World::new("umawarden-silenced-load");
     let (daemon, _engine) = world.start("enforce");
     daemon.wait_until("following", follows);
@@ -101,7 +101,7 @@ fn a_load_is_followed_until_its_rule_is_silenced() {
 }
 
 #[test]
-fn a_load_is_followed_until_its_rule_only_observes_and_then_would_be_once() {
+fn a_load_is_tracked_until_its_rule_observes_and_then_planned_once() {
     let world = World::new("umawarden-observed-load");
     let (daemon, _engine) = world.start("enforce");
     daemon.wait_until("following", follows);

@@ -40,7 +40,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn what_is_no_file_is_refused_with_its_name_and_nothing_waits() {
+fn fifos_and_folders_are_refused_by_name_without_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     for name in ["journal", "wal", "recording"] {
@@ -89,7 +89,7 @@ fn what_is_no_file_is_refused_with_its_name_and_nothing_waits() {
 }
 
 #[test]
-fn a_daemon_whose_journal_is_a_fifo_watches_and_says_so() {
+fn a_daemon_whose_journal_is_a_fifo_samples_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     make_fifo(&folder.path().join("data/journal.sqlite3"));
@@ -100,7 +100,7 @@ fn a_daemon_whose_journal_is_a_fifo_watches_and_says_so() {
 }
 
 #[test]
-fn standard_input_and_pipes_with_a_writer_are_read_as_ever() {
+fn standard_input_and_pipes_with_a_writer_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel/xid.log");
     let whole = run(&["dmesg", "--json", log.to_str().unwrap()], Stdio::null());

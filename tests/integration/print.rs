@@ -44,7 +44,7 @@ fn systemd_accepts_the_units() {
 }
 
 #[test]
-fn the_start_outlasts_the_gate_and_the_limit_the_starts() {
+fn timeouts_of_the_engine_unit_exceed_those_of_the_gate() {
     let text = printed(&ENGINE);
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();

@@ -505,7 +505,7 @@ fn promtool_agrees_with_every_result_to_the_last_digit() {
 }
 
 #[test]
-fn promtool_refuses_to_evaluate_what_we_refuse() {
+fn promtool_refuses_to_evaluate_the_expressions_that_we_refuse() {
     let Some(promtool) = promtool() else { return };
     let mut dice = Dice::new(7);
     let series = series(&mut dice);

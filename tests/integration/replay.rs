@@ -350,7 +350,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_replay_says_what_the_recorded_policy_said(
+    fn a_replay_repeats_the_decisions_of_the_recorded_policy(
         happenings in prop::collection::vec(prop::collection::vec(happens(), 0..5), 1..80),
         every in 1..20_usize,
     ) {
@@ -366,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_end_a_recording_and_nothing_else(
+    fn hostile_bytes_end_only_the_recording(
         mut bytes in prop::collection::vec(any::<u8>(), 0..2000),
         has_magic in any::<bool>(),
     ) {
@@ -379,7 +379,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_anywhere_is_noticed(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+    fn damage_anywhere_is_detected(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let (entries, steps) = lived(falling_memory(60));
         let mut bytes = file(&entries, 10);
         let place = 8 + at.index(bytes.len() - 8);
@@ -433,7 +433,7 @@ fn a_torn_tail_costs_at_most_the_last_block() {
 }
 
 #[test]
-fn a_block_that_says_to_be_huge_is_not_believed() {
+fn a_block_with_a_huge_declared_size_is_rejected() {
     let mut bytes = b"umarec\x01\x00".to_vec();
     bytes.extend([0xff; 12]);
     let mut reader = SegmentReader::open(&*bytes).unwrap();
@@ -442,13 +442,13 @@ fn a_block_that_says_to_be_huge_is_not_believed() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_its_number() {
+fn a_newer_format_is_refused_by_its_version() {
     let error = SegmentReader::open(&b"umarec\x02\x00"[..]).err().unwrap();
     assert!(error.to_string().contains("format 2 is newer than 1"), "{error}");
 }
 
 #[test]
-fn a_replay_knows_what_had_happened_in_this_boot_before_the_start() {
+fn a_replay_knows_the_events_of_this_boot_before_the_start() {
     let rule = "groups: [{name: g, rules: [{alert: Fatal, expr: \
                 'uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0'}]}]";
     let firing = |begin: Begin| {

@@ -50,7 +50,7 @@ pub fn assert_golden(golden: &Path, found: &str) {
 }
 
 #[test]
-fn every_broken_file_is_told_with_place_caret_and_advice() {
+fn every_broken_file_is_reported_with_position_caret_and_advice() {
     for file in yaml_files("tests/fixtures/rules/broken") {
         let output = check(&[file.to_str().expect("UTF-8")]);
         assert_golden(&file.with_extension("txt"), &text(&output));
@@ -59,7 +59,7 @@ fn every_broken_file_is_told_with_place_caret_and_advice() {
 }
 
 #[test]
-fn what_loads_and_cannot_be_meant_is_told_with_place_caret_and_advice() {
+fn every_suspicious_file_is_reported_with_position_caret_and_advice() {
     for file in yaml_files("tests/fixtures/rules/findings") {
         let output = check(&[file.to_str().expect("UTF-8")]);
         assert_golden(&file.with_extension("txt"), &text(&output));
@@ -88,7 +88,7 @@ fn rules_of_several_files_are_compared_with_each_other() {
 }
 
 #[test]
-fn where_nothing_was_checked_nothing_is_fine() {
+fn a_path_without_rule_files_is_reported_as_unreadable() {
     let folder = tempfile::tempdir().expect("a folder");
     let glob = folder.path().join("nope*.yaml");
     for path in [folder.path().to_str().expect("UTF-8"), glob.to_str().expect("UTF-8")] {
@@ -139,7 +139,7 @@ fn under_a_configuration_rules_are_refused_as_run_refuses_them() {
 }
 
 #[test]
-fn without_paths_the_rules_of_the_configuration_are_checked() {
+fn the_rules_of_the_configuration_are_checked_without_paths() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("umawarden.yaml");
     fs::write(folder.path().join("r.yaml"), AT_NIGHT).expect("written");
@@ -154,7 +154,7 @@ fn without_paths_the_rules_of_the_configuration_are_checked() {
 }
 
 #[test]
-fn what_this_node_lacks_is_told_beside_the_rules_and_is_no_mistake_of_theirs() {
+fn features_that_this_node_lacks_are_reported_apart_from_mistakes() {
     let folder = tempfile::tempdir().expect("a folder");
     let procfs = folder.path().join("proc");
     fs::create_dir(&procfs).expect("made");
@@ -192,7 +192,7 @@ fn what_this_node_lacks_is_told_beside_the_rules_and_is_no_mistake_of_theirs() {
 }
 
 #[test]
-fn what_only_a_configuration_can_define_is_said_not_to_be_checked() {
+fn names_that_only_a_configuration_defines_are_reported_as_unchecked() {
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("r.yaml");
     fs::write(&rules, AT_NIGHT).expect("written");
@@ -207,7 +207,7 @@ fn what_only_a_configuration_can_define_is_said_not_to_be_checked() {
 }
 
 #[test]
-fn every_good_file_is_fine() {
+fn every_good_file_passes() {
     for file in yaml_files("tests/fixtures/rules/good") {
         let output = check(&[file.to_str().expect("UTF-8")]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
@@ -216,7 +216,7 @@ fn every_good_file_is_fine() {
 }
 
 #[test]
-fn without_a_path_the_shipped_rules_are_checked() {
+fn the_shipped_rules_are_checked_without_a_path() {
     let output = check(&[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let shipped = text(&output);
@@ -226,7 +226,7 @@ fn without_a_path_the_shipped_rules_are_checked() {
 }
 
 #[test]
-fn folders_and_globs_are_taken_and_groups_are_unique_over_all_files() {
+fn folders_and_globs_are_accepted_and_groups_are_unique_over_all_files() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.yaml"), EXAMPLE).expect("written");
     fs::write(folder.path().join("b.yml"), EXAMPLE).expect("written");
@@ -239,7 +239,7 @@ fn folders_and_globs_are_taken_and_groups_are_unique_over_all_files() {
 }
 
 #[test]
-fn a_path_that_cannot_be_read_is_told_beside_the_mistakes() {
+fn an_unreadable_path_is_reported_with_the_mistakes() {
     let output = check(&["tests/fixtures/rules/none.yaml", "tests/fixtures/rules/broken/tab.yaml"]);
     assert_eq!(output.status.code(), Some(2));
     let text = text(&output);
@@ -291,7 +291,7 @@ pub fn without_remedies(text: &str) -> String {
 }
 
 #[test]
-fn remedy_is_all_that_prometheus_would_have_to_learn() {
+fn promtool_accepts_all_rules_once_remedies_are_removed() {
     let files = yaml_files("rules").into_iter().chain(yaml_files("tests/fixtures/rules/good"));
     for file in files {
         let rules = without_remedies(&fs::read_to_string(&file).expect("read"));
@@ -328,7 +328,7 @@ fn the_shipped_rules_fire_when_they_should_and_only_then() {
 
 /// Within a second, or within many where the machine is busy: the bound here only ends a hang.
 #[test]
-fn hostile_rule_files_end_in_an_error() {
+fn hostile_rule_files_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("hostile.yaml");
     let rule =

@@ -85,7 +85,7 @@ fn without_what_is_ours(rules: RuleSet) -> Vec<(Arc<str>, Duration, Vec<Rule>)> 
 }
 
 #[test]
-fn as_is_it_is_the_same_rules() {
+fn an_export_as_is_has_the_same_rules() {
     let mut shipped = parse_rules(&shipped_rules(), Duration::ZERO).expect("fine");
     // What compares nodes cannot be read again: Prometheus knows no scope.
     shipped.groups.retain(|group| group.scope == RuleScope::Node);
@@ -107,7 +107,7 @@ fn as_is_it_is_the_same_rules() {
 }
 
 #[test]
-fn promtool_takes_what_is_exported() {
+fn promtool_accepts_exported_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let adapted = ExportOptions {
         by: vec!["instance".into(), "cluster".into()],
@@ -169,7 +169,7 @@ tests:
 "#;
 
 #[test]
-fn of_several_nodes_each_is_judged_by_its_own_series() {
+fn each_node_is_evaluated_by_its_own_series() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, rules) in [("by.yaml", exported(&[])), ("as-is.yaml", exported(&["--as-is"]))] {
         fs::write(folder.path().join(name), rules).expect("written");
@@ -187,7 +187,7 @@ fn of_several_nodes_each_is_judged_by_its_own_series() {
 
 /// On one node without labels of a target, Prometheus says the same of the rules as they are.
 #[test]
-fn exported_as_is_the_shipped_rules_fire_when_they_should() {
+fn shipped_rules_exported_as_is_fire_when_they_should() {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["memory.yaml", "kernel.yaml"] {
         let rules = exported(&["--as-is", &format!("rules/{name}")]);
@@ -201,7 +201,7 @@ fn exported_as_is_the_shipped_rules_fire_when_they_should() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_said_beside_the_rule() {
+fn indistinguishable_nodes_are_noted_beside_the_rule() {
     let options =
         ExportOptions { by: vec!["instance".into()], scrape_interval: None, runbook_url: None };
     let text = prometheus_rules(&odd(), &options);
@@ -214,7 +214,7 @@ fn what_cannot_be_told_apart_is_said_beside_the_rule() {
 }
 
 #[test]
-fn it_goes_to_a_file_or_says_why_not() {
+fn an_export_goes_to_a_file_or_reports_why_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("alerts.yaml").display().to_string();
     assert_eq!(exported(&["--output", &file, "rules/kernel.yaml"]), "");
@@ -236,7 +236,7 @@ fn it_goes_to_a_file_or_says_why_not() {
 }
 
 #[test]
-fn an_export_never_takes_the_place_of_its_rules_under_whatever_name() {
+fn an_export_never_overwrites_its_rules_under_any_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     fs::write(path("pr.yaml"), ODD).expect("written");

@@ -40,7 +40,7 @@ fn observed() -> Node {
 const SINCE: &str = "2026-11-01";
 
 #[test]
-fn each_rule_is_told_with_how_often_it_would_have_acted_and_why_not() {
+fn each_rule_is_reported_with_its_planned_acts_and_hold_reasons() {
     let node = observed();
     let lines = lines(&node, &["--since", SINCE]);
     assert_eq!(
@@ -68,7 +68,7 @@ fn each_rule_is_told_with_how_often_it_would_have_acted_and_why_not() {
 }
 
 #[test]
-fn acts_are_told_with_whether_they_met_their_aim() {
+fn acts_are_reported_with_whether_they_met_their_aim() {
     let mut node = Node::new(Mode::Enforce, RING);
     node.live(20, gib(9.0)).live(4, gib(1.5)).live(10, gib(8.5));
     let lines = lines(&node, &["--since", SINCE]);
@@ -78,7 +78,7 @@ fn acts_are_told_with_whether_they_met_their_aim() {
 }
 
 #[test]
-fn people_get_a_table_and_the_rules_that_never_fired() {
+fn the_text_report_has_a_table_and_the_rules_that_never_fired() {
     let node = observed();
     let (code, text) = report(node.settle().storage.path(), &["--since", SINCE]);
     assert_eq!(code, 0);
@@ -95,7 +95,7 @@ fn people_get_a_table_and_the_rules_that_never_fired() {
 }
 
 #[test]
-fn only_what_is_asked_for_counts() {
+fn the_report_counts_only_the_selected_entries() {
     let node = observed();
     let late = moment(1900).utc.to_string();
     let lines = lines(&node, &["--since", &late]);

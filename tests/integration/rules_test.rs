@@ -57,7 +57,7 @@ fn code(file: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn every_mistake_is_told_with_place_caret_and_advice() {
+fn every_mistake_is_reported_with_position_caret_and_advice() {
     for file in fixtures("broken") {
         let (code, told) = code(&file);
         assert_golden(&file.with_extension("txt"), &told);
@@ -66,7 +66,7 @@ fn every_mistake_is_told_with_place_caret_and_advice() {
 }
 
 #[test]
-fn what_differs_is_shown_as_expected_and_got_in_columns() {
+fn differences_are_shown_as_expected_and_got_in_columns() {
     for file in fixtures("differs") {
         let (code, told) = code(&file);
         assert_golden(&file.with_extension("txt"), &told);
@@ -83,7 +83,7 @@ fn remedies_outcomes_and_both_modes_can_be_tested() {
 }
 
 #[test]
-fn hard_cases_get_the_verdict_that_promtool_gives_them() {
+fn hard_cases_get_the_result_of_promtool() {
     let promtool = promtool();
     for file in fixtures("parity") {
         let (code, told) = code(&file);
@@ -125,7 +125,7 @@ fn json_has_one_object_a_line() {
 }
 
 #[test]
-fn whatever_rule_files_name_gets_the_verdict_that_promtool_gives_it() {
+fn odd_names_of_rule_files_get_the_result_of_promtool() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("folder")).expect("a folder");
@@ -167,7 +167,7 @@ fn whatever_rule_files_name_gets_the_verdict_that_promtool_gives_it() {
 }
 
 #[test]
-fn help_names_every_reason_and_every_key_of_a_test() {
+fn help_lists_every_reason_and_every_key_of_a_test() {
     let help = text(&rules_test(&["--help"]));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for reason in umawarden::model::HoldReason::ALL {
@@ -201,7 +201,7 @@ fn the_worst_file_decides_the_exit_code() {
 }
 
 #[test]
-fn a_folder_stands_for_its_test_files_and_its_rules_for_the_rest() {
+fn a_folder_runs_its_test_files_and_counts_its_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     assert_eq!(rules_test(&[path]).status.code(), Some(2), "it holds none");
@@ -221,7 +221,7 @@ fn a_folder_stands_for_its_test_files_and_its_rules_for_the_rest() {
 }
 
 #[test]
-fn hostile_files_end_within_their_bounds() {
+fn hostile_test_files_end_within_their_limits() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("hostile.yaml");
     let input = |values: &str| {

@@ -83,7 +83,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_node_as_the_kernel_sets_it_does_not_fit_and_says_what_and_why() {
+fn kernel_defaults_are_reported_as_unsuitable_with_the_reason() {
     let node = Node::new(118);
     let output = node.tune(&["--check", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
@@ -100,7 +100,7 @@ fn a_node_as_the_kernel_sets_it_does_not_fit_and_says_what_and_why() {
 }
 
 #[test]
-fn what_does_not_fit_is_set_and_what_fits_stays() {
+fn unsuitable_settings_are_changed_and_suitable_ones_stay() {
     let node = Node::new(118);
     // A file, unlike a sysctl, keeps what stood behind a shorter value.
     node.set("watermark_boost_factor", "7");
@@ -116,7 +116,7 @@ fn what_does_not_fit_is_set_and_what_fits_stays() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_written_is_told_and_the_others_are_set() {
+fn an_unwritable_setting_is_reported_and_the_others_are_set() {
     let node = Node::new(118);
     let file = node.path("proc/sys/vm/watermark_boost_factor");
     fs::remove_file(&file).unwrap();
@@ -132,7 +132,7 @@ fn a_setting_that_cannot_be_written_is_told_and_the_others_are_set() {
 }
 
 #[test]
-fn the_file_is_written_anew_as_long_as_nobody_else_has_touched_it() {
+fn the_file_is_rewritten_unless_it_was_edited() {
     let node = Node::new(118);
     for _ in 0..2 {
         let output = node.persist(&[]);
@@ -157,7 +157,7 @@ fn the_file_is_written_anew_as_long_as_nobody_else_has_touched_it() {
 }
 
 #[test]
-fn a_link_or_a_folder_in_its_place_is_no_file_of_ours() {
+fn a_link_or_folder_in_place_of_the_file_is_not_overwritten() {
     let node = Node::new(118);
     let elsewhere = node.path("elsewhere.conf");
     fs::write(&elsewhere, "vm.swappiness = 1\n").unwrap();
@@ -170,7 +170,7 @@ fn a_link_or_a_folder_in_its_place_is_no_file_of_ours() {
 }
 
 #[test]
-fn a_file_that_is_read_later_and_says_otherwise_is_told() {
+fn a_later_file_that_overrides_a_setting_is_reported() {
     let node = Node::new(118);
     fs::write(node.path("sysctl.d/99-other.conf"), "vm.dirty_ratio=40\nvm.swappiness=60\n")
         .unwrap();
@@ -182,7 +182,7 @@ fn a_file_that_is_read_later_and_says_otherwise_is_told() {
 }
 
 #[test]
-fn it_warns_where_the_reserve_would_keep_vllm_from_starting() {
+fn a_reserve_that_keeps_vllm_from_starting_is_a_warning() {
     let warnings = |available, share: &str| {
         let output = Node::new(available).tune(&["--json", "--gpu-memory-utilization", share]);
         json(&output)["warnings"].to_string()
@@ -194,7 +194,7 @@ fn it_warns_where_the_reserve_would_keep_vllm_from_starting() {
 }
 
 #[test]
-fn what_cannot_be_used_exits_2_and_says_why() {
+fn unusable_arguments_exit_2_with_the_reason() {
     let node = Node::new(118);
     for (arguments, told) in [
         (&["--profile", "nope"][..], "there is no profile nope"),

@@ -108,7 +108,7 @@ impl World {
 }
 
 #[test]
-fn one_that_systemd_starts_again_at_once_has_ended_all_the_same() {
+fn a_service_that_systemd_restarts_at_once_has_ended() {
     let world = World::new("/system.slice/vllm.service");
     world.ends((2, 9), "signal", usec(31));
     world.begins(usec(32));
@@ -125,7 +125,7 @@ fn one_that_systemd_starts_again_at_once_has_ended_all_the_same() {
 }
 
 #[test]
-fn what_is_told_later_of_the_same_end_belongs_to_it() {
+fn a_later_report_of_the_same_exit_is_no_second_exit() {
     let world = World::new("/system.slice/vllm.service/workers");
     world.ends((2, 9), "success", usec(31));
     let first = world.ended();
@@ -138,7 +138,7 @@ fn what_is_told_later_of_the_same_end_belongs_to_it() {
 }
 
 #[test]
-fn one_that_somebody_stops_is_told_from_one_that_ends_by_itself() {
+fn a_stopped_service_is_distinguished_from_one_that_exits() {
     let world = World::new("/system.slice/vllm.service");
     world.fake.takes_on("reload");
     // What a job is for is asked, of one that is what it was last.
@@ -157,7 +157,7 @@ fn one_that_somebody_stops_is_told_from_one_that_ends_by_itself() {
 }
 
 #[test]
-fn one_of_the_same_name_that_is_elsewhere_tells_nothing_of_it() {
+fn a_service_of_the_same_name_in_another_control_group_is_ignored() {
     let world = World::new("/other.slice/vllm.service");
     world.ends((2, 9), "signal", usec(31));
     std::thread::sleep(Duration::from_millis(500));
@@ -165,7 +165,7 @@ fn one_of_the_same_name_that_is_elsewhere_tells_nothing_of_it() {
 }
 
 #[test]
-fn where_no_systemd_answers_that_is_no_lack() {
+fn a_missing_systemd_reports_no_change() {
     let folder = tempfile::tempdir().unwrap();
     let world = World {
         fake: Fake::start(&folder.path().join("unused")),

@@ -55,7 +55,7 @@ impl Engine {
 }
 
 #[test]
-fn a_bare_engine_is_told_with_its_exit_code_or_its_signal() {
+fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
     if !enabled() {
         return;
     }

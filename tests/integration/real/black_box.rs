@@ -78,7 +78,7 @@ fn last_boot(storage: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn real_black_box_is_on_disk_when_the_power_goes_and_a_hung_disk_stops_only_it() {
+fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
     if !enabled() {
         return;
     }

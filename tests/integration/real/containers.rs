@@ -52,7 +52,7 @@ fn is_ready(daemon: &Daemon, name: &str) -> bool {
 }
 
 #[test]
-fn real_engines_in_containers_are_known_by_label_and_name_and_asked_in_their_networks() {
+fn real_engines_in_containers_are_found_by_label_and_name_and_probed_in_their_networks() {
     if !enabled() {
         return;
     }
@@ -104,7 +104,7 @@ fn death(storage: &Path, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn real_engine_that_dies_in_a_container_that_docker_restarts_itself_is_explained() {
+fn real_engine_death_is_explained_where_docker_restarts_the_container() {
     if !enabled() {
         return;
     }

@@ -97,7 +97,7 @@ impl Drop for Dockerd {
 }
 
 #[test]
-fn real_container_killed_by_its_limit_is_named() {
+fn real_container_killed_at_its_limit_is_named() {
     if !enabled() {
         return;
     }

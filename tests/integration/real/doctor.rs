@@ -9,7 +9,7 @@ use super::enabled;
 use crate::daemon::binary;
 
 #[test]
-fn real_containers_that_race_their_memory_are_found() {
+fn real_containers_with_risky_options_are_found() {
     if !enabled() {
         return;
     }

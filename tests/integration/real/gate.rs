@@ -126,7 +126,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn it_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release() {
+fn gate_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release() {
     if !enabled() {
         return;
     }

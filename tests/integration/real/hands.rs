@@ -55,7 +55,7 @@ fn xid(mark: &str) -> String {
 }
 
 #[test]
-fn real_line_that_nobody_has_forged_is_only_claimed() {
+fn real_line_forged_by_user_nobody_is_only_claimed() {
     if !enabled() {
         return;
     }
@@ -84,7 +84,7 @@ groups:
 ";
 
 #[test]
-fn real_daemon_that_can_read_syslog_alone_shows_the_forged_line_and_acts_on_nothing() {
+fn real_daemon_with_syslog_alone_shows_a_forged_line_and_does_not_act() {
     if !enabled() {
         return;
     }

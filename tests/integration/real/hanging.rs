@@ -63,7 +63,7 @@ impl Drop for Hanging {
 }
 
 #[test]
-fn a_process_that_nobody_can_read_is_left_out_alone_and_keeps_no_daemon_from_ending() {
+fn an_unreadable_process_is_skipped_and_delays_no_shutdown() {
     if !enabled() {
         return;
     }

@@ -119,7 +119,7 @@ fn a_collection_of_thousands_of_files_leaves_descriptors_to_stop_a_hog() {
 }
 
 #[test]
-fn a_hog_that_claims_the_container_of_another_has_only_itself_stopped() {
+fn a_hog_that_claims_a_foreign_container_is_stopped_alone() {
     if !enabled() {
         return;
     }

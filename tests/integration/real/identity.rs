@@ -109,7 +109,7 @@ pub fn engine(daemon: &Daemon, name: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_key_is_sent_to_nobody_who_only_claims_to_be_the_engine() {
+fn a_key_is_not_sent_to_a_process_that_only_claims_to_be_the_engine() {
     if !enabled() {
         return;
     }
@@ -222,7 +222,7 @@ fn sleeper(user: &str, marker: &str) -> Running {
 }
 
 #[test]
-fn a_process_that_only_claims_a_container_does_not_have_that_container_killed() {
+fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
     if !enabled() {
         return;
     }
@@ -262,7 +262,7 @@ fn a_process_that_only_claims_a_container_does_not_have_that_container_killed() 
 }
 
 #[test]
-fn many_that_sleep_do_not_push_out_the_engine_of_root() {
+fn many_sleeping_processes_do_not_displace_roots_engine() {
     if !enabled() {
         return;
     }

@@ -13,7 +13,7 @@ use crate::daemon::{Daemon, history, of_kind};
 const KILLS: u64 = 20;
 
 #[test]
-fn real_kill_nine_in_a_burst_counts_no_kernel_event_twice_and_misses_none() {
+fn real_kernel_events_are_counted_once_each_over_kill_nine_in_a_burst() {
     if !enabled() {
         return;
     }

@@ -10,7 +10,7 @@ use crate::daemon::binary;
 
 /// The limit takes one of its processes, and the parent says that all was well.
 #[test]
-fn a_worker_that_the_kernel_kills_for_memory_is_told_with_its_group() {
+fn an_oom_killed_worker_is_reported_with_its_control_group() {
     if !enabled() {
         return;
     }
@@ -55,7 +55,7 @@ fn a_worker_that_the_kernel_kills_for_memory_is_told_with_its_group() {
 
 /// As under `docker exec`: who leads the session has no number in the namespace.
 #[test]
-fn signals_are_passed_on_where_the_session_leader_is_in_another_pid_namespace() {
+fn signals_are_passed_on_with_a_session_leader_in_another_pid_namespace() {
     if !enabled() {
         return;
     }

@@ -178,7 +178,7 @@ fn watch_for(nodes: &mut BTreeMap<&str, Node>, time: Duration) {
 }
 
 #[test]
-fn what_nobody_holds_is_leaked_after_its_time_and_what_anything_explains_never() {
+fn memory_without_owner_is_leaked_after_its_time_and_explained_memory_never() {
     if !enabled() {
         return;
     }

@@ -51,7 +51,7 @@ fn acts(storage: &Path, engine: &str) -> Vec<(serde_json::Value, Option<serde_js
 }
 
 #[test]
-fn a_lease_and_missed_aims_of_nobody_keep_no_load_of_others_from_being_evicted() {
+fn a_lease_of_user_nobody_does_not_block_eviction_for_other_loads() {
     if !enabled() {
         return;
     }

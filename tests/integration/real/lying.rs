@@ -6,7 +6,7 @@ use super::{damon, enabled};
 use crate::evict::{Bench, Reader, cached, until};
 
 #[test]
-fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
+fn mapped_pages_stay_cached_until_they_are_unmapped_while_memory_is_free() {
     if !enabled() {
         return;
     }

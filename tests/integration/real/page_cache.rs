@@ -90,7 +90,7 @@ fn decide(mode: &str) -> Flood {
 }
 
 #[test]
-fn real_page_cache_flood_is_only_told_in_observe_mode() {
+fn real_page_cache_flood_is_only_reported_in_observe_mode() {
     if !enabled() {
         return;
     }
@@ -101,7 +101,7 @@ fn real_page_cache_flood_is_only_told_in_observe_mode() {
 }
 
 #[test]
-fn real_page_cache_flood_is_dropped_in_enforce_mode_and_the_numbers_are_true() {
+fn real_page_cache_flood_is_dropped_in_enforce_mode_with_true_numbers() {
     if !enabled() {
         return;
     }

@@ -137,7 +137,7 @@ const DIES_ONCE: &str = "if [ -e /lived ]; then exec /bin/busybox sleep 1000; fi
     /bin/busybox touch /lived; echo RuntimeError: CUDA out of memory >&2; /bin/busybox sleep 1; ";
 
 #[test]
-fn real_podman_has_its_engines_known_and_what_dies_started_once() {
+fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
     if !enabled() || !is_there() {
         return;
     }

@@ -317,7 +317,7 @@ impl Drop for Containerd {
 }
 
 #[test]
-fn real_engine_in_a_pod_is_named_and_sent_its_key_since_the_cri_confirms_it() {
+fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     if !enabled() {
         return;
     }

@@ -28,7 +28,7 @@ fn write_uncached(path: &str) {
 }
 
 #[test]
-fn real_tasks_that_wait_for_memory_have_it_measured_more_often() {
+fn real_memory_is_sampled_more_often_while_tasks_wait_for_it() {
     if !enabled() {
         return;
     }

@@ -218,7 +218,7 @@ fn real_restart_waits_for_memory_that_lingers_and_comes_within_a_second_of_its_r
 }
 
 #[test]
-fn real_restarts_of_three_at_once_come_one_after_the_other() {
+fn real_restarts_of_three_containers_come_one_after_the_other() {
     if !enabled() {
         return;
     }
@@ -261,7 +261,7 @@ fn real_restarts_of_three_at_once_come_one_after_the_other() {
 }
 
 #[test]
-fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
+fn real_container_that_dies_ten_times_is_abandoned_with_an_alert() {
     if !enabled() {
         return;
     }
@@ -311,7 +311,7 @@ fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
 }
 
 #[test]
-fn real_container_that_somebody_stopped_stays_down_and_docker_may_go_and_come() {
+fn real_stopped_container_stays_down_over_a_restart_of_docker() {
     if !enabled() {
         return;
     }
@@ -353,7 +353,7 @@ fn real_container_that_somebody_stopped_stays_down_and_docker_may_go_and_come() 
 }
 
 #[test]
-fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
+fn real_restart_is_not_repeated_after_a_kill_of_the_daemon() {
     if !enabled() {
         return;
     }
@@ -381,7 +381,7 @@ fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
 }
 
 #[test]
-fn real_restart_is_not_done_into_an_orphan_which_is_named() {
+fn real_restart_is_blocked_by_an_orphan_which_is_named() {
     if !enabled() {
         return;
     }
@@ -422,7 +422,7 @@ fn real_restart_is_not_done_into_an_orphan_which_is_named() {
 }
 
 #[test]
-fn real_container_is_adopted_from_dockers_own_policy_and_given_back() {
+fn real_container_is_adopted_from_dockers_restart_policy_and_released() {
     if !enabled() {
         return;
     }

@@ -161,7 +161,7 @@ fn died(systemd: &Systemd, unit: &str, number: usize) -> Value {
 }
 
 #[test]
-fn real_services_that_end_are_told_with_their_exit_codes_and_a_held_one_is_started_again() {
+fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restarted() {
     if !enabled() {
         return;
     }

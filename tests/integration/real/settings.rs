@@ -96,7 +96,7 @@ fn other_than(value: &str) -> String {
 }
 
 #[test]
-fn real_settings_are_back_after_a_kill_nine_at_any_moment_of_a_load() {
+fn real_settings_are_restored_after_kill_nine_at_any_moment_of_a_load() {
     if !enabled() {
         return;
     }
@@ -150,7 +150,7 @@ fn real_settings_are_back_after_a_kill_nine_at_any_moment_of_a_load() {
 }
 
 #[test]
-fn real_readahead_of_the_disk_below_a_path_is_throttled_and_comes_back() {
+fn real_readahead_of_the_disk_below_a_path_is_throttled_and_restored() {
     if !enabled() {
         return;
     }

@@ -6,7 +6,7 @@ use super::enabled;
 use crate::daemon::{Daemon, history, of_kind};
 
 #[test]
-fn real_sigterm_ends_within_a_second_with_the_journal_closed() {
+fn real_sigterm_ends_the_daemon_within_a_second_with_the_journal_closed() {
     if !enabled() {
         return;
     }

@@ -83,7 +83,7 @@ fn shell(script: &str) -> Child {
 }
 
 #[test]
-fn real_process_that_waits_in_the_kernel_is_told_and_dies_when_it_can() {
+fn real_process_stuck_in_the_kernel_is_reported_and_dies_once_it_wakes() {
     if !enabled() {
         return;
     }
@@ -105,7 +105,7 @@ fn real_process_that_waits_in_the_kernel_is_told_and_dies_when_it_can() {
 }
 
 #[test]
-fn real_container_that_is_always_started_again_stays_stopped() {
+fn real_container_with_restart_always_stays_stopped() {
     if !enabled() {
         return;
     }

@@ -16,7 +16,7 @@ pub(super) fn verdict(daemon: &Daemon) -> Value {
 
 /// 6 GiB in pipes: whoever holds them is named, and they are never taken for leaked.
 #[test]
-fn memory_in_pipes_is_in_use_while_its_holder_lives_and_gone_with_it() {
+fn memory_in_pipes_is_in_use_while_its_owner_lives_and_free_afterwards() {
     if !enabled() {
         return;
     }

@@ -77,7 +77,7 @@ fn start(world: &World) -> Daemon {
 }
 
 #[test]
-fn an_engine_is_told_to_end_and_has_ended_when_the_machine_is_rebooted() {
+fn an_engine_is_terminated_before_the_machine_is_rebooted() {
     let world = World::new(DRAINS);
     let engine = Engine::start(&world, "echo ended >TOLD; exit 0");
     let daemon = start(&world);
@@ -91,7 +91,7 @@ fn an_engine_is_told_to_end_and_has_ended_when_the_machine_is_rebooted() {
 }
 
 #[test]
-fn one_that_does_not_end_in_time_is_killed_and_the_reboot_goes_on() {
+fn an_engine_that_does_not_end_in_time_is_killed_and_the_reboot_continues() {
     let world = World::new(DRAINS);
     let engine = Engine::start(&world, "echo told >>TOLD");
     let daemon = start(&world);
@@ -109,7 +109,7 @@ fn one_that_does_not_end_in_time_is_killed_and_the_reboot_goes_on() {
 }
 
 #[test]
-fn one_that_stays_whatever_it_is_told_holds_the_reboot_and_is_named() {
+fn an_engine_that_never_ends_blocks_the_reboot_and_is_named() {
     let world = World::new(DRAINS);
     // It is seen, and there is no such process: nothing that is sent to it arrives.
     let folder = world.path("proc/3999999");
@@ -148,7 +148,7 @@ fn of_cluster(server: &FakeLock) -> World {
 }
 
 #[test]
-fn no_engine_is_told_to_end_before_the_cluster_has_given_its_slot() {
+fn no_engine_is_terminated_before_the_cluster_grants_its_slot() {
     let server = FakeLock::start(1);
     server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
     let world = of_cluster(&server);
@@ -175,7 +175,7 @@ fn no_engine_is_told_to_end_before_the_cluster_has_given_its_slot() {
 }
 
 #[test]
-fn the_slot_is_given_back_when_it_is_called_off_although_the_daemon_died_meanwhile() {
+fn the_slot_of_a_cancelled_reboot_is_released_although_the_daemon_died_meanwhile() {
     let server = FakeLock::start(1);
     let world = of_cluster(&server);
     let engine = Engine::start(&world, "echo told >>TOLD");

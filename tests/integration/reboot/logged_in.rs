@@ -46,7 +46,7 @@ fn record(pid: i32, terminal: &str, user: &str) -> Vec<u8> {
 }
 
 #[test]
-fn people_are_told_from_what_only_runs_for_somebody() {
+fn users_are_distinguished_from_sessions_without_a_person() {
     let machine = Machine::new();
     assert_eq!(users(&seen(&machine)), []);
     let of = |class, kind, terminal: &str, is_remote| Session {
@@ -93,7 +93,7 @@ fn people_are_told_from_what_only_runs_for_somebody() {
 }
 
 #[test]
-fn a_logind_that_fails_is_not_passed_over() {
+fn a_failing_logind_leaves_the_users_unknown() {
     let machine = Machine::new();
     fs::write(machine.path("utmp"), "").unwrap();
     machine.bus.state().sessions = vec![Session::at("anna", "tty2")];
@@ -113,7 +113,7 @@ fn a_logind_that_fails_is_not_passed_over() {
 }
 
 #[test]
-fn where_there_is_no_logind_utmp_is_read_and_where_that_is_missing_nobody_knows() {
+fn utmp_is_read_without_logind_and_users_are_unknown_without_both() {
     let machine = Machine::new();
     machine.bus.state().has_logind = false;
     let readings = seen(&machine);
@@ -151,7 +151,7 @@ pub fn terminal() -> (OwnedFd, String) {
 }
 
 #[test]
-fn those_who_are_logged_in_are_told_on_their_terminals() {
+fn logged_in_users_are_warned_on_their_terminals() {
     let machine = Machine::new();
     let tell = |act: RebootAct| match machine.perform(act) {
         (OutcomeResult::Done, Some(effect)) => effect,
@@ -183,7 +183,7 @@ fn those_who_are_logged_in_are_told_on_their_terminals() {
 }
 
 #[test]
-fn it_is_only_looked_while_that_is_wanted() {
+fn users_are_polled_only_while_a_reboot_needs_them() {
     let machine = Machine::new();
     machine.bus.state().sessions = vec![Session::at("anna", "tty2")];
     let mut watch = LoggedInWatch::new(places(&machine), crate::engines::live::uptime);

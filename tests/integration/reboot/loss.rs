@@ -7,7 +7,7 @@ use super::program::{SOON, World, until};
 use crate::daemon::{history, of_kind};
 
 #[test]
-fn a_journal_that_is_deleted_holds_reboots_over_a_restart_and_until_a_person_clears_it() {
+fn a_deleted_journal_blocks_reboots_over_restarts_until_a_person_clears_it() {
     let world = World::new("");
     let daemon = world.start();
     let ready = ["reboot", "--why=x", "--delay=1d", "--force=uptime"];

@@ -159,7 +159,7 @@ pub(super) fn until(daemon: &Daemon, what: &str, seconds: u64, mut is_so: impl F
 const DUE: &str = "uma_reboot_scheduled_timestamp_seconds";
 
 #[test]
-fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
+fn a_scheduled_reboot_is_shown_everywhere_and_can_be_cancelled() {
     let world = World::new("");
     let (master, terminal) = terminal();
     world.bus.state().sessions = vec![Session::at("anna", &terminal)];
@@ -204,7 +204,7 @@ fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
     daemon.terminate();
 }
 
-fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot() {
+fn a_scheduled_reboot_survives_a_restart_of_the_daemon_and_is_assessed_in_the_next_boot() {
     let world = World::new("reboot: {check_after: 10s, at_most: {times: 1, per: 7d}}");
     let daemon = world.start();
     let order = ["reboot", "--why=33 GiB are leaked", "--delay=4s", "--force=uptime"];
@@ -239,7 +239,7 @@ fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot(
 }
 
 #[test]
-fn what_was_begun_when_the_daemon_died_counts_and_is_not_done_again() {
+fn a_reboot_begun_before_the_daemon_died_counts_and_is_not_repeated() {
     let world = World::new("reboot: {at_most: {times: 1, per: 7d}}");
     world.bus.state().hangs.insert("CanReboot");
     let daemon = world.start();
@@ -260,7 +260,7 @@ fn what_was_begun_when_the_daemon_died_counts_and_is_not_done_again() {
 }
 
 #[test]
-fn it_waits_for_those_who_are_logged_in_and_for_whoever_cannot_tell() {
+fn a_reboot_waits_for_logged_in_users_and_while_they_are_unknown() {
     let world = World::new("");
     world.bus.state().sessions = vec![Session::at("anna", "pts/4000000")];
     let daemon = world.start();
@@ -278,7 +278,7 @@ fn it_waits_for_those_who_are_logged_in_and_for_whoever_cannot_tell() {
     daemon.terminate();
 }
 
-fn it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well() {
+fn a_reboot_waits_for_the_clusters_slot_and_releases_it_when_the_node_is_well() {
     let server = FakeLock::start(1);
     server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
     let lock = format!("{{url: \"{}\", group: gpu, id: this-node}}", server.url());
@@ -329,7 +329,7 @@ fn is_too_young() -> bool {
     uptime < 330.0
 }
 
-fn a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed() {
+fn a_rule_reboots_by_the_kernel_where_allowed_and_the_orderly_way_hangs() {
     if is_too_young() {
         return;
     }
@@ -368,7 +368,7 @@ fn a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_all
 }
 
 #[test]
-fn in_observe_mode_nobody_is_rebooted_whatever_happens() {
+fn observe_mode_never_reboots() {
     if is_too_young() {
         return;
     }
@@ -398,9 +398,9 @@ fn in_observe_mode_nobody_is_rebooted_whatever_happens() {
 #[test]
 fn what_takes_a_minute() {
     let all = [
-        it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot,
-        it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well,
-        a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed,
+        a_scheduled_reboot_survives_a_restart_of_the_daemon_and_is_assessed_in_the_next_boot,
+        a_reboot_waits_for_the_clusters_slot_and_releases_it_when_the_node_is_well,
+        a_rule_reboots_by_the_kernel_where_allowed_and_the_orderly_way_hangs,
     ];
     let all = all.map(std::thread::spawn);
     // All of them have their say before one fails this.

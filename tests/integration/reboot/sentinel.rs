@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::program::{SOON, World, stage, until};
 
 #[test]
-fn the_file_is_taken_away_when_a_reload_or_a_restart_has_another_way() {
+fn the_sentinel_is_removed_when_a_reload_or_restart_selects_another_method() {
     for is_restart in [false, true] {
         let world = World::new("");
         let file = world.path("reboot-required");

@@ -14,7 +14,7 @@ fn lock(url: String, id: Option<&str>) -> RebootLock {
 }
 
 #[test]
-fn a_slot_is_taken_once_refused_to_others_and_given_back() {
+fn a_slot_is_taken_once_refused_to_others_and_released() {
     let (machine, server) = (Machine::new(), FakeLock::start(1));
     let ours = || lock(server.url(), None);
     let (result, effect) = machine.perform(RebootAct::TakeSlot(ours()));
@@ -41,7 +41,7 @@ fn a_slot_is_taken_once_refused_to_others_and_given_back() {
 }
 
 #[test]
-fn servers_that_lie_hang_or_are_none_give_no_slot() {
+fn broken_hanging_and_foreign_servers_grant_no_slot() {
     let machine = Machine::new();
     let refusal = r#"{"kind":"k\u001b[2J","value":"v\nw"}"#;
     let cases = [
@@ -81,7 +81,7 @@ fn servers_that_lie_hang_or_are_none_give_no_slot() {
 }
 
 #[test]
-fn a_server_that_hangs_or_is_not_there_is_given_up() {
+fn a_hanging_or_absent_server_is_given_up() {
     let machine = Machine::new();
     let hanging = FakeServer::start(|_| Reply::Hang);
     let url = format!("http://127.0.0.1:{}", hanging.port);
@@ -97,7 +97,7 @@ fn a_server_that_hangs_or_is_not_there_is_given_up() {
 }
 
 #[test]
-fn a_node_without_a_name_asks_nobody() {
+fn a_node_without_a_name_sends_no_request() {
     let (machine, server) = (Machine::new(), FakeLock::start(1));
     fs::write(machine.path("machine-id"), "uninitialized\n").unwrap();
     let told = machine.perform(RebootAct::TakeSlot(lock(server.url(), None)));

@@ -52,7 +52,7 @@ impl TlsLock {
 }
 
 #[test]
-fn a_server_that_the_file_vouches_for_is_asked_over_tls() {
+fn a_server_with_a_trusted_certificate_is_queried_over_tls() {
     let (machine, server) = (Machine::new(), TlsLock::start());
     for host in ["127.0.0.1", "localhost"] {
         let lock = server.lock(host, Some(fixture("authority.pem")));
@@ -70,7 +70,7 @@ fn a_server_that_the_file_vouches_for_is_asked_over_tls() {
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for_is_told_nothing() {
+fn a_server_with_an_untrusted_certificate_receives_nothing() {
     let (machine, server) = (Machine::new(), TlsLock::start());
     let empty = machine.path("empty.pem");
     fs::write(&empty, "no certificate").unwrap();
@@ -98,7 +98,7 @@ fn a_server_that_nobody_vouches_for_is_told_nothing() {
 }
 
 #[test]
-fn a_server_without_tls_is_none() {
+fn a_server_without_tls_is_rejected() {
     let machine = Machine::new();
     let plain = fake_lock::FakeLock::start(1);
     let url = plain.url().replace("http://", "https://");

@@ -15,7 +15,7 @@ fn inhibitor(what: &str, mode: &str) -> Inhibitor {
 }
 
 #[test]
-fn logind_is_asked_whether_who_objects_and_then_told() {
+fn logind_is_queried_for_inhibitors_and_then_reboots() {
     let machine = Machine::new();
     let told = machine.reboot();
     assert_eq!(told, (OutcomeResult::Done, Some("logind reboots the machine".to_owned())));
@@ -25,7 +25,7 @@ fn logind_is_asked_whether_who_objects_and_then_told() {
 }
 
 #[test]
-fn who_blocks_a_shutdown_is_heeded_and_named_and_who_only_delays_it_is_not() {
+fn a_block_inhibitor_stops_the_reboot_by_name_and_a_delay_inhibitor_does_not() {
     let machine = Machine::new();
     for mode in ["block", "block-weak"] {
         machine.bus.state().inhibitors =
@@ -44,7 +44,7 @@ fn who_blocks_a_shutdown_is_heeded_and_named_and_who_only_delays_it_is_not() {
 }
 
 #[test]
-fn without_the_right_nothing_is_tried() {
+fn no_reboot_is_tried_without_permission() {
     let machine = Machine::new();
     for answer in ["no", "challenge", "na", "inhibited", "", "yes\n"] {
         machine.bus.state().may_reboot = answer.to_owned();
@@ -55,7 +55,7 @@ fn without_the_right_nothing_is_tried() {
 }
 
 #[test]
-fn where_there_is_no_logind_systemd_itself_reboots() {
+fn systemd_reboots_where_logind_is_missing() {
     let machine = Machine::new();
     machine.bus.state().has_logind = false;
     let told = machine.reboot();
@@ -71,7 +71,7 @@ fn where_there_is_no_logind_systemd_itself_reboots() {
 }
 
 #[test]
-fn a_way_that_hangs_is_told_as_that_and_others_are_told_apart() {
+fn a_hanging_method_is_distinguished_from_other_failures() {
     // Each takes its time.
     let hanging = ["CanReboot", "ListInhibitors", "Reboot"].map(|call| {
         std::thread::spawn(move || {
@@ -106,7 +106,7 @@ fn a_way_that_hangs_is_told_as_that_and_others_are_told_apart() {
 }
 
 #[test]
-fn a_logind_that_refuses_or_lies_has_not_rebooted() {
+fn a_logind_that_refuses_or_answers_falsely_has_not_rebooted() {
     let machine = Machine::new();
     for (call, name) in [
         ("CanReboot", "org.freedesktop.DBus.Error.AccessDenied"),
@@ -128,7 +128,7 @@ fn a_logind_that_refuses_or_lies_has_not_rebooted() {
 }
 
 #[test]
-fn in_another_boot_nobody_is_asked_anything() {
+fn no_request_is_sent_in_another_boot() {
     let machine = Machine::new();
     let file = machine.path("proc/sys/kernel/random/boot_id");
     fs::write(file, "another\n").unwrap();
@@ -176,7 +176,7 @@ impl Drop for RealBus {
 }
 
 #[test]
-fn over_a_real_bus_it_is_the_same_and_who_is_not_there_is_told_from_who_is_silent() {
+fn a_missing_service_is_distinguished_from_a_silent_one_over_a_real_bus() {
     let machine = Machine::new();
     let Some(_bus) = RealBus::start(&machine) else { return };
     let bus = Bus::System(machine.path("real-bus"));

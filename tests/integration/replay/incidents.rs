@@ -165,7 +165,7 @@ fn recorded_incidents_are_decided_as_expected() {
 }
 
 #[test]
-fn recordings_show_what_they_say() {
+fn recordings_show_the_incident_that_they_describe() {
     let mut wrong = Vec::new();
     for (folder, expected) in incidents() {
         assert!(!expected.shows.is_empty(), "{} shows nothing", folder.display());
@@ -193,7 +193,7 @@ const COLLAPSES: [&str; 1] = ["memory-runs-out"];
 
 /// Whatever the shipped rules were when something was recorded: today's brake is not pulled.
 #[test]
-fn the_brake_is_pulled_by_no_incident_in_which_memory_was_there() {
+fn the_brake_stays_off_in_incidents_with_memory_available() {
     let mut pulled = BTreeSet::new();
     for (folder, _) in incidents() {
         each_step(&folder, Replayer::under(shipped_rules()), |_, step, _| {
@@ -244,7 +244,7 @@ fn spoilt(expected: &Expected) -> Vec<Expected> {
 }
 
 #[test]
-fn an_expectation_that_is_changed_anywhere_is_missed() {
+fn a_changed_expectation_is_detected_anywhere() {
     for (folder, expected) in incidents() {
         let seen = replay(&folder);
         for (number, spoilt) in spoilt(&expected).iter().enumerate() {

@@ -59,7 +59,7 @@ fn the_ring_never_exceeds_its_size_and_keeps_the_newest() {
 }
 
 #[test]
-fn an_incident_holds_what_came_before_and_after() {
+fn an_incident_contains_the_steps_before_and_after_it() {
     let folder = tempfile::tempdir().unwrap();
     let incidents_folder = folder.path().join("incidents");
     let limits = IncidentLimits {
@@ -109,7 +109,7 @@ fn an_incident_holds_what_came_before_and_after() {
 }
 
 #[test]
-fn a_disk_that_fails_loses_steps_and_says_so() {
+fn a_failing_disk_loses_steps_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("recording");
     fs::write(&place, "a file where the folder should be").unwrap();
@@ -137,7 +137,7 @@ fn a_disk_that_fails_loses_steps_and_says_so() {
 }
 
 #[test]
-fn of_a_storm_an_incident_keeps_the_end_within_its_size() {
+fn an_incident_keeps_the_end_of_a_storm_within_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let limits = IncidentLimits { file_bytes: 256 << 10, ..IncidentLimits::within(2 << 20) };
     let mut ring = Ring::new(&folder.path().join("recording"), 1 << 20, begin());
@@ -170,7 +170,7 @@ fn of_a_storm_an_incident_keeps_the_end_within_its_size() {
 }
 
 #[test]
-fn processes_after_each_other_share_the_ring_and_each_is_whole() {
+fn consecutive_processes_share_the_ring_and_each_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     for process in 0..3 {
         let mut ring = Ring::new(folder.path(), 1 << 20, begin());

@@ -53,7 +53,7 @@ fn first_verdict(begin: Begin) -> Verdict {
 }
 
 #[test]
-fn a_segment_that_starts_later_knows_what_is_in_force() {
+fn a_later_segment_knows_the_orders_in_force() {
     let (soon, late) = (moment(5).utc, moment(10_000).utc);
     let mut here = begin();
     here.pass(&step(1, vec![Observation::Operator(silence(2, late))]));
@@ -75,7 +75,7 @@ fn a_segment_that_starts_later_knows_what_is_in_force() {
 }
 
 #[test]
-fn a_replay_from_there_holds_as_it_was_held() {
+fn a_replay_from_a_later_segment_holds_as_recorded() {
     let late = moment(10_000).utc;
     let middle = Begin { is_start: false, earlier_acts: Vec::new(), ..begin() };
     assert_eq!(first_verdict(middle.clone()), Verdict::Act);
@@ -87,7 +87,7 @@ fn a_replay_from_there_holds_as_it_was_held() {
 }
 
 #[test]
-fn a_segment_that_starts_later_knows_which_received_alerts_fire() {
+fn a_later_segment_knows_the_firing_received_alerts() {
     let received = |fingerprint: &str, to| {
         let alert = ReceivedAlert {
             by: None,

@@ -20,7 +20,7 @@ fn stdout(output: &Output) -> String {
 }
 
 #[test]
-fn a_recording_over_many_segments_is_compared_from_the_process_start() {
+fn a_recording_of_many_segments_is_compared_from_the_process_start() {
     let folder = tempfile::tempdir().unwrap();
     let (entries, steps) = lived(falling_memory(3000));
     let mut ring = Ring::new(folder.path(), 1 << 20, begin());
@@ -98,7 +98,7 @@ fn a_kernel_log_is_replayed_at_its_own_times() {
 }
 
 #[test]
-fn odd_times_and_bytes_in_a_log_do_no_harm() {
+fn odd_times_and_bytes_in_a_log_are_tolerated() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("odd.log");
     let xid = "NVRM: Xid (PCI:000f:01:00): 31, pid=1, name=x, y";
@@ -115,7 +115,7 @@ fn odd_times_and_bytes_in_a_log_do_no_harm() {
 }
 
 #[test]
-fn mistakes_in_given_rules_are_told() {
+fn mistakes_in_given_rules_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("a.umarec");
     fs::write(&recording, file(&lived(falling_memory(20)).0, 10)).unwrap();
@@ -128,7 +128,7 @@ fn mistakes_in_given_rules_are_told() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_with_the_reason() {
+fn a_file_that_is_no_recording_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes, reason) in [
         ("empty", &b""[..], "it is empty"),
@@ -229,7 +229,7 @@ fn a_daemons_recording_gives_the_decisions_of_its_journal() {
 }
 
 #[test]
-fn a_recording_that_is_cut_is_shown_up_to_there_and_exits_1() {
+fn a_truncated_recording_is_shown_to_its_end_and_exits_1() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("a.umarec");
     let bytes = file(&lived(falling_memory(200)).0, 10);

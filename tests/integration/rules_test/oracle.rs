@@ -326,7 +326,7 @@ fn promtools_verdicts(promtool: &str, file: &Path) -> Verdicts {
 }
 
 #[test]
-fn promtool_gives_every_generated_check_the_same_verdict() {
+fn promtool_gives_every_generated_check_the_same_result() {
     let Some(promtool) = promtool() else { return };
     let mut dice = Dice::new(77);
     let folder = tempfile::tempdir().expect("a folder");

@@ -57,7 +57,7 @@ type Flaw<'f> = (&'f str, &'f dyn Fn(&mut Rule));
 /// A rule that never fires, always fires, or does something else must be noticed: a rule without
 /// tests would pass them all.
 #[test]
-fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
+fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
     let query =
         |text: &str| Query { text: Arc::from(text), expr: promql_rules::parse(text).expect(text) };
     let other = Template::parse("other").unwrap();
@@ -131,7 +131,7 @@ fn for_promtool(text: &str) -> String {
 }
 
 #[test]
-fn promtool_passes_the_shipped_rules_too() {
+fn the_tests_of_the_shipped_rules_pass_in_promtool() {
     let Some(promtool) = promtool() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["memory", "kernel"] {

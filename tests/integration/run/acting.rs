@@ -21,7 +21,7 @@ fn acts(node: &Node) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn the_next_step_is_taken_where_the_aim_is_missed_and_all_of_it_is_kept() {
+fn a_missed_aim_leads_to_the_next_step_and_all_of_it_is_journalled() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&["--mode=enforce"]);
@@ -61,7 +61,7 @@ fn the_next_step_is_taken_where_the_aim_is_missed_and_all_of_it_is_kept() {
 }
 
 #[test]
-fn an_aim_that_is_met_needs_no_further_step() {
+fn a_met_aim_needs_no_further_step() {
     let node = Node::new("gb10-4k");
     let low = ALWAYS.replace(">= 0", "< 5e9").replace("< 0\n", "> 5e9\n");
     node.write_rules(&low);
@@ -84,7 +84,7 @@ fn an_aim_that_is_met_needs_no_further_step() {
 }
 
 #[test]
-fn a_file_that_is_missing_fails_the_step_and_the_next_one_is_tried() {
+fn a_missing_file_fails_the_step_and_the_next_one_is_tried() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     fs::remove_file(node.drop_caches()).unwrap();
@@ -98,7 +98,7 @@ fn a_file_that_is_missing_fails_the_step_and_the_next_one_is_tried() {
 }
 
 #[test]
-fn observe_mode_opens_nothing_that_it_could_write() {
+fn observe_mode_opens_no_file_for_writing() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
@@ -117,7 +117,7 @@ fn observe_mode_opens_nothing_that_it_could_write() {
 }
 
 #[test]
-fn a_rules_own_mode_is_obeyed() {
+fn the_mode_of_a_rule_is_obeyed() {
     let node = Node::new("gb10-4k");
     node.write_rules(&ALWAYS.replace("    remedy:", "    mode: enforce\n    remedy:"));
     let daemon = node.start(&[]);
@@ -125,7 +125,7 @@ fn a_rules_own_mode_is_obeyed() {
 }
 
 #[test]
-fn an_action_that_hangs_keeps_neither_notices_back_nor_the_end() {
+fn a_hanging_action_delays_neither_notices_nor_the_shutdown() {
     let node = Node::new("gb10-4k");
     let notice = "
   - alert: Tell
@@ -152,7 +152,7 @@ fn an_action_that_hangs_keeps_neither_notices_back_nor_the_end() {
 }
 
 #[test]
-fn a_restart_resets_no_guard_rail() {
+fn a_restart_of_the_daemon_resets_no_guard_rail() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&["--mode=enforce"]);

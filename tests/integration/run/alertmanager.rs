@@ -166,7 +166,7 @@ fn a_posted_alert_makes_a_rule_decide_and_act_until_it_is_resolved() {
 }
 
 #[test]
-fn what_fires_outlives_a_kill_and_what_is_resolved_stays_so() {
+fn received_alerts_survive_a_kill_as_firing_or_resolved() {
     let node = node();
     let daemon = node.start(&[]);
     let [low, other] = ["NodeMemoryLow", "Other"];
@@ -189,7 +189,7 @@ fn what_fires_outlives_a_kill_and_what_is_resolved_stays_so() {
 }
 
 #[test]
-fn a_promise_is_kept_when_the_daemon_ends_right_after_it() {
+fn an_acknowledged_post_survives_the_end_of_the_daemon() {
     let node = node();
     let daemon = node.start(&[]);
     let mut poster = Poster::new(&node.storage());
@@ -203,7 +203,7 @@ fn a_promise_is_kept_when_the_daemon_ends_right_after_it() {
 
 /// What stands in a label reaches the log, the journal and people as text, and nothing else.
 #[test]
-fn nothing_in_a_label_is_more_than_text() {
+fn labels_are_treated_as_text_alone() {
     let node = node();
     let stolen = node.path("stolen");
     let daemon = node.start(&["--mode=enforce"]);

@@ -66,7 +66,7 @@ fn know_last_boot(daemon: &Daemon) {
 }
 
 #[test]
-fn after_a_kill_and_a_reboot_the_last_seconds_are_shown_and_the_event_is_told_once() {
+fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     let node = Node::new("gb10-4k");
     boot(&node, "boot-a");
     node.write_rules(UNCLEAN);
@@ -127,7 +127,7 @@ fn after_a_kill_and_a_reboot_the_last_seconds_are_shown_and_the_event_is_told_on
 }
 
 #[test]
-fn an_end_in_order_is_marked_and_without_the_time_of_the_next_boot_nothing_is_claimed() {
+fn a_clean_shutdown_is_marked_and_an_unknown_boot_time_claims_nothing() {
     let node = Node::new("jetson");
     boot(&node, "boot-a");
     run_until_recorded(&node, 1.0).terminate();
@@ -146,7 +146,7 @@ fn an_end_in_order_is_marked_and_without_the_time_of_the_next_boot_nothing_is_cl
 }
 
 #[test]
-fn what_is_no_black_box_is_set_aside_and_damage_costs_only_itself() {
+fn a_foreign_file_is_set_aside_and_damage_costs_only_its_own_records() {
     let node = Node::new("gb10-4k");
     boot(&node, "boot-a");
     run_until_recorded(&node, 3.0).kill();
@@ -166,7 +166,7 @@ fn what_is_no_black_box_is_set_aside_and_damage_costs_only_itself() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_is_told_and_the_rest_goes_on() {
+fn an_unwritable_black_box_is_reported_and_the_daemon_continues() {
     let node = Node::new("gb10-4k");
     boot(&node, "boot-a");
     fs::create_dir_all(node.storage()).unwrap();
@@ -184,7 +184,7 @@ fn a_disk_that_takes_nothing_is_told_and_the_rest_goes_on() {
 }
 
 #[test]
-fn it_can_be_turned_off() {
+fn the_black_box_can_be_turned_off() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&["--recording.black-box=0"]);
     daemon.wait_until("journalling", |daemon| daemon.metric("uma_journal_up") == 1.0);
@@ -198,7 +198,7 @@ fn it_can_be_turned_off() {
 }
 
 #[test]
-fn questions_that_have_no_answer_say_what_there_is() {
+fn queries_without_a_result_report_what_is_recorded() {
     let node = Node::new("gb10-4k");
     boot(&node, "boot-a");
     run_until_recorded(&node, 1.0).terminate();

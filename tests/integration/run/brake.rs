@@ -130,7 +130,7 @@ fn decisions(node: &Node) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn the_engine_that_grows_is_stopped_when_memory_collapses_and_nobody_else() {
+fn the_growing_engine_alone_is_stopped_when_memory_collapses() {
     let (mut engine, mut other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("enforce", &engine, &other);
     node.collapse(GIB);
@@ -151,7 +151,7 @@ fn the_engine_that_grows_is_stopped_when_memory_collapses_and_nobody_else() {
 }
 
 #[test]
-fn a_dip_that_comes_back_stops_nobody() {
+fn a_short_dip_stops_no_engine() {
     let (mut engine, other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("enforce", &engine, &other);
     node.collapse(4 * GIB);
@@ -165,7 +165,7 @@ fn a_dip_that_comes_back_stops_nobody() {
 }
 
 #[test]
-fn observe_mode_says_whom_it_would_stop_and_stops_nobody() {
+fn observe_mode_reports_the_engine_that_it_would_stop() {
     let (mut engine, other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("observe", &engine, &other);
     node.collapse(GIB);
@@ -189,7 +189,7 @@ groups:
 ";
 
 #[test]
-fn a_drop_of_caches_that_hangs_holds_up_neither_the_brake_nor_the_loop_nor_the_end() {
+fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown() {
     let (mut engine, mut other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let node = Node::new("gb10-4k");
     // Whoever opens a pipe to write waits until somebody reads, and nobody does.

@@ -41,7 +41,7 @@ fn start(node: &Node) -> Daemon {
 }
 
 #[test]
-fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
+fn a_busy_engine_is_paused_emptied_and_resumed() {
     let sglang = Sglang::start();
     let node = node(&sglang);
     let daemon = start(&node);
@@ -72,7 +72,7 @@ fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
 }
 
 #[test]
-fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start() {
+fn an_engine_left_paused_by_a_kill_is_resumed_at_the_next_start() {
     let sglang = Sglang::start();
     sglang.set("hang");
     let node = node(&sglang);
@@ -89,7 +89,7 @@ fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start
 }
 
 #[test]
-fn an_engine_that_is_paused_when_the_program_shall_end_goes_on_before_it_does() {
+fn a_paused_engine_is_resumed_before_the_daemon_ends() {
     let sglang = Sglang::start();
     sglang.set("hang");
     let node = node(&sglang);
@@ -100,7 +100,7 @@ fn an_engine_that_is_paused_when_the_program_shall_end_goes_on_before_it_does() 
 }
 
 #[test]
-fn an_engine_that_does_not_hear_is_told_every_ten_seconds() {
+fn an_engine_that_does_not_resume_is_asked_again_every_ten_seconds() {
     const PAUSED: &str = "uma_temporary_settings{setting=\"engine_pause\"}";
     let sglang = Sglang::start();
     sglang.set("deaf");

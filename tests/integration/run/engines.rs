@@ -77,7 +77,7 @@ fn journalled(daemon: &Daemon) -> Vec<String> {
 }
 
 #[test]
-fn a_declared_engine_is_followed_exported_journalled_and_read_by_rules() {
+fn a_declared_engine_is_tracked_exported_journalled_and_read_by_rules() {
     let node = Node::new("gb10-4k");
     let silent = SilentPort::take();
     let refused = format!("127.0.0.1:{}", silent.number);

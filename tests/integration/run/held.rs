@@ -107,7 +107,7 @@ fn goes_on(world: &World, daemon: &Daemon) {
 }
 
 #[test]
-fn docker_that_hangs_dies_or_lies_while_one_is_dead_loses_nothing_and_starts_it_once() {
+fn a_container_is_restarted_once_by_a_docker_that_hangs_dies_or_answers_falsely() {
     let (world, daemon) = World::new(&["llm"]);
     world.docker.set(Question::List, Some(Fault::Hangs));
     world.docker.dies("llm");
@@ -147,7 +147,7 @@ fn docker_that_hangs_dies_or_lies_while_one_is_dead_loses_nothing_and_starts_it_
 }
 
 #[test]
-fn a_container_of_which_lies_are_told_is_left_alone_and_all_others_are_started() {
+fn a_container_with_false_inspections_is_left_alone_and_all_others_are_restarted() {
     let (world, daemon) = World::new(&["liar", "good"]);
     let of = |change: &dyn Fn(&mut Value)| {
         let mut told = inspection(&id("liar"), &world.docker.of("liar"));
@@ -192,7 +192,7 @@ fn a_container_of_which_lies_are_told_is_left_alone_and_all_others_are_started()
 }
 
 #[test]
-fn an_end_of_the_far_future_or_of_another_life_starts_nothing_twice() {
+fn an_exit_of_the_far_future_or_of_an_earlier_life_restarts_nothing_twice() {
     let (world, daemon) = World::new(&["llm"]);
     world.docker.dies("llm");
     let first = world.docker.of("llm");
@@ -222,7 +222,7 @@ fn an_end_of_the_far_future_or_of_another_life_starts_nothing_twice() {
 }
 
 #[test]
-fn a_start_that_docker_answers_badly_is_counted_as_what_came_of_it() {
+fn a_start_with_a_bad_response_is_counted_by_its_effect() {
     let (world, daemon) = World::new(&["llm", "gone", "other"]);
     // It does it, and dies before it says so.
     world.docker.set(Question::Start, Some(Fault::DoesAndHangsUp));
@@ -261,7 +261,7 @@ fn a_start_that_docker_answers_badly_is_counted_as_what_came_of_it() {
 }
 
 #[test]
-fn a_start_that_hangs_holds_up_neither_the_loop_nor_the_end_and_is_not_done_twice() {
+fn a_hanging_start_delays_neither_the_loop_nor_the_shutdown_and_is_not_repeated() {
     let (world, daemon) = World::new(&["llm"]);
     world.docker.set(Question::Start, Some(Fault::Hangs));
     world.docker.dies("llm");
@@ -286,7 +286,7 @@ fn a_start_that_hangs_holds_up_neither_the_loop_nor_the_end_and_is_not_done_twic
 }
 
 #[test]
-fn a_start_that_hangs_holds_up_nothing_that_frees_memory() {
+fn a_hanging_start_delays_no_action_that_frees_memory() {
     let (world, daemon) = World::new(&["llm"]);
     world.node.write_rules(&super::ALWAYS.replace(">= 0", "< 1e9"));
     assert_eq!(daemon.post("/-/reload").0, 200);
@@ -306,7 +306,7 @@ fn a_start_that_hangs_holds_up_nothing_that_frees_memory() {
 }
 
 #[test]
-fn docker_that_goes_and_comes_is_asked_in_peace_and_no_life_begins_anew() {
+fn a_docker_that_restarts_is_queried_sparingly_and_no_life_begins_anew() {
     let (world, daemon) = World::new(&["runs", "dies"]);
     let events = world.told("engine_restart", "runs").len();
     for _ in 0..2 {
@@ -344,7 +344,7 @@ fn docker_that_goes_and_comes_is_asked_in_peace_and_no_life_begins_anew() {
 }
 
 #[test]
-fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
+fn the_death_report_has_the_last_lines_of_the_containers_log() {
     let (world, daemon) = World::new(&["llm"]);
     let frame = |output: u8, text: &str| {
         let length = u32::try_from(text.len()).unwrap().to_be_bytes();

@@ -25,7 +25,7 @@ fn events(daemon: &Daemon) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn events_of_a_file_are_counted_served_and_kept() {
+fn events_of_a_log_file_are_counted_served_and_journalled() {
     let node = Node::new("gb10-4k");
     append(&node, &record(1, XID));
     let daemon = node.start(&[]);
@@ -45,7 +45,7 @@ fn events_of_a_file_are_counted_served_and_kept() {
 }
 
 #[test]
-fn a_restart_goes_on_where_the_last_run_ended() {
+fn a_restart_continues_where_the_last_run_ended() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     append(&node, &record(1, XID));
@@ -106,7 +106,7 @@ fn hostile_records_in_a_fifo_are_survived_and_the_next_event_is_seen() {
 }
 
 #[test]
-fn a_storm_of_one_kind_is_counted_whole_and_logged_in_part() {
+fn a_storm_of_one_event_is_counted_in_full_and_logged_in_part() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     append(&node, &(1..=3000).map(|seq| record(seq, XID)).collect::<String>());
@@ -118,7 +118,7 @@ fn a_storm_of_one_kind_is_counted_whole_and_logged_in_part() {
 }
 
 #[test]
-fn a_log_that_is_begun_anew_is_read_from_its_start() {
+fn a_truncated_log_is_read_from_its_start() {
     let node = Node::new("gb10-4k");
     append(&node, &(1..=3).map(|seq| record(seq, XID)).collect::<String>());
     let daemon = node.start(&[]);
@@ -150,7 +150,7 @@ groups:
 ";
 
 #[test]
-fn what_no_reader_can_tell_is_missing_and_not_0() {
+fn series_without_a_reader_are_missing_and_not_0() {
     let node = Node::new("gb10-4k");
     node.write_rules(ON_XID);
     fs::remove_file(node.path("kmsg")).unwrap();
@@ -166,7 +166,7 @@ fn what_no_reader_can_tell_is_missing_and_not_0() {
 }
 
 #[test]
-fn a_log_that_vanishes_takes_what_it_feeds_along_and_brings_it_back() {
+fn series_fed_by_a_log_vanish_and_return_with_it() {
     let node = Node::new("gb10-4k");
     node.write_rules(ON_XID);
     let daemon = node.start(&[]);
@@ -185,7 +185,7 @@ fn a_log_that_vanishes_takes_what_it_feeds_along_and_brings_it_back() {
 }
 
 #[test]
-fn what_holds_until_a_reboot_is_known_after_a_restart() {
+fn events_that_last_until_a_reboot_are_known_after_a_restart() {
     let node = Node::new("gb10-4k");
     node.write_rules(
         "groups: [{name: g, rules: [{alert: Fatal, expr: \
@@ -212,7 +212,7 @@ fn what_holds_until_a_reboot_is_known_after_a_restart() {
 }
 
 #[test]
-fn lines_of_the_log_tell_old_events_from_new_ones() {
+fn log_lines_distinguish_old_events_from_new_ones() {
     let node = Node::new("gb10-4k");
     fs::write(node.path("not a folder"), "").unwrap();
     append(&node, &record(1, XID));

@@ -118,7 +118,7 @@ fn parts(series: &str) -> (&str, Vec<(&str, &str)>) {
 }
 
 #[test]
-fn what_is_exported_has_the_labels_and_values_that_rules_are_checked_against() {
+fn exported_series_have_the_labels_and_values_that_rules_are_checked_against() {
     for machine in ["gb10-4k", "gb10-64k", "gh200", "jetson", "x86-64-linux-6.18"] {
         let node = Node::new(machine);
         node.write_rules(ALWAYS);

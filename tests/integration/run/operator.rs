@@ -117,7 +117,7 @@ fn orders_in_history(node: &Node) -> Vec<Value> {
 }
 
 #[test]
-fn a_silence_outlives_a_kill_and_ends_when_somebody_says_so() {
+fn a_silence_survives_a_kill_and_ends_on_request() {
     let node = calm_node(LOW);
     let daemon = node.start(&["--mode=enforce"]);
     let words = ["--comment", "loading <by> hand", "--author", "Alice"];
@@ -154,7 +154,7 @@ fn a_silence_outlives_a_kill_and_ends_when_somebody_says_so() {
 }
 
 #[test]
-fn what_waits_for_approval_is_done_once_after_it() {
+fn a_pending_act_is_done_once_after_its_approval() {
     let node = Node::new("gb10-4k");
     let asking = "remedy:\n      require_approval: {expires: 1h}";
     let rules = ALWAYS.replace("remedy:", asking);
@@ -196,7 +196,7 @@ fn what_waits_for_approval_is_done_once_after_it() {
 }
 
 #[test]
-fn a_pause_made_without_the_daemon_holds_from_its_first_step_on() {
+fn a_pause_made_without_the_daemon_applies_from_its_first_step() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let missing = node.order(&["pause"]);
@@ -230,7 +230,7 @@ fn a_pause_made_without_the_daemon_holds_from_its_first_step_on() {
 }
 
 #[test]
-fn any_file_of_that_name_pauses_a_running_daemon_and_its_end_resumes_it() {
+fn any_file_of_that_name_pauses_a_running_daemon_until_its_removal() {
     let node = calm_node(LOW);
     let daemon = node.start(&["--mode=enforce"]);
     let file = node.storage().join("paused");
@@ -244,7 +244,7 @@ fn any_file_of_that_name_pauses_a_running_daemon_and_its_end_resumes_it() {
 }
 
 #[test]
-fn a_daemon_that_hangs_is_paused_all_the_same() {
+fn a_hanging_daemon_is_paused_by_the_file() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     daemon.signal(Signal::STOP);
@@ -256,7 +256,7 @@ fn a_daemon_that_hangs_is_paused_all_the_same() {
 }
 
 #[test]
-fn a_pause_that_cannot_be_written_is_said_to_the_daemon() {
+fn an_unwritable_pause_is_sent_to_the_daemon() {
     let node = calm_node(LOW);
     let elsewhere = node.path("missing/paused").display().to_string();
     let pause_file = format!("--pause-file={elsewhere}");
@@ -277,7 +277,7 @@ fn a_pause_that_cannot_be_written_is_said_to_the_daemon() {
 }
 
 #[test]
-fn a_stopped_remedy_is_let_try_again() {
+fn a_stopped_remedy_can_be_reset() {
     let node = Node::new("gb10-4k");
     let rules = ALWAYS.replace("cooldown: 1h", "cooldown: 10ms\n      breaker: {misses: 2}");
     node.write_rules(&rules.replace("      - compact_memory: {}\n", ""));
@@ -295,7 +295,7 @@ fn a_stopped_remedy_is_let_try_again() {
 }
 
 #[test]
-fn without_the_journal_a_silence_holds_and_nothing_can_be_approved() {
+fn a_silence_works_without_the_journal_and_an_approval_does_not() {
     let node = Node::new("gb10-4k");
     let asking = "remedy:\n      require_approval: true";
     node.write_rules(&ALWAYS.replace("remedy:", asking));
@@ -320,7 +320,7 @@ fn without_the_journal_a_silence_holds_and_nothing_can_be_approved() {
 }
 
 #[test]
-fn what_the_journal_does_not_take_is_not_done_and_opens_no_breaker() {
+fn an_act_that_cannot_be_journalled_is_not_done_and_opens_no_breaker() {
     let node = Node::new("gb10-4k");
     let rules = ALWAYS.replace("cooldown: 1h", "cooldown: 10ms\n      breaker: {misses: 1}");
     node.write_rules(&rules);
@@ -346,7 +346,7 @@ fn what_the_journal_does_not_take_is_not_done_and_opens_no_breaker() {
 }
 
 #[test]
-fn a_replay_knows_what_was_ordered() {
+fn a_replay_knows_the_orders() {
     let node = calm_node(LOW);
     let daemon = node.start(&["--mode=enforce"]);
     node.ordered(&["silence", "Low", "--for", "1h"]);
@@ -368,7 +368,7 @@ fn a_replay_knows_what_was_ordered() {
 }
 
 #[test]
-fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
+fn commands_without_a_daemon_or_permission_give_advice() {
     let node = Node::new("gb10-4k");
     for arguments in [
         ["silence", "Low", "--for=1h"].as_slice(),
@@ -422,7 +422,7 @@ fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
 }
 
 #[test]
-fn whoever_may_not_read_the_folder_is_told_so_by_every_command() {
+fn every_command_reports_an_unreadable_folder() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
@@ -445,7 +445,7 @@ fn whoever_may_not_read_the_folder_is_told_so_by_every_command() {
 }
 
 #[test]
-fn every_command_finds_the_daemons_folder_by_its_configuration_file() {
+fn every_command_finds_the_daemons_folder_by_the_configuration_file() {
     let node = calm_node(LOW);
     let daemon = node.start(&[]);
     let file = node.path("umawarden.yaml");
@@ -468,7 +468,7 @@ fn every_command_finds_the_daemons_folder_by_its_configuration_file() {
 }
 
 #[test]
-fn whoever_may_not_look_is_not_told_that_it_is_paused() {
+fn an_unreadable_pause_file_is_not_reported_as_a_pause() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }

@@ -50,7 +50,7 @@ fn is_below(span: &Span, parent: &Span) -> bool {
 }
 
 #[test]
-fn the_collector_gets_what_metrics_shows() {
+fn the_collector_receives_the_series_of_metrics() {
     let node = Node::new("gb10-4k");
     let collector = Collector::start(Manner::Takes);
     write_secret(node.path("headers"), "# for the collector\nAuthorization: Bearer s3cret\n");
@@ -91,7 +91,7 @@ fn the_collector_gets_what_metrics_shows() {
 }
 
 #[test]
-fn what_the_environment_says_counts_and_the_configuration_counts_more() {
+fn the_environment_applies_and_the_configuration_overrides_it() {
     let node = Node::new("gb10-4k");
     let collector = Collector::start(Manner::Takes);
     let file = node.path("umawarden.yaml");
@@ -115,7 +115,7 @@ fn what_the_environment_says_counts_and_the_configuration_counts_more() {
 }
 
 #[test]
-fn over_tls_only_a_collector_that_is_vouched_for_gets_anything() {
+fn only_a_trusted_collector_receives_anything_over_tls() {
     for (authority, is_believed) in [("authority.pem", true), ("other.pem", false)] {
         let node = Node::new("gb10-4k");
         let collector = Collector::start(Manner::Takes);
@@ -136,7 +136,7 @@ fn over_tls_only_a_collector_that_is_vouched_for_gets_anything() {
 }
 
 #[test]
-fn without_a_collector_nothing_of_it_runs() {
+fn no_exporter_runs_without_a_collector() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     assert!(!threads(&daemon).contains(&"otlp".to_owned()));
@@ -191,7 +191,7 @@ fn a_remedy_that_acts_is_one_trace_with_every_step() {
 }
 
 #[test]
-fn what_would_be_done_is_a_trace_too_with_the_event_that_it_is_for() {
+fn an_observed_decision_is_one_trace_with_its_event() {
     let node = Node::new("gb10-4k");
     let rule = ALWAYS
         .replace("uma_memory_free_bytes >= 0", "uma_kernel_events_total{event=\"xid\"} > 0")
@@ -220,7 +220,7 @@ fn what_would_be_done_is_a_trace_too_with_the_event_that_it_is_for() {
 }
 
 #[test]
-fn a_collector_that_is_away_delays_no_remedy_and_is_found_again() {
+fn an_absent_collector_delays_no_remedy_and_is_found_again() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -250,7 +250,7 @@ fn a_collector_that_is_away_delays_no_remedy_and_is_found_again() {
 }
 
 #[test]
-fn a_collector_that_hangs_holds_up_neither_remedies_nor_the_end() {
+fn a_hanging_collector_delays_neither_remedies_nor_the_shutdown() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let collector = Collector::start(Manner::Hangs);
@@ -265,7 +265,7 @@ fn a_collector_that_hangs_holds_up_neither_remedies_nor_the_end() {
 }
 
 #[test]
-fn what_a_collector_answers_is_told_once_and_counted() {
+fn errors_of_a_collector_are_logged_once_and_counted() {
     let long = "x".repeat(1 << 20);
     let long = format!("HTTP/1.1 500 No\r\ncontent-length: {}\r\n\r\n{long}", long.len());
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 99999999\r\ncontent-length: 0\r\n\r\n";
@@ -294,7 +294,7 @@ fn what_a_collector_answers_is_told_once_and_counted() {
 }
 
 #[test]
-fn headers_that_cannot_be_read_are_told_without_what_they_say() {
+fn invalid_headers_are_reported_without_their_content() {
     let node = Node::new("gb10-4k");
     let collector = Collector::start(Manner::Takes);
     write_secret(node.path("headers"), "s3cret\n");
@@ -312,7 +312,7 @@ fn headers_that_cannot_be_read_are_told_without_what_they_say() {
 }
 
 #[test]
-fn an_address_that_is_none_is_told_before_anything_starts() {
+fn an_invalid_address_is_reported_before_the_start() {
     let node = Node::new("gb10-4k");
     let output = Command::new(binary())
         .args(["run", "--otlp.endpoint=localhost:4318", "--storage.path"])
@@ -327,7 +327,7 @@ fn an_address_that_is_none_is_told_before_anything_starts() {
 }
 
 #[test]
-fn what_is_refused_is_given_up_and_counted() {
+fn refused_exports_are_dropped_and_counted() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let refuses = "HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n";

@@ -10,7 +10,7 @@ use crate::daemon::{history, of_kind};
 const SUCCESSFUL: &str = "uma_config_last_reload_successful";
 
 #[test]
-fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
+fn a_reload_takes_good_rules_and_keeps_the_current_ones_for_bad_rules() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&[]);
@@ -49,7 +49,7 @@ fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
 }
 
 #[test]
-fn a_hangup_reloads_as_well() {
+fn sighup_reloads() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     node.write_rules("groups: 7\n");
@@ -64,7 +64,7 @@ fn a_hangup_reloads_as_well() {
 }
 
 #[test]
-fn the_mode_is_taken_and_what_needs_a_restart_is_named() {
+fn a_reload_takes_the_mode_and_names_settings_that_need_a_restart() {
     let node = Node::new("gb10-4k");
     let config = node.path("umawarden.yaml");
     fs::write(&config, "mode: observe\n").unwrap();
@@ -78,7 +78,7 @@ fn the_mode_is_taken_and_what_needs_a_restart_is_named() {
 }
 
 #[test]
-fn a_reload_that_hangs_does_not_keep_it_from_ending() {
+fn a_hanging_reload_does_not_block_the_shutdown() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     make_fifo(&node.path("rules.yaml"));
@@ -88,7 +88,7 @@ fn a_reload_that_hangs_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn guard_rails_are_taken_and_mistakes_in_them_are_told() {
+fn a_reload_takes_guard_rails_and_reports_mistakes_in_them() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let config = node.path("umawarden.yaml");

@@ -13,7 +13,7 @@ fn with_free(node: &Node, free_kib: u64) {
 }
 
 #[test]
-fn it_follows_what_memory_does() {
+fn the_sampling_interval_follows_available_memory() {
     let node = Node::new("gb10-4k");
     with_free(&node, 40 << 20);
     let daemon = node.start(&[]);
@@ -26,7 +26,7 @@ fn it_follows_what_memory_does() {
 }
 
 #[test]
-fn it_stays_the_same_where_that_is_configured() {
+fn a_fixed_sampling_interval_stays_the_same() {
     let node = Node::new("gb10-4k");
     with_free(&node, 40 << 20);
     let daemon = node.start(&["--sampling-interval=50ms"]);
@@ -44,7 +44,7 @@ fn it_stays_the_same_where_that_is_configured() {
 }
 
 #[test]
-fn what_the_kernel_tells_and_what_rules_need_shorten_it() {
+fn kernel_events_and_rules_shorten_the_sampling_interval() {
     let node = Node::new("gb10-4k");
     with_free(&node, 40 << 20);
     node.write_rules(

@@ -17,7 +17,7 @@ const fn bit(signal: i32) -> u64 {
 }
 
 #[test]
-fn signals_that_nobody_means_to_end_it_by_are_logged_once_and_do_nothing() {
+fn stray_signals_are_logged_once_and_ignored() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     let named = [
@@ -50,7 +50,7 @@ fn signals_that_nobody_means_to_end_it_by_are_logged_once_and_do_nothing() {
 
 /// What is caught is as usual in programs that it starts; what is ignored or blocked is not.
 #[test]
-fn nothing_but_sigpipe_is_ignored_and_nothing_is_blocked() {
+fn only_sigpipe_is_ignored_and_no_signal_is_blocked() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     // What the test itself was given is not the daemon's doing.

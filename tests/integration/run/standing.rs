@@ -26,7 +26,7 @@ fn status_kib(daemon: &Daemon, field: &str) -> u64 {
 }
 
 #[test]
-fn who_watches_and_acts_is_locked_in_memory_and_comes_first() {
+fn sampling_and_acting_threads_are_locked_in_memory_and_have_priority() {
     let node = Node::new("gb10-4k");
     // Without a black box as well.
     let daemon = node.start(&["--recording.black-box=0"]);

@@ -26,7 +26,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn nothing_needs_to_be_configured() {
+fn the_daemon_runs_without_a_configuration() {
     let node = Node::new("gb10-4k");
     let kmsg = format!("--path.kmsg={}", node.path("kmsg").display());
     let daemon = Daemon::from_command(
@@ -43,7 +43,7 @@ fn nothing_needs_to_be_configured() {
 }
 
 #[test]
-fn flags_win_over_the_file_and_its_paths_count_from_its_folder() {
+fn flags_override_the_file_and_its_paths_are_relative_to_its_folder() {
     let node = Node::new("gb10-4k");
     let config = node.path("umawarden.yaml");
     let text = "mode: enforce\nrule_files: [rules.yaml]\n\
@@ -68,7 +68,7 @@ fn flags_win_over_the_file_and_its_paths_count_from_its_folder() {
 }
 
 #[test]
-fn what_cannot_be_used_ends_with_2_and_names_the_place() {
+fn unusable_settings_exit_2_and_are_named_with_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -104,7 +104,7 @@ fn what_cannot_be_used_ends_with_2_and_names_the_place() {
 }
 
 #[test]
-fn an_address_in_use_is_named_with_its_holder() {
+fn an_address_in_use_is_named_with_its_owner() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let said = refused(&["--web.listen-address", &address]);
@@ -132,7 +132,7 @@ fn ready(address: &str) -> bool {
 }
 
 #[test]
-fn it_listens_on_every_address_that_it_is_given_and_a_bare_port_is_both_protocols() {
+fn the_daemon_listens_on_every_given_address_and_a_bare_port_means_both_protocols() {
     let node = Node::new("gb10-4k");
     let (all, one) = (free_port(), free_port());
     let (everywhere, local) = (format!(":{all}"), format!("127.0.0.1:{one}"));
@@ -146,7 +146,7 @@ fn it_listens_on_every_address_that_it_is_given_and_a_bare_port_is_both_protocol
 }
 
 #[test]
-fn without_root_it_says_what_is_missing_and_goes_on_with_the_rest() {
+fn a_daemon_without_root_reports_missing_sources_and_continues() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
@@ -212,7 +212,7 @@ fn every_line_of_a_json_log_is_an_object() {
 }
 
 #[test]
-fn systemd_is_told_when_it_watches_and_when_it_ends() {
+fn systemd_is_notified_of_the_start_and_the_shutdown() {
     let node = Node::new("gb10-4k");
     let socket = UnixDatagram::bind(node.path("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -265,7 +265,7 @@ fn with_stderr(node: &Node, stderr: Stdio) -> (Killed, String) {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_does_not_end_it() {
+fn an_unwritable_log_does_not_end_the_daemon() {
     let node = Node::new("gb10-4k");
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let (_child, address) = with_stderr(&node, full.into());
@@ -279,7 +279,7 @@ fn a_log_that_cannot_be_written_does_not_end_it() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_stop_the_watching() {
+fn an_unread_log_does_not_stop_the_sampling() {
     let node = Node::new("gb10-4k");
     let (_child, address) = with_stderr(&node, Stdio::piped());
     // Much more than fits in the pipe and in what waits for it.

@@ -9,7 +9,7 @@ use super::{ALWAYS, Node, outcomes};
 use crate::daemon::{Daemon, history, of_kind};
 
 #[test]
-fn without_a_journal_it_watches_and_exports_and_does_not_act() {
+fn a_daemon_without_a_journal_samples_and_exports_and_does_not_act() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     fs::write(node.path("file"), "").unwrap();
@@ -35,7 +35,7 @@ fn without_a_journal_it_watches_and_exports_and_does_not_act() {
 }
 
 #[test]
-fn a_journal_that_can_be_read_later_lets_remedies_act_from_then_on() {
+fn remedies_act_once_the_journal_becomes_readable() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let storage = node.path("file");
@@ -60,7 +60,7 @@ fn holds(daemon: &Daemon, reason: &str) -> f64 {
 }
 
 #[test]
-fn a_folder_that_vanishes_is_made_anew() {
+fn a_vanished_folder_is_created_again() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     daemon.wait_until("up", |daemon| daemon.metrics().get("uma_journal_up") == Some(&1.0));
@@ -81,7 +81,7 @@ fn texts(storage: &Path) -> Vec<String> {
 }
 
 #[test]
-fn history_can_be_read_while_it_runs() {
+fn history_can_be_read_while_the_daemon_runs() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
     daemon.wait_until("noted", |_| {
@@ -96,7 +96,7 @@ fn is_up(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn of_two_daemons_on_one_folder_the_second_waits_for_it() {
+fn the_second_daemon_on_a_folder_waits_for_the_first() {
     let node = Node::new("gb10-4k");
     let first = node.start(&[]);
     first.wait_until("up", is_up);
@@ -113,7 +113,7 @@ fn of_two_daemons_on_one_folder_the_second_waits_for_it() {
 }
 
 #[test]
-fn what_the_recorder_does_is_exported() {
+fn the_recorder_exports_its_own_series() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&[]);

@@ -45,7 +45,7 @@ const BEFORE: [&str; 2] = ["60", "20"];
 const SET: [&str; 2] = ["10", "99"];
 
 #[test]
-fn a_setting_lasts_as_long_as_its_alert_and_history_tells_it_all() {
+fn a_setting_lasts_as_long_as_its_alert_and_history_shows_it() {
     let node = node();
     assert_eq!(values(&node), BEFORE);
     let daemon = node.start(&["--mode=enforce"]);
@@ -66,7 +66,7 @@ fn a_setting_lasts_as_long_as_its_alert_and_history_tells_it_all() {
 }
 
 #[test]
-fn an_end_in_order_puts_it_back_and_says_so() {
+fn a_clean_shutdown_restores_the_setting_and_reports_it() {
     let node = node();
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("set", is_set);
@@ -80,7 +80,7 @@ fn an_end_in_order_puts_it_back_and_says_so() {
 }
 
 #[test]
-fn a_start_after_a_kill_puts_it_back_but_for_what_somebody_else_has_changed() {
+fn a_start_after_a_kill_restores_the_settings_that_are_unchanged_since() {
     let node = node();
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("set", is_set);
@@ -97,7 +97,7 @@ fn a_start_after_a_kill_puts_it_back_but_for_what_somebody_else_has_changed() {
 }
 
 #[test]
-fn observing_writes_nothing() {
+fn observe_mode_writes_no_setting() {
     let node = node();
     let daemon = node.start(&[]);
     daemon.wait_until("told", |daemon| daemon.metric(&outcomes("set_sysctl", "skipped")) == 1.0);
@@ -107,7 +107,7 @@ fn observing_writes_nothing() {
 }
 
 #[test]
-fn where_the_undo_log_cannot_be_written_nothing_is_set() {
+fn no_setting_is_changed_without_a_writable_undo_log() {
     let node = node();
     fs::create_dir_all(node.storage().join("undo.log")).unwrap();
     let daemon = node.start(&["--mode=enforce"]);

@@ -237,7 +237,7 @@ fn story() -> Story {
 }
 
 #[test]
-fn a_round_as_it_should_be_breaks_nothing() {
+fn a_correct_sequence_breaks_nothing() {
     let mut story = story();
     story.act("Full", 0);
     story.tell().unwrap();
@@ -251,7 +251,7 @@ fn a_round_as_it_should_be_breaks_nothing() {
 }
 
 #[test]
-fn one_act_more_than_the_budget_is_seen_over_restarts_and_reboots() {
+fn an_act_beyond_the_budget_is_detected_over_restarts_and_reboots() {
     for between in [
         |_: &mut Story| {},
         Story::start,
@@ -304,7 +304,7 @@ fn the_budget_of_all_remedies_together_is_counted() {
 }
 
 #[test]
-fn an_act_within_the_cooldown_is_seen_after_a_restart_too() {
+fn an_act_within_the_cooldown_is_detected_after_a_restart_too() {
     for between in [|_: &mut Story| {}, Story::start] {
         let mut story = story();
         story.act("Full", 0);
@@ -318,7 +318,7 @@ fn an_act_within_the_cooldown_is_seen_after_a_restart_too() {
 }
 
 #[test]
-fn what_stays_set_rests_from_its_outcome_on_and_not_from_a_later_reload() {
+fn a_lasting_setting_has_its_cooldown_from_its_outcome_and_not_from_a_later_reload() {
     // Seconds from the reload to the next act, and what is wrong with that.
     let still_set = "one remedy at a time holds a setting";
     for (seconds, invariant) in [(4, "a remedy rests between rounds"), (8, still_set)] {
@@ -340,7 +340,7 @@ fn what_stays_set_rests_from_its_outcome_on_and_not_from_a_later_reload() {
 }
 
 #[test]
-fn two_actions_at_once_are_seen() {
+fn two_actions_at_once_are_detected() {
     let mut story = story();
     story.act("Full", 0);
     story.act("Other", 0);
@@ -348,7 +348,7 @@ fn two_actions_at_once_are_seen() {
 }
 
 #[test]
-fn an_act_before_the_outcome_of_the_last_is_seen() {
+fn an_act_before_the_outcome_of_the_last_is_detected() {
     let mut story = story();
     story.act("Full", 0);
     story.tell().unwrap();
@@ -358,7 +358,7 @@ fn an_act_before_the_outcome_of_the_last_is_seen() {
 }
 
 #[test]
-fn a_next_step_after_a_met_aim_is_seen() {
+fn a_next_step_after_a_met_aim_is_detected() {
     let mut story = story();
     story.act("Full", 0);
     story.tell().unwrap();
@@ -368,14 +368,14 @@ fn a_next_step_after_a_met_aim_is_seen() {
 }
 
 #[test]
-fn an_act_without_evidence_is_seen() {
+fn an_act_without_evidence_is_detected() {
     let mut story = story();
     story.act("Full", 0).because.clear();
     story.breaks("nothing is done without evidence");
 }
 
 #[test]
-fn an_act_of_a_rule_that_does_not_fire_is_seen() {
+fn an_act_of_a_rule_that_does_not_fire_is_detected() {
     let mut story = story();
     story.change("Full", AlertState::Firing, AlertState::Inactive);
     story.act("Full", 0);
@@ -383,28 +383,28 @@ fn an_act_of_a_rule_that_does_not_fire_is_seen() {
 }
 
 #[test]
-fn an_act_in_another_mode_is_seen() {
+fn an_act_in_another_mode_is_detected() {
     let mut story = story();
     story.act("Full", 0).mode = Mode::Observe;
     story.breaks("the mode is obeyed");
 }
 
 #[test]
-fn an_act_whose_aim_is_met_is_seen() {
+fn an_act_whose_aim_is_met_is_detected() {
     let mut story = story();
     story.act("Full", 0).because[0].value = Reading::Value(60.0);
     story.breaks("what has met its aim is left alone");
 }
 
 #[test]
-fn an_action_that_no_step_names_is_seen() {
+fn an_action_outside_every_step_is_detected() {
     let mut story = story();
     story.act("Full", 0).action = Action::CompactMemory;
     story.breaks("a decision is a step of its remedy");
 }
 
 #[test]
-fn an_action_on_what_is_protected_is_seen() {
+fn an_action_on_a_protected_process_is_detected() {
     let units = vec![Glob::try_from("data*.service".to_owned()).unwrap()];
     let protect = Protected { units, ..Protected::default() };
     let mut story = Story::new(GuardRails { protect, ..GuardRails::default() });
@@ -418,7 +418,7 @@ fn an_action_on_what_is_protected_is_seen() {
 }
 
 #[test]
-fn an_act_while_its_source_has_failed_is_seen() {
+fn an_act_while_its_source_has_failed_is_detected() {
     let mut story = story();
     let schema = Schema { series: vec![SeriesKey::new("uma_memory_free_bytes", &[])] };
     story.seen.push(Observation::Readings(Readings {
@@ -433,7 +433,7 @@ fn an_act_while_its_source_has_failed_is_seen() {
 }
 
 #[test]
-fn an_alert_that_ends_while_its_rule_is_unknown_is_seen() {
+fn an_alert_that_ends_while_its_rule_is_unknown_is_detected() {
     let mut story = story();
     story.step.doubts.push(Doubt { rule: rule("Full"), reasons: vec!["blind".to_owned()] });
     story.change("Full", AlertState::Firing, AlertState::Inactive);
@@ -441,7 +441,7 @@ fn an_alert_that_ends_while_its_rule_is_unknown_is_seen() {
 }
 
 #[test]
-fn an_alert_that_fires_too_early_is_seen() {
+fn an_alert_that_fires_too_early_is_detected() {
     let mut story = story();
     story.change("Full", AlertState::Firing, AlertState::Inactive);
     story.tell().unwrap();
@@ -451,7 +451,7 @@ fn an_alert_that_fires_too_early_is_seen() {
 }
 
 #[test]
-fn a_firing_rule_without_a_word_is_seen() {
+fn a_firing_rule_without_a_decision_is_detected() {
     let mut story = story();
     story.change("Full", AlertState::Firing, AlertState::Inactive);
     story.tell().unwrap();
@@ -469,7 +469,7 @@ fn a_firing_rule_without_a_word_is_seen() {
 }
 
 #[test]
-fn an_act_while_paused_silenced_or_not_yet_restored_is_seen() {
+fn an_act_while_paused_silenced_or_not_yet_restored_is_detected() {
     let mut paused = story();
     let (author, comment) = ("a".to_owned(), String::new());
     paused.seen.push(Observation::Pause(Some(Pause { author, comment, since: None })));
@@ -493,7 +493,7 @@ fn an_act_while_paused_silenced_or_not_yet_restored_is_seen() {
 }
 
 #[test]
-fn an_approval_that_was_not_given_or_was_used_is_seen() {
+fn an_approval_that_was_not_given_or_was_used_is_detected() {
     let mut story = story();
     let asked = story.hold("Asking", HoldReason::Approval);
     story.tell().unwrap();
@@ -536,7 +536,7 @@ fn an_approval_that_was_not_given_or_was_used_is_seen() {
 }
 
 #[test]
-fn an_act_against_a_window_an_inhibitor_or_a_breaker_is_seen() {
+fn an_act_against_a_window_an_inhibitor_or_a_breaker_is_detected() {
     let always = WrittenWindow {
         name: Arc::from("always"),
         days: BTreeSet::new(),
@@ -569,7 +569,7 @@ fn an_act_against_a_window_an_inhibitor_or_a_breaker_is_seen() {
 }
 
 #[test]
-fn a_number_that_is_given_twice_and_a_hold_without_its_reason_are_seen() {
+fn a_repeated_sequence_number_and_a_hold_without_its_reason_are_detected() {
     let mut story = story();
     story.next -= 1;
     story.hold("Full", HoldReason::Unknown);

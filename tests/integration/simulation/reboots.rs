@@ -160,7 +160,7 @@ fn simulated_boots_never_exceed_the_budget_and_never_loop() {
 }
 
 #[test]
-fn a_budget_that_is_broken_on_purpose_is_found_out() {
+fn a_budget_broken_on_purpose_is_detected() {
     let faults = Faults { budget_holds: false };
     // How long a journal that was lost matters follows from it, and is broken with it.
     let found = (1..=100).filter_map(|seed| simulate(seed, 100, faults).violation);

@@ -124,7 +124,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_once_broke_an_invariant_keeps_it() {
+fn past_failures_keep_every_invariant() {
     for mended in MENDED {
         let (seed, samples) = (mended.seed, mended.samples);
         let mut without = names(mended.without);
@@ -169,7 +169,7 @@ fn the_same_seed_gives_the_same_journal() {
 }
 
 #[test]
-fn what_is_posted_twice_is_done_once() {
+fn duplicate_posts_do_not_change_the_journal() {
     let mut turns = 0;
     for seed in 1..=2 {
         // Beyond all bounds it matters which of those that have ended were told last.

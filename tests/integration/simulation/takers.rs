@@ -218,7 +218,7 @@ impl Machine {
 }
 
 #[test]
-fn the_ledger_says_what_was_taken_within_a_time() {
+fn the_ledger_gives_the_memory_taken_within_a_time() {
     let mut ledger = Ledger::default();
     for second in 0..400_u64 {
         ledger.note(Duration::from_secs(second), second as f64);

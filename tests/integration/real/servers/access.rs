@@ -13,7 +13,7 @@ use crate::real::enabled;
 const PASSWORD: &str = "correct horse";
 
 #[test]
-fn real_promtool_takes_the_example_of_a_web_configuration() {
+fn real_promtool_accepts_the_example_of_a_web_configuration() {
     if !enabled() {
         return;
     }

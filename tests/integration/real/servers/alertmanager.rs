@@ -148,7 +148,7 @@ fn refuses_others(daemon: &Daemon, address: &str) {
 }
 
 #[test]
-fn real_prometheus_and_alertmanager_find_an_imbalance_and_a_node_acts_until_it_is_over() {
+fn real_prometheus_and_alertmanager_detect_an_imbalance_and_a_node_acts_until_it_is_over() {
     if !enabled() {
         return;
     }
@@ -218,7 +218,7 @@ fn amtool(url: &str, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn real_alertmanager_is_told_of_this_nodes_alerts_and_of_their_end() {
+fn real_alertmanager_receives_this_nodes_alerts_and_their_end() {
     if !enabled() {
         return;
     }

@@ -5,7 +5,7 @@ use crate::cluster::Node;
 use crate::real::enabled;
 
 #[test]
-fn real_prometheus_tells_of_the_nodes_that_it_scrapes() {
+fn real_prometheus_answers_for_the_nodes_that_it_scrapes() {
     if !enabled() {
         return;
     }

@@ -137,7 +137,7 @@ fn as_point(series: &str, points: &BTreeMap<String, String>) -> String {
 }
 
 #[test]
-fn real_collector_takes_metrics_and_the_trace_of_a_remedy() {
+fn real_collector_accepts_metrics_and_the_trace_of_a_remedy() {
     if !enabled() {
         return;
     }

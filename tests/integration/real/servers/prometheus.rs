@@ -163,7 +163,7 @@ fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
 }
 
 #[test]
-fn real_prometheus_of_the_distribution_scrapes_it() {
+fn real_prometheus_of_the_distribution_scrapes_the_daemon() {
     if !enabled() {
         return;
     }

@@ -100,7 +100,7 @@ fn ten_thousand_posts(
 }
 
 #[test]
-fn ten_thousand_posts_in_a_burst_are_all_taken_once() {
+fn ten_thousand_posts_in_a_burst_are_accepted_once_each() {
     let node = node();
     let daemon = node.start(&["--recording.size=0"]);
     let storage = node.storage();
@@ -108,7 +108,7 @@ fn ten_thousand_posts_in_a_burst_are_all_taken_once() {
 }
 
 #[test]
-fn ten_thousand_posts_of_ever_other_alerts_are_all_taken_once_and_recorded() {
+fn ten_thousand_posts_of_different_alerts_are_accepted_once_each_and_recorded() {
     let node = node();
     let daemon = node.start(&[]);
     let storage = node.storage();
@@ -118,7 +118,7 @@ fn ten_thousand_posts_of_ever_other_alerts_are_all_taken_once_and_recorded() {
 }
 
 #[test]
-fn ten_thousand_posts_over_the_network_are_all_taken_once() {
+fn ten_thousand_posts_over_the_network_are_accepted_once_each() {
     let node = node();
     let ops = token("alertmanager", Role::Operate);
     let files = Files::new(TLS, &ops.entry());
@@ -141,7 +141,7 @@ fn ten_thousand_posts_over_the_network_are_all_taken_once() {
 /// The longest posts, by two at once: the loop takes in no more than a part of one in each step, so
 /// that what it watches meanwhile waits for a part, and not for a post.
 #[test]
-fn the_longest_posts_are_taken_in_parts_and_all_of_them_once() {
+fn the_longest_posts_are_accepted_in_parts_and_once_each() {
     const ALERTS: usize = 2_000;
     let node = node();
     let daemon = node.start(&[]);

@@ -43,7 +43,7 @@ fn last(server: &FakeServer, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_firing_rule_is_told_to_all_again_and_again_until_its_end() {
+fn a_firing_rule_is_posted_to_all_alertmanagers_until_its_end() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let (one, two) = (fine(), fine());
@@ -86,7 +86,7 @@ fn a_firing_rule_is_told_to_all_again_and_again_until_its_end() {
 }
 
 #[test]
-fn one_that_fails_keeps_no_other_from_being_told_and_is_told_when_it_is_back() {
+fn a_failing_alertmanager_blocks_no_other_and_gets_its_alerts_when_it_is_back() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let good = fine();
@@ -132,7 +132,7 @@ fn one_that_fails_keeps_no_other_from_being_told_and_is_told_when_it_is_back() {
 }
 
 #[test]
-fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
+fn credentials_are_read_from_their_files_each_time_and_never_shown() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let keys: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
@@ -176,7 +176,7 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
 }
 
 #[test]
-fn over_tls_only_who_is_vouched_for_is_told() {
+fn alerts_go_over_tls_only_to_trusted_servers() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     write_secret(node.path("token"), "s3cret\n");
@@ -198,7 +198,7 @@ fn over_tls_only_who_is_vouched_for_is_told() {
 }
 
 #[test]
-fn alerts_that_are_refused_keep_those_of_other_posts_from_nobody() {
+fn refused_alerts_do_not_block_those_of_other_posts() {
     let node = Node::new("gb10-4k");
     let rule = |number: usize| {
         format!(

@@ -93,7 +93,7 @@ fn lines(ended: &EndedWorkload) -> Vec<String> {
 }
 
 #[test]
-fn one_that_ends_is_told_with_its_last_lines() {
+fn a_container_that_exits_is_reported_with_its_last_lines() {
     let world = World::new();
     world.write("CUDA out of memory");
     world.docker.dies("other");
@@ -102,7 +102,7 @@ fn one_that_ends_is_told_with_its_last_lines() {
 }
 
 #[test]
-fn one_that_docker_starts_again_at_once_has_ended_all_the_same() {
+fn a_container_that_docker_restarts_at_once_has_ended() {
     let world = World::new();
     world.docker.dies("llm");
     world.docker.starts("llm");
@@ -122,7 +122,7 @@ fn one_that_docker_starts_again_at_once_has_ended_all_the_same() {
 }
 
 #[test]
-fn one_with_the_label_that_docker_starts_again_itself_is_told_as_any_other() {
+fn a_labelled_container_that_docker_restarts_is_reported_as_any_other() {
     let world = World::new();
     {
         let mut state = world.docker.state();
@@ -156,7 +156,7 @@ fn one_with_the_label_that_docker_starts_again_itself_is_told_as_any_other() {
 }
 
 #[test]
-fn one_that_is_removed_when_it_ends_is_told_without_its_log() {
+fn a_container_removed_at_its_exit_is_reported_without_its_log() {
     let world = World::new();
     world.docker.dies("llm");
     world.docker.state().containers.remove(&id("llm"));
@@ -166,7 +166,7 @@ fn one_that_is_removed_when_it_ends_is_told_without_its_log() {
 }
 
 #[test]
-fn lies_about_one_tell_of_no_end() {
+fn false_inspections_of_a_container_report_no_exit() {
     let world = World::new();
     let lie = Fault::Says(200, "application/json", "[[[".repeat(100));
     world.docker.set_inspection("llm", Some(lie));

@@ -130,7 +130,7 @@ fn within(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn what_may_be_told_while_something_cannot_be_read() {
+fn decisions_are_checked_while_sources_are_unreadable() {
     let failed = Failed::from([(Source::Pressure, Lack::Failed), (Source::Vmstat, Lack::Gone)]);
     let known = "uma_memory_free_bytes < 9";
     let lost = "rate(uma_pressure_stalled_seconds_total[1s]) > 0";

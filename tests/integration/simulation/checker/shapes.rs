@@ -168,7 +168,7 @@ impl Watched {
 }
 
 #[test]
-fn shapes_are_read_as_they_are_written() {
+fn shapes_are_parsed_as_written() {
     let one = |name: &str, value: &str| Selector::from([(name.to_owned(), value.to_owned())]);
     assert_eq!(Shape::of("ALERTS{alertname=\"Hot\"} == 1"), Shape::Each(one("alertname", "Hot")));
     let counted = Shape::Count { selector: Selector::new(), by: Vec::new(), more_than: 3.0 };
