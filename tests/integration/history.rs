@@ -45,7 +45,7 @@ fn oom_kill() -> Event {
     Event { utc: Some(at(1).utc), seq: Some(77), kind: kind.into() }
 }
 
-/// A kill, a decision that would act with what came of it, one that holds, and a note.
+/// A kill, an act with its outcome, a hold, and a note.
 fn fill(dir: &Path) -> Journal {
     let journal = Journal::open(dir, RETENTION);
     journal.record(&Entry::Note(Note { at: at(0), text: "start".to_owned() }));
@@ -203,23 +203,23 @@ fn a_missing_journal_exits_2_and_an_empty_one_0() {
 fn an_unknown_rule_is_distinguished_from_one_without_decisions() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path()).close(PATIENCE).unwrap();
-    let told = |rule: &str, more: &[&str]| {
-        let asked = history(dir.path(), &[&["--rule", rule], more].concat()).assert().code(0);
-        String::from_utf8(asked.get_output().stderr.clone()).unwrap()
+    let complaint = |rule: &str, more: &[&str]| {
+        let assert = history(dir.path(), &[&["--rule", rule], more].concat()).assert().code(0);
+        String::from_utf8(assert.get_output().stderr.clone()).unwrap()
     };
-    let slip = told("PageCacheEatReserve", &[]);
+    let slip = complaint("PageCacheEatReserve", &[]);
     assert!(slip.contains("did you mean \"PageCacheEatsReserve\"?"), "{slip}");
-    let other = told("Other", &[]);
+    let other = complaint("Other", &[]);
     assert!(other.contains("rules in it: memory/PageCacheEatsReserve"), "{other}");
     for rule in ["PageCacheEatsReserve", "memory/PageCacheEatsReserve"] {
-        let quiet = told(rule, &["--until", "2001-01-01"]);
+        let quiet = complaint(rule, &["--until", "2001-01-01"]);
         assert!(quiet.contains("holds nothing that matches") && !quiet.contains("No rule"));
-        assert_eq!(told(rule, &[]), "");
+        assert_eq!(complaint(rule, &[]), "");
     }
 }
 
 #[test]
-fn a_remedy_without_a_aim_misses_none() {
+fn a_remedy_without_an_aim_misses_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());
     for (aim_met, has_aim) in [(Some(false), true), (Some(false), false), (Some(true), false)] {
@@ -233,13 +233,13 @@ fn a_remedy_without_a_aim_misses_none() {
             after: Vec::new(),
         }));
         journal.next_decision_id(at(0).utc, PATIENCE);
-        let said = &lines(dir.path(), &["--kind", "outcome"])[0];
+        let line = &lines(dir.path(), &["--kind", "outcome"])[0];
         let expected = match (aim_met, has_aim) {
             (_, true) => "; aim missed",
             (Some(true), _) => "; the rule's condition has ended",
             _ => "; the rule's condition still holds",
         };
-        assert!(said.ends_with(expected), "{said}");
+        assert!(line.ends_with(expected), "{line}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The journal beside a killed process, on a full disk and on a read-only one.
+//! The journal of a killed process, on a full disk and on a read-only one.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
 
@@ -52,8 +52,8 @@ fn seqs(dir: &Path) -> Vec<u64> {
     page.rows.iter().filter_map(|row| row.event.seq).collect()
 }
 
-/// Not a test of its own: what the next test starts and kills. It goes on where the one before was
-/// killed, reads some records again, and says what has been promised to it.
+/// Not a test: the process that the next test starts and kills. It continues where the last one was
+/// killed, reads some records again, and prints each entry that is on disk.
 #[test]
 fn child_that_writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD_DIRECTORY) else { return };
@@ -98,7 +98,7 @@ fn acknowledged_entries_survive_twenty_kills_and_none_is_stored_twice() {
         child.wait().unwrap();
         let mut rest = String::new();
         lines.read_to_string(&mut rest).unwrap();
-        // The last line may have been cut off by the kill.
+        // The kill may have cut the last line off.
         let whole = rest.rfind('\n').map_or("", |end| &rest[..end]);
         whole.lines().for_each(|line| note_promise(line, &mut last_seq, &mut ids));
     }
@@ -121,13 +121,13 @@ fn note_promise(line: &str, last_seq: &mut u64, ids: &mut Vec<u64>) {
     }
 }
 
-/// A small disk of its own, for as long as this lives.
+/// A small disk that is unmounted when dropped.
 struct Disk {
     dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// `None`, and says so, where mounting is not permitted.
+    /// `None`, with a message, where mounting is not permitted.
     fn mount(kib: u32) -> Option<Self> {
         let disk = Self { dir: tempfile::tempdir().unwrap() };
         let size = format!("size={kib}k");
@@ -144,7 +144,8 @@ impl Disk {
 
     fn remount(&self, how: &str) {
         let options = format!("remount,{how}");
-        // A process that another test is just starting holds all our files until it runs.
+        // A process that another test forks holds all files of this one until it executes its
+        // program.
         let done = (0..200).any(|_| {
             mount(&["-o", &options], self.dir.path()) || {
                 std::thread::sleep(Duration::from_millis(10));
@@ -186,7 +187,7 @@ fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
     let mut zeroes = std::io::repeat(0).take(1 << 20);
     std::io::copy(&mut zeroes, &mut std::fs::File::create(&filler).unwrap()).unwrap_err();
 
-    // The file has some room left within itself, so that not the first one fails.
+    // The file has some space left in itself, so the first write may still succeed.
     let mut recorded = 0;
     let mut last = DecisionId(1);
     let error = loop {
@@ -203,7 +204,7 @@ fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
     assert!(error.to_string().contains("full"), "{error}");
     assert!(!is_up(&journal));
     assert!(journal.readings().error.is_some_and(|why| why.contains("full")));
-    // What is stored can be read all the while, and is not thrown away by trying again.
+    // The stored entries stay readable meanwhile, and no retry discards them.
     for more in 1..5 {
         let query = DecisionQuery { limit: 1, ..Default::default() };
         let newest = JournalReader::open(&dir).unwrap().decisions(&query).unwrap().rows;
@@ -213,7 +214,7 @@ fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
     }
 
     std::fs::remove_file(&filler).unwrap();
-    // A process that another test is just starting may hold the deleted file until it runs.
+    // A process that another test forks may hold the deleted file until it executes its program.
     let last = decision(DecisionId(last.0 + 1));
     let stored = (0..1_000).any(|_| match journal.intent(&last, PATIENCE) {
         Ok(()) => true,
@@ -223,7 +224,7 @@ fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
             false
         }
     });
-    assert!(stored, "there is room again");
+    assert!(stored, "the disk has space again");
     assert!(is_up(&journal));
     assert_eq!(journal.readings().values[2], Reading::Value(0.0), "nothing was dropped");
     journal.close(PATIENCE).unwrap();
@@ -259,7 +260,7 @@ fn a_journal_left_by_a_crash_can_be_read_on_a_read_only_disk() {
     let dir = disk.path().join("state");
     let journal = Journal::open(&dir, RETENTION);
     journal.intent(&decision(DecisionId(7)), PATIENCE).unwrap();
-    // What a crash leaves: the database and its log, copied while they are in use.
+    // State after a crash: the database and its log, copied while they are in use.
     let left = disk.path().join("left");
     std::fs::create_dir(&left).unwrap();
     for name in ["journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm"] {

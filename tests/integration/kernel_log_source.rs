@@ -1,4 +1,4 @@
-//! The kernel-log source on the real kernel. As root only: others are told that it was skipped.
+//! The kernel-log source on the real kernel. Root only: other users see that it was skipped.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -16,12 +16,12 @@ use umawarden::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader
 const DEV_KMSG: &str = "/dev/kmsg";
 const PRINTK_DEVKMSG: &str = "/proc/sys/kernel/printk_devkmsg";
 
-/// One test at a time writes to the kernel log; others would push its records out of the ring.
+/// One test at a time writes to the kernel log: others would displace its records from the ring.
 static KERNEL_LOG: Mutex<()> = Mutex::new(());
 
-/// Sole use of the kernel log, unlimited from user space; everything is put back afterwards. Other
-/// processes that run these tests are kept out too: the one that ends first would put the limit
-/// back, and the kernel then drops what the others write without a word.
+/// Exclusive use of the kernel log, without a rate limit for user space; restored when dropped.
+/// Other test processes are locked out too: the first one to end would restore the limit, and the
+/// kernel would then silently drop the records of the others.
 pub struct Flooding {
     limit_before: String,
     _alone: MutexGuard<'static, ()>,
@@ -29,7 +29,7 @@ pub struct Flooding {
 }
 
 impl Flooding {
-    /// `None`, with a word on why, where this process may not.
+    /// `None`, with a message that gives the reason, where this process lacks permission.
     pub fn allowed() -> Option<Self> {
         let alone = KERNEL_LOG.lock().unwrap_or_else(PoisonError::into_inner);
         match Self::begin(alone) {
@@ -136,7 +136,7 @@ fn records_read_and_lost_add_up_to_the_records_written_in_a_flood() {
     let (mut source, _) = drained(DEV_KMSG, None);
     let mark = mark("flood");
     let mut writer = writer();
-    // The first and the last record are sure to be seen, and what lies between is numbered.
+    // The first and the last record are certain to be read, and the records between are numbered.
     say(&mut writer, &format!("<14>{mark} first\n"));
     let mut seen = Vec::new();
     drain(&mut source, &mut seen);
@@ -161,7 +161,7 @@ fn records_read_and_lost_add_up_to_the_records_written_in_a_flood() {
         .iter()
         .filter(|record| record.text.starts_with(&mark) && (first + 1..last).contains(&record.seq))
         .count();
-    // The kernel itself may have said something meanwhile; it numbers those records too.
+    // The kernel may have logged records of its own meanwhile; it numbers those too.
     let numbered = last - first - 1;
     assert!(numbered >= WRITTEN, "only {numbered} records were let in: who set {PRINTK_DEVKMSG}?");
     assert_eq!(between as u64 + lost(&seen), numbered);
@@ -175,8 +175,7 @@ fn records_read_and_lost_add_up_to_the_records_written_in_a_flood() {
 }
 
 /// Two runs over 50 records of our own, the second from where the first one ended: the numbers that
-/// each has seen. `None` where others, who keep to no lock, wrote so much meanwhile that the ring
-/// overran.
+/// each has read. `None` where processes outside the lock overran the ring meanwhile.
 fn two_runs() -> Option<[Vec<u32>; 2]> {
     let mark = mark("restart");
     let number = |record: &KernelRecord| record.text.strip_prefix(&mark)?.trim().parse().ok();
@@ -242,7 +241,7 @@ fn the_syslog_ring_is_read_where_dev_kmsg_is_missing() {
     assert!(ours.iter().all(|record| (record.facility, record.level) == (3, 6)));
     assert!(ours.windows(2).all(|pair| pair[0].seq < pair[1].seq));
     assert!(ours[0].seq >= SYSLOG_SEQ_BASE);
-    // From either reader, a restart goes on behind the last record that was handled.
+    // A restart continues behind the last handled record with either reader.
     let resume = Some(ResumeFrom { seq: ours[1].seq + 1 });
     let (_, by_kmsg) = drained(DEV_KMSG, resume);
     let ours_by_kmsg: Vec<&KernelRecord> =

@@ -1,4 +1,5 @@
-//! `umawarden launch` with real processes: what reaches the command, what is seen of its end.
+//! `umawarden launch` with real processes: signals and streams of the command, and reports of its
+//! end.
 
 use std::fs;
 use std::io::Write;
@@ -11,19 +12,19 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, binary, history, of_kind};
 
-/// A folder for what a command writes, and a program that is called as engines' workers are.
-struct Scene {
+/// A folder for the output of a command, and a program with the name of an engine's worker.
+struct Fixture {
     folder: tempfile::TempDir,
 }
 
-/// Whatever was ignored when the tests were started: a shell cannot trap that.
+/// Resets signals that were ignored when the tests were started: a shell cannot trap those.
 fn with_default_signals() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP,INT,QUIT,TERM,USR1,USR2,WINCH");
     command
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::copy("/bin/sleep", folder.path().join("VLLM::EngineCor")).unwrap();
@@ -78,22 +79,22 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// How it ended, and what it said of that.
+/// Exit code and output of the launcher.
 struct Ended {
     code: i32,
-    said: String,
-    complained: String,
+    stdout: String,
+    stderr: String,
     report: Value,
 }
 
 impl Ended {
     fn new(output: Output) -> Self {
-        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
-        let report = complained.lines().find_map(|line| serde_json::from_str(line).ok());
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = stderr.lines().find_map(|line| serde_json::from_str(line).ok());
         Self {
             code: output.status.code().unwrap_or(-1),
-            said: String::from_utf8_lossy(&output.stdout).into_owned(),
-            complained,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr,
             report: report.unwrap_or_default(),
         }
     }
@@ -109,7 +110,7 @@ fn pid_of(child: &Child) -> Pid {
 
 #[test]
 fn launch_exits_with_the_code_of_its_command() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for (script, code, ended_by, is_failure) in [
         ("exit 0", 0, "code", false),
         ("exit 3", 3, "code", true),
@@ -117,14 +118,14 @@ fn launch_exits_with_the_code_of_its_command() {
         ("kill -KILL $$", 137, "signal", true),
         ("kill -SEGV $$", 139, "signal", true),
     ] {
-        let ended = scene.ended(&[], script);
-        assert_eq!(ended.code, code, "{script}: {}", ended.complained);
+        let ended = fixture.ended(&[], script);
+        assert_eq!(ended.code, code, "{script}: {}", ended.stderr);
         assert_eq!(ended.report["exit"]["ended_by"], ended_by, "{script}");
         assert_eq!(ended.report["is_failure"], is_failure, "{script}");
     }
     let run = |command: &[&str]| {
         let mut launch = Command::new(binary());
-        launch.args(["launch", "--storage.path"]).arg(scene.path("data")).arg("--");
+        launch.args(["launch", "--storage.path"]).arg(fixture.path("data")).arg("--");
         let output = launch.args(command).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
@@ -137,25 +138,25 @@ fn launch_exits_with_the_code_of_its_command() {
 
 #[test]
 fn standard_input_and_output_belong_to_the_command() {
-    let scene = Scene::new();
-    let mut command = scene.launch(&[], "read line; echo \"got $line\"");
+    let fixture = Fixture::new();
+    let mut command = fixture.launch(&[], "read line; echo \"got $line\"");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
     let ended = Ended::new(child.wait_with_output().unwrap());
-    assert_eq!((ended.code, &*ended.said), (0, "got hello\n"));
+    assert_eq!((ended.code, &*ended.stdout), (0, "got hello\n"));
     assert_eq!(ended.not_known().matches("no daemon runs here").count(), 1, "{}", ended.report);
 }
 
-/// Writes down every signal; the shell takes them up between two short sleeps.
-const TRAPS: &str = "for s in HUP INT QUIT USR1 USR2 WINCH; do trap \"echo $s >>heard\" $s; done; \
-                     trap 'echo TERM >>heard; exit 0' TERM; echo ready >>heard; \
+/// Records every signal; the shell handles them between two short sleeps.
+const TRAPS: &str = "for s in HUP INT QUIT USR1 USR2 WINCH; do trap \"echo $s >>signals\" $s; done; \
+                     trap 'echo TERM >>signals; exit 0' TERM; echo ready >>signals; \
                      while :; do sleep 0.05; done";
 
 #[test]
 fn signals_are_passed_on_once_and_the_sender_is_reported() {
-    let scene = Scene::new();
-    let child = scene.launch(&[], TRAPS).spawn().unwrap();
-    scene.wait_for("heard", "ready");
+    let fixture = Fixture::new();
+    let child = fixture.launch(&[], TRAPS).spawn().unwrap();
+    fixture.wait_for("signals", "ready");
     let mut expected = "ready\n".to_owned();
     for (signal, name) in [
         (Signal::USR1, "USR1"),
@@ -167,14 +168,14 @@ fn signals_are_passed_on_once_and_the_sender_is_reported() {
         (Signal::TERM, "TERM"),
     ] {
         kill_process(pid_of(&child), signal).unwrap();
-        scene.wait_for("heard", name);
+        fixture.wait_for("signals", name);
         expected.push_str(&format!("{name}\n"));
     }
     let ended = Ended::new(child.wait_with_output().unwrap());
-    assert_eq!(scene.read("heard"), expected);
-    assert_eq!(ended.code, 0, "{}", ended.complained);
+    assert_eq!(fixture.read("signals"), expected);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
     let killer = &ended.report["killer"];
-    // The first that could have ended it.
+    // The first signal that could have ended it.
     assert_eq!((&killer["by"], &killer["signal"]), (&"signal".into(), &1.into()), "{killer}");
     let own = format!("(pid {})", std::process::id());
     assert!(killer["sender"].as_str().unwrap().contains(&own), "{killer}");
@@ -183,33 +184,33 @@ fn signals_are_passed_on_once_and_the_sender_is_reported() {
 
 #[test]
 fn a_signal_before_the_start_of_the_command_reaches_it() {
-    let scene = Scene::new();
-    // Whatever the moment: it is ended by it, and nothing stays behind.
+    let fixture = Fixture::new();
+    // The signal ends it at any moment, and no process is left.
     for delay in [0, 1, 2, 4, 8, 16] {
-        let child = scene.launch(&[], "exec sleep 1000").spawn().unwrap();
+        let child = fixture.launch(&[], "exec sleep 1000").spawn().unwrap();
         std::thread::sleep(Duration::from_millis(delay));
         kill_process(pid_of(&child), Signal::TERM).unwrap();
         let output = child.wait_with_output().unwrap();
         let by_signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
-        // Before it has taken its signals in, it dies of it as any program does.
+        // Before its signal handlers are installed it dies of the signal as any program does.
         assert!(output.status.code() == Some(143) || by_signal == Some(15), "{output:?}");
     }
 }
 
-/// `script` gives it a terminal, and bash is the shell that stops and continues jobs.
+/// `script` provides the terminal, and bash is the shell that stops and continues jobs.
 #[test]
 fn a_key_on_the_terminal_reaches_the_command_once_and_job_control_works() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let launch = format!(
         "{} launch --storage.path data -- sh -c 'echo $PPID >launcher; echo $$ >own; {}'",
         binary().display(),
         TRAPS.replace('\'', "'\\''")
     );
-    let job = format!("{launch}\necho stopped >>heard\nfg\n");
-    fs::write(scene.path("job.sh"), job).unwrap();
+    let job = format!("{launch}\necho stopped >>signals\nfg\n");
+    fs::write(fixture.path("job.sh"), job).unwrap();
     let mut terminal = with_default_signals()
         .args(["script", "-qec", "bash -m job.sh", "/dev/null"])
-        .current_dir(scene.folder.path())
+        .current_dir(fixture.folder.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
@@ -219,24 +220,24 @@ fn a_key_on_the_terminal_reaches_the_command_once_and_job_control_works() {
         keys.write_all(&[key]).unwrap();
         keys.flush().unwrap();
     };
-    scene.wait_for("heard", "ready");
+    fixture.wait_for("signals", "ready");
     press(3);
-    scene.wait_for("heard", "INT");
+    fixture.wait_for("signals", "INT");
     press(28);
-    scene.wait_for("heard", "QUIT");
-    // Long enough for a second one to be seen.
+    fixture.wait_for("signals", "QUIT");
+    // Long enough for a second signal to arrive.
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(scene.read("heard"), "ready\nINT\nQUIT\n");
-    let [launcher, own] = ["launcher", "own"].map(|name| scene.pid(name));
+    assert_eq!(fixture.read("signals"), "ready\nINT\nQUIT\n");
+    let [launcher, own] = ["launcher", "own"].map(|name| fixture.pid(name));
     let is_stopped = |pid: Pid| state(pid.as_raw_nonzero().get()) == Some('T');
     press(26);
-    // The shell has its terminal back, and continues both.
-    scene.wait_for("heard", "stopped");
+    // The shell owns its terminal again, and continues both.
+    fixture.wait_for("signals", "stopped");
     wait_until("both continued", || !is_stopped(launcher) && !is_stopped(own));
     kill_process(launcher, Signal::TERM).unwrap();
-    scene.wait_for("heard", "TERM");
+    fixture.wait_for("signals", "TERM");
     terminal.wait().unwrap();
-    assert_eq!(scene.read("heard"), "ready\nINT\nQUIT\nstopped\nTERM\n");
+    assert_eq!(fixture.read("signals"), "ready\nINT\nQUIT\nstopped\nTERM\n");
 }
 
 fn state(pid: i32) -> Option<char> {
@@ -246,30 +247,30 @@ fn state(pid: i32) -> Option<char> {
 
 #[test]
 fn orphans_are_reaped_as_soon_as_they_exit() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 & echo $! >>orphans); done; \
-                  echo ready >>heard; read line";
-    let mut child = scene.launch(&[], script).stdin(Stdio::piped()).spawn().unwrap();
-    scene.wait_for("heard", "ready");
+                  echo ready >>signals; read line";
+    let mut child = fixture.launch(&[], script).stdin(Stdio::piped()).spawn().unwrap();
+    fixture.wait_for("signals", "ready");
     let orphans: Vec<i32> =
-        scene.read("orphans").lines().map(|line| line.parse().unwrap()).collect();
+        fixture.read("orphans").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(orphans.len(), 8);
-    // Whoever is not reaped stays a zombie for as long as its parent lives.
+    // An orphan without a reaper stays a zombie for as long as its parent lives.
     wait_until("all reaped", || orphans.iter().all(|pid| state(*pid).is_none()));
     assert_eq!(state(pid_of(&child).as_raw_nonzero().get()), Some('S'));
     drop(child.stdin.take());
     let ended = Ended::new(child.wait_with_output().unwrap());
-    assert_eq!(ended.report["orphans"], Value::Null, "{}", ended.complained);
+    assert_eq!(ended.report["orphans"], Value::Null, "{}", ended.stderr);
 }
 
 #[test]
 fn a_process_that_outlives_the_command_is_named_and_killed_on_request() {
-    let scene = Scene::new();
-    // Whoever keeps standard output open keeps the test waiting.
+    let fixture = Fixture::new();
+    // A process that keeps standard output open keeps the test waiting.
     let script = "./VLLM::EngineCor 1000 >/dev/null 2>&1 & echo $! >worker; sleep 0.5";
-    let ended = scene.ended(&["--grace", "200ms"], script);
-    let worker = scene.pid("worker");
-    assert_eq!(ended.code, 0, "{}", ended.complained);
+    let ended = fixture.ended(&["--grace", "200ms"], script);
+    let worker = fixture.pid("worker");
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
     let orphan = &ended.report["orphans"][0];
     assert_eq!(orphan["pid"], worker.as_raw_nonzero().get());
     assert_eq!(orphan["comm"], "VLLM::EngineCor");
@@ -277,11 +278,11 @@ fn a_process_that_outlives_the_command_is_named_and_killed_on_request() {
     test_kill_process(worker).unwrap();
     kill_process(worker, Signal::KILL).unwrap();
 
-    let bystander = Command::new(scene.path("VLLM::EngineCor")).arg("1000").spawn().unwrap();
-    fs::remove_file(scene.path("worker")).unwrap();
-    let ended = scene.ended(&["--grace", "200ms", "--kill-orphans"], script);
-    let worker = scene.pid("worker");
-    assert_eq!(ended.report["orphans"][0]["is_killed"], true, "{}", ended.complained);
+    let bystander = Command::new(fixture.path("VLLM::EngineCor")).arg("1000").spawn().unwrap();
+    fs::remove_file(fixture.path("worker")).unwrap();
+    let ended = fixture.ended(&["--grace", "200ms", "--kill-orphans"], script);
+    let worker = fixture.pid("worker");
+    assert_eq!(ended.report["orphans"][0]["is_killed"], true, "{}", ended.stderr);
     assert!(test_kill_process(worker).is_err(), "it is still there");
     test_kill_process(pid_of(&bystander)).unwrap();
     end(bystander);
@@ -292,21 +293,22 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// As `vllm serve` does: its EngineCore is killed, and it ends with 0.
+/// As with `vllm serve`: its EngineCore is killed, and it exits with 0.
 const LIAR: &str = "./VLLM::EngineCor 1000 & echo $! >worker; wait $!; sleep 0.2; exit 0";
 
 #[test]
 fn a_killed_worker_is_a_failure_although_the_command_exits_0() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for (options, code) in [(&[][..], 79), (&["--pass-exit-code"][..], 0)] {
-        let _absent = fs::remove_file(scene.path("worker"));
-        let child = scene.launch(options, LIAR).spawn().unwrap();
-        let worker = scene.pid("worker");
-        // It must have been seen: a process that lives shorter than a look is not.
+        // It may be absent.
+        let _ = fs::remove_file(fixture.path("worker"));
+        let child = fixture.launch(options, LIAR).spawn().unwrap();
+        let worker = fixture.pid("worker");
+        // It lives long enough for a scan to find it.
         std::thread::sleep(Duration::from_millis(500));
         kill_process(worker, Signal::KILL).unwrap();
         let ended = Ended::new(child.wait_with_output().unwrap());
-        assert_eq!(ended.code, code, "{}", ended.complained);
+        assert_eq!(ended.code, code, "{}", ended.stderr);
         let report = &ended.report;
         assert_eq!(report["is_failure"], true, "{report}");
         assert_eq!(report["exit"]["code"], 0);
@@ -324,12 +326,12 @@ fn a_killed_worker_is_a_failure_although_the_command_exits_0() {
 
 #[test]
 fn workers_that_end_after_a_requested_stop_are_no_failure() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let script = "./VLLM::EngineCor 1000 & echo $! >worker; \
                   trap 'kill -KILL $(cat worker); wait; exit 0' TERM; \
-                  echo ready >>heard; while :; do sleep 0.05; done";
-    let child = scene.launch(&[], script).spawn().unwrap();
-    scene.wait_for("heard", "ready");
+                  echo ready >>signals; while :; do sleep 0.05; done";
+    let child = fixture.launch(&[], script).spawn().unwrap();
+    fixture.wait_for("signals", "ready");
     std::thread::sleep(Duration::from_millis(500));
     kill_process(pid_of(&child), Signal::TERM).unwrap();
     let ended = Ended::new(child.wait_with_output().unwrap());
@@ -338,9 +340,9 @@ fn workers_that_end_after_a_requested_stop_are_no_failure() {
 
 #[test]
 fn the_command_survives_a_killed_launcher() {
-    let scene = Scene::new();
-    let mut child = scene.launch(&[], "echo $$ >own; exec sleep 1000").spawn().unwrap();
-    let own = scene.pid("own");
+    let fixture = Fixture::new();
+    let mut child = fixture.launch(&[], "echo $$ >own; exec sleep 1000").spawn().unwrap();
+    let own = fixture.pid("own");
     child.kill().unwrap();
     child.wait().unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -350,16 +352,16 @@ fn the_command_survives_a_killed_launcher() {
 
 #[test]
 fn the_daemon_reports_a_launched_engine_as_loading_and_journals_its_death() {
-    let scene = Scene::new();
-    let storage = scene.path("data");
-    let rules = scene.path("rules.yaml");
+    let fixture = Fixture::new();
+    let storage = fixture.path("data");
+    let rules = fixture.path("rules.yaml");
     fs::write(&rules, "groups: []\n").unwrap();
-    let kmsg = scene.path("kmsg");
+    let kmsg = fixture.path("kmsg");
     fs::write(&kmsg, "").unwrap();
     let rules = format!("--rules={}", rules.display());
     let daemon = Daemon::start(&storage, &[&rules, &format!("--path.kmsg={}", kmsg.display())]);
-    let child = scene.launch(&["--name", "chat"], LIAR).spawn().unwrap();
-    let worker = scene.pid("worker");
+    let child = fixture.launch(&["--name", "chat"], LIAR).spawn().unwrap();
+    let worker = fixture.pid("worker");
     let engine = |daemon: &Daemon| {
         let (_, body) = daemon.get("/api/v1/engines");
         let answer: Value = serde_json::from_str(&body).unwrap();
@@ -376,19 +378,19 @@ fn the_daemon_reports_a_launched_engine_as_loading_and_journals_its_death() {
     let worker_pid = i64::from(worker.as_raw_nonzero().get());
     daemon.wait_until("its worker", |daemon| pids(daemon).contains(&worker_pid));
     assert!(!pids(&daemon).contains(&i64::from(child.id())), "the launcher is none of it");
-    // The launcher hears of the phase with its next word.
+    // The launcher gets the phase with its next message.
     std::thread::sleep(Duration::from_millis(2500));
     kill_process(worker, Signal::KILL).unwrap();
     let ended = Ended::new(child.wait_with_output().unwrap());
-    assert_eq!(ended.code, 79, "{}", ended.complained);
+    assert_eq!(ended.code, 79, "{}", ended.stderr);
     assert_eq!(ended.report["phase"], "loading", "{}", ended.report);
-    assert!(!ended.complained.contains("in no journal"), "{}", ended.complained);
+    assert!(!ended.stderr.contains("in no journal"), "{}", ended.stderr);
     daemon.wait_until("journalled", |daemon| {
         daemon.get("/api/v1/events?kind=engine_died").1.contains("\"chat\"")
     });
     drop(daemon);
     let history = history(&storage);
-    // Engines of other tests die meanwhile, and are seen.
+    // Engines of other tests die meanwhile, and are recorded too.
     let is_its = |died: &&Value| died["report"]["who"]["name"] == "chat";
     let died: Vec<_> = of_kind(&history, "engine_died").filter(is_its).collect();
     let [died] = died.as_slice() else { panic!("{died:#?}") };
@@ -398,27 +400,27 @@ fn the_daemon_reports_a_launched_engine_as_loading_and_journals_its_death() {
 
 #[test]
 fn the_report_goes_to_the_named_file_without_a_daemon() {
-    let scene = Scene::new();
-    let file = scene.path("deaths.jsonl");
+    let fixture = Fixture::new();
+    let file = fixture.path("deaths.jsonl");
     for _ in 0..2 {
-        let ended = scene.ended(&["--report-file", file.to_str().unwrap()], "exit 1");
-        assert!(ended.complained.contains("it is in "), "{}", ended.complained);
+        let ended = fixture.ended(&["--report-file", file.to_str().unwrap()], "exit 1");
+        assert!(ended.stderr.contains("it is in "), "{}", ended.stderr);
     }
     let lines = fs::read_to_string(&file).unwrap();
     let reports: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(reports.len(), 2);
     assert_eq!(reports[1]["exit"]["code"], 1);
-    let ended = scene.ended(&["--report-file", "/no/such/folder/file"], "exit 1");
-    assert!(ended.complained.contains("kept nowhere"), "{}", ended.complained);
+    let ended = fixture.ended(&["--report-file", "/no/such/folder/file"], "exit 1");
+    assert!(ended.stderr.contains("kept nowhere"), "{}", ended.stderr);
     assert_eq!(ended.code, 1);
 }
 
 #[test]
 fn an_unreadable_kernel_log_is_reported() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let folder = Path::new("--path.kmsg=/");
-    let ended = scene.ended(&[folder.to_str().unwrap()], "kill -KILL $$");
+    let ended = fixture.ended(&[folder.to_str().unwrap()], "kill -KILL $$");
     assert_eq!(ended.report["killer"]["by"], "unknown", "{}", ended.report);
     assert!(ended.not_known().contains("OOM kills are not seen"), "{}", ended.report);
 }

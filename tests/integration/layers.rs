@@ -1,9 +1,9 @@
-//! Who may import whom, and what the pure modules may not touch, held as data.
+//! Allowed imports of modules, and names that pure modules may not use, as data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module, what it may import of modules and of crates of our own, and whether it is pure.
+/// A module, the modules and crates of ours that it may import, and whether it is pure.
 const LAYERS: &[(&str, &[&str], bool)] = &[
     ("model", &["kernel_faults", "promql_rules"], true),
     ("parse", &["model"], true),
@@ -132,16 +132,16 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
 ];
 
-/// Where modules are: those of a crate are modules of the program as well, by re-export.
+/// Folders of modules: those of a crate are modules of the program as well, by re-export.
 const ROOTS: &[&str] = &["src", "crates/policy/src", "crates/records/src"];
 
-/// Crates of our own, which are pure as well; what they may import is the compiler's business.
+/// Crates of our own, which are pure as well; the compiler restricts their imports.
 const CRATES: &[&str] = &["crates/kernel-faults/src", "crates/promql-rules/src"];
 
-/// Their names in imports.
+/// Names of those crates in imports.
 const CRATE_NAMES: &[&str] = &["kernel_faults", "promql_rules"];
 
-/// What a pure module must not name.
+/// Names that a pure module must not use.
 const IMPURE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -162,16 +162,16 @@ const IMPURE: &[&str] = &[
 /// Only the daemon reads the clock.
 const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "Timestamp::now", "clock_gettime"];
 
-/// What only the one way out of commands names, and where else it may stand, with the reason.
+/// Names that only the common output code of commands uses, and the exceptions with their reasons.
 const WAYS_OUT: &[&str] = &["io::stdout()", "io::stderr()", "stdio::stdout()", "stdio::stderr()"];
 const PRINTERS: &[(&str, &str)] = &[
     ("src/cli/output.rs", "the one way out"),
     ("src/cli/log.rs", "the daemon's log, which loses lines rather than to wait"),
     ("src/cli/nvml_child.rs", "answers by a descriptor of its own"),
-    ("src/cli/gate/show.rs", "asks how wide the terminal is"),
+    ("src/cli/gate/show.rs", "reads the width of the terminal"),
 ];
 
-/// The files that may still name a clock, each with the reason.
+/// Files that may still name a clock, each with the reason.
 const CLOCK_READERS: &[(&str, &str)] = &[
     ("src/daemon/", "the loop's own clock"),
     ("src/cli/", "a command is an edge of its own"),
@@ -235,7 +235,7 @@ fn is_of(import: &str, module: &str) -> bool {
     rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
 }
 
-/// What a line names of modules, without `crate::`, and of crates of our own.
+/// The modules that a line names, without `crate::`, and the crates of our own.
 fn imports_of(line: &str) -> impl Iterator<Item = &str> {
     let of_modules = ["crate::", "umawarden_policy::", "umawarden_records::"].into_iter().flat_map(
         move |name| line.match_indices(name).map(|(at, found)| &line[at + found.len()..]),
@@ -330,7 +330,7 @@ fn files_and_lines_are_short() {
         if text.lines().count() > 600 {
             wrong.push(format!("{}: more than 600 lines", path.display()));
         }
-        // Recorded text stands in tests as it was.
+        // Recorded text in tests stays as it was.
         for (number, line) in text.lines().enumerate().filter(|_| !is_test(&path)) {
             if line.chars().count() > 100 {
                 wrong.push(format!("{}:{}: more than 100 columns", path.display(), number + 1));

@@ -1,4 +1,4 @@
-//! The daemon and the loads that it follows: a process of its own stands for the engine.
+//! The daemon and the loads that it tracks: a process of the test acts as the engine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use rustix::process::Signal;
 
 use crate::daemon::{Daemon, binary, history, of_kind};
 
-/// The shipped rule is among them.
+/// Among them is the shipped rule.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rules/engines.yaml");
 
 const FOLLOWED: &str = "uma_engine_evicting{engine=\"slow\"}";
 
-/// A process that has its model open and reads it again and again. That name is an argument of it.
+/// A process that reads its model again and again; the name of the model is an argument of it.
 pub struct Engine(Child);
 
 impl Engine {
@@ -27,8 +27,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _has_ended = self.0.kill();
-        let _status = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -39,7 +40,7 @@ struct World {
 
 impl World {
     fn new(name: &str) -> Self {
-        // Not below /tmp, which may be a tmpfs: no model file is taken for one there.
+        // Not below /tmp, which may be a tmpfs: files there do not count as models.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let world = Self { folder, name: format!("{name}-{}", std::process::id()) };
         fs::write(world.path("model.safetensors"), vec![1; 1 << 20]).unwrap();
@@ -60,7 +61,7 @@ impl World {
         fs::write(self.path("umawarden.yaml"), config).unwrap();
     }
 
-    /// A daemon that follows the engine's load, or would.
+    /// A daemon that tracks the engine's load, or would in enforce mode.
     fn start(&self, mode: &str) -> (Daemon, Engine) {
         self.configure(mode);
         let config = format!("--config.file={}", self.path("umawarden.yaml").display());
@@ -68,9 +69,9 @@ impl World {
         (daemon, Engine::start(&self.name, &self.path("model.safetensors")))
     }
 
-    fn is_told(&self, text: &str) -> bool {
-        let told = history(&self.path("data"));
-        of_kind(&told, "note").any(|note| note["text"].as_str().unwrap().contains(text))
+    fn is_noted(&self, text: &str) -> bool {
+        let entries = history(&self.path("data"));
+        of_kind(&entries, "note").any(|note| note["text"].as_str().unwrap().contains(text))
     }
 }
 
@@ -87,15 +88,15 @@ fn is_done(daemon: &Daemon, outcome: &str, times: f64) -> bool {
 fn a_load_is_tracked_until_its_rule_is_silenced() {
     let world = World::new("umawarden-silenced-load");
     let (daemon, _engine) = world.start("enforce");
-    daemon.wait_until("following", follows);
+    daemon.wait_until("tracking", follows);
     let silenced = Command::new(binary())
         .args(["silence", "CheckpointLoads", "--for", "1h", "--storage.path"])
         .arg(world.path("data"))
         .status()
         .unwrap();
     assert!(silenced.success());
-    daemon.wait_until("following no more", |daemon| !follows(daemon));
-    daemon.wait_until("told", |_| world.is_told("since a person has silenced its rule"));
+    daemon.wait_until("tracking no more", |daemon| !follows(daemon));
+    daemon.wait_until("reported", |_| world.is_noted("since a person has silenced its rule"));
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(!follows(&daemon), "it is not begun again either");
 }
@@ -104,12 +105,12 @@ fn a_load_is_tracked_until_its_rule_is_silenced() {
 fn a_load_is_tracked_until_its_rule_observes_and_then_planned_once() {
     let world = World::new("umawarden-observed-load");
     let (daemon, _engine) = world.start("enforce");
-    daemon.wait_until("following", follows);
+    daemon.wait_until("tracking", follows);
     world.configure("observe");
     daemon.signal(Signal::HUP);
-    daemon.wait_until("following no more", |daemon| !follows(daemon));
-    daemon.wait_until("told", |_| world.is_told("since its rule only observes now"));
-    daemon.wait_until("rehearsed", |daemon| is_done(daemon, "skipped", 1.0));
+    daemon.wait_until("tracking no more", |daemon| !follows(daemon));
+    daemon.wait_until("reported", |_| world.is_noted("since its rule only observes now"));
+    daemon.wait_until("planned", |daemon| is_done(daemon, "skipped", 1.0));
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert!(!is_done(&daemon, "skipped", 2.0), "{}", daemon.log());
 }

@@ -1,4 +1,4 @@
-//! FIFOs, sockets, folders and devices where a file is named: no command waits for them.
+//! FIFOs, sockets, folders and devices in place of files: no command waits for them.
 
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::binary;
 
-/// Runs it, and ends it where it hangs.
+/// Runs the command, and kills it if it hangs.
 fn run(arguments: &[&str], input: Stdio) -> Output {
     let child = Command::new(binary())
         .args(arguments)
@@ -22,7 +22,8 @@ fn run(arguments: &[&str], input: Stdio) -> Output {
     let (ended, end) = std::sync::mpsc::channel::<()>();
     let guard = std::thread::spawn(move || {
         let hangs = end.recv_timeout(Duration::from_secs(20)).is_err();
-        let _it_may_have_ended = hangs.then(|| Command::new("kill").args(["-9", &pid]).status());
+        // It may have ended.
+        let _ = hangs.then(|| Command::new("kill").args(["-9", &pid]).status());
         hangs
     });
     let output = child.wait_with_output().unwrap();
@@ -35,7 +36,7 @@ fn make_fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
@@ -82,7 +83,7 @@ fn fifos_and_folders_are_refused_by_name_without_waiting() {
     ];
     for (arguments, what, code) in cases {
         let output = run(arguments, Stdio::null());
-        let text = said(&output);
+        let text = printed(&output);
         assert!(text.contains(what), "{arguments:?}: {text}");
         assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {text}");
     }
@@ -94,7 +95,7 @@ fn a_daemon_whose_journal_is_a_fifo_samples_and_reports_it() {
     fs::create_dir(folder.path().join("data")).unwrap();
     make_fifo(&folder.path().join("data/journal.sqlite3"));
     let daemon = crate::daemon::Daemon::spawn(&folder.path().join("data"), &[]);
-    daemon.wait_until("told", |daemon| daemon.log().contains("journal.sqlite3: it is a FIFO"));
+    daemon.wait_until("reported", |daemon| daemon.log().contains("journal.sqlite3: it is a FIFO"));
     assert_eq!(daemon.get("/-/healthy").0, 200);
     daemon.terminate();
 }
@@ -115,10 +116,10 @@ fn standard_input_and_pipes_with_a_writer_are_read() {
     };
     for name in ["-", "/dev/stdin"] {
         let output = run(&["dmesg", "--json", name], open());
-        assert_eq!(output.stdout, whole.stdout, "{name}: {}", said(&output));
+        assert_eq!(output.stdout, whole.stdout, "{name}: {}", printed(&output));
         let (pipe, mut child) = piped();
         let output = run(&["dmesg", "--json", name], pipe);
-        assert_eq!(output.stdout, whole.stdout, "{name}, a pipe: {}", said(&output));
+        assert_eq!(output.stdout, whole.stdout, "{name}, a pipe: {}", printed(&output));
         child.wait().unwrap();
     }
     let fifo = folder.path().join("fifo");
@@ -127,6 +128,6 @@ fn standard_input_and_pipes_with_a_writer_are_read() {
     let mut writer = Command::new("sh").args(["-c", script]).arg(&log).arg(&fifo).spawn().unwrap();
     let began = Instant::now();
     let output = run(&["dmesg", "--json", fifo.to_str().unwrap()], Stdio::null());
-    assert_eq!(output.stdout, whole.stdout, "{:?}: {}", began.elapsed(), said(&output));
+    assert_eq!(output.stdout, whole.stdout, "{:?}: {}", began.elapsed(), printed(&output));
     writer.wait().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Units that `umawarden print` makes, judged by systemd itself and by `umawarden doctor`.
+//! Units of `umawarden print`, checked by systemd itself and by `umawarden doctor`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ fn systemd_accepts_the_units() {
         fs::write(&file, printed(arguments)).unwrap();
         let output = Command::new(analyze).arg("verify").arg(&file).output().unwrap();
         let complained = String::from_utf8_lossy(&output.stderr);
-        // Others' units may be at fault on this machine.
+        // Units of other packages on this machine may have faults.
         let own: Vec<&str> = complained.lines().filter(|line| line.contains(name)).collect();
         assert!(own.is_empty() && output.status.success(), "{complained}");
     }

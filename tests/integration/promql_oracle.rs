@@ -14,12 +14,12 @@ use crate::dice::Dice;
 
 const EXPRESSIONS: usize = 1800;
 const EXPRESSIONS_A_FILE: usize = 500;
-/// How often the order of the series is changed to see whether that matters.
+/// How often the order of the series is changed, to see whether it matters.
 const SHUFFLES: usize = 32;
 const STEP_MS: i64 = 15_000;
 const STEPS: i64 = 60;
 
-/// One series: a key and what is scraped at each step.
+/// One series: a key and its value at each step.
 struct Scraped {
     key: SeriesKey,
     values: Vec<Option<f64>>,
@@ -45,8 +45,8 @@ fn series(dice: &mut Dice) -> Vec<Scraped> {
     all
 }
 
-/// Classic histograms with all that may be wrong with one: a bound that is written in two ways, no
-/// `+Inf`, no number, counts that fall where they must not, buckets that are not scraped.
+/// Classic histograms with every fault: a bound in two spellings, no `+Inf`, an invalid bound,
+/// decreasing counts, buckets that are not scraped.
 fn buckets(dice: &mut Dice) -> Vec<Scraped> {
     let mut all = Vec::new();
     for (zone, bounds) in [
@@ -93,7 +93,7 @@ fn values(dice: &mut Dice, is_counter: bool) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// The series, added in an order that the dice choose; `None`: in theirs.
+/// The series, added in a random order; `None`: in their own order.
 fn store_until(series: &[Scraped], until_ms: i64, order: Option<&mut Dice>) -> SeriesStore {
     let mut store = SeriesStore::default();
     let mut series: Vec<&Scraped> = series.iter().collect();
@@ -172,8 +172,8 @@ impl Grammar<'_> {
         }
     }
 
-    /// Whole or a half: for any other, as for `exp` and `ln`, the last digit of Prometheus' own
-    /// result depends on the processor that it runs on.
+    /// Whole or a half: for any other number, as for `exp` and `ln`, the last digit of Prometheus'
+    /// own result depends on the processor.
     fn exponent(&mut self) -> String {
         self.0.pick(&["0", "1", "2", "3", "-2", "0.5", "-.5", "Inf", "1e3", "010"]).to_owned()
     }
@@ -344,12 +344,12 @@ impl Grammar<'_> {
     }
 }
 
-/// An expression with what we make of it.
+/// An expression and our result.
 struct Case {
     text: String,
     at_ms: i64,
     outcome: Result<Vec<Sample>, String>,
-    /// Whether it matters which series was there first: sums round in the order of their elements.
+    /// Whether the order of the series matters: sums round in the order of their elements, and
     /// promtool adds its series in another order each time.
     depends_on_order: bool,
 }
@@ -472,7 +472,7 @@ fn run(promtool: &str, folder: &Path, name: &str, content: &str) -> Result<(), S
     if output.status.success() { Ok(()) } else { Err(report) }
 }
 
-/// promtool compares NaN with itself as different, so such results cannot be stated.
+/// promtool treats NaN as different from itself, so such results cannot be expected of it.
 fn is_statable(samples: &[Sample]) -> bool {
     samples.iter().all(|sample| !sample.value.is_nan())
 }
@@ -524,9 +524,9 @@ fn promtool_refuses_to_evaluate_the_expressions_that_we_refuse() {
 fn another_parser_accepts_and_refuses_the_same_texts() {
     let mut dice = Dice::new(3);
     for _ in 0..3000 {
-        // That parser follows an older Prometheus, without underscores in numbers.
+        // That parser implements an older Prometheus, without underscores in numbers.
         let mut text = Grammar(&mut dice).vector(3).replace("1_000", "1000");
-        // Half of the texts get a flaw, which both or neither must mind.
+        // Half of the texts get a flaw, which both parsers or neither must reject.
         if dice.chance(50) {
             let at = dice.roll(text.len());
             if dice.chance(50) {
@@ -548,7 +548,7 @@ fn another_parser_accepts_and_refuses_the_same_texts() {
         let is_beyond_the_subset = ours.as_ref().is_err_and(|error| {
             error.message.ends_with("not supported in rules here")
                 || error.message.starts_with("a negative offset")
-                // Prometheus finds this only when it evaluates.
+                // Prometheus detects this only during evaluation.
                 || error.message.starts_with("invalid regular expression in label_replace")
         });
         if !is_beyond_the_subset {

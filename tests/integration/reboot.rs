@@ -1,5 +1,5 @@
-//! Reboots beside a made-up logind, systemd and lock server, which refuse, hang and lie. No test
-//! can reboot anything: whoever is asked is made up, and sysrq is a file.
+//! Reboots with a fake logind, systemd and lock server, which refuse, hang and answer falsely. No
+//! test can reboot anything: every service is fake, and sysrq is a file.
 
 mod drain;
 mod fake_bus;
@@ -26,14 +26,14 @@ use fake_bus::FakeBus;
 
 const BOOT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A machine that could be rebooted, if it were one.
+/// Paths and services of a machine that could be rebooted, all of them fake.
 struct Machine {
     folder: tempfile::TempDir,
     bus: FakeBus,
 }
 
-/// How it ended, and what else is told.
-type Told = (OutcomeResult, Option<String>);
+/// The result, and the remark that comes with it.
+type Outcome = (OutcomeResult, Option<String>);
 
 impl Machine {
     fn new() -> Self {
@@ -59,14 +59,14 @@ impl Machine {
         }
     }
 
-    fn perform(&self, act: RebootAct) -> Told {
+    fn perform(&self, act: RebootAct) -> Outcome {
         let mut rebooter = self.rebooter();
         let decision = decision(act);
         let Performed { result, effect } = rebooter.execute(&crate::actions::act(decision));
         (result, effect)
     }
 
-    fn reboot(&self) -> Told {
+    fn reboot(&self) -> Outcome {
         self.perform(RebootAct::Perform(order()))
     }
 }
@@ -80,21 +80,21 @@ fn decision(act: RebootAct) -> Decision {
     crate::actions::decision(Action::Reboot(Box::new(act)))
 }
 
-fn not_done(told: &Told) -> &str {
-    match &told.0 {
+fn not_done(outcome: &Outcome) -> &str {
+    match &outcome.0 {
         OutcomeResult::NotDone(why) => why,
         other => panic!("{other:?}"),
     }
 }
 
-fn failed(told: &Told) -> &str {
-    match &told.0 {
+fn failed(outcome: &Outcome) -> &str {
+    match &outcome.0 {
         OutcomeResult::Failed(why) => why,
         other => panic!("{other:?}"),
     }
 }
 
-/// Done, or not, within that time.
+/// Fails unless it is done within that time.
 fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
     let began = std::time::Instant::now();
     let done = work();

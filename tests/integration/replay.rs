@@ -1,4 +1,4 @@
-//! What is recorded is replayed as it was: the same steps, from damaged files too.
+//! Recordings are replayed as they were: the same steps, from damaged files too.
 
 mod incidents;
 mod kept;
@@ -90,7 +90,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// What happens between two steps, before it is given times and identities.
+/// Input between two steps, before it gets times and identities.
 #[derive(Clone, Debug)]
 enum Happens {
     Free(Reading<f64>),
@@ -177,7 +177,7 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
 
 fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>) -> Observation {
     let readings = |source, names: &[&str], values, error: Option<&str>| {
-        // A schema of its own each time: what is the same must be found the same.
+        // A schema of its own each time: equal ones must be recognised as equal.
         let series = names.iter().map(|name| SeriesKey::new(name, &[("a", "b")])).collect();
         let series = if names.len() == 1 { vec![SeriesKey::new(names[0], &[])] } else { series };
         Observation::Readings(Readings {
@@ -254,7 +254,7 @@ fn unclean_boot(at: Moment, value: f64) -> Event {
     Event { kind: kind.into(), utc: Some(at.utc), seq: None }
 }
 
-/// Runs a policy; gives what was to be recorded and what the policy said.
+/// Runs a policy; returns the steps to be recorded and the decisions.
 fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<Entry>, Vec<Step>) {
     let (mut policy, mut last, mut seq) = (policy(), None, 0);
     let (mut entries, mut steps) = (Vec::new(), Vec::new());
@@ -292,7 +292,7 @@ fn file(entries: &[Entry], every: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a file's entries make the policy say, and what they say that it said.
+/// The decisions of a replay of a file's entries, and those that the entries contain.
 fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<Said>, bool) {
     let mut reader = SegmentReader::open(bytes).unwrap();
     let mut replayer = Replayer::under_recorded_rules();
@@ -314,7 +314,7 @@ fn moment_of(entry: &Entry) -> Option<Moment> {
     }
 }
 
-/// When the steps of a file were, and whether it is torn.
+/// Times of the steps of a file, and whether it is torn.
 fn moments(bytes: &[u8]) -> (Vec<Moment>, bool) {
     let mut reader = SegmentReader::open(bytes).unwrap();
     let mut moments = Vec::new();
@@ -355,13 +355,13 @@ proptest! {
         every in 1..20_usize,
     ) {
         let (entries, steps) = lived(happenings);
-        let (again, said, torn) = replayed(&file(&entries, every));
+        let (again, recorded, torn) = replayed(&file(&entries, every));
         prop_assert!(!torn);
         prop_assert_eq!(text(&steps), text(&again));
-        for (step, said) in steps.iter().zip(&said) {
-            prop_assert_eq!(format!("{:?}", step.decisions), format!("{:?}", said.decisions));
-            prop_assert_eq!(format!("{:?}", step.alerts), format!("{:?}", said.alerts));
-            prop_assert_eq!(format!("{:?}", step.events), format!("{:?}", said.events));
+        for (step, recorded) in steps.iter().zip(&recorded) {
+            prop_assert_eq!(format!("{:?}", step.decisions), format!("{:?}", recorded.decisions));
+            prop_assert_eq!(format!("{:?}", step.alerts), format!("{:?}", recorded.alerts));
+            prop_assert_eq!(format!("{:?}", step.events), format!("{:?}", recorded.events));
         }
     }
 
@@ -413,7 +413,7 @@ fn a_torn_tail_costs_at_most_the_last_block() {
     let ends: Vec<usize> = (0..=6).map(|blocks| file(&entries[..blocks * 10], 10).len()).collect();
     let all: Vec<Moment> = entries.iter().filter_map(moment_of).collect();
     for cut in head..whole.len() {
-        // Entries come in whole blocks, each with its sum: which come, says all.
+        // Entries come in whole blocks, each with its checksum.
         let (read, torn) = moments(&whole[..cut]);
         let blocks = ends.iter().filter(|end| **end <= cut).count() - 1;
         assert_eq!(read, all[..blocks * 10], "cut at {cut}");

@@ -105,7 +105,7 @@ const AT_NIGHT: &str = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: \
                         uma_memory_free_bytes < 1e9\n    remedy:\n      steps: \
                         [{compact_memory: {}}]\n      only_in: [nights]\n";
 
-/// What `umawarden run` would have said: whether it refuses to load, without starting.
+/// Whether `umawarden run` would load the configuration, without starting.
 fn loads(config: &Path, rules: Option<&Path>) -> bool {
     let flags = umawarden::config::flags::RunFlags {
         config_file: Some(config.to_owned()),
@@ -158,13 +158,13 @@ fn features_that_this_node_lacks_are_reported_apart_from_mistakes() {
     let folder = tempfile::tempdir().expect("a folder");
     let procfs = folder.path().join("proc");
     fs::create_dir(&procfs).expect("made");
-    // The number that it has there is another process' here.
+    // This pid is another process here.
     std::os::unix::fs::symlink("1", procfs.join("self")).expect("made");
     let rules = "groups: [{name: g, rules: [{alert: A, expr: uma_engine_growth_bytes > 1, \
                  remedy: {steps: [{stop_engine: {grace: 1s}}], cooldown: 1m}}]}]\n";
     fs::write(folder.path().join("r.yaml"), rules).expect("written");
     let config = folder.path().join("umawarden.yaml");
-    for (mode, told) in [
+    for (mode, expected) in [
         ("observe", "on this node: would not be available in enforce mode: action stop_engine: "),
         ("enforce", "on this node: not available: action stop_engine: "),
     ] {
@@ -175,16 +175,16 @@ fn features_that_this_node_lacks_are_reported_apart_from_mistakes() {
         let found = self::text(&output);
         assert_eq!(output.status.code(), Some(0), "{found}");
         let line = found.lines().find(|line| line.contains("another PID namespace"));
-        assert!(line.is_some_and(|line| line.starts_with(told)), "{found}");
+        assert!(line.is_some_and(|line| line.starts_with(expected)), "{found}");
         assert!(found.contains("--pid=host"), "{found}");
         let lines = objects(&check(&["--json", "--config.file", config]));
         let of_node = |line: &&Value| {
             let what = line["what"].as_str().unwrap_or_default();
             line["kind"] == "node" && what.contains("another PID namespace")
         };
-        let line = lines.iter().find(of_node).expect("told");
+        let line = lines.iter().find(of_node).expect("a line of the node");
         assert_eq!(line["wanted_now"], mode == "enforce");
-        // Without a configuration rules are checked alone, wherever that is.
+        // Without a configuration rules are checked on their own, on any node.
         let rules = folder.path().join("r.yaml");
         let alone = self::text(&check(&[rules.to_str().expect("UTF-8")]));
         assert!(!alone.contains("on this node"), "{alone}");
@@ -199,9 +199,12 @@ fn names_that_only_a_configuration_defines_are_reported_as_unchecked() {
     let rules = rules.to_str().expect("UTF-8");
     let output = check(&[rules]);
     assert_eq!(output.status.code(), Some(0));
-    let told = text(&output);
-    assert!(told.contains("OK") && told.contains(":8:17: whether there is a maint"), "{told}");
-    assert!(told.contains("--config.file"), "{told}");
+    let report = text(&output);
+    assert!(
+        report.contains("OK") && report.contains(":8:17: whether there is a maint"),
+        "{report}"
+    );
+    assert!(report.contains("--config.file"), "{report}");
     let lines = objects(&check(&["--json", rules]));
     assert_eq!((&lines[1]["kind"], &lines[1]["line"]), (&"remark".into(), &8.into()));
 }
@@ -273,7 +276,7 @@ fn a_pipe_gets_no_colours() {
     assert!(!text(&output).contains('\x1b'));
 }
 
-/// The file without `remedy` and what stands below it.
+/// The file without `remedy` and everything below it.
 pub fn without_remedies(text: &str) -> String {
     let mut remedy_indent = None;
     let mut kept = String::new();
@@ -302,12 +305,12 @@ fn promtool_accepts_all_rules_once_remedies_are_removed() {
             .arg(stripped.path())
             .output()
             .expect("promtool runs; it is in the Debian package prometheus");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
-        assert!(output.status.success(), "{}: {told}", file.display());
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+        assert!(output.status.success(), "{}: {stderr}", file.display());
     }
 }
 
-/// Prometheus itself says what the shipped rules make of an idle PC, a model's load, a dip.
+/// Prometheus itself evaluates the shipped rules on an idle PC, a model's load, and a dip.
 #[test]
 fn the_shipped_rules_fire_when_they_should_and_only_then() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -322,8 +325,8 @@ fn the_shipped_rules_fire_when_they_should_and_only_then() {
         .args(["test", "rules", "scenarios.yaml"])
         .output()
         .expect("promtool runs; it is in the Debian package prometheus");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
-    assert!(output.status.success(), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+    assert!(output.status.success(), "{stderr}");
 }
 
 /// Within a second, or within many where the machine is busy: the bound here only ends a hang.
@@ -362,7 +365,11 @@ fn hostile_rule_files_are_rejected() {
             .expect("it runs");
         let start: String = case.chars().take(90).collect();
         assert_eq!(output.status.code(), Some(1), "{start}");
-        // What is shown of a file of one long line is a part of it.
-        assert!(output.stdout.len() < 8 << 10, "{start}: {} bytes are said", output.stdout.len());
+        // Of one long line only a part is shown.
+        assert!(
+            output.stdout.len() < 8 << 10,
+            "{start}: {} bytes are printed",
+            output.stdout.len()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `umawarden rules export`: what Prometheus makes of our rules.
+//! `umawarden rules export`: our rules evaluated by Prometheus.
 
 use std::fs;
 use std::path::Path;
@@ -24,8 +24,8 @@ fn export(arguments: &[&str]) -> Output {
 
 fn exported(arguments: &[&str]) -> String {
     let output = export(arguments);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -40,11 +40,11 @@ fn run_promtool(promtool: &str, folder: &Path, arguments: [&str; 3]) -> (bool, S
         .args(arguments)
         .output()
         .expect("promtool runs; it is in the Debian package prometheus");
-    let told = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Every odd thing that a rule file can hold.
+/// Every odd construct that a rule file may have.
 const ODD: &str = r#"
 groups:
 - name: "odd: # \"group\" \\ é \u2028"
@@ -87,7 +87,7 @@ fn without_what_is_ours(rules: RuleSet) -> Vec<(Arc<str>, Duration, Vec<Rule>)> 
 #[test]
 fn an_export_as_is_has_the_same_rules() {
     let mut shipped = parse_rules(&shipped_rules(), Duration::ZERO).expect("fine");
-    // What compares nodes cannot be read again: Prometheus knows no scope.
+    // Rules that compare nodes cannot be read back: Prometheus has no scope.
     shipped.groups.retain(|group| group.scope == RuleScope::Node);
     for rules in [shipped, odd()] {
         let text = prometheus_rules(&rules, &ExportOptions::default());
@@ -136,13 +136,14 @@ fn promtool_accepts_exported_rules() {
             ("odd.yaml", 2),
             ("odd-by.yaml", 2),
         ] {
-            let (fine, told) = run_promtool(&promtool, folder.path(), ["check", "rules", name]);
-            assert!(fine && told.contains(&format!("{rules} rules found")), "{name}: {told}");
+            let (fine, printed) = run_promtool(&promtool, folder.path(), ["check", "rules", name]);
+            assert!(fine && printed.contains(&format!("{rules} rules found")), "{name}: {printed}");
         }
     }
 }
 
-/// Two nodes as Prometheus scrapes them every 15 s: one in small pieces, one that writes slowly.
+/// Two nodes as Prometheus scrapes them every 15 s: one with fragmented memory, one with slow
+/// writes.
 const TWO_NODES: &str = r#"
 rule_files: [RULES]
 evaluation_interval: 15s
@@ -178,14 +179,15 @@ fn each_node_is_evaluated_by_its_own_series() {
     }
     for promtool in promtools() {
         let test = |name: &str| run_promtool(&promtool, folder.path(), ["test", "rules", name]);
-        let (fine, told) = test("by.yaml.test");
-        assert!(fine, "{told}");
-        // As they are, they are not for Prometheus' eyes: that is what the rest is for.
+        let (fine, printed) = test("by.yaml.test");
+        assert!(fine, "{printed}");
+        // Rules as they are do not fit Prometheus: the rest of the export is for that.
         assert!(!test("as-is.yaml.test").0);
     }
 }
 
-/// On one node without labels of a target, Prometheus says the same of the rules as they are.
+/// On one node without labels of a target, Prometheus evaluates the rules as they are to the same
+/// alerts.
 #[test]
 fn shipped_rules_exported_as_is_fire_when_they_should() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -196,8 +198,8 @@ fn shipped_rules_exported_as_is_fire_when_they_should() {
     let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
     fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
     let arguments = ["test", "rules", "scenarios.yaml"];
-    let (fine, told) = run_promtool("promtool", folder.path(), arguments);
-    assert!(fine, "{told}");
+    let (fine, printed) = run_promtool("promtool", folder.path(), arguments);
+    assert!(fine, "{printed}");
 }
 
 #[test]
@@ -220,7 +222,7 @@ fn an_export_goes_to_a_file_or_reports_why_not() {
     assert_eq!(exported(&["--output", &file, "rules/kernel.yaml"]), "");
     let text = fs::read_to_string(&file).expect("there");
     assert!(text.starts_with("# Alerting rules") && text.contains("rules/kernel.yaml"), "{text}");
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (["--output", "/nowhere/alerts.yaml"].as_slice(), "cannot write /nowhere/alerts.yaml"),
         (&["tests/fixtures/rules/broken/tab.yaml"], "tab.yaml:3:"),
         (&["nowhere.yaml"], "there is no such file"),
@@ -230,7 +232,7 @@ fn an_export_goes_to_a_file_or_reports_why_not() {
         let output = export(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
         assert!(output.stdout.is_empty());
     }
 }
@@ -247,8 +249,8 @@ fn an_export_never_overwrites_its_rules_under_any_name() {
             let output = path(output);
             let done = export(&[&["-o", &output, &path("pr.yaml")], force].concat());
             assert_eq!(done.status.code(), Some(2), "{output}");
-            let told = String::from_utf8_lossy(&done.stderr);
-            assert!(told.contains("their remedies would be lost"), "{told}");
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            assert!(stderr.contains("their remedies would be lost"), "{stderr}");
             assert_eq!(fs::read_to_string(path("pr.yaml")).expect("read"), ODD);
         }
     }

@@ -8,7 +8,7 @@ use umawarden::model::{Mode, Reading};
 
 use crate::explain::{Node, RING, gib, moment};
 
-/// Exit code, and what it said on both outputs.
+/// Exit code, and both outputs.
 fn report(storage: &Path, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::cargo_bin("umawarden").unwrap();
     command.env_remove("STATE_DIRECTORY").args(["rules", "report"]).args(arguments);
@@ -36,7 +36,7 @@ fn observed() -> Node {
     node
 }
 
-/// Long before any of it.
+/// Long before all of it.
 const SINCE: &str = "2026-11-01";
 
 #[test]

@@ -59,8 +59,8 @@ fn code(file: &Path) -> (Option<i32>, String) {
 #[test]
 fn every_mistake_is_reported_with_position_caret_and_advice() {
     for file in fixtures("broken") {
-        let (code, told) = code(&file);
-        assert_golden(&file.with_extension("txt"), &told);
+        let (code, report) = code(&file);
+        assert_golden(&file.with_extension("txt"), &report);
         assert_eq!(code, Some(2), "{}", file.display());
     }
 }
@@ -68,8 +68,8 @@ fn every_mistake_is_reported_with_position_caret_and_advice() {
 #[test]
 fn differences_are_shown_as_expected_and_got_in_columns() {
     for file in fixtures("differs") {
-        let (code, told) = code(&file);
-        assert_golden(&file.with_extension("txt"), &told);
+        let (code, report) = code(&file);
+        assert_golden(&file.with_extension("txt"), &report);
         assert_eq!(code, Some(1), "{}", file.display());
     }
 }
@@ -77,8 +77,8 @@ fn differences_are_shown_as_expected_and_got_in_columns() {
 #[test]
 fn remedies_outcomes_and_both_modes_can_be_tested() {
     for file in fixtures("good") {
-        let (code, told) = code(&file);
-        assert_eq!(code, Some(0), "{told}");
+        let (code, report) = code(&file);
+        assert_eq!(code, Some(0), "{report}");
     }
 }
 
@@ -86,9 +86,9 @@ fn remedies_outcomes_and_both_modes_can_be_tested() {
 fn hard_cases_get_the_result_of_promtool() {
     let promtool = promtool();
     for file in fixtures("parity") {
-        let (code, told) = code(&file);
+        let (code, report) = code(&file);
         let passes = file.to_string_lossy().contains("/pass-");
-        assert_eq!(code, Some(i32::from(!passes)), "{told}");
+        assert_eq!(code, Some(i32::from(!passes)), "{report}");
         let Some(promtool) = &promtool else { continue };
         let output =
             std::process::Command::new(promtool).args(["test", "rules"]).arg(&file).output();
@@ -157,8 +157,8 @@ fn odd_names_of_rule_files_get_the_result_of_promtool() {
              exp_samples: [{{value: 1}}]}}]\n"
         );
         fs::write(&test, text).expect("written");
-        let (code, told) = code(&test);
-        assert_eq!(code, Some(if passes { 0 } else { 2 }), "{name}: {told}");
+        let (code, report) = code(&test);
+        assert_eq!(code, Some(if passes { 0 } else { 2 }), "{name}: {report}");
         let Some(promtool) = promtool() else { continue };
         let output =
             std::process::Command::new(promtool).args(["test", "rules"]).arg(&test).output();
@@ -248,8 +248,8 @@ fn hostile_test_files_end_within_their_limits() {
     ];
     for case in cases {
         fs::write(&path, &case).expect("written");
-        let (code, told) = code(&path);
-        assert!(code.is_some_and(|code| code <= 2), "{code:?} {told}");
-        assert!(!told.contains('\x1b'), "{told:?}");
+        let (code, report) = code(&path);
+        assert!(code.is_some_and(|code| code <= 2), "{code:?} {report}");
+        assert!(!report.contains('\x1b'), "{report:?}");
     }
 }

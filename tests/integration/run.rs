@@ -1,4 +1,4 @@
-//! `umawarden run` from outside, on fixture trees and kernel logs of the tests' own.
+//! `umawarden run` from outside, on fixture trees and kernel logs of the tests.
 
 mod acting;
 mod alertmanager;
@@ -6,17 +6,17 @@ mod black_box;
 pub mod brake;
 mod empty_cache;
 mod engines;
-mod held;
-mod hoarding;
+mod idle_clients;
 mod kernel_log;
 mod kill_nine;
 mod node;
 mod operator;
 mod otlp;
+mod priority;
 mod reload;
+mod restarts;
 mod sampling;
 mod signals;
-mod standing;
 mod start;
 mod storage;
 mod temporary;
@@ -32,7 +32,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A copy of that fixture, with an empty kernel log, no rules and the files that actions write.
+    /// A copy of that fixture, with an empty kernel log, no rules, and the files that actions
+    /// write.
     pub fn new(fixture: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc").join(fixture);
@@ -95,7 +96,7 @@ impl Node {
     }
 }
 
-/// In one go, as a kernel's file changes.
+/// Replaces a file atomically, as a kernel's file changes.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     fs::write(&new, text).unwrap();
@@ -116,12 +117,13 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn make_fifo(path: &Path) {
-    let _was_there = fs::remove_file(path);
+    // It may be absent.
+    let _ = fs::remove_file(path);
     let status = std::process::Command::new("mkfifo").arg(path).status().unwrap();
     assert!(status.success());
 }
 
-/// A record of the kernel, as /dev/kmsg hands it out.
+/// A kernel record, in the form of /dev/kmsg.
 fn record(seq: u64, text: &str) -> String {
     format!("4,{seq},{},-;{text}\n", seq * 1000)
 }

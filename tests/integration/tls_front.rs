@@ -1,4 +1,4 @@
-//! A server over TLS before one without: whoever is believed there is asked what the plain one is.
+//! A TLS front for a plain server: trusted clients get the responses of that server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// A file beside the server's certificate, which `authority.pem` vouches for and `other.pem` not.
+/// A file beside the server's certificate, which `authority.pem` has signed and `other.pem` has
+/// not.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tls").join(name)
 }
@@ -29,7 +30,7 @@ pub fn server_config() -> ServerConfig {
         .unwrap()
 }
 
-/// Passes on what comes over TLS to that port of the loopback; returns its own port.
+/// Forwards TLS connections to that port of the loopback; returns its own port.
 pub fn before(plain: u16) -> u16 {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -48,10 +49,11 @@ async fn pass_on(listener: std::net::TcpListener, plain: SocketAddr) {
         let (stream, _) = listener.accept().await.unwrap();
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // Whoever does not believe this server is its own business.
+            // A client may reject this server.
             let Ok(mut stream) = acceptor.accept(stream).await else { return };
             let Ok(mut plain) = TcpStream::connect(plain).await else { return };
-            let _gone = copy_bidirectional(&mut stream, &mut plain).await;
+            // The client may have disconnected.
+            let _ = copy_bidirectional(&mut stream, &mut plain).await;
         });
     }
 }

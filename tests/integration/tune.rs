@@ -1,4 +1,4 @@
-//! `umawarden tune`, on files that stand for a node.
+//! `umawarden tune`, on files in place of those of a node.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ struct Node {
     folder: tempfile::TempDir,
 }
 
-/// As the kernel sets them on a machine of 128 GB.
+/// The kernel's defaults on a machine of 128 GB.
 const DEFAULTS: [(&str, &str); 9] = [
     ("min_free_kbytes", "0090112"),
     ("watermark_scale_factor", "010"),
@@ -77,7 +77,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     let (out, error) = (&output.stdout, &output.stderr);
     String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
 }
@@ -86,26 +86,26 @@ fn said(output: &Output) -> String {
 fn kernel_defaults_are_reported_as_unsuitable_with_the_reason() {
     let node = Node::new(118);
     let output = node.tune(&["--check", "--json"]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let told = json(&output);
-    assert_eq!((&told["profile"], &told["fits"]), (&"dgx-spark".into(), &false.into()));
-    let boost = told["settings"].as_array().unwrap().iter();
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    let report = json(&output);
+    assert_eq!((&report["profile"], &report["fits"]), (&"dgx-spark".into(), &false.into()));
+    let boost = report["settings"].as_array().unwrap().iter();
     let boost = boost.clone().find(|row| row["name"] == "vm.watermark_boost_factor").unwrap();
     assert_eq!((&boost["now"], &boost["profile"]), (&15_000.into(), &0.into()));
     assert_eq!(boost["source"], "measured");
     assert!(boost["why"].as_str().unwrap().contains("15 GiB"));
     let output = node.tune(&[]);
-    assert_eq!(output.status.code(), Some(0), "only asked");
-    assert!(said(&output).contains("! vm.watermark_boost_factor"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "a check changes nothing");
+    assert!(printed(&output).contains("! vm.watermark_boost_factor"), "{}", printed(&output));
 }
 
 #[test]
 fn unsuitable_settings_are_changed_and_suitable_ones_stay() {
     let node = Node::new(118);
-    // A file, unlike a sysctl, keeps what stood behind a shorter value.
+    // A file, unlike a sysctl, keeps the rest of a longer value.
     node.set("watermark_boost_factor", "7");
     let output = node.tune(&["--apply", "--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     let applied = &json(&output)["applied"];
     assert_eq!(applied["vm.min_free_kbytes"], 1_048_576);
     assert_eq!(applied.get("vm.swappiness"), None);
@@ -123,10 +123,10 @@ fn an_unwritable_setting_is_reported_and_the_others_are_set() {
     let output = node.tune(&["--json"]);
     let missing = json(&output)["settings"].to_string();
     assert!(missing.contains("\"missing\""), "this kernel does not have it: {missing}");
-    // The kernel's own: it has a number, and is read-only for everybody.
+    // A setting of the kernel alone: it has a number, and is read-only for every user.
     std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", &file).unwrap();
     let output = node.tune(&["--apply", "--json"]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
     let failed = json(&output)["failed"].to_string();
     assert!(failed.contains("cannot set vm.watermark_boost_factor to 0"), "{failed}");
 }
@@ -136,7 +136,7 @@ fn the_file_is_rewritten_unless_it_was_edited() {
     let node = Node::new(118);
     for _ in 0..2 {
         let output = node.persist(&[]);
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     }
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains("\nvm.min_free_kbytes = 1048576\n"), "{text}");
@@ -145,11 +145,15 @@ fn the_file_is_rewritten_unless_it_was_edited() {
     fs::write(node.file(), &changed).unwrap();
     let output = node.persist(&[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("was changed since: nothing is written"), "{}", said(&output));
+    assert!(
+        printed(&output).contains("was changed since: nothing is written"),
+        "{}",
+        printed(&output)
+    );
     assert_eq!(fs::read_to_string(node.file()).unwrap(), changed);
     let output = node.persist(&["--force"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("what was there is kept as"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(printed(&output).contains("what was there is kept as"), "{}", printed(&output));
     assert_eq!(fs::read_to_string(node.file()).unwrap(), text);
     let kept = node.path("sysctl.d/90-umawarden.conf.before-umawarden");
     assert_eq!(fs::read_to_string(kept).unwrap(), changed);
@@ -187,8 +191,8 @@ fn a_reserve_that_keeps_vllm_from_starting_is_a_warning() {
         let output = Node::new(available).tune(&["--json", "--gpu-memory-utilization", share]);
         json(&output)["warnings"].to_string()
     };
-    let told = warnings(115, "0.92");
-    assert!(told.contains("refuses to start below 111.3 GiB"), "{told}");
+    let warning = warnings(115, "0.92");
+    assert!(warning.contains("refuses to start below 111.3 GiB"), "{warning}");
     assert_eq!(warnings(118, "0.90"), "[]");
     assert!(warnings(90, "0.92").contains("refuses already now"));
 }
@@ -196,7 +200,7 @@ fn a_reserve_that_keeps_vllm_from_starting_is_a_warning() {
 #[test]
 fn unusable_arguments_exit_2_with_the_reason() {
     let node = Node::new(118);
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (&["--profile", "nope"][..], "there is no profile nope"),
         (&["--check", "--apply"], "cannot be used with"),
         (&["--file", "/tmp/x"], "--persist"),
@@ -204,16 +208,20 @@ fn unusable_arguments_exit_2_with_the_reason() {
     ] {
         let output = node.tune(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(said(&output).contains(told), "{arguments:?}: {}", said(&output));
+        assert!(printed(&output).contains(expected), "{arguments:?}: {}", printed(&output));
     }
     let small = "MemTotal: 4000000 kB\nMemAvailable: 1 kB\n";
     fs::write(node.path("proc/meminfo"), small).unwrap();
     let output = node.tune(&["--profile", "gh200"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("more than a quarter"), "{}", said(&output));
+    assert!(printed(&output).contains("more than a quarter"), "{}", printed(&output));
     fs::write(node.path("proc/meminfo"), "nothing\n").unwrap();
     let output = node.tune(&[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("check that --path.procfs is a procfs"), "{}", said(&output));
-    assert!(said(&Node::new(1).tune(&["--profile", "list"])).contains("jetson-64"));
+    assert!(
+        printed(&output).contains("check that --path.procfs is a procfs"),
+        "{}",
+        printed(&output)
+    );
+    assert!(printed(&Node::new(1).tune(&["--profile", "list"])).contains("jetson-64"));
 }

@@ -66,12 +66,12 @@ fn promtool_renders_templates_as_we_do() {
         let _ = writeln!(rules, "  - alert: A{number}\n    expr: \"{expr}\"\n    annotations:");
         let _ = writeln!(tests, "  - alertname: A{number}\n    eval_time: 1m\n    exp_alerts:");
         let _ = writeln!(tests, "    - exp_labels: {{zone: dma}}\n      exp_annotations:");
-        for (place, text) in TEMPLATES.iter().enumerate() {
+        for (number, text) in TEMPLATES.iter().enumerate() {
             let template = Template::parse(text).expect(text);
             let quoted = |text: &str| serde_json::to_string(text).expect("a string");
-            let _ = writeln!(rules, "      t{place}: {}", quoted(text));
+            let _ = writeln!(rules, "      t{number}: {}", quoted(text));
             let rendered = quoted(&template.render(&labels, *value));
-            let _ = writeln!(tests, "        t{place}: {rendered}");
+            let _ = writeln!(tests, "        t{number}: {rendered}");
         }
     }
     let folder = tempfile::tempdir().expect("a folder");

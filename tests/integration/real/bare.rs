@@ -1,4 +1,4 @@
-//! Engines that nobody supervises, and of which this program is no parent: how they ended.
+//! Engines without a supervisor whose parent is not this program: how they ended.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
 
-/// Two processes of one engine; told a word, the server ends.
+/// Two processes of one engine; the server ends when it reads a line.
 const ENGINE: &str = "#!/bin/sh\nsleep 100 >/dev/null 2>&1 &\nworker=$!\nread word\ncase $word in\n\
     exit) kill $worker; wait $worker; exit 3;;\n\
     worker) kill -9 $worker; wait $worker; sleep 3; exit 0;;\n\
@@ -29,7 +29,7 @@ impl Engine {
         Self { child: command.stdin(Stdio::piped()).spawn().unwrap(), port }
     }
 
-    /// Has it end, and takes notice of that at once, as a shell does.
+    /// Has it end, and reaps it at once, as a shell does.
     fn end(&mut self, word: &str) {
         use std::io::Write as _;
         match word {
@@ -43,8 +43,8 @@ impl Engine {
         let name = format!("vllm-{}", self.port);
         let began = Instant::now();
         loop {
-            let told = history(storage);
-            let all = of_kind(&told, "engine_died").map(|event| event["report"].clone());
+            let entries = history(storage);
+            let all = of_kind(&entries, "engine_died").map(|event| event["report"].clone());
             if let Some(report) = all.into_iter().find(|report| report["who"]["name"] == *name) {
                 return report;
             }
@@ -69,7 +69,7 @@ fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.path={}", storage.display()));
     let daemon = Daemon::from_command(&mut command);
-    // A shell reads its script as it goes: nobody may write to it any more.
+    // A shell reads its script as it runs: no process may have it open for writing any more.
     let script = folder.path().join("vllm");
     fs::write(&script, ENGINE).unwrap();
     let mut engines = [41_001, 41_002, 41_003].map(|port| Engine::start(&script, port));
@@ -77,7 +77,7 @@ fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
         let name = format!("engine=\"vllm-{}\"", engine.port);
         daemon.wait_until("seen", |daemon| daemon.metrics().keys().any(|key| key.contains(&name)));
     }
-    // It is known as soon as it is held.
+    // It is known once its pidfd is open.
     std::thread::sleep(Duration::from_secs(2));
     let words = ["exit", "", "worker"];
     let reports: Vec<Value> = engines
@@ -93,7 +93,7 @@ fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
     assert_eq!(reports[0]["killer"]["by"], "itself", "{:#}", reports[0]);
     assert_eq!(status(&reports[1], "exit", "signal"), 9, "{:#}", reports[1]);
     assert_eq!(status(&reports[1], "killer", "signal"), 9, "{:#}", reports[1]);
-    // What its parent says is no more than that all is well.
+    // Its parent alone reports a clean exit.
     let worker = &reports[2];
     assert_eq!(status(worker, "exit", "code"), 0, "{worker:#}");
     assert_eq!(worker["killed_workers"][0]["status"]["signal"], 9, "{worker:#}");

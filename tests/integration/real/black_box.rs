@@ -1,4 +1,4 @@
-//! The black box on real disks: one that loses its power, one that hangs, one that is full.
+//! The black box on real disks: one loses power, one hangs, one is full.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,11 +47,12 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let place = text(&self.0);
-        let _never_frozen = Command::new("fsfreeze")
+        // It may not be frozen.
+        let _ = Command::new("fsfreeze")
             .args(["--unfreeze", place])
             .stderr(std::process::Stdio::null())
             .status();
-        // A process that was killed may hold it for a moment.
+        // A killed process may keep it busy for a moment.
         for _ in 0..50 {
             if Command::new("umount").arg(place).status().is_ok_and(|status| status.success()) {
                 return;
@@ -65,16 +66,16 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What the boot after that would see.
+/// The report that the next boot would show.
 fn last_boot(storage: &Path) -> Vec<Value> {
     let output = Command::new(binary())
         .args(["history", "--last-boot", "--json", "--path.procfs=/nowhere", "--storage.path"])
         .arg(storage)
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
         daemon.metrics().get(RECORDS).is_some_and(|records| *records >= 4.0)
     });
 
-    // Nothing is synced: what is not on disk by now is lost.
+    // Nothing is synced: data that is not on disk by now is lost.
     let cut_at = jiff::Timestamp::now();
     let cut = folder.path().join("cut");
     std::fs::copy(&image, &cut).unwrap();
@@ -108,8 +109,8 @@ fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
     let stalls = daemon.metric("uma_black_box_missed_records_total");
     disk.freeze();
     let frozen = Instant::now();
-    daemon.wait_until("telling that its disk hangs", |daemon| daemon.metric(UP) == 0.0);
-    println!("told after {:.1} s", frozen.elapsed().as_secs_f64());
+    daemon.wait_until("reporting a hung disk", |daemon| daemon.metric(UP) == 0.0);
+    println!("reported after {:.1} s", frozen.elapsed().as_secs_f64());
     let status = daemon.get("/api/v1/status").1;
     assert!(status.contains("the disk has not taken a record for"), "{status}");
     assert_eq!(daemon.get("/-/healthy").0, 200);
@@ -129,9 +130,9 @@ fn real_black_box_survives_a_full_and_a_read_only_disk() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Mounted::memory(&folder.path().join("memory"), "1M");
     let daemon = Daemon::start(&disk.0, &["--recording.size=0"]);
-    daemon.wait_until("told", |daemon| daemon.metrics().get(UP) == Some(&0.0));
+    daemon.wait_until("reported", |daemon| daemon.metrics().get(UP) == Some(&0.0));
     assert!(daemon.get("/api/v1/status").1.contains("No space left on device"));
-    // Tried again by itself, on a file system that has no way past the page cache perhaps.
+    // It is tried again without a request, perhaps on a file system without direct I/O.
     succeed("mount", &["-o", "remount,size=64M", text(&disk.0)]);
     daemon.wait_until("recording", |daemon| daemon.metrics().get(UP) == Some(&1.0));
     daemon.wait_until("recording on", |daemon| daemon.metric(RECORDS) >= 2.0);
@@ -140,7 +141,7 @@ fn real_black_box_survives_a_full_and_a_read_only_disk() {
     succeed("mount", &["-o", "remount,ro", text(&disk.0)]);
     assert_eq!(last_boot(&disk.0)[0]["end"], "unknown", "without a boot id nothing is claimed");
     let daemon = Daemon::start(&disk.0, &["--recording.size=0"]);
-    daemon.wait_until("told", |daemon| daemon.metrics().get(UP) == Some(&0.0));
+    daemon.wait_until("reported", |daemon| daemon.metrics().get(UP) == Some(&0.0));
     let status = daemon.get("/api/v1/status").1;
     assert!(status.contains("Read-only file system"), "{status}");
     daemon.terminate();

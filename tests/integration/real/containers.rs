@@ -1,5 +1,5 @@
-//! Engines in real containers: found by what Docker tells, and asked for their health wherever their
-//! network is.
+//! Engines in real containers: found through Docker, and probed for their health in their own
+//! networks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,8 +42,8 @@ fn start(dockerd: &Dockerd, name: &str, network: &str, label: &str) {
 }
 
 fn engine(daemon: &Daemon, name: &str) -> Option<Value> {
-    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let engines = told["data"]["engines"].as_array().unwrap();
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let engines = response["data"]["engines"].as_array().unwrap();
     engines.iter().find(|engine| engine["name"] == name).cloned()
 }
 
@@ -70,7 +70,7 @@ fn real_engines_in_containers_are_found_by_label_and_name_and_probed_in_their_ne
     std::fs::write(&config, text).unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(&storage.path().join("data"), &[&config]);
-    daemon.wait_until("asked within", |daemon| is_ready(daemon, "labelled"));
+    daemon.wait_until("probed from within", |daemon| is_ready(daemon, "labelled"));
     let found = engine(&daemon, "labelled").unwrap();
     assert_eq!(found["kind"], "vllm");
     assert_eq!(found["container_name"], "inner-llm");
@@ -80,27 +80,28 @@ fn real_engines_in_containers_are_found_by_label_and_name_and_probed_in_their_ne
     assert_eq!(found["reason"], within);
     assert_eq!(daemon.metric("uma_source_up{source=\"docker\"}"), 1.0);
     assert_eq!(daemon.metric("uma_containers"), 1.0);
-    // One that begins while Docker is watched, in the network of its host.
+    // One that starts while Docker is watched, in the network of its host.
     start(&dockerd, "later-llm", "host", "app=other");
     daemon.wait_until("found", |daemon| is_ready(daemon, "named"));
     let found = engine(&daemon, "named").unwrap();
     assert_eq!(found["container_name"], "later-llm");
     assert_eq!(found["health_network"], Value::Null);
     drop(dockerd);
-    daemon.wait_until("told", |daemon| daemon.metric("uma_source_up{source=\"docker\"}") == 0.0);
+    daemon
+        .wait_until("reported", |daemon| daemon.metric("uma_source_up{source=\"docker\"}") == 0.0);
     std::thread::sleep(Duration::from_secs(1));
     daemon.terminate();
 }
 
-/// Lives for a while, and is killed by its limit.
+/// Lives for a while, and is killed at its limit.
 const DIES: &str = "/bin/busybox ln -s /bin/busybox /bin/sh; /bin/busybox mkdir -p /srv && \
                     echo '/bin/busybox sleep 4; echo loading; /bin/busybox tail /dev/zero' \
                     >/srv/vllm && exec /bin/sh /srv/vllm serve /models/tiny --port 8000";
 
 fn death(storage: &Path, name: &str) -> Option<Value> {
-    let told = history(storage);
-    let of = |told: &&Value| told["report"]["who"]["container_name"] == name;
-    of_kind(&told, "engine_died").find(of).map(|told| told["report"].clone())
+    let entries = history(storage);
+    let of = |entry: &&Value| entry["report"]["who"]["container_name"] == name;
+    of_kind(&entries, "engine_died").find(of).map(|entry| entry["report"].clone())
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn real_engine_death_is_explained_where_docker_restarts_the_container() {
     assert_eq!(report["killer"]["by"], "kernel_oom", "{report:#}");
     assert_eq!(report["exit"]["code"], 137, "{report:#}");
     assert_eq!(report["is_failure"], true);
-    // The second is the shell's word.
+    // The second is printed by the shell.
     assert_eq!(report["last_lines"], serde_json::json!(["loading", "Killed"]), "{report:#}");
     dockerd.docker(&["stop", "--time", "1", "stopped"]);
     daemon.wait_until("explained", |_| death(&data, "stopped").is_some());

@@ -1,4 +1,4 @@
-//! A container that its limit kills is named by its id.
+//! A container that is killed at its limit is named by its id.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Dockerd {
         }
     }
 
-    /// Ends it in good order, lets that time pass, and starts it again with all that it had.
+    /// Terminates it, waits for that time, and starts it again with the same data.
     pub fn restart(&mut self, away: Duration) {
         self.end();
         std::thread::sleep(away);
@@ -58,8 +58,9 @@ impl Dockerd {
     fn end(&mut self) {
         let pid = i32::try_from(self.child.id()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        let _already_dead = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _already_reaped = self.child.wait();
+        // It may have ended.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
     }
 
     pub fn socket_path(&self) -> String {
@@ -124,7 +125,7 @@ fn real_container_killed_at_its_limit_is_named() {
     let id = String::from_utf8(created.stdout).unwrap().trim().to_owned();
     let ran = dockerd.docker(&["start", "--attach", &id]);
     assert_eq!(ran.status.code(), Some(137), "{}", String::from_utf8_lossy(&ran.stderr));
-    daemon.wait_until("told", |daemon| daemon.metric(kills) > before);
+    daemon.wait_until("reported", |daemon| daemon.metric(kills) > before);
     daemon.terminate();
     let history = history(storage.path());
     let of_container: Vec<_> =

@@ -1,4 +1,4 @@
-//! What `umawarden doctor` says of real containers.
+//! Findings of `umawarden doctor` about real containers.
 
 use std::process::Command;
 

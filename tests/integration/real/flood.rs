@@ -25,7 +25,7 @@ fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
     let before = total(&daemon);
     let mut kmsg = OpenOptions::new().write(true).open("/dev/kmsg").unwrap();
     for number in 0..RECORDS {
-        // Without the newline the kernel keeps the last record back, since it may go on.
+        // Without the newline the kernel keeps the last record open for a continuation.
         kmsg.write_all(format!("<14>umawarden flood {number}\n").as_bytes()).unwrap();
     }
     daemon.wait_until("through the flood", |daemon| total(daemon) - before >= f64::from(RECORDS));
@@ -33,12 +33,12 @@ fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
     println!("lost of {RECORDS}: {}", metrics["uma_kernel_log_lost_records_total"]);
     let kills = "uma_kernel_events_total{event=\"oom_kill\"}";
     let pid = cgroup.oom_kill();
-    daemon.wait_until("told of the kill", |daemon| daemon.metric(kills) > metrics[kills]);
+    daemon.wait_until("counting the kill", |daemon| daemon.metric(kills) > metrics[kills]);
     let pid = format!("\"pid\":{pid},");
     daemon.wait_until("serving the kill", |daemon| {
         daemon.get("/api/v1/events?kind=oom_kill").1.contains(&pid)
     });
-    // The kernel's own records come on top of those that were written; nothing else does.
+    // Records of the kernel itself come on top of the written ones; no others do.
     let extra = total(&daemon) - before - f64::from(RECORDS);
     assert!((0.0..200.0).contains(&extra), "{extra} records too many");
 }

@@ -10,7 +10,7 @@ use crate::daemon::{Daemon, binary, once_journalled};
 
 const GIB: u64 = 1 << 30;
 const HELD: u64 = 6 * GIB;
-/// The most that root may put into one pipe without a change of the kernel's settings.
+/// The most that root may put into one pipe with the kernel's default settings.
 const PIPE: usize = 1 << 20;
 const VARIABLE: &str = "UMAWARDEN_FILL_PIPES";
 const NAME: &str = "real::gate::fill_pipes";
@@ -33,15 +33,15 @@ fn filled(bytes: u64) -> Vec<(PipeReader, PipeWriter)> {
     (0..bytes / PIPE as u64).map(fill).collect()
 }
 
-/// Not a test: what [`Holder`] runs. Each line of its input is a number of pipes that it lets go
-/// of, one every 10 ms.
+/// Not a test: the process of [`Holder`]. Each line of its input is the number of pipes to release,
+/// one every 10 ms.
 #[test]
 fn fill_pipes() {
     let Some(bytes) = std::env::var_os(VARIABLE) else { return };
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let limit = rustix::process::Rlimit { current: most, maximum: most };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    // As an engine, it is found before it takes anything.
+    // As an engine it is found before it takes memory.
     std::thread::sleep(Duration::from_millis(2500));
     let mut pipes = filled(bytes.to_str().unwrap().parse().unwrap());
     println!("{FILLED}");
@@ -96,10 +96,10 @@ impl Holder {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let told = BufReader::new(child.stdout.take().unwrap());
+        let printed = BufReader::new(child.stdout.take().unwrap());
         let orders = child.stdin.take().unwrap();
         let holder = Self { child, orders, _no_limit: no_limit };
-        let is_filled = told.lines().map_while(Result::ok).any(|line| line.contains(FILLED));
+        let is_filled = printed.lines().map_while(Result::ok).any(|line| line.contains(FILLED));
         assert!(is_filled, "the pipes cannot be filled");
         holder
     }
@@ -108,13 +108,14 @@ impl Holder {
         self.child.id()
     }
 
-    /// Has it let go of so much, 100 MiB in a second.
+    /// Releases that many bytes, 100 MiB in a second.
     pub(super) fn release(&mut self, bytes: u64) {
         writeln!(self.orders, "{}", bytes / PIPE as u64).unwrap();
     }
 
     pub(super) fn kill(&mut self) {
-        let _has_ended = self.child.kill();
+        // It may have ended.
+        let _ = self.child.kill();
         self.child.wait().unwrap();
     }
 }
@@ -131,10 +132,10 @@ fn gate_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release(
         return;
     }
     let mut holder = Holder::start();
-    // Clean caches count as memory that can be had: what builds left in them would open it at once.
+    // Clean caches count as available memory: leftovers of builds would open the gate at once.
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
-    // What there is without the holder, but for a GiB.
+    // Available memory without the holder, less one GiB.
     let need = meminfo("MemFree") + HELD - GIB;
     let gate = Command::new(binary())
         .args(["gate", &format!("--need={need}"), "--timeout=60s"])
@@ -153,11 +154,11 @@ fn gate_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release(
     let back = Instant::now();
     let output = gate.wait_with_output().unwrap();
     let opened = back.elapsed();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(opened < Duration::from_secs(1), "it opened {opened:?} after the release");
-    assert!(told.contains("closed for 0s of 1m") && told.contains("are missing"), "{told}");
-    assert!(told.contains("in no counter of the kernel"), "{told}");
+    assert!(stderr.contains("closed for 0s of 1m") && stderr.contains("are missing"), "{stderr}");
+    assert!(stderr.contains("in no counter of the kernel"), "{stderr}");
     eprintln!("back {:?} after the end, open {opened:?} later", back - killed);
 }
 
@@ -172,23 +173,23 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
         .unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(storage.path(), &[&config]);
-    // What a test before this one has flooded the kernel log with is read first.
+    // The kernel-log flood of an earlier test is read first.
     std::thread::sleep(Duration::from_secs(2));
     let mut holder = Holder::start();
     daemon.wait_until("the engine", |daemon| {
         daemon.metrics().get("uma_engine_info{engine=\"pipes\",kind=\"declared\"}") == Some(&1.0)
     });
-    // It is looked at once a second.
+    // Engines are scanned once a second.
     std::thread::sleep(Duration::from_millis(2500));
     holder.kill();
     daemon.wait_until("the release", |daemon| {
         daemon.metrics()["uma_engine_release_seconds_count"] >= 1.0
     });
     let metrics = daemon.metrics();
-    let told = once_journalled(storage.path(), "engine_release");
-    let [event] = told.as_slice() else { panic!("{told:#?}") };
-    let held = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
-    assert!((held / HELD as f64 - 1.0).abs() < 0.05, "{held}: {event}");
+    let entries = once_journalled(storage.path(), "engine_release");
+    let [event] = entries.as_slice() else { panic!("{entries:#?}") };
+    let bytes = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
+    assert!((bytes / HELD as f64 - 1.0).abs() < 0.05, "{bytes}: {event}");
     assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);
     assert_eq!(metrics["uma_engine_releases_total{end=\"returned\"}"], 1.0);
     assert_eq!((&event["engine"], &event["end"]), (&"pipes".into(), &"returned".into()));

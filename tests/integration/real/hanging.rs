@@ -1,4 +1,4 @@
-//! A process of `nobody` whose command line no reader ever gets, by a file system of its own.
+//! A process of user `nobody` whose command line blocks every reader, through its own file system.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/real/hanging.py");
 const NOBODY: u32 = 65_534;
 
-/// The process, and who started it; both end with this.
+/// The process and its starter; both end when this is dropped.
 struct Hanging {
     starter: Child,
     pid: u32,
@@ -24,18 +24,18 @@ struct Hanging {
 impl Hanging {
     fn start(folder: &Path) -> Self {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
-        let (device, place) = (folder.join("fuse"), folder.join("place"));
-        // As udev makes it: for everybody.
+        let (device, mount) = (folder.join("fuse"), folder.join("mount"));
+        // As udev makes it: for all users.
         let mode = Mode::from_raw_mode(0o666);
         mknodat(CWD, &device, FileType::CharacterDevice, mode, makedev(10, 229)).unwrap();
         fs::set_permissions(&device, fs::Permissions::from_mode(0o666)).unwrap();
-        fs::create_dir(&place).unwrap();
-        chown(&place, Some(NOBODY), Some(NOBODY)).unwrap();
+        fs::create_dir(&mount).unwrap();
+        chown(&mount, Some(NOBODY), Some(NOBODY)).unwrap();
         fs::copy(SCRIPT, folder.join("hanging.py")).unwrap();
         let mut starter = Command::new("setpriv")
             .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"])
             .args(["unshare", "--user", "--map-root-user", "--mount", "/usr/bin/python3"])
-            .args([&folder.join("hanging.py"), &device, &place])
+            .args([&folder.join("hanging.py"), &device, &mount])
             .arg("vllm")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -47,7 +47,7 @@ impl Hanging {
         Self { starter, pid }
     }
 
-    /// Whether a reader of its command line hangs, which is what this is about.
+    /// Whether a reader of its command line hangs, which this test needs.
     fn hangs(&self) -> bool {
         let line = format!("/proc/{}/cmdline", self.pid);
         let read = Command::new("timeout").args(["1", "cat", &line]).stdout(Stdio::null()).status();
@@ -58,7 +58,8 @@ impl Hanging {
 impl Drop for Hanging {
     fn drop(&mut self) {
         drop(self.starter.stdin.take());
-        let _reaped = self.starter.wait();
+        // It may be reaped already.
+        let _ = self.starter.wait();
     }
 }
 
@@ -74,9 +75,9 @@ fn an_unreadable_process_is_skipped_and_delays_no_shutdown() {
     daemon.wait_until("seen", |daemon| {
         daemon.metrics().get("uma_engine_scan_silent_processes") == Some(&1.0)
     });
-    let said = format!("pid={}", hanging.pid);
-    assert!(daemon.log().lines().any(|line| line.contains(&said) && line.contains("uid=65534")));
-    // A look that takes 10 s is a source that is down.
+    let field = format!("pid={}", hanging.pid);
+    assert!(daemon.log().lines().any(|line| line.contains(&field) && line.contains("uid=65534")));
+    // A scan that takes 10 s counts as a failed source.
     let until = Instant::now() + Duration::from_secs(15);
     while Instant::now() < until {
         assert_eq!(daemon.metric("uma_source_up{source=\"engines\"}"), 1.0, "{}", daemon.log());

@@ -1,4 +1,4 @@
-//! Engines of user `nobody` that take the memory are stopped, whatever `nobody` claims or holds.
+//! Engines of user `nobody` that take the memory are stopped, whatever the user claims or locks.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ groups:
       - evict_checkpoint: {behind: 64MiB, for: 1h}
 ";
 
-/// On a node whose memory can be made to end.
+/// On a node whose available memory the test can reduce.
 struct Stage {
     node: Node,
     daemon: Daemon,
@@ -60,13 +60,13 @@ impl Stage {
         let daemon = Daemon::from_command(&mut command);
         std::os::unix::fs::symlink(daemon.pid().to_string(), node.path("proc/self")).unwrap();
         node.adopt(daemon.pid());
-        daemon.wait_until("aware of the hog", |daemon| {
+        daemon.wait_until("reporting the hog", |daemon| {
             daemon.metrics().contains_key("uma_engine_growth_bytes{engine=\"hog\"}")
         });
         Self { node, daemon }
     }
 
-    /// Memory ends, and the hog is stopped for it.
+    /// Memory runs out, and the hog is stopped.
     fn collapses(&self, hog: &mut Process) {
         self.node.collapse(GIB);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -128,9 +128,9 @@ fn a_hog_that_claims_a_foreign_container_is_stopped_alone() {
     let mut hog = hog();
     fs::write(group.path().join("cgroup.procs"), hog.0.id().to_string()).unwrap();
     let stage = Stage::new(&hog, "", &[]);
-    // The container is another process' by Docker's word.
-    let asked = docker(&stage.node.path("docker.sock"), &id, std::process::id());
+    // Docker reports another process for that container.
+    let requests = docker(&stage.node.path("docker.sock"), &id, std::process::id());
     stage.collapses(&mut hog);
-    let asked = asked.lock().unwrap();
-    assert!(!asked.iter().any(|line| line.contains("/kill")), "{asked:?}");
+    let requests = requests.lock().unwrap();
+    assert!(!requests.iter().any(|line| line.contains("/kill")), "{requests:?}");
 }

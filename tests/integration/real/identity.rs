@@ -1,4 +1,4 @@
-//! What user `nobody` pretends: it is sent no key, ends nobody's container, and pushes nobody out.
+//! Claims of user `nobody`: it gets no key, ends no foreign container, and displaces no engine.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -25,14 +25,14 @@ use crate::empty_cache::fake::{FakeServer, Reply, Request};
 const FOLDER: &str = "UMAWARDEN_PRETENDER";
 pub const KEY: &str = "sk-of-root";
 
-/// Serves what vLLM does, and writes down what it is sent.
+/// Answers as vLLM does, and records the requests.
 #[test]
 fn vllm_of_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
-    let _until_killed = FakeServer::on(listener, move |request: &Request| {
-        let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("asked"));
+    let _server = FakeServer::on(listener, move |request: &Request| {
+        let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("requests"));
         writeln!(log.unwrap(), "{} {:?}", request.endpoint(), request.key).unwrap();
         Reply::Answer(200, "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n".into())
     });
@@ -46,8 +46,9 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _has_ended = self.0.kill();
-        let _status = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -66,8 +67,8 @@ pub struct Pretender {
 }
 
 impl Pretender {
-    /// The command line of one that serves on a free port, and writes into that folder what it is
-    /// sent.
+    /// The command line of a server on a free port that writes the requests it gets into that
+    /// folder.
     pub fn command(folder: &Path, marker: &str) -> Vec<String> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let program = std::env::current_exe().unwrap();
@@ -96,15 +97,15 @@ impl Pretender {
         self.running.0.id()
     }
 
-    pub fn asked(&self) -> String {
-        fs::read_to_string(self.folder.path().join("asked")).unwrap_or_default()
+    pub fn requests(&self) -> String {
+        fs::read_to_string(self.folder.path().join("requests")).unwrap_or_default()
     }
 }
 
 pub fn engine(daemon: &Daemon, name: &str) -> serde_json::Value {
     let (_, text) = daemon.get("/api/v1/engines");
-    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let engines = told["data"]["engines"].as_array().cloned().unwrap_or_default();
+    let response: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let engines = response["data"]["engines"].as_array().cloned().unwrap_or_default();
     engines.into_iter().find(|one| one["name"] == name).unwrap_or_default()
 }
 
@@ -131,33 +132,35 @@ fn a_key_is_not_sent_to_a_process_that_only_claims_to_be_the_engine() {
         Daemon::start(&folder.path().join(storage), &[&flag])
     };
     let is_queried = |daemon: &Daemon, one: &Pretender| {
-        daemon.wait_until("queried for its metrics", |_| one.asked().contains("/metrics"));
+        daemon.wait_until("queried for its metrics", |_| one.requests().contains("/metrics"));
     };
     let daemon = start("data", &(entry("false", "") + &entry("own", "")));
     let pretender = Pretender::start("nobody", &marker("false"));
     let own = Pretender::start("root", &marker("own"));
     is_queried(&daemon, &pretender);
-    daemon.wait_until("queried with its key", |_| own.asked().contains(KEY));
-    assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
-    daemon.wait_until("told why", |daemon| engine(daemon, "false")["key_withheld"].is_string());
-    assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
+    daemon.wait_until("queried with its key", |_| own.requests().contains(KEY));
+    assert!(!pretender.requests().contains("Bearer"), "{}", pretender.requests());
+    daemon.wait_until("withheld with the reason", |daemon| {
+        engine(daemon, "false")["key_withheld"].is_string()
+    });
+    assert!(!pretender.requests().contains("Bearer"), "{}", pretender.requests());
     let why = engine(&daemon, "false")["key_withheld"].to_string();
     assert!(why.contains("runs as user 65534, the key is for user 0"), "{why}");
     assert!(engine(&daemon, "own")["key_withheld"].is_null());
     assert!(daemon.log().contains("key withheld"), "{}", daemon.log());
     daemon.terminate();
-    // Another engine of `nobody`, whose entry names that user.
+    // Another engine of user `nobody`, whose entry names that user.
     let daemon = start("named", &entry("named", "  user: nobody\n"));
     let named = Pretender::start("nobody", &marker("named"));
-    daemon.wait_until("queried with its key", |_| named.asked().contains(KEY));
+    daemon.wait_until("queried with its key", |_| named.requests().contains(KEY));
 }
 
-/// A Docker that lists one container, says that `pid` is its first process, and writes down what
-/// it is asked to do.
+/// A Docker that lists one container with `pid` as its first process, and records the requests to
+/// act.
 pub fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
     let listener = UnixListener::bind(socket).unwrap();
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (log, id) = (Arc::clone(&asked), id.to_owned());
+    let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (log, id) = (Arc::clone(&requests), id.to_owned());
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut request = [0; 4096];
@@ -175,11 +178,11 @@ pub fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
             };
             log.lock().unwrap().push(line);
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
-            let _gone =
-                stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
+            // The client may have disconnected.
+            let _ = stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
         }
     });
-    asked
+    requests
 }
 
 /// A control group with that name, in the hierarchy that counts here.
@@ -233,8 +236,8 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
     fs::write(group.0.join("cgroup.procs"), hog.0.id().to_string()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
-    // The container is another process' by Docker's word.
-    let asked = docker(&socket, &id, std::process::id());
+    // Docker reports another process for that container.
+    let requests = docker(&socket, &id, std::process::id());
     let list = format!(r#"[{{"Id":"{id}","Names":["/victim"]}}]"#);
     let mut scanner = Scanner::new("/proc".into(), vec![declared("hog", &marker)]);
     scanner.know(Arc::new(containers(list.as_bytes()).unwrap()), true);
@@ -257,7 +260,7 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
     hog.0.wait().unwrap();
     assert_eq!(done.join().unwrap(), OutcomeResult::Done);
     let kills: Vec<String> =
-        asked.lock().unwrap().iter().filter(|line| line.contains("/kill")).cloned().collect();
+        requests.lock().unwrap().iter().filter(|line| line.contains("/kill")).cloned().collect();
     assert_eq!(kills, Vec::<String>::new());
 }
 
@@ -289,7 +292,7 @@ fn many_sleeping_processes_do_not_displace_roots_engine() {
     let mut scanner = Scanner::new("/proc".into(), declared);
     let readings = scanner.scan(Duration::from_secs(100), false).unwrap();
     assert!(readings.engines.iter().any(|engine| &*engine.name == "own"), "{readings:?}");
-    // Once they are known to sleep, nobody misses those that are left out.
+    // Once they are known to sleep, skipped processes do not matter.
     let readings = scanner.scan(Duration::from_secs(120), false).unwrap();
     assert_eq!(readings.engines.len(), 32);
     assert!(!readings.is_cut);

@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of a burst: no kernel event is counted twice or missed.
+//! `kill -9` in the middle of a burst: each kernel event is counted exactly once.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -42,7 +42,7 @@ fn real_kernel_events_are_counted_once_each_over_kill_nine_in_a_burst() {
     let mut truth = BTreeMap::new();
     for round in 0..KILLS {
         let daemon = Daemon::spawn(storage.path(), &[]);
-        // Anywhere between the first record of the backlog and the middle of the live burst.
+        // At any point between the first record of the backlog and the middle of the live burst.
         std::thread::sleep(Duration::from_millis(round * 37 % 400));
         daemon.kill();
         note_kills(&mut kernel, &mut truth);
@@ -54,7 +54,7 @@ fn real_kernel_events_are_counted_once_each_over_kill_nine_in_a_burst() {
 
     let daemon = Daemon::start(storage.path(), &[]);
     let lost = daemon.metric("uma_kernel_log_lost_records_total");
-    // A trace of which the kernel printed its last line alone is waited for, should more come.
+    // A trace of which the kernel printed only the last line stays open for a while.
     let last = truth.keys().next_back().copied();
     let is_last_there = |_: &Daemon| {
         let history = history(storage.path());

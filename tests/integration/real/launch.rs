@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{LimitedCgroup, enabled};
 use crate::daemon::binary;
 
-/// The limit takes one of its processes, and the parent says that all was well.
+/// The limit kills one of its processes, and the parent reports success.
 #[test]
 fn an_oom_killed_worker_is_reported_with_its_control_group() {
     if !enabled() {
@@ -53,7 +53,7 @@ fn an_oom_killed_worker_is_reported_with_its_control_group() {
     assert_eq!(report["exit"]["code"], 0);
 }
 
-/// As under `docker exec`: who leads the session has no number in the namespace.
+/// As under `docker exec`: the session leader has no number in the namespace.
 #[test]
 fn signals_are_passed_on_with_a_session_leader_in_another_pid_namespace() {
     if !enabled() {

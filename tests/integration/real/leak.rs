@@ -1,6 +1,6 @@
-//! Memory that is leaked for good, as far as anybody can see: 3 GiB of the real machine in no
-//! counter of the kernel, under a `/proc` from which whoever holds them is missing, beside a
-//! made-up driver. And the same with each other explanation, which is never taken for a leak.
+//! Leaked memory: 3 GiB of the real machine in no counter of the kernel, under a `/proc` without
+//! their owner, with a fake driver. Each other explanation is tested too, and never counts as a
+//! leak.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,14 +19,14 @@ use crate::gpu::Library;
 
 const HELD: u64 = 3 << 30;
 
-/// What the configuration says.
+/// Values of the configuration.
 const LEAKED_AFTER: Duration = Duration::from_secs(30);
 
-/// The first look after something is over shows it: holders are looked for every 5 s.
+/// The first scan after a change shows it: owners are searched for every 5 s.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
 
-/// What may bring memory back is done for whatever is in no counter, and not only where the verdict
-/// asks for it: so that nothing but the explanations differs.
+/// Actions that may bring memory back run for all unaccounted memory, and not only on a verdict
+/// that asks for them: so only the explanations differ.
 const RULES: &str = "\
 groups:
 - name: leak
@@ -48,8 +48,8 @@ struct Node {
     folder: tempfile::TempDir,
     library: Library,
     daemon: Daemon,
-    /// What it has said, and when.
-    said: Vec<(Instant, String)>,
+    /// Verdicts so far, with their times.
+    verdicts: Vec<(Instant, String)>,
 }
 
 impl Node {
@@ -76,38 +76,38 @@ impl Node {
                 &format!("--gpu.library={}", library.path().display()),
             ],
         );
-        Some(Self { folder, library, daemon, said: Vec::new() })
+        Some(Self { folder, library, daemon, verdicts: Vec::new() })
     }
 
-    /// Looks once more what it says.
-    fn look(&mut self) -> String {
-        let said = verdict(&self.daemon)["verdict"].as_str().unwrap_or("nothing").to_owned();
-        self.said.push((Instant::now(), said.clone()));
-        said
+    /// Polls the verdict once more.
+    fn poll(&mut self) -> String {
+        let verdict = verdict(&self.daemon)["verdict"].as_str().unwrap_or("nothing").to_owned();
+        self.verdicts.push((Instant::now(), verdict.clone()));
+        verdict
     }
 
-    fn place_of(&self, process: u32) -> PathBuf {
+    fn path_of(&self, process: u32) -> PathBuf {
         self.folder.path().join("proc").join(process.to_string())
     }
 
-    /// From now on it sees that process.
+    /// From now on that process is visible to the daemon.
     fn shows(&self, process: u32) {
-        symlink(format!("/proc/{process}"), self.place_of(process)).unwrap();
+        symlink(format!("/proc/{process}"), self.path_of(process)).unwrap();
     }
 
     fn hides(&self, process: u32) {
-        fs::remove_file(self.place_of(process)).unwrap();
+        fs::remove_file(self.path_of(process)).unwrap();
     }
 
     fn has_learned(&self) -> bool {
-        let told = history(&self.folder.path().join("data"));
-        of_kind(&told, "unaccounted_baseline").next().is_some()
+        let entries = history(&self.folder.path().join("data"));
+        of_kind(&entries, "unaccounted_baseline").next().is_some()
     }
 
-    /// When acts of that kind had ended well.
+    /// Times of successful acts of that kind.
     fn done(&self, action: &str) -> Vec<Timestamp> {
-        let told = history(&self.folder.path().join("data"));
-        let done = of_kind(&told, "outcome")
+        let entries = history(&self.folder.path().join("data"));
+        let done = of_kind(&entries, "outcome")
             .filter(|outcome| outcome["action"] == action && outcome["result"] == "done");
         done.map(|outcome| time(&outcome["ended"]["utc"])).collect()
     }
@@ -116,16 +116,16 @@ impl Node {
         ["drop_caches", "compact_memory"].iter().all(|action| !self.done(action).is_empty())
     }
 
-    /// When it came to that verdict, by its own clock.
-    fn judged(&self, as_verdict: &str) -> Vec<Timestamp> {
-        let told = history(&self.folder.path().join("data"));
-        let judged =
-            of_kind(&told, "memory_verdict").filter(|event| event["verdict"] == as_verdict);
-        judged.map(|event| time(&event["utc"])).collect()
+    /// Time of that verdict, by the daemon's own clock.
+    fn times_of(&self, as_verdict: &str) -> Vec<Timestamp> {
+        let entries = history(&self.folder.path().join("data"));
+        let verdicts =
+            of_kind(&entries, "memory_verdict").filter(|event| event["verdict"] == as_verdict);
+        verdicts.map(|event| time(&event["utc"])).collect()
     }
 
-    fn has_said(&self, as_verdict: &str) -> bool {
-        self.said.iter().any(|(_, said)| said == as_verdict)
+    fn has_shown(&self, as_verdict: &str) -> bool {
+        self.verdicts.iter().any(|(_, verdict)| verdict == as_verdict)
     }
 }
 
@@ -133,7 +133,7 @@ fn time(text: &Value) -> Timestamp {
     text.as_str().unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
 
-/// The real one, but for its processes, of which this one is left, and for the driver's folder.
+/// The real /proc, but with this one process and a folder for the driver.
 fn fake_proc(folder: &std::path::Path) {
     fs::create_dir_all(folder.join("driver/nvidia")).unwrap();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -146,7 +146,7 @@ fn fake_proc(folder: &std::path::Path) {
     }
 }
 
-/// Looks at all of them until it is so, five times a second.
+/// Polls all of them five times a second until it is so.
 fn until(
     nodes: &mut BTreeMap<&str, Node>,
     what: &str,
@@ -155,7 +155,7 @@ fn until(
 ) {
     let deadline = Instant::now() + most;
     loop {
-        nodes.values_mut().for_each(|node| drop(node.look()));
+        nodes.values_mut().for_each(|node| drop(node.poll()));
         if is_so(nodes) {
             return;
         }
@@ -168,8 +168,8 @@ fn until(
     }
 }
 
-fn says(nodes: &BTreeMap<&str, Node>, name: &str, expected: &str) -> bool {
-    nodes[name].said.last().is_some_and(|(_, said)| said == expected)
+fn shows_verdict(nodes: &BTreeMap<&str, Node>, name: &str, expected: &str) -> bool {
+    nodes[name].verdicts.last().is_some_and(|(_, verdict)| verdict == expected)
 }
 
 fn watch_for(nodes: &mut BTreeMap<&str, Node>, time: Duration) {
@@ -182,14 +182,14 @@ fn memory_without_owner_is_leaked_after_its_time_and_explained_memory_never() {
     if !enabled() {
         return;
     }
-    // What is usual here now, and nearly all of what is to come: what is tried before the last of it
-    // has come does not count.
+    // The usual level here, and nearly all of the memory to come: attempts before the last of it do
+    // not count.
     let storage = tempfile::tempdir().unwrap();
     let first = Daemon::start(storage.path(), &[]);
     let usual = first.metric("uma_memory_unaccounted_bytes");
     first.terminate();
     let mut nodes = BTreeMap::new();
-    for name in ["nobody", "holder", "silent", "ghost"] {
+    for name in ["leaking", "holder", "silent", "ghost"] {
         let Some(node) = Node::start(usual + (HELD / 16 * 15) as f64) else { return };
         nodes.insert(name, node);
     }
@@ -200,24 +200,26 @@ fn memory_without_owner_is_leaked_after_its_time_and_explained_memory_never() {
     nodes["ghost"].library.set_script("machine gb10\nprocess 4000000 3221225472");
     let mut holder = Holder::of(HELD);
     nodes["holder"].shows(holder.id());
-    // All of them try all that may bring it back.
+    // All of them try every action that may bring it back.
     until(&mut nodes, "tried", Duration::from_secs(90), |nodes| {
         nodes.values().all(Node::has_tried)
     });
-    // Whatever else moves memory on this machine, as what the other nodes try, begins the time anew.
-    until(&mut nodes, "leaked", 4 * LEAKED_AFTER, |nodes| says(nodes, "nobody", "leaked"));
-    not_before_its_time(&nodes["nobody"]);
-    // The others have had as long, and some more.
+    // Other changes of memory on this machine, as attempts of the other nodes, restart the time.
+    until(&mut nodes, "leaked", 4 * LEAKED_AFTER, |nodes| {
+        shows_verdict(nodes, "leaking", "leaked")
+    });
+    assert_not_early(&nodes["leaking"]);
+    // The others have had as long, and more.
     watch_for(&mut nodes, Duration::from_secs(10));
     let expected =
-        [("nobody", "leaked"), ("holder", "in_use"), ("silent", "unknown"), ("ghost", "unknown")];
+        [("leaking", "leaked"), ("holder", "in_use"), ("silent", "unknown"), ("ghost", "unknown")];
     for (name, expected) in expected {
-        assert!(says(&nodes, name, expected), "{name}: {}", verdict(&nodes[name].daemon));
-        assert_eq!(nodes[name].has_said("leaked"), name == "nobody", "{name}");
+        assert!(shows_verdict(&nodes, name, expected), "{name}: {}", verdict(&nodes[name].daemon));
+        assert_eq!(nodes[name].has_shown("leaked"), name == "leaking", "{name}");
     }
-    explained_after_all(&mut nodes, &mut holder);
+    assert_explanations_end_it(&mut nodes, &mut holder);
     for (name, node) in nodes {
-        assert!(name == "nobody" || !node.has_said("leaked"), "{name}");
+        assert!(name == "leaking" || !node.has_shown("leaked"), "{name}");
         let (took, log) = node.daemon.terminate();
         assert!(took < Duration::from_secs(2), "{name}: {took:?}: {log}");
         node.library.set_script("machine gb10");
@@ -225,31 +227,33 @@ fn memory_without_owner_is_leaked_after_its_time_and_explained_memory_never() {
 }
 
 /// Not a second before its time.
-fn not_before_its_time(node: &Node) {
+fn assert_not_early(node: &Node) {
     let tried: Vec<Timestamp> =
         ["drop_caches", "compact_memory"].iter().map(|action| node.done(action)[0]).collect();
     // The first of the two counts: the other may have helped as well.
     let tried = *tried.iter().min().unwrap();
-    let leaked = node.judged("leaked")[0];
+    let leaked = node.times_of("leaked")[0];
     let after = Duration::try_from(leaked.duration_since(tried)).unwrap();
     assert!(after >= LEAKED_AFTER, "{after:?} after it was tried");
-    let before = node.said.iter().take_while(|(_, said)| said != "leaked");
-    let before: Vec<&str> = before.map(|(_, said)| said.as_str()).collect();
+    let before = node.verdicts.iter().take_while(|(_, verdict)| verdict != "leaked");
+    let before: Vec<&str> = before.map(|(_, verdict)| verdict.as_str()).collect();
     assert!(before.contains(&"reclaimable"), "{before:?}");
     eprintln!("leaked {after:?} after all was tried");
 }
 
-/// What explains memory that counts as leaked already ends that.
-fn explained_after_all(nodes: &mut BTreeMap<&str, Node>, holder: &mut Holder) {
-    nodes["nobody"].shows(holder.id());
-    until(nodes, "in use", SEEN_WITHIN, |nodes| says(nodes, "nobody", "in_use"));
-    nodes["nobody"].hides(holder.id());
-    until(nodes, "held by nobody", SEEN_WITHIN, |nodes| !says(nodes, "nobody", "in_use"));
-    // What was tried while somebody held it does not count any more.
-    nodes.get_mut("nobody").unwrap().said.clear();
+/// An explanation for memory that already counts as leaked ends that.
+fn assert_explanations_end_it(nodes: &mut BTreeMap<&str, Node>, holder: &mut Holder) {
+    nodes["leaking"].shows(holder.id());
+    until(nodes, "in use", SEEN_WITHIN, |nodes| shows_verdict(nodes, "leaking", "in_use"));
+    nodes["leaking"].hides(holder.id());
+    until(nodes, "without an owner", SEEN_WITHIN, |nodes| {
+        !shows_verdict(nodes, "leaking", "in_use")
+    });
+    // Attempts while the memory had an owner do not count any more.
+    nodes.get_mut("leaking").unwrap().verdicts.clear();
     watch_for(nodes, Duration::from_secs(8));
-    assert!(!nodes["nobody"].has_said("leaked"), "{}", verdict(&nodes["nobody"].daemon));
+    assert!(!nodes["leaking"].has_shown("leaked"), "{}", verdict(&nodes["leaking"].daemon));
     holder.release(1 << 30);
-    until(nodes, "lingering", SEEN_WITHIN, |nodes| says(nodes, "nobody", "lingering"));
-    assert!(!nodes["nobody"].has_said("leaked"));
+    until(nodes, "lingering", SEEN_WITHIN, |nodes| shows_verdict(nodes, "leaking", "lingering"));
+    assert!(!nodes["leaking"].has_shown("leaked"));
 }

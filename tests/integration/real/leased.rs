@@ -1,5 +1,5 @@
-//! An engine of `nobody` holds a lease on its model file and misses each aim: the load of another
-//! engine is worked on all the same.
+//! An engine of user `nobody` has a lease on its model file and misses each aim: the load of
+//! another engine is still handled.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -13,7 +13,7 @@ use crate::evict::{Bench, Reader};
 
 const NOBODY: u32 = 65_534;
 
-/// An aim that nothing meets, so that each act is a miss of the breaker.
+/// An aim that is never met, so that the breaker counts each act as a miss.
 const RULES: &str = "
 groups:
 - name: g
@@ -29,7 +29,7 @@ groups:
       breaker: {misses: 3, reset_after: 1h}
 ";
 
-/// Nothing listens on that port, so that an engine that uses processor time is loading.
+/// No server uses that port, so an engine that uses processor time is loading.
 fn entry(name: &str, marker: &str, model: &Path) -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!(
@@ -39,7 +39,7 @@ fn entry(name: &str, marker: &str, model: &Path) -> String {
     )
 }
 
-/// The decisions to act on an engine, with how each of them ended.
+/// The acts on an engine, each with its result.
 fn acts(storage: &Path, engine: &str) -> Vec<(serde_json::Value, Option<serde_json::Value>)> {
     let history = history(storage);
     let decisions = of_kind(&history, "decision");

@@ -1,5 +1,5 @@
-//! What is shown on the real kernel, with real Docker and Prometheus. Runs as root when
-//! `UMAWARDEN_REAL` is set, one test at a time, but for [`servers`]; the test command sees to it.
+//! Tests on the real kernel, with real Docker and Prometheus. They run as root when
+//! `UMAWARDEN_REAL` is set, one test at a time, but for [`servers`]; `tests/run` ensures both.
 
 mod bare;
 mod black_box;
@@ -9,8 +9,8 @@ mod damon;
 mod docker;
 mod doctor;
 mod flood;
+mod forged;
 mod gate;
-mod hands;
 mod hanging;
 mod hogs;
 mod identity;
@@ -18,7 +18,7 @@ mod kill_nine;
 mod launch;
 mod leak;
 mod leased;
-mod lying;
+mod mapped;
 mod oom;
 mod page_cache;
 mod podman;
@@ -38,7 +38,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Whether these tests shall run; says so if not.
+/// Whether these tests run; prints a note if not.
 fn enabled() -> bool {
     let enabled = std::env::var_os("UMAWARDEN_REAL").is_some();
     if !enabled {
@@ -52,8 +52,9 @@ struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -93,7 +94,7 @@ impl LimitedCgroup {
             .unwrap()
     }
 
-    /// Has a process killed by the limit and returns its pid.
+    /// Has the limit kill a process, and returns its pid.
     fn oom_kill(&self) -> u32 {
         let mut child = self.spawn("tail", &["/dev/zero"]);
         let pid = child.id();

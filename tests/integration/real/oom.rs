@@ -12,7 +12,7 @@ fn real_oom_kill_is_one_event_in_metrics_and_journal_within_50_ms() {
     if !enabled() {
         return;
     }
-    // After a burst of kills the kernel leaves out traces for five seconds.
+    // After a burst of kills the kernel omits traces for five seconds.
     std::thread::sleep(Duration::from_secs(6));
     let storage = tempfile::tempdir().unwrap();
     let cgroup = LimitedCgroup::new("oom", 30 << 20);
@@ -47,7 +47,7 @@ fn real_oom_kill_is_one_event_in_metrics_and_journal_within_50_ms() {
     }
 }
 
-/// From the kernel's `Killed process` line until both the metric and the journal have the kill.
+/// Time from the kernel's `Killed process` line until metric and journal both have the kill.
 fn watch_events(daemon: &Daemon, before: f64, kill: usize) -> std::thread::JoinHandle<Duration> {
     let address = daemon.address().to_owned();
     let kernel = KernelLines::open();

@@ -1,4 +1,4 @@
-//! A real flood of the page cache: observe touches nothing, enforce drops, and the numbers are
+//! A real flood of the page cache: observe changes nothing, enforce drops, and the numbers are
 //! true.
 
 use std::fs;
@@ -11,7 +11,7 @@ use crate::daemon::{Daemon, history, meminfo_bytes, of_kind};
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 const CLEAN: &str = "uma_memory_page_cache_bytes{state=\"clean\"}";
 
-/// Fires when clean page cache is a GiB larger than now and grows no more.
+/// Fires when clean page cache is a GiB larger than now and has stopped growing.
 fn rules(folder: &Path, threshold_bytes: f64) -> String {
     let file = folder.join("flood.yaml");
     let text = format!(
@@ -42,10 +42,10 @@ fn flood(folder: &Path) {
     std::io::copy(&mut fs::File::open(&file).unwrap(), &mut std::io::sink()).unwrap();
 }
 
-/// What one flood in that mode brought.
+/// Results of one flood in that mode.
 struct Flood {
     decision: serde_json::Value,
-    /// What was measured after the action, in enforce mode.
+    /// Measurements after the action, in enforce mode.
     assessment: Option<serde_json::Value>,
     /// Page cache in bytes, from /proc: full, and at the end.
     full: f64,
@@ -56,7 +56,7 @@ fn decide(mode: &str) -> Flood {
     let storage = tempfile::tempdir().unwrap();
     // On the disk, and not on a tmpfs.
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let _goes_on_at_the_end = damon::pause();
+    let _damon_paused = damon::pause();
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let probe = Daemon::start(storage.path(), &[]);
     let threshold = probe.metric(CLEAN) + GIB;

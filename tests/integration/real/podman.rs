@@ -1,5 +1,5 @@
-//! Podman, which speaks Docker's language with an accent: engines in its containers, held restarts
-//! and `adopt`, on a service of our own.
+//! Podman's variant of Docker's API: engines in its containers, deferred restarts and `adopt`, on a
+//! service of our own.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -16,7 +16,7 @@ struct Podman {
     folder: tempfile::TempDir,
 }
 
-/// Whether it is installed, and why it is skipped if not.
+/// Whether it is installed; prints why the test is skipped if not.
 fn is_there() -> bool {
     let found = Command::new("podman").arg("--version").output();
     let is_there = found.is_ok_and(|output| output.status.success());
@@ -38,17 +38,17 @@ impl Podman {
         let below = podman.folder.path().join("root").display().to_string();
         let packed = Command::new("tar").args(["-C", &below, "-cf", &archive, "."]).status();
         assert!(packed.unwrap().success());
-        podman.does(&["import", &archive, "busybox"]);
+        podman.must(&["import", &archive, "busybox"]);
         podman
     }
 
     fn command(folder: &Path) -> Command {
         let mut command = Command::new("podman");
-        // conmon leaves files where it was started.
+        // conmon leaves files in its working directory.
         command.current_dir(folder);
         let path = |name: &str| folder.join(name).display().to_string();
         command.args(["--root", &path("storage"), "--runroot", &path("run")]);
-        // There may be no systemd, and nothing to lay file systems over each other.
+        // There may be neither systemd nor an overlay file system.
         command.args(["--cgroup-manager=cgroupfs", "--events-backend=file"]);
         command.args(["--storage-driver=vfs"]);
         command
@@ -56,7 +56,8 @@ impl Podman {
 
     fn serve(folder: &Path) -> Child {
         let socket = folder.join("sock");
-        let _absent = std::fs::remove_file(&socket);
+        // It may be absent.
+        let _ = std::fs::remove_file(&socket);
         let mut command = Self::command(folder);
         command.args(["system", "service", "--time=0"]);
         command.arg(format!("unix://{}", socket.display()));
@@ -72,32 +73,33 @@ impl Podman {
     }
 
     fn end(&mut self) {
-        let _already_dead = self.service.kill();
-        let _already_reaped = self.service.wait();
+        // It may have ended.
+        let _ = self.service.kill();
+        let _ = self.service.wait();
     }
 
-    fn ask(&self, arguments: &[&str]) -> Output {
+    fn call(&self, arguments: &[&str]) -> Output {
         Self::command(self.folder.path()).args(arguments).output().unwrap()
     }
 
-    fn does(&self, arguments: &[&str]) -> String {
-        let done = self.ask(arguments);
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{arguments:?}: {said}");
+    fn must(&self, arguments: &[&str]) -> String {
+        let done = self.call(arguments);
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{arguments:?}: {stderr}");
         String::from_utf8(done.stdout).unwrap().trim().to_owned()
     }
 
     fn run(&self, name: &str, script: &str, more: &[&str]) {
         let mut arguments = vec!["run", "-d", "--name", name, "--network", "none"];
-        // The usual ones are higher than a machine's own may be.
+        // The default limits may exceed those of the machine.
         arguments.extend(["--ulimit", "nofile=1024:2048", "--ulimit", "nproc=1000:1000"]);
         arguments.extend(more);
         arguments.extend(["busybox", "/bin/busybox", "sh", "-c", script]);
-        self.does(&arguments);
+        self.must(&arguments);
     }
 
     fn state(&self, name: &str) -> String {
-        self.does(&["inspect", "-f", "{{.State.Status}} {{.State.StartedAt}}", name])
+        self.must(&["inspect", "-f", "{{.State.Status}} {{.State.StartedAt}}", name])
     }
 
     fn is_running(&self, name: &str) -> bool {
@@ -107,20 +109,21 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        let _gone = self.ask(&["rm", "--force", "--all", "--time", "0"]);
+        // There may be no containers.
+        let _ = self.call(&["rm", "--force", "--all", "--time", "0"]);
         self.end();
     }
 }
 
-fn held(daemon: &Daemon, name: &str) -> Value {
-    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let held = told["data"]["deferred_restarts"].as_array().unwrap();
-    held.iter().find(|held| held["name"] == name).cloned().unwrap_or_default()
+fn deferred(daemon: &Daemon, name: &str) -> Value {
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let all = response["data"]["deferred_restarts"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).cloned().unwrap_or_default()
 }
 
 fn engines(daemon: &Daemon) -> Vec<Value> {
-    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    told["data"]["engines"].as_array().unwrap().clone()
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    response["data"]["engines"].as_array().unwrap().clone()
 }
 
 fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -> bool) {
@@ -160,7 +163,7 @@ fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
     wait_for("known", 20, &daemon, || {
         engines(&daemon).iter().any(|engine| engine["container_name"] == "lives")
     });
-    // What dies is started once; the report has its log.
+    // A dead container is restarted once; the report has its log.
     podman.run("llm", &format!("{DIES_ONCE} exit 3"), &["--label", LABEL]);
     let acts = |name: &str| {
         let history = history(&storage);
@@ -169,24 +172,26 @@ fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
             .count()
     };
     wait_for("started", 30, &daemon, || acts("llm") == 1 && podman.is_running("llm"));
-    wait_for("told", 10, &daemon, || of_kind(&history(&storage), "engine_died").count() == 1);
-    let told = history(&storage);
-    let report = &of_kind(&told, "engine_died").next().unwrap()["report"];
+    wait_for("reported", 10, &daemon, || of_kind(&history(&storage), "engine_died").count() == 1);
+    let entries = history(&storage);
+    let report = &of_kind(&entries, "engine_died").next().unwrap()["report"];
     assert_eq!(report["killer"]["reason"], "RuntimeError: CUDA out of memory", "{report:#}");
-    // What its limit kills is started, too, though Podman does not tell of that on cgroup v1.
+    // A container killed at its limit is restarted too, though Podman does not report that on
+    // cgroup v1.
     let oom = format!("{DIES_ONCE} exec /bin/busybox tail /dev/zero");
     podman.run("oom", &oom, &["--label", LABEL, "--memory", "30m"]);
     wait_for("started", 30, &daemon, || acts("oom") == 1 && podman.is_running("oom"));
-    // What somebody stopped or killed stays down; the service may go and come.
-    podman.does(&["stop", "lives"]);
-    podman.does(&["kill", "llm"]);
-    wait_for("told", 10, &daemon, || {
-        held(&daemon, "lives")["state"] == "stopped" && held(&daemon, "llm")["state"] == "stopped"
+    // A stopped or killed container stays down, also over a restart of the service.
+    podman.must(&["stop", "lives"]);
+    podman.must(&["kill", "llm"]);
+    wait_for("reported", 10, &daemon, || {
+        deferred(&daemon, "lives")["state"] == "stopped"
+            && deferred(&daemon, "llm")["state"] == "stopped"
     });
     podman.end();
-    wait_for("doubt", 10, &daemon, || held(&daemon, "oom")["state"] == "unknown");
+    wait_for("doubt", 10, &daemon, || deferred(&daemon, "oom")["state"] == "unknown");
     podman.service = Podman::serve(podman.folder.path());
-    wait_for("known", 10, &daemon, || held(&daemon, "lives")["state"] == "stopped");
+    wait_for("known", 10, &daemon, || deferred(&daemon, "lives")["state"] == "stopped");
     let runs = podman.state("oom");
     std::thread::sleep(Duration::from_secs(3));
     assert!(!podman.is_running("lives") && !podman.is_running("llm"));
@@ -195,7 +200,7 @@ fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
     daemon.terminate();
 }
 
-/// A container without a policy of its own can be adopted; of others it is said that they cannot.
+/// A container without a restart policy can be adopted; others are rejected with a message.
 fn adopts(podman: &Podman, daemon: &Daemon, (config, storage): (&str, &Path)) {
     let adopt = |arguments: &[&str]| {
         let output = Command::new(binary())
@@ -205,18 +210,18 @@ fn adopts(podman: &Podman, daemon: &Daemon, (config, storage): (&str, &Path)) {
             .arg(storage)
             .output()
             .unwrap();
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        (output.status.code().unwrap(), said)
+        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code().unwrap(), printed)
     };
     podman.run("always", "/bin/busybox sleep 1000", &["--restart", "always"]);
-    let (code, said) = adopt(&["always", "--yes"]);
-    assert!(code == 1 && said.contains("Podman cannot"), "{said}");
+    let (code, printed) = adopt(&["always", "--yes"]);
+    assert!(code == 1 && printed.contains("Podman cannot"), "{printed}");
     podman.run("none", "/bin/busybox sleep 1000", &[]);
-    assert!(held(daemon, "none").is_null());
-    let (code, said) = adopt(&["none", "--yes"]);
-    assert_eq!(code, 0, "{said}");
-    wait_for("held", 20, daemon, || !held(daemon, "none").is_null());
-    let (code, said) = adopt(&["none", "--undo", "--yes"]);
-    assert_eq!(code, 0, "{said}");
-    wait_for("left", 20, daemon, || held(daemon, "none").is_null());
+    assert!(deferred(daemon, "none").is_null());
+    let (code, printed) = adopt(&["none", "--yes"]);
+    assert_eq!(code, 0, "{printed}");
+    wait_for("deferred", 20, daemon, || !deferred(daemon, "none").is_null());
+    let (code, printed) = adopt(&["none", "--undo", "--yes"]);
+    assert_eq!(code, 0, "{printed}");
+    wait_for("released", 20, daemon, || deferred(daemon, "none").is_null());
 }

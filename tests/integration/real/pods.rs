@@ -1,4 +1,4 @@
-//! A real containerd, whose CRI confirms which container of a pod an engine is in.
+//! A real containerd, whose CRI confirms which container of a pod an engine belongs to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ struct Metadata {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct NamespaceOption {
-    /// 2: that of the node.
+    /// 2: the PID namespace of the node.
     #[prost(int32, tag = "1")]
     network: i32,
 }
@@ -65,7 +65,7 @@ struct RunPodSandbox {
     config: Option<SandboxConfig>,
 }
 
-/// The answers to both: the id.
+/// The response to both: the id.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Created {
     #[prost(string, tag = "1")]
@@ -295,7 +295,7 @@ impl Containerd {
         let request = CreateContainer { sandbox: sandbox.id, config: Some(config), sandbox_config };
         let created: Created = self.call("/runtime.v1.RuntimeService/CreateContainer", request);
         let start = ById { id: created.id.clone() };
-        let _started: Nothing = self.call("/runtime.v1.RuntimeService/StartContainer", start);
+        let _: Nothing = self.call("/runtime.v1.RuntimeService/StartContainer", start);
         created.id
     }
 }
@@ -307,12 +307,13 @@ impl Drop for Containerd {
                 "/runtime.v1.RuntimeService/StopPodSandbox",
                 "/runtime.v1.RuntimeService/RemovePodSandbox",
             ] {
-                let _ended: Nothing = self.call(method, ById { id: id.clone() });
+                let _: Nothing = self.call(method, ById { id: id.clone() });
             }
         }
         let pid = rustix::process::Pid::from_child(&self.child);
-        let _already_dead = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _already_reaped = self.child.wait();
+        // It may have ended.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
     }
 }
 
@@ -324,13 +325,13 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     let mut containerd = Containerd::start();
     containerd.import_busybox();
     let folder = tempfile::tempdir().unwrap();
-    // What serves is this program, in the host's files.
+    // The server is this program, in the files of the host.
     let marker = format!("umawarden-pod-{}", std::process::id());
     let served = Pretender::command(folder.path(), &format!("{marker}-served"));
     let command = ["/bin/busybox", "chroot", "/host"].map(str::to_owned);
     let id = containerd.run("engine", [&command[..], &served].concat());
     let key = folder.path().join("key");
-    // The key is another user's, so that the user number is no proof.
+    // The key belongs to another user, so the user number is no proof.
     write_secret(&key, &format!("{KEY}\n"));
     let config = folder.path().join("umawarden.yaml");
     let text = format!(
@@ -346,15 +347,15 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     fs::write(group.path().join("cgroup.procs"), pretender.pid().to_string()).unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
-    let asked = || fs::read_to_string(folder.path().join("asked")).unwrap_or_default();
-    daemon.wait_until("sent its key", |_| asked().contains(KEY));
+    let requests = || fs::read_to_string(folder.path().join("requests")).unwrap_or_default();
+    daemon.wait_until("sent its key", |_| requests().contains(KEY));
     daemon.wait_until("named", |daemon| engine(daemon, "pod")["container_name"] == "engine");
     let found = engine(&daemon, "pod");
     assert_eq!(found["kind"], "vllm", "{found}");
     assert!(found["claimed_container"].is_null() && found["key_withheld"].is_null(), "{found}");
     daemon.wait_until("withheld", |daemon| engine(daemon, "false")["key_withheld"].is_string());
     assert_eq!(engine(&daemon, "false")["claimed_container"], *id);
-    assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
+    assert!(!pretender.requests().contains("Bearer"), "{}", pretender.requests());
     daemon.terminate();
     drop(pretender);
     drop(group);

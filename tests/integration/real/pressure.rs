@@ -1,4 +1,4 @@
-//! Tasks that wait for memory wake the loop, however much is free.
+//! Tasks that wait for memory wake the loop, however much memory is free.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use crate::daemon::Daemon;
 const INTERVAL: &str = "uma_sampling_interval_seconds";
 const CALM_SECONDS: f64 = 0.25;
 
-/// Longer than it is calm before it has learned.
+/// Longer than the calm phase before the baseline is known.
 const CALM_FOR: Duration = Duration::from_secs(10);
 
-/// For how long tasks have waited for memory since the machine was started.
+/// How long tasks have waited for memory since boot.
 fn waited() -> Duration {
     let text = fs::read_to_string("/proc/pressure/memory").unwrap();
     let total = text.lines().find(|line| line.starts_with("some ")).unwrap().rsplit_once('=');
     Duration::from_micros(total.unwrap().1.parse().unwrap())
 }
 
-/// What is cached already would be nobody's wait.
+/// Reads of cached data would not wait.
 fn write_uncached(path: &str) {
     fs::write(path, vec![1; 256 << 20]).unwrap();
     let file = fs::File::open(path).unwrap();
@@ -34,7 +34,7 @@ fn real_memory_is_sampled_more_often_while_tasks_wait_for_it() {
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    // Neither a rule nor the kernel's log asks for it.
+    // Neither a rule nor the kernel log asks for it.
     fs::write(path("rules.yaml"), "groups: []\n").unwrap();
     fs::write(path("kmsg"), "").unwrap();
     write_uncached(&path("file"));
@@ -43,7 +43,7 @@ fn real_memory_is_sampled_more_often_while_tasks_wait_for_it() {
         &[&format!("--rules={}", path("rules.yaml")), &format!("--path.kmsg={}", path("kmsg"))],
     );
     let calm = |daemon: &Daemon| daemon.metric(INTERVAL) >= CALM_SECONDS;
-    // Once it has learned what is usual here, which is an event, too, nothing more happens.
+    // Once the baseline is known, which is an event too, nothing more happens.
     let mut since = Instant::now();
     let deadline = since + Duration::from_secs(60);
     while since.elapsed() < CALM_FOR {
@@ -64,7 +64,7 @@ fn real_memory_is_sampled_more_often_while_tasks_wait_for_it() {
     let was_woken = !calm(&daemon);
     drop(readers);
     let waited = waited() - before;
-    assert!(waited > Duration::from_millis(50), "nobody waited for memory: {waited:?}");
+    assert!(waited > Duration::from_millis(50), "no task waited for memory: {waited:?}");
     assert!(was_woken, "tasks have waited {waited:?}, and nothing was measured sooner");
     daemon.wait_until("calm again", calm);
 }

@@ -65,8 +65,8 @@ impl Node {
 
     fn docker(&self, arguments: &[&str]) -> String {
         let done = self.dockerd.docker(arguments);
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{arguments:?}: {stderr}");
         String::from_utf8(done.stdout).unwrap().trim().to_owned()
     }
 
@@ -97,26 +97,26 @@ impl Node {
             .arg(self.storage())
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code().unwrap(), String::from_utf8(said).unwrap())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
     }
 }
 
-/// What the daemon says of one that is started again.
-fn held(daemon: &Daemon, name: &str) -> Option<Value> {
-    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
-    let held = told["data"]["deferred_restarts"].as_array().unwrap();
-    held.iter().find(|held| held["name"] == name).cloned()
+/// The daemon's report of a container that it restarts.
+fn deferred(daemon: &Daemon, name: &str) -> Option<Value> {
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let all = response["data"]["deferred_restarts"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).cloned()
 }
 
-fn stands(daemon: &Daemon, name: &str) -> String {
-    let held = held(daemon, name).unwrap_or_default();
-    held["state"].as_str().unwrap_or_default().to_owned()
+fn state_of(daemon: &Daemon, name: &str) -> String {
+    let deferred = deferred(daemon, name).unwrap_or_default();
+    deferred["state"].as_str().unwrap_or_default().to_owned()
 }
 
 fn reason(daemon: &Daemon, name: &str) -> String {
-    let held = held(daemon, name).unwrap_or_default();
-    held["reason"].as_str().unwrap_or_default().to_owned()
+    let deferred = deferred(daemon, name).unwrap_or_default();
+    deferred["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -> bool) {
@@ -127,27 +127,28 @@ fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -
     }
 }
 
-/// What is told of its deaths; other engines may die on this machine.
+/// Its death reports; other engines may die on this machine.
 fn deaths<'a>(history: &'a [Value], name: &str) -> Vec<&'a Value> {
     let is_its = |death: &&Value| death["report"]["who"]["container_name"] == name;
     of_kind(history, "engine_died").filter(is_its).collect()
 }
 
-/// When it was decided to start it, and done.
+/// Times of the decision to start it, and of the outcome.
 fn starts(history: &[Value], name: &str) -> Vec<Timestamp> {
     let acts = of_kind(history, "decision")
         .filter(|decision| decision["rule"]["alert"] == name && decision["verdict"] == "act");
     acts.map(|decision| decision["at"]["utc"].as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// It was started once, and Docker was asked to within a second of the release: before its very end
-/// where enough was back by then. How long Docker takes from there is up to the disk.
+/// It was started once, and the request reached Docker within a second of the release: before its
+/// end where enough memory was free by then. The time that Docker takes from there depends on the
+/// disk.
 fn started_in_time(node: &Node, name: &str, released: Timestamp) {
-    let asked = starts(&node.history(), name);
-    let [asked] = asked.as_slice() else { panic!("{asked:?}") };
-    let waited = asked.duration_since(released).as_secs_f64();
-    let took = node.started(name).duration_since(*asked).as_secs_f64();
-    println!("asked for {waited:.3} s after the release, started {took:.3} s later");
+    let requests = starts(&node.history(), name);
+    let [requested] = requests.as_slice() else { panic!("{requests:?}") };
+    let waited = requested.duration_since(released).as_secs_f64();
+    let took = node.started(name).duration_since(*requested).as_secs_f64();
+    println!("requested {waited:.3} s after the release, started {took:.3} s later");
     assert!(waited <= 1.0, "{waited}");
     assert!((0.0..=10.0).contains(&took), "{took}");
 }
@@ -165,7 +166,7 @@ fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
     let script = dies_once("exec /bin/busybox tail /dev/zero");
     let limits = ["--memory", "30m", "--label", LABEL, "--label", &need];
     let id = node.run("llm", &script, &limits);
-    wait_for("it waits", 20, &daemon, || stands(&daemon, "llm") == "waiting");
+    wait_for("it waits", 20, &daemon, || state_of(&daemon, "llm") == "waiting");
     wait_for("it waits for memory", 10, &daemon, || reason(&daemon, "llm").contains("missing"));
     std::thread::sleep(Duration::from_secs(3));
     assert!(!node.is_running("llm"), "{}", reason(&daemon, "llm"));
@@ -187,9 +188,9 @@ fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
     assert_eq!(report["killer"]["by"], "kernel_oom", "{report:#}");
     assert_eq!(report["exit"]["code"], 137);
     assert_eq!(report["is_failure"], true);
-    let (code, said) = node.umawarden(&["engines"]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("held container"), "{said}");
+    let (code, printed) = node.umawarden(&["engines"]);
+    assert_eq!(code, 0, "{printed}");
+    assert!(printed.contains("held container"), "{printed}");
     daemon.terminate();
 }
 
@@ -200,12 +201,12 @@ fn real_restart_waits_for_memory_that_lingers_and_comes_within_a_second_of_its_r
     }
     let node = Node::new("rule_files: []");
     let daemon = node.daemon();
-    // What a driver would keep for a while: memory that no counter of the kernel names.
+    // As memory that a driver keeps for a while: no counter of the kernel names it.
     let hog = FilledPipes::hold(gib(2));
     let need = format!("umawarden.restart.need={}", available() + gib(1));
     let script = dies_once("exit 1");
     node.run("llm", &script, &["--label", LABEL, "--label", &need]);
-    wait_for("it waits", 20, &daemon, || stands(&daemon, "llm") == "waiting");
+    wait_for("it waits", 20, &daemon, || state_of(&daemon, "llm") == "waiting");
     let lingers = Instant::now();
     while lingers.elapsed() < Duration::from_secs(20) {
         assert!(!node.is_running("llm"), "{}", reason(&daemon, "llm"));
@@ -239,7 +240,7 @@ fn real_restarts_of_three_containers_come_one_after_the_other() {
     // `--health-cmd` is given to /bin/sh.
     for name in names {
         node.docker(&["exec", name, "/bin/busybox", "ln", "-s", "/bin/busybox", "/bin/sh"]);
-        wait_for("known", 20, &daemon, || held(&daemon, name).is_some());
+        wait_for("known", 20, &daemon, || deferred(&daemon, name).is_some());
     }
     std::fs::write(shared.path().join("die"), "").unwrap();
     let is_up = |name: &str| {
@@ -252,7 +253,7 @@ fn real_restarts_of_three_containers_come_one_after_the_other() {
     for pair in began.windows(2) {
         let apart = pair[1].duration_since(pair[0]).as_secs_f64();
         println!("{apart:.3} s apart");
-        // Each is ready after two seconds, and Docker looks twice a second.
+        // Each is ready after two seconds, and Docker probes twice a second.
         assert!(apart >= 2.0, "{apart}");
     }
     let history = node.history();
@@ -271,17 +272,17 @@ fn real_container_that_dies_ten_times_is_abandoned_with_an_alert() {
     );
     let daemon = node.daemon();
     node.run("llm", "echo CUDA out of memory >&2; exit 3", &[]);
-    wait_for("given up", 60, &daemon, || stands(&daemon, "llm") == "given_up");
+    wait_for("given up", 60, &daemon, || state_of(&daemon, "llm") == "given_up");
     let firing = || {
-        let told: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
-        let alerts = told["data"]["alerts"].as_array().unwrap().clone();
+        let response: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
+        let alerts = response["data"]["alerts"].as_array().unwrap().clone();
         alerts.iter().any(|alert| {
             alert["labels"]["alertname"] == "EngineRestartGivenUp"
                 && alert["labels"]["engine"] == "llm"
                 && alert["state"] == "firing"
         })
     };
-    wait_for("told", 10, &daemon, firing);
+    wait_for("reported", 10, &daemon, firing);
     let last = node.started("llm");
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(node.started("llm"), last, "it stays down");
@@ -297,15 +298,18 @@ fn real_container_that_dies_ten_times_is_abandoned_with_an_alert() {
     let deaths = deaths(&history, "llm");
     assert_eq!(deaths.len(), 11);
     for death in deaths {
-        // Its own words, and none of the lives before.
-        let told = &death["report"]["last_lines"];
-        assert_eq!(*told, serde_json::json!(["CUDA out of memory"]), "{death:#}");
+        // Its own lines, and none of earlier lives.
+        let last_lines = &death["report"]["last_lines"];
+        assert_eq!(*last_lines, serde_json::json!(["CUDA out of memory"]), "{death:#}");
     }
-    let (code, said) = node.umawarden(&["engines"]);
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("GIVEN UP") && said.contains("breaker reset restarts/llm"), "{said}");
-    let (code, said) = node.umawarden(&["breaker", "reset", "restarts/llm"]);
-    assert_eq!(code, 0, "{said}");
+    let (code, printed) = node.umawarden(&["engines"]);
+    assert_eq!(code, 1, "{printed}");
+    assert!(
+        printed.contains("GIVEN UP") && printed.contains("breaker reset restarts/llm"),
+        "{printed}"
+    );
+    let (code, printed) = node.umawarden(&["breaker", "reset", "restarts/llm"]);
+    assert_eq!(code, 0, "{printed}");
     wait_for("started again", 5, &daemon, || node.started("llm") > last);
     daemon.terminate();
 }
@@ -322,15 +326,15 @@ fn real_stopped_container_stays_down_over_a_restart_of_docker() {
         node.run(name, lives, &["--label", LABEL]);
     }
     for name in ["stopped", "killed", "runs"] {
-        wait_for("known", 20, &daemon, || held(&daemon, name).is_some());
+        wait_for("known", 20, &daemon, || deferred(&daemon, name).is_some());
     }
     node.docker(&["stop", "stopped"]);
     node.docker(&["kill", "killed"]);
-    wait_for("told", 10, &daemon, || {
-        stands(&daemon, "stopped") == "stopped" && stands(&daemon, "killed") == "stopped"
+    wait_for("reported", 10, &daemon, || {
+        state_of(&daemon, "stopped") == "stopped" && state_of(&daemon, "killed") == "stopped"
     });
     let first = node.started("runs");
-    // Docker ends its containers with itself; nobody asked it to end this one.
+    // Docker stops its containers when it ends; no person asked for the end of this one.
     node.dockerd.restart(Duration::from_secs(2));
     wait_for("it is started", 30, &daemon, || node.is_running("runs"));
     assert!(node.started("runs") > first);
@@ -339,15 +343,15 @@ fn real_stopped_container_stays_down_over_a_restart_of_docker() {
     let again = node.started("runs");
     let count = |name: &str| starts(&node.history(), name).len();
     assert_eq!([count("runs"), count("stopped"), count("killed")], [1, 0, 0]);
-    // Neither does this program's own death start or forget anything.
+    // A crash of this program neither starts nor forgets anything.
     daemon.kill();
     let daemon = node.daemon();
-    wait_for("known", 20, &daemon, || stands(&daemon, "stopped") == "stopped");
+    wait_for("known", 20, &daemon, || state_of(&daemon, "stopped") == "stopped");
     std::thread::sleep(Duration::from_secs(3));
     assert!(!node.is_running("stopped") && !node.is_running("killed"));
     assert_eq!(node.started("runs"), again);
     node.docker(&["start", "stopped"]);
-    wait_for("told", 10, &daemon, || stands(&daemon, "stopped") == "starting");
+    wait_for("reported", 10, &daemon, || state_of(&daemon, "stopped") == "starting");
     assert!(starts(&node.history(), "stopped").is_empty());
     daemon.terminate();
 }
@@ -357,7 +361,7 @@ fn real_restart_is_not_repeated_after_a_kill_of_the_daemon() {
     if !enabled() {
         return;
     }
-    // Nobody tells whether these are ready: the next one waits no longer than that.
+    // The readiness of these is unknown: the next one waits no longer than that.
     let node =
         Node::new("rule_files: []\nrestarts: [{label: umawarden.restart, ready_within: 1s}]");
     for round in 0..3 {
@@ -387,7 +391,7 @@ fn real_restart_is_blocked_by_an_orphan_which_is_named() {
     }
     let node = Node::new("rule_files: []\nengines: [{name: left, match: {comm: orphan-worker}}]");
     let daemon = node.daemon();
-    // It shares the PIDs of its host, and its worker goes into the host's own control groups.
+    // It shares the PID namespace of its host, and its worker moves to a control group of the host.
     let script = "if [ -e /lived ]; then exec /bin/busybox sleep 1000; fi
         /bin/busybox touch /lived
         /bin/busybox ln -s /bin/busybox /bin/sh
@@ -438,24 +442,27 @@ fn real_container_is_adopted_from_dockers_restart_policy_and_released() {
         )
     };
     let adopt = |more: &[&str]| node.umawarden(&[&["adopt", "llm"], more].concat());
-    let (code, said) = adopt(&["--need", "64MiB"]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("restart policy \"on-failure\"") && said.contains("add --yes"), "{said}");
+    let (code, printed) = adopt(&["--need", "64MiB"]);
+    assert_eq!(code, 0, "{printed}");
+    assert!(
+        printed.contains("restart policy \"on-failure\"") && printed.contains("add --yes"),
+        "{printed}"
+    );
     assert_eq!(policy(), "on-failure:7");
-    assert!(held(&daemon, "llm").is_none());
-    let (code, said) = adopt(&["--need", "64MiB", "--yes", "--json"]);
-    assert_eq!(code, 0, "{said}");
-    let told: Value = serde_json::from_str(&said).unwrap();
+    assert!(deferred(&daemon, "llm").is_none());
+    let (code, printed) = adopt(&["--need", "64MiB", "--yes", "--json"]);
+    assert_eq!(code, 0, "{printed}");
+    let response: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(
-        (&told["done"], &told["restart_policy_before"]),
+        (&response["done"], &response["restart_policy_before"]),
         (&true.into(), &"on-failure".into())
     );
-    assert_eq!(told["remarks"], serde_json::json!([]));
+    assert_eq!(response["remarks"], serde_json::json!([]));
     assert_eq!(policy(), "no:0");
-    wait_for("it is held", 15, &daemon, || held(&daemon, "llm").is_some());
-    assert_eq!(held(&daemon, "llm").unwrap()["need_bytes"], 64 << 20);
+    wait_for("it is deferred", 15, &daemon, || deferred(&daemon, "llm").is_some());
+    assert_eq!(deferred(&daemon, "llm").unwrap()["need_bytes"], 64 << 20);
     let first = node.started("llm");
-    // Not by Docker's API: then it would be asked to end.
+    // Not through Docker's API: that would count as a requested stop.
     let pid: i32 = node.inspect("llm", "{{.State.Pid}}").parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
@@ -463,14 +470,14 @@ fn real_container_is_adopted_from_dockers_restart_policy_and_released() {
         node.is_running("llm") && node.started("llm") > first
     });
     assert_eq!(starts(&node.history(), "llm").len(), 1);
-    // Adopted twice it is adopted once, and what it was is not forgotten.
+    // A second adoption changes nothing, and the earlier policy is still known.
     assert_eq!(adopt(&["--yes"]).0, 0);
-    let (code, said) = adopt(&["--undo", "--yes"]);
-    assert_eq!(code, 0, "{said}");
+    let (code, printed) = adopt(&["--undo", "--yes"]);
+    assert_eq!(code, 0, "{printed}");
     assert_eq!(policy(), "on-failure:7");
-    wait_for("it is left", 15, &daemon, || held(&daemon, "llm").is_none());
+    wait_for("it is released", 15, &daemon, || deferred(&daemon, "llm").is_none());
     assert_eq!(adopt(&["--undo", "--yes"]).0, 1);
-    let (code, said) = node.umawarden(&["adopt", "nobody", "--yes"]);
-    assert!(code == 2 && said.contains("there is no container nobody"), "{said}");
+    let (code, printed) = node.umawarden(&["adopt", "nobody", "--yes"]);
+    assert!(code == 2 && printed.contains("there is no container nobody"), "{printed}");
     daemon.terminate();
 }

@@ -1,5 +1,5 @@
-//! Engines in services of a real systemd: a user's, with a bus, a control group and a mount
-//! namespace of its own, so that nothing else on this machine is its.
+//! Engines in services of a real systemd: a user manager with a bus, a control group and a mount
+//! namespace of its own, isolated from this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
 
 /// Moves itself to a control group of its own, and becomes the manager. Where systemd does not run
-/// the machine it starts only if it believes that it does.
+/// the machine it starts only if it is made to believe that.
 const BEGIN: &str = "for tree in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do \
     [ -e $tree/cgroup.procs ] || continue; mkdir $tree/$GROUP && echo $$ >$tree/$GROUP/cgroup.procs; \
     done; mount --make-rprivate / && mount -t tmpfs none /run && mkdir -p /run/systemd/system && \
@@ -30,7 +30,7 @@ struct Systemd {
 impl Systemd {
     fn start() -> Self {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        // A slice at the top, as those of the system are: below `user.slice` no unit is believed.
+        // A slice at the top, as those of the system: a unit below `user.slice` is not trusted.
         let group = format!("umawarden-test-{}.slice", std::process::id());
         let path = |below: &str| folder.path().join(below);
         fs::create_dir(path("units")).unwrap();
@@ -125,11 +125,12 @@ fn set(command: &mut Command, folder: &Path) {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        let _not_there =
-            self.ctl(&["stop", "bare", "again", "held", "dbus.service", "dbus.socket"]);
+        // They may be stopped already.
+        let _ = self.ctl(&["stop", "bare", "again", "held", "dbus.service", "dbus.socket"]);
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        let _already_dead = kill_process(pid, Signal::KILL);
-        let _already_reaped = self.child.wait();
+        // It may have ended.
+        let _ = kill_process(pid, Signal::KILL);
+        let _ = self.child.wait();
         for tree in ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"] {
             remove(&Path::new(tree).join(&self.group));
         }
@@ -143,7 +144,8 @@ fn remove(group: &Path) {
             remove(&below.path());
         }
     }
-    let _not_there = fs::remove_dir(group);
+    // It may be absent.
+    let _ = fs::remove_dir(group);
 }
 
 fn died(systemd: &Systemd, unit: &str, number: usize) -> Value {
@@ -176,14 +178,14 @@ fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restar
         assert!(began.elapsed() < Duration::from_secs(20), "{}", daemon.log());
         std::thread::sleep(Duration::from_millis(100));
     }
-    // It is asked of them a second later.
+    // They are queried a second later.
     std::thread::sleep(Duration::from_secs(3));
     systemd.kill("bare.service", Signal::KILL);
     let before = systemd.pid("again.service");
     systemd.kill("again.service", Signal::USR1);
     let report = died(&systemd, "bare.service", 0);
     assert_eq!(report["exit"]["code"], 137, "{report:#}");
-    // systemd has started it again within 100 ms.
+    // systemd has restarted it within 100 ms.
     let report = died(&systemd, "again.service", 0);
     assert_eq!(report["exit"]["code"], 3, "{report:#}");
     assert_ne!(systemd.pid("again.service"), before);
@@ -194,7 +196,7 @@ fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restar
         (&report["killer"]["sender"], &report["is_failure"]),
         (&"systemctl".into(), &false.into())
     );
-    // What ends well and is wanted by no target systemd would forget.
+    // systemd would forget a unit that exits with 0 and that no target wants.
     let before = systemd.pid("held.service");
     systemd.kill("held.service", Signal::TERM);
     let report = died(&systemd, "held.service", 0);

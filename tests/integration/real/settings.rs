@@ -1,5 +1,4 @@
-//! Temporary settings of the real kernel: whatever moment of a load a `kill -9` comes at, they are
-//! put back.
+//! Temporary settings of the real kernel are restored after a `kill -9` at any moment of a load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +10,11 @@ use crate::loads::Engine;
 
 const KILLS: u32 = 20;
 
-/// Settings that change nothing that anybody would notice within a minute.
+/// Settings whose change has no effect within a minute.
 const SETTINGS: [&str; 2] = ["vfs_cache_pressure", "swappiness"];
 
-/// On and off several times a second, each rule at times of its own; and what lasts as long as the
-/// load.
+/// On and off several times a second, each rule with its own period; and one that lasts as long as
+/// the load.
 const RULES: &str = "
 groups:
 - name: g
@@ -49,14 +48,14 @@ groups:
       at_most: {times: 1000, per: 1h}
 ";
 
-/// What the engine's process is called, so that it is found.
+/// The process name of the engine, by which it is found.
 const NAME: &str = "umawarden-killed-load";
 
 fn read(setting: &PathBuf) -> String {
     fs::read_to_string(setting).unwrap().trim().to_owned()
 }
 
-/// What the settings were before the test, and are after it whatever happens.
+/// The settings before the test, restored when dropped.
 struct Before(Vec<(PathBuf, String)>);
 
 impl Before {
@@ -64,7 +63,7 @@ impl Before {
         Self(settings.map(|setting| (setting.clone(), read(&setting))).collect())
     }
 
-    /// Those that are not as they were, as they are now.
+    /// The changed settings, with their current values.
     fn changed(&self) -> Vec<(&PathBuf, String)> {
         let now = self.0.iter().map(|(setting, before)| (setting, before, read(setting)));
         now.filter(|(_, before, now)| *before != now).map(|(at, _, now)| (at, now)).collect()
@@ -79,7 +78,7 @@ impl Drop for Before {
     }
 }
 
-/// The readahead of the disk that a folder is on, if it is on one.
+/// The readahead of the disk of a folder, if it is on one.
 fn readahead_of(folder: &Path) -> Option<PathBuf> {
     let device = rustix::fs::stat(folder).unwrap().st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

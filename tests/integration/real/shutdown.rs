@@ -1,4 +1,4 @@
-//! SIGTERM ends it within a second, with the journal closed.
+//! SIGTERM ends the daemon within a second, with the journal closed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn real_sigterm_ends_the_daemon_within_a_second_with_the_journal_closed() {
     }
     let storage = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(storage.path(), &[]);
-    // A client that holds its connection open must not hold the end up.
+    // A client that keeps its connection open must not delay the shutdown.
     let idle = std::net::TcpStream::connect(daemon.address()).unwrap();
     let (took, log) = daemon.terminate();
     drop(idle);

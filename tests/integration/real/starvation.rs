@@ -1,4 +1,4 @@
-//! A machine with 200 MiB left is still watched.
+//! A machine with 200 MiB left is still sampled.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,8 +8,7 @@ use crate::daemon::{Daemon, meminfo_bytes};
 
 const LEFT_BYTES: f64 = 200.0 * 1024.0 * 1024.0;
 
-/// Takes memory until little is left, and gives it back when dropped. It is the first that the
-/// kernel would kill.
+/// Takes memory until little is left, and frees it when dropped. The kernel would kill it first.
 struct Glutton(Started);
 
 impl Glutton {

@@ -1,4 +1,4 @@
-//! Engines are stopped: processes that cannot die, and containers that would be started again.
+//! Engines are stopped: processes that cannot die, and containers that restart.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A file system of its own that writers wait for in state D while it is frozen.
+/// A file system whose writers wait in state D while it is frozen.
 struct Frozen {
     folder: tempfile::TempDir,
 }
@@ -67,7 +67,8 @@ impl Frozen {
     }
 
     fn thaw(&self) {
-        let _thawed_already = Command::new("fsfreeze").arg("--unfreeze").arg(self.mount()).output();
+        // It may be thawed already.
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(self.mount()).output();
     }
 }
 
@@ -100,7 +101,7 @@ fn real_process_stuck_in_the_kernel_is_reported_and_dies_once_it_wakes() {
     let OutcomeResult::Failed(why) = result else { panic!("{result:?}") };
     assert!(why.contains(&format!("process {} (sh) [D]", writer.id())), "{why}");
     assert!(why.contains("cannot die"), "{why}");
-    // The signal waits for it.
+    // The signal stays pending until then.
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&writer.wait().unwrap()), Some(9));
 }
 
@@ -112,7 +113,7 @@ fn real_container_with_restart_always_stays_stopped() {
     assert!(Path::new("/bin/busybox").exists(), "tests/run installs busybox-static");
     let dockerd = Dockerd::start();
     dockerd.import_busybox();
-    // Its first process hears no SIGTERM, as a shell in a container does not.
+    // Its first process ignores SIGTERM, as a shell in a container does.
     let script = "/bin/busybox sleep 1000 & wait; /bin/busybox sleep 1000";
     let created = dockerd.docker(&[
         "run",
@@ -129,8 +130,8 @@ fn real_container_with_restart_always_stays_stopped() {
     ]);
     let container = String::from_utf8(created.stdout).unwrap().trim().to_owned();
     let inspect = |what: &str| {
-        let told = dockerd.docker(&["inspect", "-f", what, &container]);
-        String::from_utf8(told.stdout).unwrap().trim().to_owned()
+        let output = dockerd.docker(&["inspect", "-f", what, &container]);
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     wait_for("a container", || inspect("{{.State.Running}}") == "true");
     let server: u32 = inspect("{{.State.Pid}}").parse().unwrap();
@@ -155,7 +156,7 @@ fn real_container_with_restart_always_stays_stopped() {
     let socket = dockerd.socket_path();
     assert_eq!(stop(engine, 300, &socket), OutcomeResult::Done);
     wait_for("it is stopped", || inspect("{{.State.Running}}") == "false");
-    // Docker starts again after 100 ms, then 200 ms.
+    // Docker restarts it after 100 ms, then 200 ms.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(inspect("{{.State.Status}} {{.RestartCount}}"), "exited 0");
 }

@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 
 const DRAINS: &str = "reboot: {engines: drain}";
 
-/// A process that is an engine by its arguments, and does that when it is told to end.
+/// A process that is an engine by its arguments, and runs a command on SIGTERM.
 struct Engine {
     pid: u32,
     ended: Arc<Mutex<Option<Instant>>>,
@@ -23,10 +23,10 @@ struct Engine {
 impl Engine {
     fn start(world: &World, on_term: &str) -> Self {
         let script = world.path("vllm");
-        let told = world.path("told").display().to_string();
+        let signals = world.path("signals").display().to_string();
         let text = format!(
             "trap '{}' TERM\nwhile :; do sleep 0.1; done\n",
-            on_term.replace("TOLD", &told)
+            on_term.replace("SIGNALS", &signals)
         );
         fs::write(&script, text).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -55,17 +55,18 @@ fn reap(mut child: Child, ended: Arc<Mutex<Option<Instant>>>) -> JoinHandle<()> 
 impl Drop for Engine {
     fn drop(&mut self) {
         if !self.has_ended() {
-            let _it_may_end_now =
-                Command::new("kill").args(["-KILL", &self.pid.to_string()]).status();
+            // It may have ended.
+            let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).status();
         }
         if let Some(reaper) = self.reaper.take() {
-            let _failed = reaper.join();
+            // A failed thread has reported itself.
+            let _ = reaper.join();
         }
     }
 }
 
-/// Starts it, and waits until it has seen the engine. Whom it may not stop it tells by its own
-/// entry in procfs.
+/// Starts it, and waits until it has found the engine. Its own entry in procfs names the processes
+/// that it may not stop.
 fn start(world: &World) -> Daemon {
     let daemon = world.start();
     let pid = daemon.pid();
@@ -79,21 +80,21 @@ fn start(world: &World) -> Daemon {
 #[test]
 fn an_engine_is_terminated_before_the_machine_is_rebooted() {
     let world = World::new(DRAINS);
-    let engine = Engine::start(&world, "echo ended >TOLD; exit 0");
+    let engine = Engine::start(&world, "echo ended >SIGNALS; exit 0");
     let daemon = start(&world);
     world.ordered(&SOON);
     until(&daemon, "done", 30, || world.bus.reboots() == 1);
     assert!(engine.has_ended());
-    assert_eq!(fs::read_to_string(world.path("told")).unwrap(), "ended\n", "in its own way");
+    assert_eq!(fs::read_to_string(world.path("signals")).unwrap(), "ended\n", "in its own way");
     let expected = ["reboot: done", "stop_engine: done", "perform_reboot: done"];
-    until(&daemon, "told", 10, || world.acts() == expected);
+    until(&daemon, "reported", 10, || world.acts() == expected);
     daemon.terminate();
 }
 
 #[test]
 fn an_engine_that_does_not_end_in_time_is_killed_and_the_reboot_continues() {
     let world = World::new(DRAINS);
-    let engine = Engine::start(&world, "echo told >>TOLD");
+    let engine = Engine::start(&world, "echo TERM >>SIGNALS");
     let daemon = start(&world);
     world.ordered(&SOON);
     until(&daemon, "draining", 20, || stage(&daemon) == "draining");
@@ -102,16 +103,16 @@ fn an_engine_that_does_not_end_in_time_is_killed_and_the_reboot_continues() {
     let ended = engine.ended.lock().unwrap().expect("it has ended");
     let took = ended - began;
     assert!(took > Duration::from_secs(15) && took < Duration::from_secs(30), "{took:?}");
-    assert_eq!(fs::read_to_string(world.path("told")).unwrap(), "told\n", "once");
+    assert_eq!(fs::read_to_string(world.path("signals")).unwrap(), "TERM\n", "once");
     let expected = ["reboot: done", "stop_engine: done", "perform_reboot: done"];
-    until(&daemon, "told", 10, || world.acts() == expected);
+    until(&daemon, "reported", 10, || world.acts() == expected);
     daemon.terminate();
 }
 
 #[test]
 fn an_engine_that_never_ends_blocks_the_reboot_and_is_named() {
     let world = World::new(DRAINS);
-    // It is seen, and there is no such process: nothing that is sent to it arrives.
+    // It is found, but no such process exists: signals to it do not arrive.
     let folder = world.path("proc/3999999");
     fs::create_dir_all(folder.join("fd")).unwrap();
     let stat = "3999999 (vllm) D 1 1 1 0 -1 4194304 0 0 0 0 10 5 0 0 20 0 1 0 77 1 2 3\n";
@@ -141,7 +142,7 @@ fn an_engine_that_never_ends_blocks_the_reboot_and_is_named() {
     daemon.terminate();
 }
 
-/// Of a cluster whose lock has one slot.
+/// For a cluster whose lock has one slot.
 fn of_cluster(server: &FakeLock) -> World {
     let lock = format!("{{url: \"{}\", group: gpu, id: this-node}}", server.url());
     World::new(&format!("reboot: {{engines: drain, lock: {lock}}}"))
@@ -152,12 +153,12 @@ fn no_engine_is_terminated_before_the_cluster_grants_its_slot() {
     let server = FakeLock::start(1);
     server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
     let world = of_cluster(&server);
-    let engine = Engine::start(&world, "echo ended >TOLD; exit 0");
+    let engine = Engine::start(&world, "echo ended >SIGNALS; exit 0");
     let daemon = start(&world);
     world.ordered(&SOON);
     until(&daemon, "refused", 20, || waits_for(&daemon).contains("has given no slot"));
     std::thread::sleep(Duration::from_secs(3));
-    assert!(!engine.has_ended() && !world.path("told").exists(), "it serves");
+    assert!(!engine.has_ended() && !world.path("signals").exists(), "it serves");
     server.holders().get_mut("gpu").unwrap().clear();
     until(&daemon, "done", 60, || world.bus.reboots() == 1);
     assert!(engine.has_ended());
@@ -170,7 +171,7 @@ fn no_engine_is_terminated_before_the_cluster_grants_its_slot() {
         "take_reboot_slot: done",
         "perform_reboot: done",
     ];
-    until(&daemon, "told", 10, || world.acts() == expected);
+    until(&daemon, "reported", 10, || world.acts() == expected);
     daemon.terminate();
 }
 
@@ -178,17 +179,17 @@ fn no_engine_is_terminated_before_the_cluster_grants_its_slot() {
 fn the_slot_of_a_cancelled_reboot_is_released_although_the_daemon_died_meanwhile() {
     let server = FakeLock::start(1);
     let world = of_cluster(&server);
-    let engine = Engine::start(&world, "echo told >>TOLD");
+    let engine = Engine::start(&world, "echo TERM >>SIGNALS");
     let daemon = start(&world);
     world.ordered(&SOON);
     until(&daemon, "draining", 20, || stage(&daemon) == "draining");
     assert_eq!(server.holders()["gpu"], ["this-node"]);
     daemon.kill();
-    // Its own entry in procfs is another now: it may stop nobody.
+    // Its own entry in procfs is another now: every process may be stopped.
     let daemon = world.start();
-    until(&daemon, "asked again", 20, || server.requests().len() >= 2);
+    until(&daemon, "requested again", 20, || server.requests().len() >= 2);
     world.ordered(&["reboot", "--cancel", "--why=not now"]);
-    until(&daemon, "given back", 20, || server.holders()["gpu"].is_empty());
+    until(&daemon, "released", 20, || server.holders()["gpu"].is_empty());
     assert_eq!(server.requests().last().unwrap().path, "/v1/steady-state");
     until(&daemon, "known", 10, || stage(&daemon) == "none");
     assert_eq!(world.bus.reboots(), 0);

@@ -1,4 +1,4 @@
-//! A made-up logind and systemd: alone at the other end of a socket, or on a real bus.
+//! A fake logind and systemd: alone at the other end of a socket, or on a real bus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::bus_peers;
 /// An inhibitor: what, who, why, mode, uid, pid.
 pub type Inhibitor = (String, String, String, String, u32, u32);
 
-/// One session, as logind tells of it.
+/// One session, as logind reports it.
 #[derive(Clone, Debug)]
 pub struct Session {
     pub user: &'static str,
@@ -22,12 +22,12 @@ pub struct Session {
     pub state: &'static str,
     pub terminal: String,
     pub is_remote: bool,
-    /// It ends between the list and the question.
+    /// It ends between the list and the query.
     pub has_gone: bool,
 }
 
 impl Session {
-    /// Somebody at a terminal.
+    /// A user at a terminal.
     pub fn at(user: &'static str, terminal: &str) -> Self {
         Self {
             user,
@@ -41,29 +41,28 @@ impl Session {
     }
 }
 
-/// What it says and does.
+/// Its responses, and the calls so far.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Whether there is a logind.
+    /// Whether logind exists.
     pub has_logind: bool,
-    /// Whether there is a systemd.
+    /// Whether systemd exists.
     pub has_systemd: bool,
     pub may_reboot: String,
     pub inhibitors: Vec<Inhibitor>,
     pub sessions: Vec<Session>,
-    /// Calls that are never answered.
+    /// Calls without a response.
     pub hangs: BTreeSet<&'static str>,
-    /// Calls that are answered with something else than they should.
+    /// Calls with a response of the wrong type.
     pub lies: BTreeSet<&'static str>,
-    /// Calls that are refused, with what name.
+    /// Refused calls, with the name of the error.
     pub refuses: BTreeMap<&'static str, &'static str>,
-    /// What was called, `interface.method`.
+    /// Calls so far, `interface.method`.
     pub calls: Vec<String>,
-    /// With what `Reboot` was called.
+    /// Arguments of `Reboot` so far.
     pub interactive: Vec<bool>,
 }
 
-/// It.
 #[derive(Clone)]
 pub struct FakeBus(Arc<Mutex<State>>);
 
@@ -86,8 +85,7 @@ impl FakeBus {
         })))
     }
 
-    /// Behind that socket. It takes those for whom it is the other end, and those who take it for a
-    /// bus.
+    /// On that socket. Accepts peer connections, and clients that expect a bus.
     pub fn start(socket: &Path) -> Self {
         let fake = Self::new();
         let serving = fake.clone();
@@ -123,7 +121,7 @@ impl FakeBus {
         self.state().calls.clone()
     }
 
-    /// How often the machine was to be rebooted.
+    /// Number of reboots requested.
     pub fn reboots(&self) -> usize {
         self.calls().iter().filter(|call| call.ends_with(".Reboot")).count()
     }
@@ -136,8 +134,8 @@ impl FakeBus {
             let Some(Ok(message)) = next.await else { return };
             if message.header().message_type() == Type::MethodCall {
                 let interactive = message.body().deserialize().unwrap_or(true);
-                // Whoever asked may have gone.
-                let _gone = self.answer(&connection, &message.header(), interactive).await;
+                // The client may have disconnected.
+                let _ = self.answer(&connection, &message.header(), interactive).await;
             }
         }
     }

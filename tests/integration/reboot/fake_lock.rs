@@ -1,4 +1,4 @@
-//! A made-up lock server: a counting semaphore, as the protocol has it.
+//! A fake lock server: a counting semaphore, as the protocol defines it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,10 +7,9 @@ use serde_json::Value;
 
 use crate::empty_cache::fake::{FakeServer, Reply, Request};
 
-/// Who has a slot, by group.
+/// Holders of a slot, by group.
 pub type Holders = BTreeMap<String, Vec<String>>;
 
-/// It.
 pub struct FakeLock {
     server: FakeServer,
     holders: Arc<Mutex<Holders>>,
@@ -20,9 +19,9 @@ impl FakeLock {
     /// With so many slots in each group.
     pub fn start(slots: usize) -> Self {
         let holders: Arc<Mutex<Holders>> = Arc::default();
-        let held = Arc::clone(&holders);
+        let shared = Arc::clone(&holders);
         let server =
-            FakeServer::start(move |request| answer(request, &mut held.lock().unwrap(), slots));
+            FakeServer::start(move |request| answer(request, &mut shared.lock().unwrap(), slots));
         Self { server, holders }
     }
 

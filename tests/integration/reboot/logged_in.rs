@@ -1,4 +1,4 @@
-//! Who is logged in, and how they are told.
+//! Logged-in users, and messages to them.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -86,7 +86,7 @@ fn users_are_distinguished_from_sessions_without_a_person() {
     assert_eq!((readings.at, &readings.error), (Duration::from_secs(7), &None));
     let Reading::Value(users) = &readings.users else { panic!() };
     assert_eq!(users[0].since.unwrap().as_second(), 1_795_000_000);
-    // Of too many there is somebody.
+    // With too many sessions at least one user is reported.
     machine.bus.state().sessions = vec![of("background", "unspecified", "", false); 100];
     let Reading::Value(users) = seen(&machine).users else { panic!() };
     assert_eq!(users.iter().map(|user| &*user.user).collect::<Vec<_>>(), ["others"]);
@@ -123,7 +123,7 @@ fn utmp_is_read_without_logind_and_users_are_unknown_without_both() {
     assert_eq!(users(&seen(&machine)), []);
     let records = [record(11, "pts/0", "anna"), record(12, "pts/1", "left by a crash")];
     fs::write(machine.path("utmp"), records.concat()).unwrap();
-    // Below that procfs nobody can be found: all may live.
+    // No process is visible below that procfs: all may be alive.
     assert_eq!(users(&seen(&machine)).len(), 2);
     fs::create_dir(machine.path("proc/11")).unwrap();
     fs::create_dir(machine.path("proc/self")).unwrap();
@@ -135,12 +135,12 @@ fn utmp_is_read_without_logind_and_users_are_unknown_without_both() {
     fs::remove_file(machine.path("utmp")).unwrap();
     fs::create_dir(machine.path("utmp")).unwrap();
     assert_eq!(seen(&machine).users, Reading::Failed);
-    // No bus at all is no logind.
+    // Without a bus there is no logind.
     let nowhere = LoginSources { bus: Bus::Peer(machine.path("nowhere")), ..places(&machine) };
     assert_eq!(read_users(&nowhere, Duration::ZERO).users, Reading::Failed, "and utmp is a folder");
 }
 
-/// A real terminal: what is read from it, and its name.
+/// A real terminal: its output, and its name.
 pub fn terminal() -> (OwnedFd, String) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
@@ -153,33 +153,39 @@ pub fn terminal() -> (OwnedFd, String) {
 #[test]
 fn logged_in_users_are_warned_on_their_terminals() {
     let machine = Machine::new();
-    let tell = |act: RebootAct| match machine.perform(act) {
+    let notify = |act: RebootAct| match machine.perform(act) {
         (OutcomeResult::Done, Some(effect)) => effect,
         other => panic!("{other:?}"),
     };
     let plan = RebootPlan { why: "33 GiB are leaked".to_owned(), ..RebootPlan::default() };
     let schedule = || RebootAct::Schedule(plan.clone());
-    assert_eq!(tell(schedule()), "nobody is logged in");
+    assert_eq!(notify(schedule()), "nobody is logged in");
     let (master, name) = terminal();
     machine.bus.state().sessions = vec![
         Session::at("anna", &name),
-        // The same terminal twice, and two that are none.
+        // The same terminal twice, and two that do not exist.
         Session::at("anna", &name),
         Session::at("berta", "../etc/passwd"),
         Session::at("carla", "pts/9999999"),
         Session { is_remote: true, ..Session::at("dora", "") },
     ];
-    assert_eq!(tell(schedule()), "1 of 3 terminals notified");
+    assert_eq!(notify(schedule()), "1 of 3 terminals notified");
     let mut bytes = [0; 4096];
     let length = File::from(master).read(&mut bytes).unwrap();
-    let told = String::from_utf8_lossy(&bytes[..length]).into_owned();
-    assert!(told.contains("umawarden will reboot this machine: 33 GiB are leaked\r"), "{told}");
-    assert!(told.contains("To prevent it: umawarden reboot --cancel"), "{told}");
+    let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    assert!(
+        message.contains("umawarden will reboot this machine: 33 GiB are leaked\r"),
+        "{message}"
+    );
+    assert!(message.contains("To prevent it: umawarden reboot --cancel"), "{message}");
     machine.bus.state().sessions = vec![Session { is_remote: true, ..Session::at("dora", "") }];
-    assert_eq!(tell(schedule()), "1 user is logged in, without a terminal to write to");
+    assert_eq!(notify(schedule()), "1 user is logged in, without a terminal to write to");
     machine.bus.state().hangs.insert("ListSessions");
-    let told = within(Duration::from_secs(12), || tell(schedule()));
-    assert!(told.starts_with("no user was notified: the logged-in users are unknown: "), "{told}");
+    let message = within(Duration::from_secs(12), || notify(schedule()));
+    assert!(
+        message.starts_with("no user was notified: the logged-in users are unknown: "),
+        "{message}"
+    );
 }
 
 #[test]
@@ -205,7 +211,7 @@ fn users_are_polled_only_while_a_reboot_needs_them() {
     let before = machine.bus.calls().len();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(machine.bus.calls().len(), before);
-    // Wanted, and nothing comes: nobody knows.
+    // Wanted, without any result: the users are unknown.
     machine.bus.state().hangs.insert("ListSessions");
     watch.want(now(), true);
     seen.clear();

@@ -1,5 +1,5 @@
-//! The whole program, from an order or an alert to the next boot: a made-up `/proc` says which boot
-//! it is, and whoever is asked to reboot is made up too.
+//! The whole program, from an order or an alert to the next boot: a fake `/proc` gives the boot,
+//! and the services that reboot are fake too.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -22,7 +22,7 @@ use crate::run::Node;
 const BOOTS: [&str; 2] =
     ["11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"];
 
-/// This machine may be younger than `reboot.minimum_uptime`, and it is not asked for.
+/// This machine may be younger than `reboot.minimum_uptime`, and that is not tested here.
 pub(super) const SOON: [&str; 6] =
     ["reboot", "--why", "33 GiB are leaked", "--delay=1s", "--force", "uptime"];
 
@@ -35,17 +35,19 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(config: &str) -> Self {
         let node = Node::new("gb10-4k");
-        // Nothing is the matter with its memory.
+        // Its memory is fine.
         let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
         let parsed = Meminfo::parse(meminfo.as_bytes()).unwrap();
-        let Reading::Value(held) = unaccounted(&parsed, Reading::Unsupported) else { panic!() };
+        let Reading::Value(unaccounted_bytes) = unaccounted(&parsed, Reading::Unsupported) else {
+            panic!()
+        };
         let free = meminfo.lines().find(|line| line.starts_with("MemFree:")).unwrap();
         let kib: i64 = free.split_whitespace().nth(1).unwrap().parse().unwrap();
-        let calm = format!("MemFree: {} kB", kib + held / 1024);
+        let calm = format!("MemFree: {} kB", kib + unaccounted_bytes / 1024);
         fs::write(node.path("proc/meminfo"), meminfo.replace(free, &calm)).unwrap();
         fs::create_dir_all(node.path("proc/sys/kernel/random")).unwrap();
         fs::write(node.path("proc/sysrq-trigger"), "").unwrap();
-        // Where no process is seen nobody knows what runs.
+        // Without visible processes the engines would be unknown.
         let own = std::process::id();
         symlink(format!("/proc/{own}"), node.path(&format!("proc/{own}"))).unwrap();
         fs::write(node.path("umawarden.yaml"), config).unwrap();
@@ -54,7 +56,7 @@ impl World {
         world
     }
 
-    /// Which boot it is. What the kernel had said is gone.
+    /// Sets the boot id and clears the kernel log.
     fn boots(&self, boot_id: &str) {
         fs::write(self.node.path("proc/sys/kernel/random/boot_id"), format!("{boot_id}\n"))
             .unwrap();
@@ -79,35 +81,35 @@ impl World {
         self.node.path(name)
     }
 
-    /// An order: its exit code, and what it says.
+    /// An order: its exit code and its output.
     pub(super) fn order(&self, arguments: &[&str]) -> (i32, String) {
         let output = Command::new(binary())
             .args(arguments)
             .arg(format!("--storage.path={}", self.node.storage().display()))
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&printed).into_owned())
     }
 
-    /// An order that must be taken, once it is known that no engine runs.
+    /// An order that must succeed, once it is known that no engine runs.
     pub(super) fn ordered(&self, arguments: &[&str]) -> String {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
-            let (code, said) = self.order(arguments);
+            let (code, printed) = self.order(arguments);
             if code == 0 {
-                return said;
+                return printed;
             }
-            let is_new = said.contains("it is not known whether an engine runs");
-            assert!(is_new && Instant::now() < deadline, "{arguments:?}: {said}");
+            let is_new = printed.contains("it is not known whether an engine runs");
+            assert!(is_new && Instant::now() < deadline, "{arguments:?}: {printed}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// Acts of the journal, `action: result`, oldest first.
+    /// Acts in the journal, `action: result`, oldest first.
     pub(super) fn acts(&self) -> Vec<String> {
-        let told = history(&self.node.storage());
-        let mut acts: Vec<&Value> = of_kind(&told, "outcome").collect();
+        let entries = history(&self.node.storage());
+        let mut acts: Vec<&Value> = of_kind(&entries, "outcome").collect();
         acts.sort_by_key(|outcome| outcome["decision"].as_u64());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         acts.iter()
@@ -115,9 +117,9 @@ impl World {
             .collect()
     }
 
-    /// What the kernel says of a driver that is stuck.
+    /// The kernel's report of a stuck driver.
     fn wedges(&self) {
-        // The kernel names a thread of its own, which /proc shows to wait (PF_KTHREAD, state D).
+        // The kernel names a thread of its own, which waits by /proc (PF_KTHREAD, state D).
         let zeros = " 0".repeat(30);
         let stat = format!("374 (nvidia-modeset) D 2 0 0 0 -1 2129984{zeros}\n");
         fs::create_dir_all(self.path("proc/374")).unwrap();
@@ -144,9 +146,9 @@ pub(super) fn waits_for(daemon: &Daemon) -> String {
     status(daemon)["waits_for"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits longer than others do: a lock is asked again after 30 s, and sysrq comes after a minute.
+/// Waits longer than others: a lock is requested again after 30 s, and sysrq comes after a minute.
 pub(super) fn until(daemon: &Daemon, what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
-    // A machine that is busy with other tests takes its time.
+    // Other tests may keep the machine busy.
     let seconds = seconds.max(60);
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !is_so() {
@@ -171,36 +173,36 @@ fn a_scheduled_reboot_is_shown_everywhere_and_can_be_cancelled() {
     let due = daemon.metric(DUE);
     let now = jiff::Timestamp::now().as_second() as f64;
     assert!((due - now).abs() < 10.0, "{due} {now}");
-    let told = status(&daemon);
-    assert!(!told.to_string().contains("nanos"), "{told:#}");
+    let response = status(&daemon);
+    assert!(!response.to_string().contains("nanos"), "{response:#}");
     assert_eq!(
-        (&told["budget"][0]["per_seconds"], told["budget"][0]["left"].as_u64()),
+        (&response["budget"][0]["per_seconds"], response["budget"][0]["left"].as_u64()),
         (&serde_json::json!(21_600.0), Some(1))
     );
-    let plan = &told["scheduled"]["plan"];
-    let told_due: jiff::Timestamp = plan["due"].as_str().unwrap().parse().unwrap();
-    assert_eq!(told_due.as_millisecond() / 10, (due * 100.0) as i64);
+    let plan = &response["scheduled"]["plan"];
+    let shown_due: jiff::Timestamp = plan["due"].as_str().unwrap().parse().unwrap();
+    assert_eq!(shown_due.as_millisecond() / 10, (due * 100.0) as i64);
     assert!(plan["due_uptime_seconds"].as_f64().is_some_and(|due| due > 0.0), "{plan}");
     let (_, shown) = world.order(&["reboot", "--status", "--json"]);
     let shown: Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["budget"], told["budget"]);
+    assert_eq!(shown["budget"], response["budget"]);
     let shown = world.ordered(&["reboot", "--status"]);
     assert!(shown.contains("a reboot is scheduled") && shown.contains("33 GiB"), "{shown}");
     assert_eq!(world.order(&order).0, 1, "there is one already");
     world.ordered(&["reboot", "--cancel", "--why=not now"]);
-    until(&daemon, "called off", 10, || stage(&daemon) == "none");
+    until(&daemon, "cancelled", 10, || stage(&daemon) == "none");
     until(&daemon, "no due time", 10, || !daemon.metrics().contains_key(DUE));
     assert!(status(&daemon)["called_off"].as_str().unwrap().contains("not now"));
     assert_eq!(world.order(&["reboot", "--cancel"]).0, 1, "nothing is scheduled");
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(world.bus.reboots(), 0);
-    until(&daemon, "told", 10, || world.acts().len() == 2);
+    until(&daemon, "reported", 10, || world.acts().len() == 2);
     assert_eq!(world.acts(), ["reboot: done", "call_off_reboot: done"]);
     let mut bytes = [0; 4096];
     let length = File::from(master).read(&mut bytes).unwrap();
-    let told = String::from_utf8_lossy(&bytes[..length]).into_owned();
-    assert!(told.contains("umawarden will reboot this machine at"), "{told}");
-    assert!(told.contains("does not reboot this machine after all"), "{told}");
+    let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    assert!(message.contains("umawarden will reboot this machine at"), "{message}");
+    assert!(message.contains("does not reboot this machine after all"), "{message}");
     daemon.terminate();
 }
 
@@ -217,24 +219,28 @@ fn a_scheduled_reboot_survives_a_restart_of_the_daemon_and_is_assessed_in_the_ne
     assert_eq!(world.bus.reboots(), 1);
     until(&daemon, "done", 10, || world.acts() == ["reboot: done", "perform_reboot: done"]);
     assert_eq!(daemon.metric("uma_reboot_budget_left"), 0.0);
-    let told = history(&world.node.storage());
-    let act = of_kind(&told, "outcome").find(|told| told["action"] == "perform_reboot").unwrap();
+    let entries = history(&world.node.storage());
+    let act =
+        of_kind(&entries, "outcome").find(|entry| entry["action"] == "perform_reboot").unwrap();
     assert_eq!(act["effect"], "logind reboots the machine");
-    // The machine goes down under it.
+    // The machine goes down.
     daemon.kill();
     world.boots(BOOTS[1]);
     let daemon = world.start();
     let helped = "uma_reboots_total{result=\"helped\"}";
-    until(&daemon, "judged", 100, || daemon.metric(helped) == 1.0);
+    until(&daemon, "assessed", 100, || daemon.metric(helped) == 1.0);
     let checked = once_journalled(&world.node.storage(), "reboot_checked");
     assert_eq!((checked.len(), &checked[0]["result"]), (1, &"helped".into()));
     assert_eq!(checked[0]["ended_boot_id"], BOOTS[0]);
-    // It is neither done again nor soon.
+    // It is neither repeated nor scheduled soon.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((world.bus.reboots(), &*stage(&daemon)), (1, "none"));
-    let (code, said) = world.order(&SOON);
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("at_most is used up") && said.contains("--force budget"), "{said}");
+    let (code, printed) = world.order(&SOON);
+    assert_eq!(code, 1, "{printed}");
+    assert!(
+        printed.contains("at_most is used up") && printed.contains("--force budget"),
+        "{printed}"
+    );
     daemon.terminate();
 }
 
@@ -244,9 +250,9 @@ fn a_reboot_begun_before_the_daemon_died_counts_and_is_not_repeated() {
     world.bus.state().hangs.insert("CanReboot");
     let daemon = world.start();
     world.ordered(&SOON);
-    let asked = || world.bus.calls().iter().any(|call| call == "logind.CanReboot");
-    until(&daemon, "asked", 20, asked);
-    // Its intent is on the disk; logind was not told to reboot.
+    let is_called = || world.bus.calls().iter().any(|call| call == "logind.CanReboot");
+    until(&daemon, "called", 20, is_called);
+    // Its intent is on disk; logind got no request.
     daemon.kill();
     world.bus.state().hangs.clear();
     assert_eq!(world.acts(), ["reboot: done"]);
@@ -293,19 +299,19 @@ fn a_reboot_waits_for_the_clusters_slot_and_releases_it_when_the_node_is_well() 
     assert_eq!(server.holders()["gpu"], ["this-node"]);
     until(&daemon, "handed over", 10, || stage(&daemon) == "handed_over");
     daemon.kill();
-    // In the same boot it is not given back.
+    // The slot is not released in the same boot.
     let daemon = world.start();
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(server.holders()["gpu"], ["this-node"]);
     daemon.kill();
     world.boots(BOOTS[1]);
     let daemon = world.start();
-    until(&daemon, "given back", 100, || server.holders()["gpu"].is_empty());
+    until(&daemon, "released", 100, || server.holders()["gpu"].is_empty());
     until(&daemon, "known", 10, || status(&daemon)["holds_slot"] == false);
     daemon.terminate();
 }
 
-/// A driver that is stuck is rebooted by rule.
+/// A stuck driver leads to a reboot by rule.
 const WEDGED: &str = "
 groups:
 - name: leak
@@ -319,7 +325,7 @@ groups:
       cooldown: 1h
 ";
 
-/// Minutes of uptime that a rule must wait for, whoever tests.
+/// Uptime in minutes that a rule must wait for on this machine.
 fn is_too_young() -> bool {
     let text = fs::read_to_string("/proc/uptime").unwrap();
     let uptime: f64 = text.split(' ').next().unwrap().parse().unwrap();
@@ -346,21 +352,23 @@ fn a_rule_reboots_by_the_kernel_where_allowed_and_the_orderly_way_hangs() {
     world.wedges();
     until(&daemon, "scheduled", 30, || stage(&daemon) == "scheduled");
     assert_eq!(status(&daemon)["scheduled"]["plan"]["verdict"], "wedged");
-    until(&daemon, "asked", 30, || world.bus.reboots() == 1);
+    until(&daemon, "called", 30, || world.bus.reboots() == 1);
     let trigger = || fs::read_to_string(world.path("proc/sysrq-trigger")).unwrap();
     assert_eq!(trigger(), "");
-    let asked = Instant::now();
+    let called = Instant::now();
     until(&daemon, "rebooted by the kernel", 120, || trigger() == "sub");
-    assert!(asked.elapsed() > Duration::from_secs(60), "{:?}", asked.elapsed());
+    assert!(called.elapsed() > Duration::from_secs(60), "{:?}", called.elapsed());
     let expected = ["reboot: done", "perform_reboot: timed_out", "perform_reboot: done"];
-    until(&daemon, "told", 10, || world.acts() == expected);
+    until(&daemon, "reported", 10, || world.acts() == expected);
     assert_eq!(world.bus.reboots(), 1);
     daemon.kill();
     world.bus.state().hangs.clear();
     world.boots(BOOTS[1]);
     let daemon = world.start();
-    // Two means, one reboot.
-    until(&daemon, "judged", 100, || daemon.metric("uma_reboots_total{result=\"helped\"}") == 1.0);
+    // Two methods, one reboot.
+    until(&daemon, "assessed", 100, || {
+        daemon.metric("uma_reboots_total{result=\"helped\"}") == 1.0
+    });
     let budget = status(&daemon)["budget"].clone();
     assert_eq!(budget[0]["left"], 2, "{budget}");
     assert_eq!((world.bus.reboots(), &*trigger()), (1, "sub"));
@@ -394,7 +402,7 @@ fn observe_mode_never_reboots() {
     daemon.terminate();
 }
 
-/// Side by side: a lock is asked again after 30 s, and sysrq comes after a minute.
+/// In parallel: a lock is requested again after 30 s, and sysrq comes after a minute.
 #[test]
 fn what_takes_a_minute() {
     let all = [
@@ -403,7 +411,7 @@ fn what_takes_a_minute() {
         a_rule_reboots_by_the_kernel_where_allowed_and_the_orderly_way_hangs,
     ];
     let all = all.map(std::thread::spawn);
-    // All of them have their say before one fails this.
+    // All of them report before one fails this test.
     let failed = all.map(|scene| scene.join().is_err()).into_iter().filter(|is_so| *is_so).count();
     assert_eq!(failed, 0, "see above");
 }

@@ -1,4 +1,4 @@
-//! The file that asks for a reboot, through a reload and a restart with another way.
+//! The file that requests a reboot, over a reload and a restart with another method.
 
 use std::fs;
 
@@ -26,10 +26,10 @@ fn the_sentinel_is_removed_when_a_reload_or_restart_selects_another_method() {
             daemon.signal(Signal::HUP);
         }
         until(&daemon, "withdrawn", 20, || !file.exists());
-        until(&daemon, "called off", 10, || stage(&daemon) == "none");
+        until(&daemon, "cancelled", 10, || stage(&daemon) == "none");
         let expected = ["reboot: done", "perform_reboot: done", "call_off_reboot: done"];
-        until(&daemon, "told", 10, || world.acts() == expected);
-        assert_eq!(world.bus.reboots(), 0, "and nobody else is asked");
+        until(&daemon, "reported", 10, || world.acts() == expected);
+        assert_eq!(world.bus.reboots(), 0, "and no other method is used");
         daemon.terminate();
     }
 }

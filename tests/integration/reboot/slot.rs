@@ -1,4 +1,4 @@
-//! The cluster's slot: taken, refused, given back; and servers that are none.
+//! The cluster's slot: taken, refused, released; and servers that are no lock servers.
 
 use umawarden::model::RebootLock;
 
@@ -6,7 +6,7 @@ use super::fake_lock::FakeLock;
 use super::*;
 use crate::empty_cache::fake::{FakeServer, Reply};
 
-/// What zincati calls the machine of the tests.
+/// The machine id of the tests as zincati derives it.
 const DERIVED: &str = "978a225b3d7b40e9acd7ce9b62f68444";
 
 fn lock(url: String, id: Option<&str>) -> RebootLock {
@@ -23,10 +23,10 @@ fn a_slot_is_taken_once_refused_to_others_and_released() {
     assert_eq!(server.holders()["gpu"], [DERIVED]);
     assert_eq!(machine.perform(RebootAct::TakeSlot(ours())).0, OutcomeResult::Done, "again");
     let other = lock(server.url() + "/", Some("other-node"));
-    let told = machine.perform(RebootAct::TakeSlot(other.clone()));
+    let outcome = machine.perform(RebootAct::TakeSlot(other.clone()));
     let expected = "the lock server refuses (failed_lock_semaphore_full): semaphore currently full";
-    assert_eq!(failed(&told), expected);
-    // Whoever has none cannot give away another's.
+    assert_eq!(failed(&outcome), expected);
+    // A node without a slot cannot release that of another.
     assert_eq!(machine.perform(RebootAct::ReleaseSlot(other.clone())).0, OutcomeResult::Done);
     assert_eq!(server.holders()["gpu"], [DERIVED]);
     assert_eq!(machine.perform(RebootAct::ReleaseSlot(ours())).0, OutcomeResult::Done);
@@ -47,7 +47,7 @@ fn broken_hanging_and_foreign_servers_grant_no_slot() {
     let cases = [
         (Reply::Answer(500, refusal.to_owned()), "refuses (k [2J): v w"),
         (Reply::Answer(404, r#"{"kind":"k"}"#.to_owned()), "refuses (k): it does not say why"),
-        // Yes and no at once.
+        // Contradicting responses.
         (Reply::Answer(200, refusal.to_owned()), "refuses (k [2J)"),
         (Reply::Answer(200, r#"{"kind":""}"#.to_owned()), "agreed"),
         (Reply::Answer(201, String::new()), "no answer: 201 at /v1/pre-reboot: nothing"),
@@ -62,8 +62,8 @@ fn broken_hanging_and_foreign_servers_grant_no_slot() {
         let shown = format!("{reply:?}");
         let server = FakeServer::start(move |_| reply.clone());
         let url = format!("http://127.0.0.1:{}", server.port);
-        let told = machine.perform(RebootAct::TakeSlot(lock(url, None)));
-        match &told.0 {
+        let outcome = machine.perform(RebootAct::TakeSlot(lock(url, None)));
+        match &outcome.0 {
             OutcomeResult::Done => assert_eq!(expected, "agreed", "{shown}"),
             OutcomeResult::Failed(why) => {
                 assert!(why.contains(expected) && why.len() < 400, "{shown}: {why}");
@@ -74,10 +74,10 @@ fn broken_hanging_and_foreign_servers_grant_no_slot() {
     }
     let endless = FakeServer::start(|_| Reply::Endless);
     let url = format!("http://127.0.0.1:{}", endless.port);
-    // 200 is yes, whatever follows.
-    let told =
+    // 200 grants the slot, whatever follows.
+    let outcome =
         within(Duration::from_secs(13), || machine.perform(RebootAct::TakeSlot(lock(url, None))));
-    assert_eq!(told.0, OutcomeResult::Done);
+    assert_eq!(outcome.0, OutcomeResult::Done);
 }
 
 #[test]
@@ -85,14 +85,14 @@ fn a_hanging_or_absent_server_is_given_up() {
     let machine = Machine::new();
     let hanging = FakeServer::start(|_| Reply::Hang);
     let url = format!("http://127.0.0.1:{}", hanging.port);
-    let told =
+    let outcome =
         within(Duration::from_secs(13), || machine.perform(RebootAct::TakeSlot(lock(url, None))));
-    assert!(failed(&told).contains("/v1/pre-reboot was not answered within"), "{told:?}");
+    assert!(failed(&outcome).contains("/v1/pre-reboot was not answered within"), "{outcome:?}");
     for url in
         ["http://127.0.0.1:1", "http://umawarden.invalid:8080", "ftp://127.0.0.1", "", "https://"]
     {
-        let told = machine.perform(RebootAct::TakeSlot(lock(url.to_owned(), None)));
-        assert!(failed(&told).contains("has given no answer"), "{url}: {told:?}");
+        let outcome = machine.perform(RebootAct::TakeSlot(lock(url.to_owned(), None)));
+        assert!(failed(&outcome).contains("has given no answer"), "{url}: {outcome:?}");
     }
 }
 
@@ -100,7 +100,7 @@ fn a_hanging_or_absent_server_is_given_up() {
 fn a_node_without_a_name_sends_no_request() {
     let (machine, server) = (Machine::new(), FakeLock::start(1));
     fs::write(machine.path("machine-id"), "uninitialized\n").unwrap();
-    let told = machine.perform(RebootAct::TakeSlot(lock(server.url(), None)));
-    assert!(failed(&told).contains("name the node with reboot.lock.id"), "{told:?}");
+    let outcome = machine.perform(RebootAct::TakeSlot(lock(server.url(), None)));
+    assert!(failed(&outcome).contains("name the node with reboot.lock.id"), "{outcome:?}");
     assert!(server.requests().is_empty());
 }

@@ -1,4 +1,4 @@
-//! A lock server over TLS: believed only if it is who it says.
+//! A lock server over TLS is trusted only with a valid certificate.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,18 +11,18 @@ use umawarden::model::RebootLock;
 use super::*;
 use crate::tls_front::{fixture, server_config};
 
-/// It grants everything, and keeps what it was asked.
+/// It grants everything, and records the requests.
 struct TlsLock {
     port: u16,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl TlsLock {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (config, asked) = (Arc::new(server_config()), Arc::<Mutex<Vec<String>>>::default());
-        let told = Arc::clone(&asked);
+        let (config, requests) = (Arc::new(server_config()), Arc::<Mutex<Vec<String>>>::default());
+        let received = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -36,13 +36,14 @@ impl TlsLock {
                     }
                 }
                 if !text.is_empty() {
-                    told.lock().unwrap().push(String::from_utf8(text).unwrap());
+                    received.lock().unwrap().push(String::from_utf8(text).unwrap());
                     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-                    let _whoever_has_gone = stream.write_all(answer);
+                    // The client may have disconnected.
+                    let _ = stream.write_all(answer);
                 }
             }
         });
-        Self { port, asked }
+        Self { port, requests }
     }
 
     fn lock(&self, host: &str, ca_file: Option<PathBuf>) -> RebootLock {
@@ -59,14 +60,14 @@ fn a_server_with_a_trusted_certificate_is_queried_over_tls() {
         assert_eq!(machine.perform(RebootAct::TakeSlot(lock.clone())).0, OutcomeResult::Done);
         assert_eq!(machine.perform(RebootAct::ReleaseSlot(lock)).0, OutcomeResult::Done);
     }
-    let asked = server.asked.lock().unwrap();
-    assert_eq!(asked.len(), 4);
-    let (head, body) = asked[0].split_once("\r\n\r\n").unwrap();
+    let requests = server.requests.lock().unwrap();
+    assert_eq!(requests.len(), 4);
+    let (head, body) = requests[0].split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("POST /fleet/v1/pre-reboot HTTP/1.1\r\n"), "{head}");
     let head = head.to_lowercase();
     assert!(head.contains("fleet-lock-protocol: true") && head.contains("host: 127.0.0.1:"));
     assert_eq!(body, r#"{"client_params":{"id":"this-node","group":"gpu"}}"#);
-    assert!(asked[1].starts_with("POST /fleet/v1/steady-state "));
+    assert!(requests[1].starts_with("POST /fleet/v1/steady-state "));
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn a_server_with_an_untrusted_certificate_receives_nothing() {
     let text = fs::read_to_string(fixture("authority.pem")).unwrap();
     fs::write(&torn, &text[..text.len() / 2]).unwrap();
     let cases = [
-        // Whom the system trusts has not signed that.
+        // No authority of the system has signed that.
         ("127.0.0.1", None, ""),
         ("127.0.0.1", Some(fixture("other.pem")), "invalid peer certificate"),
         // That name is not in the certificate.
@@ -90,11 +91,11 @@ fn a_server_with_an_untrusted_certificate_receives_nothing() {
     ];
     for (host, ca_file, expected) in cases {
         let lock = server.lock(host, ca_file);
-        let told = machine.perform(RebootAct::TakeSlot(lock.clone()));
-        let OutcomeResult::Failed(why) = &told.0 else { panic!("{lock:?}: {told:?}") };
+        let outcome = machine.perform(RebootAct::TakeSlot(lock.clone()));
+        let OutcomeResult::Failed(why) = &outcome.0 else { panic!("{lock:?}: {outcome:?}") };
         assert!(why.contains(expected) && why.contains("no answer"), "{lock:?}: {why}");
     }
-    assert!(server.asked.lock().unwrap().is_empty());
+    assert!(server.requests.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn a_server_without_tls_is_rejected() {
         group: "gpu".to_owned(),
         id: Some("this-node".to_owned()),
     };
-    let told = machine.perform(RebootAct::TakeSlot(lock));
-    assert!(matches!(&told.0, OutcomeResult::Failed(_)), "{told:?}");
+    let outcome = machine.perform(RebootAct::TakeSlot(lock));
+    assert!(matches!(&outcome.0, OutcomeResult::Failed(_)), "{outcome:?}");
     assert!(plain.holders().is_empty());
 }

@@ -1,4 +1,4 @@
-//! The orderly way: logind, and systemd where there is no logind.
+//! The orderly methods: logind, and systemd where logind is missing.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -17,11 +17,11 @@ fn inhibitor(what: &str, mode: &str) -> Inhibitor {
 #[test]
 fn logind_is_queried_for_inhibitors_and_then_reboots() {
     let machine = Machine::new();
-    let told = machine.reboot();
-    assert_eq!(told, (OutcomeResult::Done, Some("logind reboots the machine".to_owned())));
+    let outcome = machine.reboot();
+    assert_eq!(outcome, (OutcomeResult::Done, Some("logind reboots the machine".to_owned())));
     let calls = ["logind.CanReboot", "logind.ListInhibitors", "logind.Reboot"];
     assert_eq!(machine.bus.calls(), calls);
-    assert_eq!(machine.bus.state().interactive, [false], "nobody is asked for a password");
+    assert_eq!(machine.bus.state().interactive, [false], "no password is requested");
 }
 
 #[test]
@@ -30,10 +30,10 @@ fn a_block_inhibitor_stops_the_reboot_by_name_and_a_delay_inhibitor_does_not() {
     for mode in ["block", "block-weak"] {
         machine.bus.state().inhibitors =
             vec![inhibitor("sleep", "block"), inhibitor("idle:shutdown:sleep", mode)];
-        let told = machine.reboot();
+        let outcome = machine.reboot();
         let expected = "a reboot is blocked by PackageKit [2J (pid 815, uid 0): Package update in \
                         progress";
-        assert_eq!(not_done(&told), expected, "and nothing of the terminal's");
+        assert_eq!(not_done(&outcome), expected, "and nothing of the terminal's");
     }
     machine.bus.state().inhibitors = vec![inhibitor("shutdown", "block"); 5];
     assert!(not_done(&machine.reboot()).ends_with("and 2 more"));
@@ -48,8 +48,8 @@ fn no_reboot_is_tried_without_permission() {
     let machine = Machine::new();
     for answer in ["no", "challenge", "na", "inhibited", "", "yes\n"] {
         machine.bus.state().may_reboot = answer.to_owned();
-        let told = machine.reboot();
-        assert!(not_done(&told).contains("it must run as root"), "{answer:?}: {told:?}");
+        let outcome = machine.reboot();
+        assert!(not_done(&outcome).contains("it must run as root"), "{answer:?}: {outcome:?}");
     }
     assert_eq!(machine.bus.reboots(), 0);
 }
@@ -58,21 +58,21 @@ fn no_reboot_is_tried_without_permission() {
 fn systemd_reboots_where_logind_is_missing() {
     let machine = Machine::new();
     machine.bus.state().has_logind = false;
-    let told = machine.reboot();
+    let outcome = machine.reboot();
     let effect = "systemd reboots the machine; there is no logind".to_owned();
-    assert_eq!(told, (OutcomeResult::Done, Some(effect)));
+    assert_eq!(outcome, (OutcomeResult::Done, Some(effect)));
     assert_eq!(machine.bus.calls(), ["logind.CanReboot", "systemd.Reboot"]);
     machine.bus.state().has_systemd = false;
     assert!(failed(&machine.reboot()).contains("nobody of that name"));
     let nowhere = RebootExecutor { bus: Bus::System(machine.path("no-bus")), ..machine.rebooter() };
-    let told = nowhere.clone().execute(&act(decision(RebootAct::Perform(order())))).result;
-    let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
+    let outcome = nowhere.clone().execute(&act(decision(RebootAct::Perform(order())))).result;
+    let OutcomeResult::Failed(why) = outcome else { panic!("{outcome:?}") };
     assert!(why.contains("No such file or directory"), "{why}");
 }
 
 #[test]
 fn a_hanging_method_is_distinguished_from_other_failures() {
-    // Each takes its time.
+    // Each blocks for a while.
     let hanging = ["CanReboot", "ListInhibitors", "Reboot"].map(|call| {
         std::thread::spawn(move || {
             let machine = Machine::new();
@@ -80,7 +80,7 @@ fn a_hanging_method_is_distinguished_from_other_failures() {
             let (result, effect) = within(Duration::from_secs(15), || machine.reboot());
             assert_eq!(result, OutcomeResult::TimedOut, "{call}");
             assert!(effect.unwrap().contains(&format!("has not answered {call} in time")));
-            // What hangs before the call that reboots does not lead to it.
+            // A call that hangs before the one that reboots prevents the reboot.
             assert_eq!(machine.bus.reboots(), usize::from(call == "Reboot"), "{call}");
         })
     });
@@ -90,16 +90,16 @@ fn a_hanging_method_is_distinguished_from_other_failures() {
         machine.bus.state().hangs.insert("Reboot");
         assert_eq!(machine.reboot().0, OutcomeResult::TimedOut);
     });
-    // A socket that nobody answers at all.
+    // A socket without any response.
     let silent = std::thread::spawn(|| {
         let machine = Machine::new();
         let listener = std::os::unix::net::UnixListener::bind(machine.path("silent")).unwrap();
         let mut rebooter =
             RebootExecutor { bus: Bus::System(machine.path("silent")), ..machine.rebooter() };
-        let told = within(Duration::from_secs(10), || {
+        let outcome = within(Duration::from_secs(10), || {
             rebooter.execute(&act(decision(RebootAct::Perform(order())))).result
         });
-        assert_eq!(told, OutcomeResult::TimedOut);
+        assert_eq!(outcome, OutcomeResult::TimedOut);
         drop(listener);
     });
     hanging.into_iter().chain([systemd, silent]).for_each(|thread| thread.join().unwrap());
@@ -115,8 +115,8 @@ fn a_logind_that_refuses_or_answers_falsely_has_not_rebooted() {
         ("Reboot", "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"),
     ] {
         machine.bus.state().refuses = [(call, name)].into();
-        let told = machine.reboot();
-        assert!(failed(&told).contains("no, [2J not now"), "{told:?}");
+        let outcome = machine.reboot();
+        assert!(failed(&outcome).contains("no, [2J not now"), "{outcome:?}");
     }
     machine.bus.state().refuses.clear();
     for call in ["CanReboot", "ListInhibitors"] {
@@ -136,7 +136,7 @@ fn no_request_is_sent_in_another_boot() {
     assert_eq!(machine.bus.calls(), [""; 0]);
 }
 
-/// A real bus, with nobody on it.
+/// A real bus without services.
 struct RealBus(Child);
 
 impl RealBus {
@@ -170,8 +170,9 @@ impl RealBus {
 
 impl Drop for RealBus {
     fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -182,9 +183,9 @@ fn a_missing_service_is_distinguished_from_a_silent_one_over_a_real_bus() {
     let bus = Bus::System(machine.path("real-bus"));
     let mut rebooter = RebootExecutor { bus, ..machine.rebooter() };
     let reboot = act(decision(RebootAct::Perform(order())));
-    // Neither logind nor systemd is there: the bus itself says so.
-    let told = rebooter.execute(&reboot).result;
-    let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
+    // Neither logind nor systemd is there: the bus itself reports it.
+    let outcome = rebooter.execute(&reboot).result;
+    let OutcomeResult::Failed(why) = outcome else { panic!("{outcome:?}") };
     assert!(why.contains("logind, CanReboot") && why.contains("systemd, Reboot"), "{why}");
     let logind = FakeBus::on_bus(&machine.path("real-bus"));
     assert_eq!(rebooter.execute(&reboot).result, OutcomeResult::Done);

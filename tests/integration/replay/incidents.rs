@@ -1,8 +1,7 @@
-//! Recordings of real kernels, each with what must be seen and decided, and what must not.
-//!
-//! `tests/incidents/record` makes them. `UPDATE_GOLDEN=1 cargo test incidents` writes into each
-//! `expected.json` which events and decisions they give; which rules must act stays as the person
-//! who made the incident said.
+//! Recordings of real kernels, each with the events and decisions that it must and must not give.
+//! `tests/incidents/record` makes them. `UPDATE_GOLDEN=1 cargo test incidents` writes the events
+//! and decisions into each `expected.json`; the rules that must act stay as the author of the
+//! incident wrote them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -21,21 +20,21 @@ use umawarden::recording::{Entry, Said, SegmentReader, segment_files};
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
-    /// What happened.
+    /// Description of the incident.
     what: String,
-    /// Rules that must act, or say that they would.
+    /// Rules that must act, or would in enforce mode.
     must_act: Vec<String>,
-    /// Rules that may act too; no other one may.
+    /// Rules that may act too; no others may.
     may_act: Vec<String>,
-    /// Expressions that held at some time, or it is a recording of something else.
+    /// Expressions that must hold at some time: they identify the incident.
     shows: Vec<String>,
-    /// How many events of which kind.
+    /// Number of events of each kind.
     events: BTreeMap<String, usize>,
     /// Every decision.
     decisions: Vec<String>,
 }
 
-/// What a replay gave.
+/// Results of a replay.
 struct Seen {
     acted: BTreeSet<String>,
     events: BTreeMap<String, usize>,
@@ -58,8 +57,8 @@ fn line(first: Moment, decision: &Decision) -> String {
     format!("+{seconds}.{millis:03}s {rule} {} step {step} {verdict} {action}", mode.name())
 }
 
-/// Replays the recordings of a folder, one after the other; each step is given with what the
-/// recorded policy said to it.
+/// Replays the recordings of a folder in order; each step comes with the decisions that were
+/// recorded for it.
 fn each_step(folder: &Path, mut replayer: Replayer, mut take: impl FnMut(Moment, Step, Said)) {
     let files = segment_files(folder);
     assert!(!files.is_empty(), "{} holds no recording", folder.display());
@@ -75,8 +74,7 @@ fn each_step(folder: &Path, mut replayer: Replayer, mut take: impl FnMut(Moment,
     }
 }
 
-/// Decisions with what led to them in the order of names, as it has been written since the first
-/// ones were recorded.
+/// Decisions with their evidence in order of names, the format of the first recordings.
 fn in_order(mut decisions: Vec<Decision>) -> Vec<Decision> {
     for decision in &mut decisions {
         decision.because.sort_by(|one, other| one.series.cmp(&other.series));
@@ -84,14 +82,14 @@ fn in_order(mut decisions: Vec<Decision>) -> Vec<Decision> {
     decisions
 }
 
-/// What comes must be what came, to the last value. Where a later version names other values for a
-/// decision, the incident is recorded anew.
+/// Results must equal the recorded ones, to the last value. Where a later version names other
+/// values for a decision, the incident is recorded again.
 fn replay(folder: &Path) -> Seen {
     let mut steps: Vec<(Moment, Step)> = Vec::new();
-    each_step(folder, Replayer::under_recorded_rules(), |at, step, said| {
-        let (came, comes) = (in_order(said.decisions), in_order(step.decisions.clone()));
+    each_step(folder, Replayer::under_recorded_rules(), |at, step, recorded| {
+        let (came, comes) = (in_order(recorded.decisions), in_order(step.decisions.clone()));
         assert_eq!(comes, came, "{}", folder.display());
-        assert_eq!(step.events, said.events, "{}", folder.display());
+        assert_eq!(step.events, recorded.events, "{}", folder.display());
         steps.push((at, step));
     });
     let first = steps.first().unwrap().0;
@@ -108,7 +106,7 @@ fn replay(folder: &Path) -> Seen {
     }
 }
 
-/// What was seen and is not as expected.
+/// Differences between results and expectations.
 fn differences(expected: &Expected, seen: &Seen) -> Vec<String> {
     let mut differences = Vec::new();
     let set = |rules: &[String]| rules.iter().cloned().collect::<BTreeSet<_>>();
@@ -188,10 +186,10 @@ fn recordings_show_the_incident_that_they_describe() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Where memory really ran out, so that stopping an engine would have been right.
+/// Incidents in which memory really ran out, so that stopping an engine would have been right.
 const COLLAPSES: [&str; 1] = ["memory-runs-out"];
 
-/// Whatever the shipped rules were when something was recorded: today's brake is not pulled.
+/// Today's brake must stay off, whatever rules were shipped at the time of the recording.
 #[test]
 fn the_brake_stays_off_in_incidents_with_memory_available() {
     let mut pulled = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The ring and the incidents on disk: bounded, whole, and honest about what is missing.
+//! The ring and the incidents on disk: bounded, complete, and with losses reported.
 
 use std::fs;
 use std::path::Path;

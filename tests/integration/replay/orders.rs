@@ -1,4 +1,4 @@
-//! What people ordered, where a recording begins after it.
+//! Orders of people, where a recording begins after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn approval(until: Timestamp) -> OperatorCommand {
     order(moment(0), OperatorOrder::Approve { decision: DecisionId(5), until })
 }
 
-/// Why the rule holds in the first step of a recording that begins so.
+/// The verdict of the rule in the first step of a recording that begins so.
 fn first_verdict(begin: Begin) -> Verdict {
     let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", RULE)]);
     replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
@@ -99,9 +99,9 @@ fn a_later_segment_knows_the_firing_received_alerts() {
         };
         PastReceived { to, alert: Arc::new(alert), utc: Some(moment(1).utc) }
     };
-    let said = |seconds, told: PastReceived| {
-        let kind = ProgramEvent::ReceivedAlert { to: told.to, alert: told.alert };
-        let event = Event { kind: kind.into(), utc: told.utc, seq: None };
+    let turn = |seconds, past: PastReceived| {
+        let kind = ProgramEvent::ReceivedAlert { to: past.to, alert: past.alert };
+        let event = Event { kind: kind.into(), utc: past.utc, seq: None };
         let said = Said { events: vec![event], ..Said::default() };
         Entry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })
     };
@@ -110,16 +110,16 @@ fn a_later_segment_knows_the_firing_received_alerts() {
     let earlier = vec![received("a", firing), received("b", resolved)];
     let past = Past { received: earlier, ..Past::default() };
     here.pass(&step(1, vec![Observation::Past(Box::new(past))]));
-    here.pass(&said(2, received("c", firing)));
-    here.pass(&said(3, received("a", resolved)));
+    here.pass(&turn(2, received("c", firing)));
+    here.pass(&turn(3, received("a", resolved)));
     assert_eq!(here.received, [received("c", firing)]);
-    // A replay from there knows it, however long ago the process started.
+    // A replay from there knows it, however long the process has run.
     here.at = moment(1_000_000);
     let mut replayer = Replayer::under_recorded_rules();
     replayer.take(&Entry::Begin(Box::new(here))).unwrap();
     let query = Query { text: "ALERTS".into(), expr: parse("ALERTS").unwrap() };
     replayer.take(&step(1_000_001, Vec::new())).unwrap();
-    let told = replayer.policy().unwrap().ask(&query, moment(1_000_001)).unwrap();
-    let Evaluated::Known(Value::Vector(samples)) = told else { panic!("{told:?}") };
+    let result = replayer.policy().unwrap().ask(&query, moment(1_000_001)).unwrap();
+    let Evaluated::Known(Value::Vector(samples)) = result else { panic!("{result:?}") };
     assert_eq!(samples.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! `umawarden replay` and the daemon that recorded.
+//! `umawarden replay`, and the daemon that recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,7 +40,7 @@ fn a_recording_of_many_segments_is_compared_from_the_process_start() {
     assert!(text.contains(&format!("All {decisions} recorded decisions came again")), "{text}");
     assert!(text.contains("does not react"), "{text}");
 
-    // Without its start, what the rules remembered is not known, and that is said.
+    // Without its start the state of the rules is unknown, and that is reported.
     fs::remove_file(&files[0]).unwrap();
     let output = replay(&["--diff"], folder.path());
     let text = stdout(&output);
@@ -70,7 +70,7 @@ fn other_rules_are_compared_with_the_recorded_ones() {
     assert!(sides.contains("recorded rules"), "{lines:?}");
     let summary = lines.last().unwrap();
     assert_eq!(summary["kind"], "summary");
-    // One that has changed stands on both sides of its time, and is one.
+    // One that has changed is on both sides of its time, and counts once.
     let mut by_time: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
     for line in of_kind(&lines, "difference") {
         let counts = by_time.entry(line["time"].as_str().unwrap()).or_default();
@@ -92,7 +92,7 @@ fn a_kernel_log_is_replayed_at_its_own_times() {
     let decision = of_kind(&lines, "decision").next().unwrap();
     assert_eq!(decision["rule"]["alert"], "OomKillWithoutRelief");
     assert_eq!(decision["time"], "1970-01-01T00:01:42.000Z");
-    // A log has no decisions to differ from.
+    // A log has no decisions to compare with.
     let output = replay(&["--diff"], &root.join("oom-global-driver.log"));
     assert_eq!(output.status.code(), Some(2));
 }
@@ -148,7 +148,7 @@ fn a_file_that_is_no_recording_is_refused_with_the_reason() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("has no recording"));
 }
 
-/// A node of files: a GB10's procfs, and a pipe for its kernel log.
+/// A node of files: procfs of a GB10, and a pipe for its kernel log.
 fn node(folder: &Path) -> (PathBuf, PathBuf) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc/gb10-4k");
     let copied = Command::new("cp").arg("-r").arg(from).arg(folder.join("node")).status().unwrap();
@@ -181,7 +181,7 @@ fn a_daemons_recording_gives_the_decisions_of_its_journal() {
             rules.to_str().unwrap(),
         ],
     );
-    // What comes before the first step is what the log held at a first start, and no news.
+    // Records before the first step are those that the log had at the first start, and are no news.
     daemon.wait_until("the first step is done", |daemon| {
         daemon.metrics().contains_key("uma_memory_free_bytes")
     });

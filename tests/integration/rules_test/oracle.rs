@@ -1,4 +1,4 @@
-//! Generated test files get the same verdicts from promtool and from us.
+//! Generated test files get the same results from promtool and from us.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -124,7 +124,7 @@ fn rules(dice: &mut Dice) -> (String, Vec<String>) {
 /// One expectation.
 #[derive(Clone, Debug)]
 struct Stated {
-    /// The alert's name, or the expression.
+    /// The name of the alert, or the expression.
     subject: String,
     is_alert: bool,
     at: String,
@@ -153,14 +153,14 @@ fn stated(dice: &mut Dice, names: &[String], is_short: bool) -> Stated {
     Stated { subject, is_alert, at: at.to_owned(), rows: Vec::new() }
 }
 
-/// What a test file begins with, and what each of its tests begins with.
+/// Head of a test file, and head of each of its tests.
 struct World {
     head: String,
     body: String,
     rules: RuleSet,
     rules_text: String,
     names: Vec<String>,
-    /// Whether nothing is expected of later times, when most series have ended.
+    /// Whether no later times have expectations, when most series have ended.
     is_short: bool,
 }
 
@@ -196,7 +196,7 @@ fn world(dice: &mut Dice, number: usize) -> World {
 impl World {
     fn test(&self, name: &str, checks: &[Stated]) -> String {
         let mut out = format!("- name: {name}\n{}", self.body);
-        // How much is sampled depends on the last time that anything is expected of.
+        // The last time with an expectation decides how much is sampled.
         let end = if self.is_short { "1m24s" } else { "8m10s" };
         let end = format!("  - {{alertname: NoSuchAlert, eval_time: {end}}}\n");
         for (key, is_alert) in [("alert_rule_test", true), ("promql_expr_test", false)] {
@@ -208,9 +208,9 @@ impl World {
         out
     }
 
-    /// Lets us say what the right rows are; `None` where the rules cannot be evaluated.
-    fn ask(&self, check: &mut Stated) -> Option<()> {
-        let text = format!("{}{}", self.head, self.test("ask", std::slice::from_ref(check)));
+    /// Fills in the right rows by our own evaluation; `None` where the rules cannot be evaluated.
+    fn evaluate(&self, check: &mut Stated) -> Option<()> {
+        let text = format!("{}{}", self.head, self.test("evaluate", std::slice::from_ref(check)));
         let report = self.report(&text);
         if let Some(failure) = report.failures.first() {
             if failure.check == Check::Evaluation || failure.message.is_some() {
@@ -335,7 +335,7 @@ fn promtool_gives_every_generated_check_the_same_result() {
         let world = world(&mut dice, number);
         let mut right: Vec<Stated> =
             (0..RIGHT_CHECKS).map(|_| stated(&mut dice, &world.names, world.is_short)).collect();
-        let can_be_told = right.iter_mut().all(|check| world.ask(check).is_some());
+        let are_evaluable = right.iter_mut().all(|check| world.evaluate(check).is_some());
         let mut text = format!("{}{}", world.head, world.test("right", &right));
         for (place, check) in right.iter().take(WRONG_CHECKS).enumerate() {
             text += &world.test(&format!("wrong{place}"), &[check.flawed(&mut dice)]);
@@ -353,7 +353,7 @@ fn promtool_gives_every_generated_check_the_same_result() {
         }
         // NaN equals nothing, so a right expectation of it fails too.
         let has_nan = right.iter().any(|c| !c.is_alert && c.rows.iter().any(|row| row[1] == "NaN"));
-        assert_eq!(ours["right"], can_be_told && !has_nan, "{}\n{text}", world.rules_text);
+        assert_eq!(ours["right"], are_evaluable && !has_nan, "{}\n{text}", world.rules_text);
         passed += usize::from(ours["right"]);
         checks += RIGHT_CHECKS + WRONG_CHECKS;
         with_rows += right.iter().filter(|check| !check.rows.is_empty()).count();

@@ -1,4 +1,4 @@
-//! The shipped rules' own tests: that they pass, and that they would notice.
+//! Tests of the shipped rules: they pass, and fail for wrong rules.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn shipped() -> Vec<(RuleSet, TestFile)> {
     files.collect()
 }
 
-/// The first test that fails, begun with that one, as those of one rule stand together.
+/// The first failing test, searched from that one, as the tests of one rule are adjacent.
 fn failing(file: &TestFile, rules: &RuleSet, first: usize) -> Option<usize> {
     let tests = file.tests.iter().enumerate().cycle().skip(first).take(file.tests.len());
     let mut failing = tests.filter(|(_, test)| !play(file, test, rules).failures.is_empty());
@@ -47,14 +47,14 @@ fn failing(file: &TestFile, rules: &RuleSet, first: usize) -> Option<usize> {
 fn the_shipped_rules_pass_their_tests() {
     let output = rules_test(&["rules"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    // The brake has a file of tests of its own besides.
+    // The brake has a test file of its own in addition.
     assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len() + 1);
 }
 
-/// What may be wrong with a rule, and how to make it so.
+/// A possible mistake in a rule, and how to make it.
 type Flaw<'f> = (&'f str, &'f dyn Fn(&mut Rule));
 
-/// A rule that never fires, always fires, or does something else must be noticed: a rule without
+/// A rule that never fires, always fires, or does something else must fail a test: a rule without
 /// tests would pass them all.
 #[test]
 fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
@@ -87,7 +87,7 @@ fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
             let mut spoilt = rules.clone();
             let rule = &mut spoilt.groups[group].rules[at];
             spoil(rule);
-            // A rule without a remedy does nothing that could be something else.
+            // A rule without a remedy has no action to change.
             if rule.remedy.is_some() || what != "does something else" {
                 assert_ne!(*rule, rules.groups[group].rules[at], "{what}");
             } else {
@@ -103,7 +103,7 @@ fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
     assert!(unnoticed.is_empty(), "no test fails if\n{}", unnoticed.join("\n"));
 }
 
-/// The file without what promtool does not know: our keys, and tests with readings that fail.
+/// The file without our keys and without tests with failing readings, which promtool rejects.
 fn for_promtool(text: &str) -> String {
     let mut tests: Vec<String> = vec![String::new()];
     let mut skipping = false;
@@ -144,7 +144,7 @@ fn the_tests_of_the_shipped_rules_pass_in_promtool() {
         fs::write(&path, tests).expect("written");
         let output = Command::new(&promtool).args(["test", "rules"]).arg(&path).output();
         let output = output.expect("promtool runs");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
-        assert!(output.status.success(), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+        assert!(output.status.success(), "{stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! What it does, and does not do, to the files that actions write.
+//! Actions in enforce and observe mode, on the files that they write.
 
 use std::fs;
 
@@ -36,9 +36,9 @@ fn a_missed_aim_leads_to_the_next_step_and_all_of_it_is_journalled() {
     let api: serde_json::Value =
         serde_json::from_str(&daemon.get("/api/v1/decisions?limit=1000").1).unwrap();
     daemon.terminate();
-    let told = history(&node.storage());
+    let entries = history(&node.storage());
     for item in api["data"]["decisions"].as_array().unwrap() {
-        let line = of_kind(&told, "decision").find(|line| line["id"] == item["id"]).unwrap();
+        let line = of_kind(&entries, "decision").find(|line| line["id"] == item["id"]).unwrap();
         for (key, value) in line.as_object().unwrap() {
             assert_eq!(item[key], *value, "{key}: the API has what the history has");
         }
@@ -65,7 +65,7 @@ fn a_met_aim_needs_no_further_step() {
     let node = Node::new("gb10-4k");
     let low = ALWAYS.replace(">= 0", "< 5e9").replace("< 0\n", "> 5e9\n");
     node.write_rules(&low);
-    // The drop shall hang until there is more free memory: a reader lets it go on.
+    // The drop must hang until more memory is free: a reader then lets it continue.
     make_fifo(&node.drop_caches());
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("acting", |_| !acts(&node).is_empty());
@@ -128,7 +128,7 @@ fn the_mode_of_a_rule_is_obeyed() {
 fn a_hanging_action_delays_neither_notices_nor_the_shutdown() {
     let node = Node::new("gb10-4k");
     let notice = "
-  - alert: Tell
+  - alert: Notice
     expr: uma_memory_free_bytes >= 0
     for: 1s
     remedy:
@@ -139,7 +139,7 @@ fn a_hanging_action_delays_neither_notices_nor_the_shutdown() {
     // Opening a FIFO for writing waits for a reader that never comes.
     make_fifo(&node.drop_caches());
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("told", |daemon| one(daemon, "notify", "done"));
+    daemon.wait_until("reported", |daemon| one(daemon, "notify", "done"));
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
     assert!(log.contains("4GiB are free"), "{log}");
@@ -161,9 +161,10 @@ fn a_restart_of_the_daemon_resets_no_guard_rail() {
     fs::write(node.drop_caches(), "").unwrap();
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("held", |daemon| {
-        let held = "uma_decisions_total{rule=\"Always\",verdict=\"hold\",reason=\"cooldown\"}";
+        let series_of_hold =
+            "uma_decisions_total{rule=\"Always\",verdict=\"hold\",reason=\"cooldown\"}";
         let mut metrics = daemon.metrics().into_iter();
-        metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(held))
+        metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(series_of_hold))
     });
     assert!(!one(&daemon, "drop_caches", "done"));
     assert_eq!(read(&node, "drop_caches"), "");
@@ -190,7 +191,7 @@ fn a_reboot_resets_no_budget() {
     assert_eq!(read(&node, "drop_caches"), "");
 }
 
-/// A series' parts in an order of their own.
+/// The parts of a series, sorted.
 fn labels(series: &str) -> std::collections::BTreeSet<String> {
     series.split(['{', '}', ',']).map(str::to_owned).collect()
 }

@@ -1,5 +1,5 @@
-//! Alerts of others: posted to the control socket, read by rules, kept over restarts; and this
-//! node's alerts, told to Alertmanagers.
+//! Received alerts: posted to the control socket, read by rules, kept over restarts. And this
+//! node's alerts, sent to Alertmanagers.
 
 mod burst;
 mod sending;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Node, outcomes};
 use crate::daemon::{Daemon, history, of_kind};
 
-/// What somebody's Alertmanager finds has this node do something.
+/// An alert of an Alertmanager has this node act.
 const RULES: &str = r#"
 groups:
 - name: others
@@ -30,7 +30,7 @@ groups:
       aim: uma_memory_free_bytes > 1e15
       steps:
       - drop_caches: {what: all}
-      - notify: {message: "told of {{ $labels.note }}"}
+      - notify: {message: "received {{ $labels.note }}"}
       cooldown: 1h
 "#;
 
@@ -65,20 +65,20 @@ fn post(alerts: Vec<Value>) -> String {
     .to_string()
 }
 
-/// What a connection is made of.
+/// Stream of a connection.
 trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
-/// A connection that posts one after the other.
+/// A connection that posts in sequence.
 struct Poster {
     stream: Box<dyn Stream>,
-    /// What every post carries.
+    /// The head of every post.
     header: String,
 }
 
 impl Poster {
-    /// By the control socket.
+    /// Over the control socket.
     fn new(storage: &Path) -> Self {
         let stream = UnixStream::connect(storage.join("control.sock")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -127,7 +127,7 @@ fn rule_state(daemon: &Daemon) -> String {
     answer["data"]["groups"][0]["rules"][0]["state"].as_str().unwrap().to_owned()
 }
 
-/// What became of alerts, oldest first, as `name turn`.
+/// Turns of alerts, oldest first, as `name turn`.
 fn turns(node: &Node) -> Vec<String> {
     let history = history(&node.storage());
     let turns = of_kind(&history, "received_alert").map(|event| {
@@ -172,17 +172,17 @@ fn received_alerts_survive_a_kill_as_firing_or_resolved() {
     let [low, other] = ["NodeMemoryLow", "Other"];
     send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
     send(&node, vec![alert(other, "resolved", 0, &[])]);
-    daemon.wait_until("heard", |daemon| received(daemon).len() == 1);
+    daemon.wait_until("received", |daemon| received(daemon).len() == 1);
     daemon.wait_until("kept", |_| turns(&node).len() == 3);
     daemon.kill();
     let daemon = node.start(&[]);
     assert_eq!(received(&daemon)[0]["labels"]["alertname"], low);
     daemon.wait_until("firing", |daemon| rule_state(daemon) == "firing");
-    // The rule has never been anything else since.
+    // The rule has kept that state since.
     assert!(!daemon.log().contains("to=\"inactive\""), "{}", daemon.log());
-    // Repeated and late posts are no news.
+    // Repeated and late posts change nothing.
     send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
-    daemon.wait_until("heard", |daemon| daemon.metric("uma_received_posts_total") > 0.0);
+    daemon.wait_until("received", |daemon| daemon.metric("uma_received_posts_total") > 0.0);
     assert_eq!(received(&daemon).len(), 1);
     daemon.terminate();
     assert_eq!(turns(&node).len(), 3, "nothing new has happened");
@@ -201,7 +201,7 @@ fn an_acknowledged_post_survives_the_end_of_the_daemon() {
     assert_eq!(turns(&node).len(), 50);
 }
 
-/// What stands in a label reaches the log, the journal and people as text, and nothing else.
+/// The text of a label reaches log, journal and people as text, and nothing else.
 #[test]
 fn labels_are_treated_as_text_alone() {
     let node = node();
@@ -216,8 +216,8 @@ fn labels_are_treated_as_text_alone() {
         daemon.metrics().get(&outcomes("notify", "done")) == Some(&1.0)
             && daemon.metrics().get(&outcomes("drop_caches", "done")) == Some(&1.0)
     });
-    let told: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
-    let summary = told["data"]["alerts"][0]["annotations"]["summary"].as_str().unwrap();
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
+    let summary = response["data"]["alerts"][0]["annotations"]["summary"].as_str().unwrap();
     assert!(summary.ends_with(&note), "a template is filled in once: {summary:?}");
     let page = daemon.get("/").1;
     assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'), "{page}");

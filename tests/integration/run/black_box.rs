@@ -1,4 +1,4 @@
-//! The black box: what is left after a wedge and a power cycle.
+//! The black box: its content after a wedge and a power cycle.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
@@ -23,7 +23,7 @@ groups:
     labels: {severity: warning}
 ";
 
-/// The kernel starts again.
+/// The kernel boots again.
 fn boot(node: &Node, id: &str) {
     fs::create_dir_all(node.path("proc/sys/kernel/random")).unwrap();
     fs::write(node.path("proc/sys/kernel/random/boot_id"), format!("{id}\n")).unwrap();
@@ -37,7 +37,7 @@ fn run_until_recorded(node: &Node, records: f64) -> Daemon {
     daemon
 }
 
-fn ask(node: &Node, arguments: &[&str]) -> Output {
+fn query(node: &Node, arguments: &[&str]) -> Output {
     Command::new(binary())
         .args(["history", "--storage.path"])
         .arg(node.storage())
@@ -49,7 +49,7 @@ fn ask(node: &Node, arguments: &[&str]) -> Output {
 }
 
 fn objects(node: &Node, arguments: &[&str]) -> Vec<Value> {
-    let output = ask(node, arguments);
+    let output = query(node, arguments);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -79,7 +79,7 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     assert!(!daemon.metrics().contains_key(CLEAN), "no boot before this one is known");
     daemon.kill();
 
-    // A restart within a boot is none, however the program ended.
+    // A restart within a boot does not count, however the program ended.
     let daemon = run_until_recorded(&node, 2.0);
     assert_eq!(daemon.metric(UNCLEAN_BOOTS), 0.0);
     daemon.kill();
@@ -104,13 +104,13 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     assert_eq!(last["seconds_to_end"], 0.0);
     let event = seconds.iter().find_map(|second| second["last_event"]["detail"].as_str());
     assert!(event.is_some_and(|detail| detail.starts_with("Xid 31")), "{lines:#?}");
-    let table = String::from_utf8(ask(&node, &["--last-boot"]).stdout).unwrap();
+    let table = String::from_utf8(query(&node, &["--last-boot"]).stdout).unwrap();
     assert!(table.starts_with("Boot boot-a did not end in order"), "{table}");
     assert!(table.contains("76.0 MiB") && table.contains("xid (Xid 31"), "{table}");
-    let running = String::from_utf8(ask(&node, &["--boot", "boot-b"]).stdout).unwrap();
+    let running = String::from_utf8(query(&node, &["--boot", "boot-b"]).stdout).unwrap();
     assert!(running.starts_with("Boot boot-b is this one, and goes on."), "{running}");
     let so_far = daemon.metric(RECORDS);
-    daemon.wait_until("having told", |daemon| daemon.metric(RECORDS) >= so_far + 3.0);
+    daemon.wait_until("recording", |daemon| daemon.metric(RECORDS) >= so_far + 3.0);
     daemon.kill();
 
     let daemon = run_until_recorded(&node, 2.0);
@@ -119,11 +119,11 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     assert_eq!(daemon.metric("uma_events_total{event=\"unclean_boot\"}"), 0.0);
     daemon.terminate();
     let history = history(&node.storage());
-    let told: Vec<&Value> = of_kind(&history, "unclean_boot").collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert_eq!(told[0]["ended_boot_id"], "boot-a");
-    assert_eq!(told[0]["boot_id"].as_str().map(|id| id.starts_with("boot-b")), Some(true));
-    assert_eq!(told[0]["memory_free_bytes"], 77_777.0 * 1024.0);
+    let recorded: Vec<&Value> = of_kind(&history, "unclean_boot").collect();
+    assert_eq!(recorded.len(), 1, "{recorded:#?}");
+    assert_eq!(recorded[0]["ended_boot_id"], "boot-a");
+    assert_eq!(recorded[0]["boot_id"].as_str().map(|id| id.starts_with("boot-b")), Some(true));
+    assert_eq!(recorded[0]["memory_free_bytes"], 77_777.0 * 1024.0);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_clean_shutdown_is_marked_and_an_unknown_boot_time_claims_nothing() {
     boot(&node, "boot-a");
     run_until_recorded(&node, 1.0).terminate();
     boot(&node, "boot-b");
-    // By the clocks, this boot began long before the one that has just ended.
+    // By the clocks, this boot began long before the end of the last one.
     let lines = objects(&node, &["--last-boot", "--json"]);
     assert_eq!(lines.last().unwrap()["closed"], true);
     assert_ne!(lines[0]["end"], "unclean");
@@ -172,7 +172,7 @@ fn an_unwritable_black_box_is_reported_and_the_daemon_continues() {
     fs::create_dir_all(node.storage()).unwrap();
     fs::write(node.storage().join("black-box"), "in the way").unwrap();
     let daemon = node.start(&[]);
-    daemon.wait_until("telling", |daemon| {
+    daemon.wait_until("reporting its failure", |daemon| {
         daemon.metrics().get("uma_source_up{source=\"black_box\"}") == Some(&0.0)
     });
     assert!(daemon.metric("uma_black_box_write_errors_total") >= 1.0);
@@ -191,10 +191,10 @@ fn the_black_box_can_be_turned_off() {
     assert!(!daemon.metrics().keys().any(|series| series.contains("black_box")));
     daemon.terminate();
     assert!(!node.storage().join("black-box").exists());
-    let output = ask(&node, &["--last-boot"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("no black box") && said.contains("--storage.path"), "{said}");
+    let output = query(&node, &["--last-boot"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("no black box") && stderr.contains("--storage.path"), "{stderr}");
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn queries_without_a_result_report_what_is_recorded() {
     let node = Node::new("gb10-4k");
     boot(&node, "boot-a");
     run_until_recorded(&node, 1.0).terminate();
-    let output = ask(&node, &["--last-boot"]);
+    let output = query(&node, &["--last-boot"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stderr).unwrap().contains("knows of no boot before"));
-    let output = ask(&node, &["--boot", "x"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("it has boot-a"), "{said}");
-    let output = ask(&node, &["--last-boot", "--kind", "xid"]);
+    let output = query(&node, &["--boot", "x"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("it has boot-a"), "{stderr}");
+    let output = query(&node, &["--last-boot", "--kind", "xid"]);
     assert_eq!(output.status.code(), Some(2), "it has no kinds");
     let mode = fs::metadata(file(&node, 0)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);

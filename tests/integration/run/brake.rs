@@ -1,4 +1,4 @@
-//! Memory collapses on a node of the test's own, and a real process is stopped for it.
+//! Memory collapses on a node of the test, and a real process is stopped.
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,7 +10,7 @@ use crate::daemon::{Daemon, history, of_kind};
 
 pub const GIB: u64 = 1 << 20;
 
-/// What the engine's processes have in their command line, and no other process.
+/// Text in the command lines of the engine's processes, and of no other process.
 pub const ENGINE: &str = "86399.125";
 
 /// A process that is killed when the test ends, if not before.
@@ -21,7 +21,7 @@ impl Process {
         Self(Command::new("sleep").arg(name).stdin(Stdio::null()).spawn().unwrap())
     }
 
-    /// One that uses some processor time, as an engine does that takes memory.
+    /// A process that uses some processor time, as an engine that takes memory does.
     fn working(name: &str) -> Self {
         Self::working_as(Command::new("sh"), name)
     }
@@ -41,19 +41,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _dead_already = self.0.kill();
-        let _reaped_already = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 impl Node {
-    /// A real process is one of this node's.
+    /// Adds a real process to this node.
     pub fn adopt(&self, pid: u32) {
         let pid = pid.to_string();
         symlink(format!("/proc/{pid}"), self.path("proc").join(pid)).unwrap();
     }
 
-    /// The same, with the driver open: whoever reads its descriptors finds one of that name.
+    /// The same with the driver open: its descriptors name the device.
     pub fn adopt_user(&self, pid: u32) {
         let own = self.path("proc").join(pid.to_string());
         std::fs::create_dir(&own).unwrap();
@@ -73,7 +74,7 @@ impl Node {
         (node, daemon)
     }
 
-    /// The same on a node that is there; instead of the shipped rules perhaps these files.
+    /// The same on an existing node; optionally with these files instead of the shipped rules.
     fn start_with_engine(
         &self,
         mode: &str,
@@ -94,7 +95,7 @@ impl Node {
         arguments.push(format!("--config.file={}", node.path("umawarden.yaml").display()));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let daemon = Daemon::start(&node.storage(), &arguments);
-        // Who looks at processes is one of them.
+        // The scanning process is one of them.
         symlink(daemon.pid().to_string(), node.path("proc/self")).unwrap();
         node.adopt(daemon.pid());
         daemon.wait_until("aware of the engine", |daemon| {
@@ -108,7 +109,7 @@ impl Node {
         self.set_meminfo("MemAvailable", free_kib + GIB / 2);
     }
 
-    /// 8 GiB a second are taken, down to that.
+    /// Available memory falls by 8 GiB a second, down to that.
     pub fn collapse(&self, to_kib: u64) {
         let began = Instant::now();
         loop {
@@ -126,7 +127,7 @@ impl Node {
 fn decisions(node: &Node) -> Vec<serde_json::Value> {
     let all = history(&node.storage());
     let decisions = of_kind(&all, "decision");
-    decisions.filter(|told| told["rule"]["alert"] == "MemoryCollapse").cloned().collect()
+    decisions.filter(|decision| decision["rule"]["alert"] == "MemoryCollapse").cloned().collect()
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn the_growing_engine_alone_is_stopped_when_memory_collapses() {
     assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
     daemon.terminate();
     let stops = decisions(&node);
-    let stop = stops.iter().find(|told| told["verdict"] == "act").unwrap();
+    let stop = stops.iter().find(|decision| decision["verdict"] == "act").unwrap();
     assert!(stop.to_string().contains("\"loads\""), "{stop}");
 }
 
@@ -169,7 +170,7 @@ fn observe_mode_reports_the_engine_that_it_would_stop() {
     let (mut engine, other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("observe", &engine, &other);
     node.collapse(GIB);
-    daemon.wait_until("told", |daemon| {
+    daemon.wait_until("reported", |daemon| {
         daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"skipped\"}") >= 1.0
     });
     daemon.terminate();
@@ -177,7 +178,7 @@ fn observe_mode_reports_the_engine_that_it_would_stop() {
     assert_eq!(engine.signal(), None);
 }
 
-/// Drops the page cache long before the brake is wanted.
+/// Drops the page cache long before the brake is needed.
 const EARLY: &str = "
 groups:
 - name: early
@@ -192,7 +193,7 @@ groups:
 fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown() {
     let (mut engine, mut other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let node = Node::new("gb10-4k");
-    // Whoever opens a pipe to write waits until somebody reads, and nobody does.
+    // Opening a pipe for writing waits for a reader, and none comes.
     std::fs::remove_file(node.drop_caches()).unwrap();
     assert!(Command::new("mkfifo").arg(node.drop_caches()).status().unwrap().success());
     node.write_rules(EARLY);
@@ -209,7 +210,7 @@ fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown()
     daemon.wait_until("done", |daemon| {
         daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
     });
-    // The drop hangs still, and the loop goes on: it sees what is written now.
+    // The drop still hangs, and the loop continues: it reads the new files.
     assert_eq!(daemon.metric("uma_actions_total{action=\"drop_caches\",outcome=\"done\"}"), 0.0);
     node.leave(17 * GIB);
     daemon.wait_until("looking", |daemon| {
@@ -217,7 +218,7 @@ fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown()
     });
     assert!(std::fs::metadata(node.drop_caches()).unwrap().file_type().is_fifo());
     assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
-    // 0.9 s for what is under way, and nothing is waited for that could be put back.
+    // 0.9 s for the work under way; nothing that can be undone is waited for.
     let (took, log) = daemon.terminate();
     assert!(took < Duration::from_secs(5), "{took:?}\n{log}");
     let all = history(&node.storage());

@@ -1,5 +1,5 @@
-//! A real process that answers as SGLang does is emptied, and paused for that; the program ends or
-//! is killed meanwhile.
+//! A real process with the API of SGLang is emptied, and paused for that; the program ends or is
+//! killed meanwhile.
 
 use std::os::unix::fs::symlink;
 
@@ -29,13 +29,14 @@ fn node(sglang: &Sglang) -> Node {
     node
 }
 
-/// Whoever looks at processes is one of them.
+/// The scanning process is one of them.
 fn start(node: &Node) -> Daemon {
     let daemon = node.start(&["--mode=enforce"]);
     let pid = daemon.pid().to_string();
     symlink(format!("/proc/{pid}"), node.path("proc").join(&pid)).unwrap();
     let own = node.path("proc/self");
-    let _none_yet = std::fs::remove_file(&own);
+    // It may be absent.
+    let _ = std::fs::remove_file(&own);
     symlink(pid, own).unwrap();
     daemon
 }
@@ -56,9 +57,9 @@ fn a_busy_engine_is_paused_emptied_and_resumed() {
     assert!(tokens > 60_000.0 && tokens < 65_536.0, "{tokens}");
     daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
-    let tells: Vec<String> =
+    let posts: Vec<String> =
         sglang.requests().into_iter().filter(|request| request.starts_with("POST")).collect();
-    assert_eq!(tells, ["POST /pause_generation", "POST /flush_cache", "POST /continue_generation"]);
+    assert_eq!(posts, ["POST /pause_generation", "POST /flush_cache", "POST /continue_generation"]);
     let history = history(&node.storage());
     let act = of_kind(&history, "decision").find(|one| one["verdict"] == "act").unwrap();
     assert_eq!(act["target"]["kind"], "engine", "{act}");
@@ -82,7 +83,7 @@ fn an_engine_left_paused_by_a_kill_is_resumed_at_the_next_start() {
     assert_eq!(sglang.posted("/continue_generation"), 0, "{:#?}", sglang.requests());
     let daemon = node.start(&[]);
     sglang.wait_until_posted("/continue_generation");
-    daemon.wait_until("told", |daemon| daemon.log().contains("is running again, after an end"));
+    daemon.wait_until("reported", |daemon| daemon.log().contains("is running again, after an end"));
     daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
     assert_eq!(sglang.posted("/continue_generation"), 1);
@@ -110,7 +111,7 @@ fn an_engine_that_does_not_resume_is_asked_again_every_ten_seconds() {
     daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 1.0);
     assert_eq!(sglang.posted("/continue_generation"), 3, "within the act");
     sglang.unset("deaf");
-    daemon.wait_until("told again", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.wait_until("resumed", |daemon| daemon.metric(ENDED) == 1.0);
     assert_eq!(sglang.posted("/continue_generation"), 4);
     assert!(daemon.log().contains("is running again, after it did not before"), "{}", daemon.log());
     daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 0.0);

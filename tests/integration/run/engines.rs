@@ -1,4 +1,4 @@
-//! An engine on the node: found, declared, followed, exported, journalled, and read by a rule.
+//! An engine on the node: found, declared, tracked, exported, journalled, and read by a rule.
 
 use std::fs;
 use std::process::Command;
@@ -68,11 +68,11 @@ fn phase(daemon: &Daemon, phase: &str) -> bool {
     daemon.metrics().get(&series) == Some(&1.0)
 }
 
-/// The phases that the journal tells, the newest first.
+/// Phases in the journal, newest first.
 fn journalled(daemon: &Daemon) -> Vec<String> {
     let (_, events) = daemon.get("/api/v1/events?kind=engine_phase");
-    let told: Value = serde_json::from_str(&events).unwrap();
-    let events = told["data"]["events"].as_array().unwrap();
+    let response: Value = serde_json::from_str(&events).unwrap();
+    let events = response["data"]["events"].as_array().unwrap();
     events.iter().map(|event| event["to"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -103,25 +103,25 @@ fn a_declared_engine_is_tracked_exported_journalled_and_read_by_rules() {
     let (status, body) = daemon.get("/api/v1/engines");
     assert_eq!(status, 200);
     assert!(!body.contains("secret"), "{body}");
-    let told: Value = serde_json::from_str(&body).unwrap();
-    let engine = &told["data"]["engines"][0];
+    let response: Value = serde_json::from_str(&body).unwrap();
+    let engine = &response["data"]["engines"][0];
     assert_eq!((&engine["name"], &engine["phase"]), (&"deepseek".into(), &"loading".into()));
     assert_eq!(engine["health"]["answer"], "refused");
     assert_eq!(engine["processes"][1]["mapped_model_files"], 1);
     assert_eq!(engine["unit"], "vllm.service");
-    let (code, said) = node.engines(&[]);
+    let (code, printed) = node.engines(&[]);
     assert_eq!(code, 0);
-    assert!(said.starts_with("deepseek"), "{said}");
-    assert!(said.contains("loading for"), "{said}");
-    // A process of that age may have had its model for long: its worker tells more.
-    assert!(said.contains("its worker VLLM::EngineCor (pid 11) has started"), "{said}");
+    assert!(printed.starts_with("deepseek"), "{printed}");
+    assert!(printed.contains("loading for"), "{printed}");
+    // A process of that age may have had its model for long: its worker is more informative.
+    assert!(printed.contains("its worker VLLM::EngineCor (pid 11) has started"), "{printed}");
     let (_, line) = node.engines(&["--json"]);
     let one: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(one["server"]["pid"], 10);
     fs::remove_dir_all(node.path("proc/10")).unwrap();
     fs::remove_dir_all(node.path("proc/11")).unwrap();
     wait_for("gone", || phase(&daemon, "gone"));
-    // The journal follows what is exported.
+    // The journal is written after the export.
     wait_for("journalled", || journalled(&daemon).first().is_some_and(|phase| phase == "gone"));
     assert_eq!(journalled(&daemon).last().map(String::as_str), Some("starting"));
     drop(daemon);
@@ -140,6 +140,6 @@ fn a_declared_engine_is_tracked_exported_journalled_and_read_by_rules() {
 #[test]
 fn engines_cannot_be_shown_without_a_daemon() {
     let node = Node::new("gb10-4k");
-    let (code, said) = node.engines(&[]);
-    assert_eq!((code, said), (2, String::new()));
+    let (code, printed) = node.engines(&[]);
+    assert_eq!((code, printed), (2, String::new()));
 }

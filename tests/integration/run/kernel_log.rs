@@ -1,4 +1,4 @@
-//! Kernel logs of the tests' own: files and FIFOs.
+//! Kernel logs of the tests: files and FIFOs.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -113,8 +113,8 @@ fn a_storm_of_one_event_is_counted_in_full_and_logged_in_part() {
     daemon.wait_until("read", |daemon| daemon.metric(XIDS) == 3000.0);
     daemon.wait_until("journalled", |_| of_kind(&history(&node.storage()), "xid").count() == 3000);
     let (_, log) = daemon.terminate();
-    let told = log.lines().filter(|line| line.contains("kernel event")).count();
-    assert!((1..100).contains(&told), "{told} lines");
+    let count = log.lines().filter(|line| line.contains("kernel event")).count();
+    assert!((1..100).contains(&count), "{count} lines");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_truncated_log_is_read_from_its_start() {
     daemon.wait_until("read", |daemon| daemon.metric(XIDS) == 4.0);
 }
 
-/// The values of what the kernel log feeds.
+/// Values of the series that the kernel log feeds.
 fn fed(daemon: &Daemon) -> Vec<(String, f64)> {
     let is_fed = |series: &str| {
         series.starts_with("uma_kernel_event") || series.starts_with("uma_kernel_log_records")
@@ -154,7 +154,7 @@ fn series_without_a_reader_are_missing_and_not_0() {
     let node = Node::new("gb10-4k");
     node.write_rules(ON_XID);
     fs::remove_file(node.path("kmsg")).unwrap();
-    // Nobody can open a socket's file, and it is no reason to read the syslog ring instead.
+    // A socket's file cannot be opened, and that is no reason to read the syslog ring instead.
     let _socket = UnixListener::bind(node.path("kmsg")).unwrap();
     let daemon = node.start(&[]);
     assert_eq!(daemon.metric("uma_kernel_log_reader{reader=\"none\"}"), 1.0);
@@ -181,7 +181,7 @@ fn series_fed_by_a_log_vanish_and_return_with_it() {
     fs::remove_dir(node.path("kmsg")).unwrap();
     fs::rename(node.path("kept"), node.path("kmsg")).unwrap();
     daemon.wait_until("back", |daemon| fed(daemon) == before);
-    daemon.wait_until("judged", |daemon| rule_state(daemon).0 == "firing");
+    daemon.wait_until("evaluated", |daemon| rule_state(daemon).0 == "firing");
 }
 
 #[test]
@@ -216,15 +216,15 @@ fn log_lines_distinguish_old_events_from_new_ones() {
     let node = Node::new("gb10-4k");
     fs::write(node.path("not a folder"), "").unwrap();
     append(&node, &record(1, XID));
-    // Without a journal they come again at every start.
+    // Without a journal the records are read again at every start.
     for _ in 0..2 {
         let daemon = node.start_with_storage(&node.path("not a folder"), &[]);
         append(&node, &record(2, XID));
         daemon
             .wait_until("seen", |daemon| daemon.log().contains("kernel event kind=\"xid\" seq=2"));
         let (_, log) = daemon.terminate();
-        let told: Vec<&str> = log.lines().filter(|line| line.contains("kernel event")).collect();
-        let [old, new] = told[..] else { panic!("{log}") };
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains("kernel event")).collect();
+        let [old, new] = lines[..] else { panic!("{log}") };
         assert!(old.contains("INFO") && old.contains("old kernel event") && old.contains("seq=1"));
         assert!(old.contains("happened="), "{old}");
         assert!(new.contains("WARN") && !new.contains("old") && !new.contains("happened"), "{new}");

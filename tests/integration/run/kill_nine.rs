@@ -1,4 +1,4 @@
-//! `kill -9` in enforce mode: every decision is held against its outcome and against what was done.
+//! `kill -9` in enforce mode: every decision is compared with its outcome and with the effect.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -32,7 +32,7 @@ groups:
 fn kill_nine_loses_no_decision_and_repeats_none() {
     let node = Node::new("gb10-4k");
     node.write_rules(OFTEN);
-    // What reaches the file is read here: one byte a drop, and nothing of it is lost by a kill.
+    // The test reads the file: one byte a drop, and no kill loses one.
     make_fifo(&node.drop_caches());
     let mut dropped = OpenOptions::new()
         .read(true)
@@ -48,7 +48,7 @@ fn kill_nine_loses_no_decision_and_repeats_none() {
         std::thread::sleep(Duration::from_millis(20 + round * 37 % 600));
         daemon.kill();
     }
-    // It takes in what the last one has left, and ends in order.
+    // It handles the leftovers of the last one, and ends cleanly.
     Daemon::start(&node.storage(), &arguments).terminate();
     let mut drops = vec![0; 64 << 10];
     let drops = dropped.read(&mut drops).unwrap_or(0);
@@ -71,9 +71,9 @@ fn kill_nine_loses_no_decision_and_repeats_none() {
     let done = ended.values().filter(|results| results[0] == "done").count();
     let open = acts.len() - ended.len();
     println!("{} decisions, {done} done, {open} cut off, {drops} drops", acts.len());
-    assert!(done as u64 >= KILLS / 2, "too few acts to say anything: {done}");
-    // One act is under way at a time, so that a kill cuts off one at most.
+    assert!(done as u64 >= KILLS / 2, "too few acts for a result: {done}");
+    // One act is under way at a time, so a kill interrupts at most one.
     assert!(open as u64 <= KILLS, "{open} decisions have no outcome");
-    assert!(done <= drops, "{done} are said to be done, and {drops} were");
+    assert!(done <= drops, "{done} are recorded as done, and {drops} were");
     assert!(drops <= acts.len(), "{drops} drops of {} decisions", acts.len());
 }

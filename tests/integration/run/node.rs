@@ -1,4 +1,4 @@
-//! What it exports of recorded machines, and what it makes of files that fail.
+//! Exports of recorded machines, and failing files.
 
 use std::fs;
 
@@ -65,25 +65,25 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
     let daemon = node.start(&[]);
     let state = |state: &str| daemon.metrics().get(&format!("{STATE}\"{state}\"}}")).copied();
-    daemon.wait_until("judged", |_| state("inactive") == Some(1.0));
+    daemon.wait_until("evaluated", |_| state("inactive") == Some(1.0));
     replace(&node.path("proc/meminfo"), "\u{0}\u{7f}garbage: -1 kB\nMemFree: many kB\n");
     daemon.wait_until("unknown", |_| state("unknown") == Some(1.0));
     assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 0.0);
     assert!(!daemon.metrics().contains_key("uma_memory_free_bytes"));
     assert_eq!(daemon.get("/-/healthy").0, 200);
     fs::remove_file(node.path("proc/meminfo")).unwrap();
-    daemon.wait_until("told of it", |daemon| {
+    daemon.wait_until("reported", |daemon| {
         daemon.get("/api/v1/status").1.contains("meminfo has vanished")
     });
     assert_eq!(state("unknown"), Some(1.0));
     replace(&node.path("proc/meminfo"), &meminfo);
-    daemon.wait_until("judged again", |_| state("inactive") == Some(1.0));
+    daemon.wait_until("evaluated again", |_| state("inactive") == Some(1.0));
     assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 1.0);
     let (_, log) = daemon.terminate();
     assert!(log.contains("rule unknown") && log.contains("rule known again"), "{log}");
     let of_meminfo = |line: &&str| line.contains("source=\"meminfo\"");
-    let told: Vec<&str> = log.lines().filter(of_meminfo).collect();
-    let [garbage, vanished, back] = told[..] else { panic!("once each: {log}") };
+    let lines: Vec<&str> = log.lines().filter(of_meminfo).collect();
+    let [garbage, vanished, back] = lines[..] else { panic!("once each: {log}") };
     assert!(garbage.contains("WARN") && garbage.contains("source down"), "{garbage}");
     let path = node.path("proc/meminfo").display().to_string();
     assert!(vanished.contains("WARN") && vanished.contains(&format!("{path} has vanished")));

@@ -1,4 +1,4 @@
-//! What people order, from their command to what is done on the node, and over the daemon's death.
+//! Orders of people, from their command to the effect on the node, over crashes of the daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,12 +12,12 @@ use serde_json::Value;
 use super::{ALWAYS, Node, outcomes};
 use crate::daemon::{Daemon, binary, history, of_kind};
 
-/// How a command ended.
+/// Exit code and outputs of a command.
 #[derive(Debug)]
 struct Ended {
     code: i32,
-    said: String,
-    complained: String,
+    stdout: String,
+    stderr: String,
 }
 
 fn umawarden_as(mut command: Command, storage: &Path, arguments: &[&str]) -> Ended {
@@ -31,8 +31,8 @@ fn umawarden_as(mut command: Command, storage: &Path, arguments: &[&str]) -> End
         .unwrap();
     Ended {
         code: output.status.code().unwrap(),
-        said: String::from_utf8(output.stdout).unwrap(),
-        complained: String::from_utf8(output.stderr).unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
@@ -45,7 +45,7 @@ impl Node {
     fn ordered(&self, arguments: &[&str]) -> Value {
         let ended = self.order(&[arguments, &["--json"]].concat());
         assert_eq!(ended.code, 0, "{ended:?}");
-        serde_json::from_str(&ended.said).unwrap_or(Value::Null)
+        serde_json::from_str(&ended.stdout).unwrap_or(Value::Null)
     }
 
     fn compacted(&self) -> bool {
@@ -83,7 +83,7 @@ fn calm_node(rules: &str) -> Node {
     node
 }
 
-fn held(daemon: &Daemon, reason: &str) -> bool {
+fn holds(daemon: &Daemon, reason: &str) -> bool {
     let reason = format!("reason=\"{reason}\"");
     let mut metrics = daemon.metrics().into_iter();
     metrics.any(|(series, value)| {
@@ -91,7 +91,7 @@ fn held(daemon: &Daemon, reason: &str) -> bool {
     })
 }
 
-/// Somebody who may read nothing of the daemon's; only root can become that.
+/// A user who may not read the daemon's files; only root can become that user.
 struct Stranger(tempfile::TempDir);
 
 impl Stranger {
@@ -133,19 +133,19 @@ fn a_silence_survives_a_kill_and_ends_on_request() {
     let guard = node.guard(&daemon);
     assert_eq!(guard["silences"][0]["comment"], "loading <by> hand", "{guard:#}");
     node.set_meminfo("MemFree", 4 << 20);
-    daemon.wait_until("held", |daemon| held(daemon, "silenced"));
+    daemon.wait_until("held", |daemon| holds(daemon, "silenced"));
     assert!(!node.compacted());
     assert!(daemon.get("/").1.contains("loading &lt;by&gt; hand"));
     let listed = node.order(&["silence", "list"]);
-    assert!(listed.said.contains("Low") && listed.said.contains("Alice"), "{listed:?}");
+    assert!(listed.stdout.contains("Low") && listed.stdout.contains("Alice"), "{listed:?}");
 
     node.ordered(&["silence", "end", "1"]);
     daemon.wait_until("done", |_| node.compacted());
     let again = node.order(&["silence", "end", "1"]);
-    assert!(again.code == 1 && again.complained.contains("not in force"), "{again:?}");
+    assert!(again.code == 1 && again.stderr.contains("not in force"), "{again:?}");
     let unknown = node.order(&["silence", "end", "99"]);
-    assert!(unknown.code == 1 && unknown.complained.contains("no silence 99"), "{unknown:?}");
-    assert_eq!(node.order(&["silence", "list"]).said, "");
+    assert!(unknown.code == 1 && unknown.stderr.contains("no silence 99"), "{unknown:?}");
+    assert_eq!(node.order(&["silence", "list"]).stdout, "");
     daemon.terminate();
     assert_eq!(orders_in_history(&node), ["silence", "end_silence"]);
     let daemon = node.start(&[]);
@@ -160,38 +160,38 @@ fn a_pending_act_is_done_once_after_its_approval() {
     let rules = ALWAYS.replace("remedy:", asking);
     node.write_rules(&rules.replace("      - compact_memory: {}\n", ""));
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("asking", |daemon| held(daemon, "approval"));
+    daemon.wait_until("asking for approval", |daemon| holds(daemon, "approval"));
     let waiting = node.ordered(&["approve", "list"]);
     assert_eq!(waiting["rule"]["alert"], "Always", "{waiting:#}");
     assert!(daemon.get("/").1.contains("Waiting for approval"));
-    let asked = waiting["decision"].to_string();
+    let question = waiting["decision"].to_string();
     let other = node.order(&["approve", "987654"]);
-    assert!(other.code == 1 && other.complained.contains(&asked), "{other:?}");
+    assert!(other.code == 1 && other.stderr.contains(&question), "{other:?}");
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
     daemon.kill();
 
-    // The question outlives the daemon.
+    // The request survives the daemon.
     let daemon = node.start(&["--mode=enforce"]);
-    assert_eq!(node.ordered(&["approve", "list"])["decision"].to_string(), asked);
-    let approved = node.ordered(&["approve", &asked, "--comment", "go"]);
+    assert_eq!(node.ordered(&["approve", "list"])["decision"].to_string(), question);
+    let approved = node.ordered(&["approve", &question, "--comment", "go"]);
     assert_eq!(approved["order"], "approve");
     let done = outcomes("drop_caches", "done");
     daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
-    let again = node.order(&["approve", &asked]);
+    let again = node.order(&["approve", &question]);
     assert_eq!(again.code, 1, "it is used up: {again:?}");
     daemon.kill();
     fs::write(node.drop_caches(), "").unwrap();
 
-    // And so is what it was used for.
+    // And so is its use.
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("held", |daemon| held(daemon, "cooldown"));
+    daemon.wait_until("held", |daemon| holds(daemon, "cooldown"));
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
     daemon.terminate();
     let history = history(&node.storage());
     let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["verdict"] == "act").collect();
     assert_eq!(acts.len(), 1, "{history:#?}");
-    assert_eq!(acts[0]["approved"].to_string(), asked);
+    assert_eq!(acts[0]["approved"].to_string(), question);
     assert_eq!(orders_in_history(&node), ["approve"]);
 }
 
@@ -200,15 +200,15 @@ fn a_pause_made_without_the_daemon_applies_from_its_first_step() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let missing = node.order(&["pause"]);
-    assert!(missing.code == 2 && missing.complained.contains("--storage.path"), "{missing:?}");
+    assert!(missing.code == 2 && missing.stderr.contains("--storage.path"), "{missing:?}");
     fs::create_dir(node.storage()).unwrap();
     let paused = node.order(&["pause", "--comment", "firmware"]);
-    assert!(paused.code == 0 && paused.said.contains("paused by"), "{paused:?}");
-    assert!(paused.complained.contains("no daemon"), "{paused:?}");
+    assert!(paused.code == 0 && paused.stdout.contains("paused by"), "{paused:?}");
+    assert!(paused.stderr.contains("no daemon"), "{paused:?}");
     assert_eq!(node.order(&["pause"]).code, 0, "it is paused all the same");
     assert_eq!(node.order(&["pause", "status"]).code, 0);
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    daemon.wait_until("held", |daemon| holds(daemon, "paused"));
     assert_eq!(node.guard(&daemon)["pause"]["comment"], "firmware");
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
     assert!(daemon.get("/").1.contains("Paused by"));
@@ -216,11 +216,11 @@ fn a_pause_made_without_the_daemon_applies_from_its_first_step() {
     let daemon = node.start(&["--mode=enforce"]);
     assert_eq!(node.guard(&daemon)["pause"]["comment"], "firmware", "it outlives a restart");
     let resumed = node.order(&["resume"]);
-    assert!(resumed.code == 0 && resumed.said == "no longer paused\n", "{resumed:?}");
+    assert!(resumed.code == 0 && resumed.stdout == "no longer paused\n", "{resumed:?}");
     let done = outcomes("drop_caches", "done");
     daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
     let idle = node.order(&["resume"]);
-    assert!(idle.code == 1 && idle.complained.contains("not paused"), "{idle:?}");
+    assert!(idle.code == 1 && idle.stderr.contains("not paused"), "{idle:?}");
     assert_eq!(node.order(&["pause", "status"]).code, 1);
     daemon.terminate();
     let history = history(&node.storage());
@@ -237,7 +237,7 @@ fn any_file_of_that_name_pauses_a_running_daemon_until_its_removal() {
     fs::write(&file, "").unwrap();
     daemon.wait_until("paused", |daemon| node.guard(daemon)["pause"].is_object());
     node.set_meminfo("MemFree", 4 << 20);
-    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    daemon.wait_until("held", |daemon| holds(daemon, "paused"));
     assert!(!node.compacted());
     fs::remove_file(&file).unwrap();
     daemon.wait_until("done", |_| node.compacted());
@@ -250,7 +250,7 @@ fn a_hanging_daemon_is_paused_by_the_file() {
     daemon.signal(Signal::STOP);
     let paused = node.order(&["pause"]);
     daemon.signal(Signal::CONT);
-    assert!(paused.code == 0 && paused.complained.contains("has not answered"), "{paused:?}");
+    assert!(paused.code == 0 && paused.stderr.contains("has not answered"), "{paused:?}");
     assert!(node.storage().join("paused").exists());
     daemon.wait_until("paused", |daemon| node.guard(daemon)["pause"].is_object());
 }
@@ -262,13 +262,10 @@ fn an_unwritable_pause_is_sent_to_the_daemon() {
     let pause_file = format!("--pause-file={elsewhere}");
     let daemon = node.start(&["--mode=enforce", &pause_file]);
     let paused = node.order(&["pause", &pause_file]);
-    assert!(
-        paused.code == 0 && paused.complained.contains("ends when the daemon does"),
-        "{paused:?}"
-    );
+    assert!(paused.code == 0 && paused.stderr.contains("ends when the daemon does"), "{paused:?}");
     node.set_meminfo("MemFree", 4 << 20);
-    daemon.wait_until("held", |daemon| held(daemon, "paused"));
-    // Whoever does not know of the other file still gets the daemon to hold, and to go on.
+    daemon.wait_until("held", |daemon| holds(daemon, "paused"));
+    // A client that does not know of the other file can still pause and resume the daemon.
     assert_eq!(node.order(&["resume"]).code, 0);
     daemon.wait_until("done", |_| node.compacted());
     let paused = node.order(&["pause"]);
@@ -282,13 +279,13 @@ fn a_stopped_remedy_can_be_reset() {
     let rules = ALWAYS.replace("cooldown: 1h", "cooldown: 10ms\n      breaker: {misses: 2}");
     node.write_rules(&rules.replace("      - compact_memory: {}\n", ""));
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("stopped", |daemon| held(daemon, "breaker_open"));
+    daemon.wait_until("stopped", |daemon| holds(daemon, "breaker_open"));
     let stopped = node.ordered(&["breaker", "list"]);
     assert_eq!((&stopped["rule"]["alert"], &stopped["is_open"]), (&"Always".into(), &true.into()));
     assert!(daemon.get("/").1.contains("Stopped remedies"));
     let done = daemon.metric(&outcomes("drop_caches", "done"));
     let unknown = node.order(&["breaker", "reset", "g/Alway"]);
-    assert!(unknown.code == 1 && unknown.complained.contains("g/Always"), "{unknown:?}");
+    assert!(unknown.code == 1 && unknown.stderr.contains("g/Always"), "{unknown:?}");
     assert_eq!(node.ordered(&["breaker", "reset", "g/Always"])["order"], "reset_breaker");
     daemon
         .wait_until("done again", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > done);
@@ -300,17 +297,17 @@ fn a_silence_works_without_the_journal_and_an_approval_does_not() {
     let asking = "remedy:\n      require_approval: true";
     node.write_rules(&ALWAYS.replace("remedy:", asking));
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("asking", |daemon| held(daemon, "approval"));
-    let asked = node.ordered(&["approve", "list"])["decision"].to_string();
+    daemon.wait_until("asking for approval", |daemon| holds(daemon, "approval"));
+    let question = node.ordered(&["approve", "list"])["decision"].to_string();
     let journal = rusqlite::Connection::open(node.storage().join("journal.sqlite3")).unwrap();
     journal.execute_batch("BEGIN IMMEDIATE").unwrap();
 
     let silenced = node.order(&["silence", "Always", "--for", "1h"]);
     assert!(silenced.code == 0, "{silenced:?}");
-    assert!(silenced.complained.contains("may not survive a restart"), "{silenced:?}");
+    assert!(silenced.stderr.contains("may not survive a restart"), "{silenced:?}");
     assert_eq!(node.guard(&daemon)["silences"][0]["rules"]["alert"], "Always");
-    let refused = node.order(&["approve", &asked]);
-    assert!(refused.code == 2 && refused.complained.contains("nothing is approved"), "{refused:?}");
+    let refused = node.order(&["approve", &question]);
+    assert!(refused.code == 2 && refused.stderr.contains("nothing is approved"), "{refused:?}");
     assert_eq!(node.guard(&daemon)["approvals"][0]["given_by"], Value::Null);
 
     journal.execute_batch("ROLLBACK").unwrap();
@@ -327,22 +324,22 @@ fn an_act_that_cannot_be_journalled_is_not_done_and_opens_no_breaker() {
     fs::create_dir(node.storage()).unwrap();
     assert_eq!(node.order(&["pause"]).code, 0);
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    daemon.wait_until("held", |daemon| holds(daemon, "paused"));
     let journal = rusqlite::Connection::open(node.storage().join("journal.sqlite3")).unwrap();
     journal.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(node.order(&["resume"]).code, 0);
     let not_done = outcomes("drop_caches", "not_done");
     daemon.wait_until("not done", |daemon| daemon.metric(&not_done) > 0.0);
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
-    assert!(!held(&daemon, "breaker_open"));
+    assert!(!holds(&daemon, "breaker_open"));
     assert_eq!(daemon.metric(&outcomes("drop_caches", "failed")), 0.0);
     journal.execute_batch("ROLLBACK").unwrap();
     let done = outcomes("drop_caches", "done");
     daemon.wait_until("done", |daemon| daemon.metric(&done) > 0.0);
     daemon.terminate();
     let history = history(&node.storage());
-    let told = of_kind(&history, "outcome").any(|outcome| outcome["result"] == "not_done");
-    assert!(told, "{history:?}");
+    let is_recorded = of_kind(&history, "outcome").any(|outcome| outcome["result"] == "not_done");
+    assert!(is_recorded, "{history:?}");
 }
 
 #[test]
@@ -351,10 +348,10 @@ fn a_replay_knows_the_orders() {
     let daemon = node.start(&["--mode=enforce"]);
     node.ordered(&["silence", "Low", "--for", "1h"]);
     node.set_meminfo("MemFree", 4 << 20);
-    daemon.wait_until("held", |daemon| held(daemon, "silenced"));
+    daemon.wait_until("held", |daemon| holds(daemon, "silenced"));
     node.ordered(&["pause"]);
     node.ordered(&["silence", "end", "1"]);
-    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    daemon.wait_until("held", |daemon| holds(daemon, "paused"));
     node.ordered(&["resume"]);
     daemon.wait_until("done", |_| node.compacted());
     daemon.terminate();
@@ -363,8 +360,8 @@ fn a_replay_knows_the_orders() {
         .arg(node.storage().join("recording"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&replayed.stdout);
-    assert_eq!(replayed.status.code(), Some(0), "{said}");
+    let stdout = String::from_utf8_lossy(&replayed.stdout);
+    assert_eq!(replayed.status.code(), Some(0), "{stdout}");
 }
 
 #[test]
@@ -378,7 +375,7 @@ fn commands_without_a_daemon_or_permission_give_advice() {
     ] {
         let ended = node.order(arguments);
         assert_eq!(ended.code, 2, "{ended:?}");
-        assert!(ended.complained.contains("umawarden run"), "{ended:?}");
+        assert!(ended.stderr.contains("umawarden run"), "{ended:?}");
     }
     for arguments in [
         ["silence"].as_slice(),
@@ -393,9 +390,9 @@ fn commands_without_a_daemon_or_permission_give_advice() {
     }
     let daemon = node.start(&[]);
     let unknown = node.order(&["silence", "Low", "--for=1h"]);
-    assert!(unknown.code == 1 && unknown.complained.contains("no rule \"Low\""), "{unknown:?}");
+    assert!(unknown.code == 1 && unknown.stderr.contains("no rule \"Low\""), "{unknown:?}");
     let unknown = node.order(&["approve", "7"]);
-    assert!(unknown.code == 1 && unknown.complained.contains("that do: none"), "{unknown:?}");
+    assert!(unknown.code == 1 && unknown.stderr.contains("that do: none"), "{unknown:?}");
     for arguments in [
         ["silence", "--all", "--until=2020-01-01T00:00"].as_slice(),
         &["silence", "--all", "--for=0s"],
@@ -415,9 +412,9 @@ fn commands_without_a_daemon_or_permission_give_advice() {
     let stranger = Stranger::new();
     let ended =
         umawarden_as(stranger.command(), &node.storage(), &["silence", "--all", "--for=1h"]);
-    assert!(ended.code == 2 && ended.complained.contains("sudo"), "{ended:?}");
+    assert!(ended.code == 2 && ended.stderr.contains("sudo"), "{ended:?}");
     assert_eq!(node.guard(&daemon)["silences"], serde_json::json!([]));
-    let help = node.order(&["silence", "--help"]).said;
+    let help = node.order(&["silence", "--help"]).stdout;
     assert!(help.contains("<--for <DURATION>|--until <TIME>>"), "{help}");
 }
 
@@ -437,11 +434,11 @@ fn every_command_reports_an_unreadable_folder() {
         &["rules", "report"],
     ] {
         let ended = umawarden_as(stranger.command(), &node.storage(), arguments);
-        assert!(ended.code == 2 && ended.complained.contains("sudo"), "{arguments:?}: {ended:?}");
+        assert!(ended.code == 2 && ended.stderr.contains("sudo"), "{arguments:?}: {ended:?}");
     }
     let output = stranger.command().arg("replay").arg(node.storage()).output().unwrap();
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && complained.contains("sudo"), "{complained}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("sudo"), "{stderr}");
 }
 
 #[test]
@@ -480,10 +477,10 @@ fn an_unreadable_pause_file_is_not_reported_as_a_pause() {
         [["pause"].as_slice(), &["pause", "status"], &["pause", "status", "--json"], &["resume"]]
     {
         let ended = umawarden_as(stranger.command(), &node.storage(), arguments);
-        assert!(ended.code == 2 && ended.said.is_empty(), "{arguments:?}: {ended:?}");
-        assert!(ended.complained.contains("sudo"), "{arguments:?}: {ended:?}");
+        assert!(ended.code == 2 && ended.stdout.is_empty(), "{arguments:?}: {ended:?}");
+        assert!(ended.stderr.contains("sudo"), "{arguments:?}: {ended:?}");
         let claims = ["paused already", "still paused"];
-        assert!(!claims.iter().any(|claim| ended.complained.contains(claim)), "{ended:?}");
+        assert!(!claims.iter().any(|claim| ended.stderr.contains(claim)), "{ended:?}");
     }
     assert_eq!(node.guard(&daemon)["pause"], Value::Null);
 }

@@ -1,4 +1,4 @@
-//! What a collector of telemetry is sent, and what one that is away, hangs or lies cannot do.
+//! Requests to a collector of telemetry, and one that is absent, hangs or answers falsely.
 
 mod collector;
 
@@ -17,7 +17,7 @@ use super::{ALWAYS, Node, XID, outcomes, record};
 use crate::daemon::{Daemon, binary, write_secret};
 use crate::tls_front;
 
-/// Starts it with that under `otlp`.
+/// Starts the daemon with that text under `otlp`.
 fn start(node: &Node, otlp: &str, more: &[&str]) -> Daemon {
     let file = node.path("umawarden.yaml");
     fs::write(&file, format!("otlp: {otlp}\n")).unwrap();
@@ -61,12 +61,12 @@ fn the_collector_receives_the_series_of_metrics() {
     let daemon = start(&node, &otlp, &[]);
     // By then all sources have been read.
     let before =
-        collector.wait_for("metrics", |told| Some(told.metrics().len()).filter(|n| *n > 2));
+        collector.wait_for("metrics", |received| Some(received.metrics().len()).filter(|n| *n > 2));
     let shown = daemon.metrics();
-    let sent =
-        collector.wait_for("metrics again", |told| told.metrics().into_iter().nth(before + 1));
+    let sent = collector
+        .wait_for("metrics again", |received| received.metrics().into_iter().nth(before + 1));
     for (series, value) in &shown {
-        // What counts on, and what has just come, may differ.
+        // Counters and very recent values may differ.
         let found = sent.iter().find(|(name, _)| name == series);
         let changes = series.contains("_total") || series.contains("seconds");
         let changes = changes || series.starts_with("process_") || series.contains("_otlp_");
@@ -129,7 +129,7 @@ fn only_a_trusted_collector_receives_anything_over_tls() {
             collector.wait_for("metrics", |collector| collector.metrics().pop());
             continue;
         }
-        daemon.wait_until("said", |daemon| daemon.log().contains("invalid peer certificate"));
+        daemon.wait_until("logged", |daemon| daemon.log().contains("invalid peer certificate"));
         assert!(collector.requests("/v1/metrics").is_empty());
         assert!(daemon.log().contains("as ca_file"), "{}", daemon.log());
     }
@@ -152,8 +152,8 @@ fn a_remedy_that_acts_is_one_trace_with_every_step() {
         start(&node, &format!("{{endpoint: '{}'}}", collector.endpoint()), &["--mode=enforce"]);
     daemon
         .wait_until("through", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
-    let spans = collector.wait_for("the trace", |told| {
-        let spans = told.spans();
+    let spans = collector.wait_for("the trace", |received| {
+        let spans = received.spans();
         (!named(&spans, "step compact_memory").is_empty()).then_some(spans)
     });
     let root = named(&spans, "remedy Always").remove(0);
@@ -186,8 +186,8 @@ fn a_remedy_that_acts_is_one_trace_with_every_step() {
             assert_eq!(value, Some(any_value::Value::DoubleValue(4_294_967_296.0)));
         }
     }
-    let held = named(&spans, "decision hold");
-    assert!(held.iter().any(|span| text(span, "umawarden.reason") == "steps_exhausted"));
+    let holds = named(&spans, "decision hold");
+    assert!(holds.iter().any(|span| text(span, "umawarden.reason") == "steps_exhausted"));
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn an_observed_decision_is_one_trace_with_its_event() {
     daemon
         .wait_until("decided", |daemon| daemon.metric(&outcomes("drop_caches", "skipped")) == 1.0);
     let (_, _) = daemon.terminate();
-    // What was open is told at the end.
-    let spans = collector.wait_for("the trace", |told| {
-        let spans = told.spans();
+    // Open spans are sent at the end.
+    let spans = collector.wait_for("the trace", |received| {
+        let spans = received.spans();
         (!named(&spans, "event xid").is_empty()).then_some(spans)
     });
     let root = named(&spans, "remedy Always").remove(0);
@@ -234,11 +234,11 @@ fn an_absent_collector_delays_no_remedy_and_is_found_again() {
         exports(daemon, "metrics", "unreachable") >= 2.0
             && exports(daemon, "traces", "unreachable") >= 1.0
     });
-    assert!(dropped(&daemon, "metrics") > 0.0, "what was not taken is counted");
+    assert!(dropped(&daemon, "metrics") > 0.0, "dropped metrics are counted");
     let address = endpoint.trim_start_matches("http://");
     let collector = Collector::on(TcpListener::bind(address).unwrap(), Manner::Takes);
-    let spans = collector.wait_for("the trace that waited", |told| {
-        let spans = told.spans();
+    let spans = collector.wait_for("the trace that waited", |received| {
+        let spans = received.spans();
         (!named(&spans, "step compact_memory").is_empty()).then_some(spans)
     });
     assert!(!named(&spans, "remedy Always").is_empty());
@@ -256,7 +256,7 @@ fn a_hanging_collector_delays_neither_remedies_nor_the_shutdown() {
     let collector = Collector::start(Manner::Hangs);
     let otlp = format!("{{endpoint: '{}', interval: 1s, timeout: 1m}}", collector.endpoint());
     let daemon = start(&node, &otlp, &["--mode=enforce"]);
-    collector.wait_for("a request", |told| told.requests("/v1/metrics").into_iter().next());
+    collector.wait_for("a request", |received| received.requests("/v1/metrics").into_iter().next());
     daemon
         .wait_until("through", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
     let (took, log) = daemon.terminate();
@@ -279,7 +279,7 @@ fn errors_of_a_collector_are_logged_once_and_counted() {
         ("SSH-2.0-OpenSSH_9.6\r\n", "unreachable", "the connection failed"),
         (&*long, "refused", "\"xxx"),
     ];
-    for (answer, result, told) in answers {
+    for (answer, result, logged) in answers {
         let node = Node::new("gb10-4k");
         let collector = Collector::start(Manner::Answers(answer.to_owned()));
         let daemon =
@@ -289,7 +289,7 @@ fn errors_of_a_collector_are_logged_once_and_counted() {
         let (_, log) = daemon.terminate();
         let lines: Vec<_> =
             log.lines().filter(|line| line.contains("otlp delivery failed")).collect();
-        assert!(lines.len() == 1 && lines[0].contains(told), "{told}: {lines:?}");
+        assert!(lines.len() == 1 && lines[0].contains(logged), "{logged}: {lines:?}");
     }
 }
 
@@ -300,11 +300,11 @@ fn invalid_headers_are_reported_without_their_content() {
     write_secret(node.path("headers"), "s3cret\n");
     let otlp = format!("{{endpoint: '{}', headers_file: headers}}", collector.endpoint());
     let daemon = start(&node, &otlp, &[]);
-    daemon.wait_until("told", |daemon| daemon.log().contains("line 1 is no header"));
+    daemon.wait_until("reported", |daemon| daemon.log().contains("line 1 is no header"));
     assert!(collector.requests("/v1/metrics").is_empty(), "nothing is sent without them");
     write_secret(node.path("headers"), "x-token: s3cret\n");
-    collector.wait_for("it with the header", |told| {
-        let requests = told.requests("/v1/metrics");
+    collector.wait_for("it with the header", |received| {
+        let requests = received.requests("/v1/metrics");
         requests.iter().any(|request| request.header("x-token") == Some("s3cret")).then_some(())
     });
     let (_, log) = daemon.terminate();
@@ -319,10 +319,10 @@ fn an_invalid_address_is_reported_before_the_start() {
         .arg(node.storage())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && said.contains("write it as in http://localhost:4318"),
-        "{said}"
+        !output.status.success() && stderr.contains("write it as in http://localhost:4318"),
+        "{stderr}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Rules and settings that change under way.
+//! Rules and settings that change while the daemon runs.
 
 use std::fs;
 
@@ -18,19 +18,20 @@ fn a_reload_takes_good_rules_and_keeps_the_current_ones_for_bad_rules() {
     assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
 
     node.write_rules(&ALWAYS.replace("free_bytes >= 0", "fre_bytes >= 0"));
-    let (status, said) = daemon.post("/-/reload");
+    let (status, body) = daemon.post("/-/reload");
     assert_eq!(status, 500);
-    assert!(said.contains("rules.yaml:6:11") && said.contains("did you mean"), "{said}");
+    assert!(body.contains("rules.yaml:6:11") && body.contains("did you mean"), "{body}");
     assert_eq!(daemon.metric(SUCCESSFUL), 0.0, "at once");
-    let told: serde_json::Value = serde_json::from_str(&daemon.get("/api/v1/status").1).unwrap();
-    let why = told["data"]["reload_failure"]["error"].to_string();
-    assert!(why.contains("rules.yaml:6:11"), "{told}");
+    let response: serde_json::Value =
+        serde_json::from_str(&daemon.get("/api/v1/status").1).unwrap();
+    let why = response["data"]["reload_failure"]["error"].to_string();
+    assert!(why.contains("rules.yaml:6:11"), "{response}");
     assert!(daemon.get("/").1.contains("The reload of "));
     assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
 
     node.write_rules(&ALWAYS.replace("Always", "Other"));
-    let (status, said) = daemon.post("/-/reload");
-    assert_eq!((status, said.contains("1 rule in 1 group")), (200, true), "{said}");
+    let (status, body) = daemon.post("/-/reload");
+    assert_eq!((status, body.contains("1 rule in 1 group")), (200, true), "{body}");
     assert!(daemon.get("/api/v1/status").1.contains("\"reload_failure\":null"));
     assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
     let rules = daemon.get("/api/v1/rules").1;
@@ -71,9 +72,9 @@ fn a_reload_takes_the_mode_and_names_settings_that_need_a_restart() {
     let daemon = node.start(&["--config.file", &config.display().to_string()]);
     assert_eq!(daemon.metric("uma_mode{mode=\"enforce\"}"), 0.0);
     fs::write(&config, "mode: enforce\nsampling_interval: 50ms\n").unwrap();
-    let (status, said) = daemon.post("/-/reload");
-    assert_eq!(status, 200, "{said}");
-    assert!(said.contains("need a restart: sampling_interval"), "{said}");
+    let (status, body) = daemon.post("/-/reload");
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains("need a restart: sampling_interval"), "{body}");
     assert_eq!(daemon.metric("uma_mode{mode=\"enforce\"}"), 1.0);
 }
 
@@ -98,16 +99,16 @@ fn a_reload_takes_guard_rails_and_reports_mistakes_in_them() {
     };
     write(&format!("{windows}, never_in: [always]"));
     let daemon = node.start(&["--config.file", &config.display().to_string()]);
-    let held = |daemon: &crate::daemon::Daemon| {
+    let is_held = |daemon: &crate::daemon::Daemon| {
         let mut metrics = daemon.metrics().into_iter();
         metrics.any(|(series, count)| series.contains("reason=\"maintenance\"") && count > 0.0)
     };
-    daemon.wait_until("held", held);
+    daemon.wait_until("held", is_held);
     assert_eq!(daemon.metric(&outcomes("drop_caches", "done")), 0.0);
     write(&format!("{windows}, inhibited_by: [Alway]"));
-    let (status, said) = daemon.post("/-/reload");
+    let (status, body) = daemon.post("/-/reload");
     assert_ne!(status, 200);
-    assert!(said.contains("no rule has the alert") && said.contains("\"Always\"?"), "{said}");
+    assert!(body.contains("no rule has the alert") && body.contains("\"Always\"?"), "{body}");
     write("");
     assert_eq!(daemon.post("/-/reload").0, 200);
     daemon.wait_until("done", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > 0.0);

@@ -1,4 +1,4 @@
-//! How often memory is measured.
+//! The interval at which memory is sampled.
 
 use std::fs;
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::Node;
 
-/// A set of signals as the kernel tells of the process.
+/// A set of signals of a process, as the kernel reports it.
 fn signals(pid: u32, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
@@ -34,26 +34,27 @@ fn stray_signals_are_logged_once_and_ignored() {
         ("SIGRTMIN+3", libc::SIGRTMIN() + 3),
     ];
     for (name, number) in named {
-        let said = format!("{name} ignored");
+        let line = format!("{name} ignored");
         for _ in 0..3 {
             let sent = Command::new("kill")
                 .args([format!("-{number}"), daemon.pid().to_string()])
                 .status();
             assert!(sent.unwrap().success(), "{name}");
         }
-        daemon.wait_until(name, |daemon| daemon.log().contains(&said));
+        daemon.wait_until(name, |daemon| daemon.log().contains(&line));
         assert_eq!(daemon.get("/-/healthy").0, 200, "{name}");
-        assert_eq!(daemon.log().matches(&said).count(), 1, "{}", daemon.log());
+        assert_eq!(daemon.log().matches(&line).count(), 1, "{}", daemon.log());
     }
     daemon.terminate();
 }
 
-/// What is caught is as usual in programs that it starts; what is ignored or blocked is not.
+/// Programs that the daemon starts get caught signals as usual; ignored and blocked ones are
+/// inherited.
 #[test]
 fn only_sigpipe_is_ignored_and_no_signal_is_blocked() {
     let node = Node::new("gb10-4k");
     let daemon = node.start(&[]);
-    // What the test itself was given is not the daemon's doing.
+    // Signals that the test itself inherited are not set by the daemon.
     let given = |field| signals(std::process::id(), field);
     // 32 and 33 are the C library's own (nptl(7)).
     let of_library = bit(32) | bit(33);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{ALWAYS, Node};
 use crate::daemon::{Daemon, binary, control_client};
 
-/// Runs it where it cannot start; returns what it says.
+/// Runs it with arguments that prevent a start; returns its error.
 fn refused(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(binary())
@@ -20,9 +20,9 @@ fn refused(arguments: &[&str]) -> String {
         .args(arguments)
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    said
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    stderr
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn unusable_settings_exit_2_and_are_named_with_their_position() {
         (&["--config.file", &*wrong_path], &["nowhere/proc", "path: {procfs: …}"]),
         (&["argument"], &["argument"]),
     ] {
-        let said = refused(arguments);
+        let error = refused(arguments);
         for name in named {
-            assert!(said.contains(name), "{arguments:?}: {name:?} is not in {said}");
+            assert!(error.contains(name), "{arguments:?}: {name:?} is not in {error}");
         }
     }
 }
@@ -107,10 +107,10 @@ fn unusable_settings_exit_2_and_are_named_with_their_position() {
 fn an_address_in_use_is_named_with_its_owner() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
-    let said = refused(&["--web.listen-address", &address]);
+    let error = refused(&["--web.listen-address", &address]);
     let pid = std::process::id().to_string();
-    assert!(said.contains(&address) && said.contains("listens there already"), "{said}");
-    assert!(said.contains(&pid), "{said}");
+    assert!(error.contains(&address) && error.contains("listens there already"), "{error}");
+    assert!(error.contains(&pid), "{error}");
 }
 
 fn free_port() -> u16 {
@@ -150,7 +150,7 @@ fn a_daemon_without_root_reports_missing_sources_and_continues() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
-    // The build folder may be out of that user's reach.
+    // The build folder may be inaccessible to that user.
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("umawarden");
@@ -173,7 +173,7 @@ fn a_daemon_without_root_reports_missing_sources_and_continues() {
         daemon.terminate().1
     };
     let log = run("enforce");
-    for told in [
+    for expected in [
         "not available: action drop_caches: /proc/sys/vm/drop_caches cannot be written",
         "not available: action compact_memory",
         "run as uid 0 of the host",
@@ -182,7 +182,7 @@ fn a_daemon_without_root_reports_missing_sources_and_continues() {
         "oom_score_adj not lowered: ",
         "CAP_SYS_RESOURCE",
     ] {
-        assert!(log.contains(told), "{told:?} is not in {log}");
+        assert!(log.contains(expected), "{expected:?} is not in {log}");
     }
     let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").unwrap();
     if restricted.trim() == "1" {
@@ -216,7 +216,7 @@ fn systemd_is_notified_of_the_start_and_the_shutdown() {
     let node = Node::new("gb10-4k");
     let socket = UnixDatagram::bind(node.path("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let told = || {
+    let notification = || {
         let mut buffer = [0; 1024];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).into_owned()
@@ -228,23 +228,24 @@ fn systemd_is_notified_of_the_start_and_the_shutdown() {
             .args(node.arguments())
             .env("NOTIFY_SOCKET", node.path("notify")),
     );
-    assert_eq!(told().trim(), "READY=1");
-    assert_eq!(daemon.get("/-/ready").0, 200, "it is ready when it says so");
+    assert_eq!(notification().trim(), "READY=1");
+    assert_eq!(daemon.get("/-/ready").0, 200, "it is ready when it reports so");
     daemon.terminate();
-    assert_eq!(told().trim(), "STOPPING=1");
+    assert_eq!(notification().trim(), "STOPPING=1");
 }
 
-/// Ends with the test, however that ends.
+/// Killed when dropped.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-/// A daemon whose standard error is that; on an address of its own.
+/// A daemon with that standard error, on an address of its own.
 fn with_stderr(node: &Node, stderr: Stdio) -> (Killed, String) {
     let address = format!("127.0.0.1:{}", free_port());
     let child = Command::new(binary())
@@ -282,7 +283,7 @@ fn an_unwritable_log_does_not_end_the_daemon() {
 fn an_unread_log_does_not_stop_the_sampling() {
     let node = Node::new("gb10-4k");
     let (_child, address) = with_stderr(&node, Stdio::piped());
-    // Much more than fits in the pipe and in what waits for it.
+    // Much more than fits in the pipe and in the queue for it.
     node.write_rules(&format!("groups:\n# {}\n- name: [\n", "long ".repeat(400)));
     let client = control_client(node.storage().join("control.sock"));
     for _ in 0..1000 {

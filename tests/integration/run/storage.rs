@@ -1,4 +1,4 @@
-//! The journal's folder in all states of disrepair.
+//! The journal's folder, missing, replaced and unwritable.
 
 use std::fs;
 use std::path::Path;
@@ -27,9 +27,9 @@ fn a_daemon_without_a_journal_samples_and_exports_and_does_not_act() {
         assert!([500, 503].contains(&status), "{status}");
         let (_, log) = daemon.terminate();
         assert!(log.contains("cannot read the acts of earlier runs"), "{log}");
-        for said in ["the journal is down", "nothing will be acted on", "lacks its newest entries"]
+        for line in ["the journal is down", "nothing will be acted on", "lacks its newest entries"]
         {
-            assert!(log.contains(said), "{said}: {log}");
+            assert!(log.contains(line), "{line}: {log}");
         }
     }
 }
@@ -53,10 +53,10 @@ fn remedies_act_once_the_journal_becomes_readable() {
 fn holds(daemon: &Daemon, reason: &str) -> f64 {
     let metrics = daemon.metrics().into_iter();
     let wanted = format!("reason=\"{reason}\"");
-    let held = metrics.filter(|(series, _)| {
+    let holds = metrics.filter(|(series, _)| {
         series.starts_with("uma_decisions_total") && series.contains(&wanted)
     });
-    held.map(|(_, value)| value).sum()
+    holds.map(|(_, value)| value).sum()
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_second_daemon_on_a_folder_waits_for_the_first() {
     let first = node.start(&[]);
     first.wait_until("up", is_up);
     let second = node.start(&[]);
-    second.wait_until("told of it", |daemon| daemon.log().contains("the journal is down"));
+    second.wait_until("reported", |daemon| daemon.log().contains("the journal is down"));
     assert!(!is_up(&second));
     assert!(second.metric("uma_memory_total_bytes") > 0.0);
     first.terminate();

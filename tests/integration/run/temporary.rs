@@ -1,4 +1,4 @@
-//! Settings that are changed for a while, on files that stand for them.
+//! Settings that are changed for a while, on files in place of the kernel's.
 
 use std::fs;
 
@@ -73,10 +73,10 @@ fn a_clean_shutdown_restores_the_setting_and_reports_it() {
     daemon.terminate();
     assert_eq!(values(&node), BEFORE);
     let history = history(&node.storage());
-    let told = of_kind(&history, "note").any(|note| {
+    let is_recorded = of_kind(&history, "note").any(|note| {
         note["text"].as_str().is_some_and(|text| text.contains("vm.swappiness is 60 again"))
     });
-    assert!(told, "{history:#?}");
+    assert!(is_recorded, "{history:#?}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_start_after_a_kill_restores_the_settings_that_are_unchanged_since() {
     let daemon = node.start(&[]);
     daemon.wait_until("undone", |daemon| undone(daemon, "restored") == 1.0);
     assert_eq!(values(&node), ["60", "33"]);
-    daemon.wait_until("told", |daemon| {
+    daemon.wait_until("reported", |daemon| {
         daemon.log().contains("vm.compaction_proactiveness is left at 33")
     });
     daemon.terminate();
@@ -100,7 +100,8 @@ fn a_start_after_a_kill_restores_the_settings_that_are_unchanged_since() {
 fn observe_mode_writes_no_setting() {
     let node = node();
     let daemon = node.start(&[]);
-    daemon.wait_until("told", |daemon| daemon.metric(&outcomes("set_sysctl", "skipped")) == 1.0);
+    daemon
+        .wait_until("reported", |daemon| daemon.metric(&outcomes("set_sysctl", "skipped")) == 1.0);
     daemon.terminate();
     assert_eq!(values(&node), BEFORE);
     assert!(!node.storage().join("undo.log").exists());

@@ -1,5 +1,5 @@
-//! Alerts that others find, and an Alertmanager that posts them: late, twice, cut, in the wrong
-//! order, with odd labels and by clocks that lie.
+//! Foreign alerts, and an Alertmanager that posts them: late, twice, truncated, out of order, with
+//! odd labels and by wrong clocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use umawarden::model::{ReceivedAlert, ReceivedAlerts, ReceivedStatus};
 use super::chance::Chance;
 use super::disturbance::Kind;
 
-/// What others' alerts are called; one has no name at all.
+/// Names of foreign alerts; one has no name at all.
 pub const ALERTNAMES: [&str; 3] = ["Hot", "Calm", "Watchdog"];
 
-/// Alerts that come again and again.
+/// Alerts that fire again and again.
 const ALERTS: u64 = 14;
 
-/// What was posted and may be posted again, late.
+/// Past posts that may be posted again, late.
 const REMEMBERED: usize = 40;
 
-/// Alerts of one flood: about as many as can be series, and as can be known.
+/// Alerts of one flood: about the limits for series and for known alerts.
 const FLOODS: [u64; 7] = [20, 240, 251, 300, 700, 1_900, 2_100];
 
 pub struct Alertmanager {
@@ -44,8 +44,8 @@ impl Alertmanager {
         Self { alerts: alerts.collect(), posted: Vec::new(), flood: Vec::new(), floods: 0 }
     }
 
-    /// What is posted next.
-    pub fn tell(
+    /// The next posts.
+    pub fn disturb(
         &mut self,
         kind: Kind,
         chance: &mut Chance,
@@ -58,9 +58,9 @@ impl Alertmanager {
         }
     }
 
-    /// A few alerts begin, end or go on; each stands once in a post, or twice as it is.
+    /// A few alerts begin, end or go on; each is once in a post, or twice in the same form.
     fn post(&mut self, chance: &mut Chance, utc: Timestamp, beat: Duration) -> Vec<ReceivedAlerts> {
-        let mut told: BTreeMap<usize, ReceivedAlert> = BTreeMap::new();
+        let mut latest: BTreeMap<usize, ReceivedAlert> = BTreeMap::new();
         for _ in 0..chance.whole(0..=4) {
             let place = chance.whole(0..=ALERTS - 1) as usize;
             let Some(alert) = self.alerts.get_mut(place) else { continue };
@@ -69,9 +69,9 @@ impl Alertmanager {
             if chance.once_in(12) {
                 posted.labels = labels(chance, chance_number(place));
             }
-            told.insert(place, posted);
+            latest.insert(place, posted);
         }
-        let mut posts = vec![told.into_values().collect::<Vec<_>>()];
+        let mut posts = vec![latest.into_values().collect::<Vec<_>>()];
         if chance.once_in(4) && !self.posted.is_empty() {
             posts.push(vec![chance.one_of(&self.posted).clone()]);
         }
@@ -89,7 +89,7 @@ impl Alertmanager {
         made
     }
 
-    /// The last flood ends, or is left to be forgotten; or a new one comes.
+    /// The last flood ends or is never repeated; or a new one begins.
     fn flood(&mut self, chance: &mut Chance, utc: Timestamp) -> Vec<ReceivedAlerts> {
         let mut last = std::mem::take(&mut self.flood);
         if !last.is_empty() {
@@ -122,7 +122,7 @@ impl Alertmanager {
     }
 }
 
-/// Any of them, for labels that another alert has.
+/// Any of them, as labels of another alert.
 fn chance_number(place: usize) -> u64 {
     place as u64 + 1
 }
@@ -136,7 +136,7 @@ fn post(alerts: Vec<ReceivedAlert>, chance: &mut Chance) -> ReceivedAlerts {
     ReceivedAlerts { alerts, is_rest: chance.once_in(5), unusable_labels, truncated }
 }
 
-/// It begins, ends, or is repeated.
+/// The alert begins, ends, or is repeated.
 fn turn(alert: &mut ReceivedAlert, chance: &mut Chance, utc: Timestamp, beat: Duration) {
     let fires = alert.status == ReceivedStatus::Firing;
     match (fires, chance.whole(0..=3)) {
@@ -145,7 +145,7 @@ fn turn(alert: &mut ReceivedAlert, chance: &mut Chance, utc: Timestamp, beat: Du
             alert.ends_at = ends_at(chance, utc, beat);
         }
         (true, 2) => alert.ends_at = ends_at(chance, utc, beat),
-        // Its end was lost, and it has begun anew.
+        // Its end was lost, and it has begun again.
         (true, _) if chance.once_in(3) => alert.starts_at = starts_at(chance, utc),
         (true, _) => {}
         (false, 0) => {}

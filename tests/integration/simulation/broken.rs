@@ -1,4 +1,4 @@
-//! The checker against journals of decisions that must never be: each one breaks one rail.
+//! The checker on forbidden sequences of decisions: each one violates one invariant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ groups:
     expr: uma_memory_free_bytes < 0
 ";
 
-/// A checker and what is needed to tell it a story.
-struct Story {
+/// A checker and the state for feeding it a sequence of decisions.
+struct Sequence {
     checker: Checker,
     clock: Clock,
     loaded: Loaded,
@@ -76,12 +76,12 @@ fn pages() -> Action {
     Action::DropCaches { what: umawarden::model::CacheKind::PageCache, sync: false }
 }
 
-impl Story {
+impl Sequence {
     fn new(rails: GuardRails) -> Self {
         let utc = Timestamp::from_second(1_790_000_000).unwrap();
         let at = Moment { uptime: Duration::from_secs(5_000), utc };
         let loaded = Loaded::new(Mode::Enforce, &[("r.yaml", RULES.to_owned())], rails);
-        let mut story = Self {
+        let mut sequence = Self {
             checker: Checker::default(),
             clock: Clock { now: Duration::from_secs(9_000), boot: 1, at },
             loaded,
@@ -89,24 +89,24 @@ impl Story {
             seen: Vec::new(),
             step: Step::default(),
         };
-        story.start();
-        story
+        sequence.start();
+        sequence
     }
 
-    /// A process starts, knows the past, and all rules but one fire.
+    /// A process starts, reads the past, and all rules but one fire.
     fn start(&mut self) {
         self.checker.begin(Mode::Enforce, &self.loaded.rules);
         self.seen.push(Observation::Past(Box::default()));
         for alert in ["Full", "Other", "Asking"] {
             self.change(alert, AlertState::Inactive, AlertState::Pending);
         }
-        self.tell().unwrap();
+        self.step().unwrap();
         self.pass(1);
         for alert in ["Full", "Other", "Asking"] {
             self.change(alert, AlertState::Pending, AlertState::Firing);
             self.hold(alert, HoldReason::Unknown);
         }
-        self.tell().unwrap();
+        self.step().unwrap();
         self.pass(1);
     }
 
@@ -163,7 +163,7 @@ impl Story {
         self.decide(alert, Verdict::Act, step)
     }
 
-    /// A rule fires, and sets something for a while.
+    /// A rule fires, and changes a setting for a while.
     fn set(&mut self) {
         self.change("Setting", AlertState::Inactive, AlertState::Firing);
         let rules = self.loaded.rules.groups.iter().flat_map(|group| &group.rules);
@@ -177,8 +177,8 @@ impl Story {
         self.decide(alert, Verdict::Hold(reason), 0).id
     }
 
-    /// The checker hears all that was said since.
-    fn tell(&mut self) -> Result<(), Violation> {
+    /// The checker gets all decisions since the last step.
+    fn step(&mut self) -> Result<(), Violation> {
         let (seen, step) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.step));
         self.checker.step(&self.clock, &seen, &step)
     }
@@ -198,7 +198,7 @@ impl Story {
             before: Vec::new(),
             after: Vec::new(),
         });
-        self.tell().unwrap();
+        self.step().unwrap();
     }
 
     fn outcome(&mut self, decision: DecisionId, result: OutcomeResult) {
@@ -227,264 +227,264 @@ impl Story {
 
     #[track_caller]
     fn breaks(&mut self, invariant: &str) {
-        let found = self.tell().expect_err("the checker has seen nothing");
+        let found = self.step().expect_err("the checker has seen nothing");
         assert_eq!(found.invariant, invariant, "{}", found.what);
     }
 }
 
-fn story() -> Story {
-    Story::new(GuardRails::default())
+fn sequence() -> Sequence {
+    Sequence::new(GuardRails::default())
 }
 
 #[test]
 fn a_correct_sequence_breaks_nothing() {
-    let mut story = story();
-    story.act("Full", 0);
-    story.tell().unwrap();
-    story.end(false);
-    story.act("Full", 1);
-    story.tell().unwrap();
-    story.end(true);
-    story.pass(10);
-    story.act("Full", 0);
-    story.tell().unwrap();
+    let mut sequence = sequence();
+    sequence.act("Full", 0);
+    sequence.step().unwrap();
+    sequence.end(false);
+    sequence.act("Full", 1);
+    sequence.step().unwrap();
+    sequence.end(true);
+    sequence.pass(10);
+    sequence.act("Full", 0);
+    sequence.step().unwrap();
 }
 
 #[test]
 fn an_act_beyond_the_budget_is_detected_over_restarts_and_reboots() {
     for between in [
-        |_: &mut Story| {},
-        Story::start,
-        |story: &mut Story| {
-            story.reboot();
-            story.start();
+        |_: &mut Sequence| {},
+        Sequence::start,
+        |sequence: &mut Sequence| {
+            sequence.reboot();
+            sequence.start();
         },
     ] {
-        let mut story = story();
+        let mut sequence = sequence();
         for _ in 0..3 {
-            story.act("Full", 0);
-            story.tell().unwrap();
-            story.end(true);
-            story.pass(60);
+            sequence.act("Full", 0);
+            sequence.step().unwrap();
+            sequence.end(true);
+            sequence.pass(60);
         }
-        between(&mut story);
-        story.act("Full", 0);
-        story.breaks("never more than at_most in any window");
+        between(&mut sequence);
+        sequence.act("Full", 0);
+        sequence.breaks("never more than at_most in any window");
     }
 }
 
 #[test]
 fn an_act_after_the_budgets_window_breaks_nothing_and_one_a_second_before_does() {
     for (seconds, is_fine) in [(3_600, true), (3_599, false)] {
-        let mut story = story();
+        let mut sequence = sequence();
         for _ in 0..2 {
-            story.act("Full", 0);
-            story.tell().unwrap();
-            story.end(true);
-            story.pass(10);
+            sequence.act("Full", 0);
+            sequence.step().unwrap();
+            sequence.end(true);
+            sequence.pass(10);
         }
-        story.act("Full", 0);
-        story.tell().unwrap();
-        story.end(true);
-        story.pass(seconds - 1 - 22);
-        story.act("Full", 0);
-        assert_eq!(story.tell().is_ok(), is_fine, "{seconds}");
+        sequence.act("Full", 0);
+        sequence.step().unwrap();
+        sequence.end(true);
+        sequence.pass(seconds - 1 - 22);
+        sequence.act("Full", 0);
+        assert_eq!(sequence.step().is_ok(), is_fine, "{seconds}");
     }
 }
 
 #[test]
 fn the_budget_of_all_remedies_together_is_counted() {
     let budget = Some(AtMost { times: 1, per: Duration::from_secs(100) });
-    let mut story = Story::new(GuardRails { budget, ..GuardRails::default() });
-    story.act("Full", 0);
-    story.tell().unwrap();
-    story.end(true);
-    story.act("Other", 0);
-    story.breaks("never more than the budget of all in any window");
+    let mut sequence = Sequence::new(GuardRails { budget, ..GuardRails::default() });
+    sequence.act("Full", 0);
+    sequence.step().unwrap();
+    sequence.end(true);
+    sequence.act("Other", 0);
+    sequence.breaks("never more than the budget of all in any window");
 }
 
 #[test]
 fn an_act_within_the_cooldown_is_detected_after_a_restart_too() {
-    for between in [|_: &mut Story| {}, Story::start] {
-        let mut story = story();
-        story.act("Full", 0);
-        story.tell().unwrap();
-        story.end(true);
-        story.pass(5);
-        between(&mut story);
-        story.act("Full", 0);
-        story.breaks("a remedy rests between rounds");
+    for between in [|_: &mut Sequence| {}, Sequence::start] {
+        let mut sequence = sequence();
+        sequence.act("Full", 0);
+        sequence.step().unwrap();
+        sequence.end(true);
+        sequence.pass(5);
+        between(&mut sequence);
+        sequence.act("Full", 0);
+        sequence.breaks("a remedy has its cooldown between rounds");
     }
 }
 
 #[test]
 fn a_lasting_setting_has_its_cooldown_from_its_outcome_and_not_from_a_later_reload() {
-    // Seconds from the reload to the next act, and what is wrong with that.
-    let still_set = "one remedy at a time holds a setting";
-    for (seconds, invariant) in [(4, "a remedy rests between rounds"), (8, still_set)] {
-        let mut story = story();
-        story.set();
-        story.tell().unwrap();
-        story.pass(5);
-        story.outcome(DecisionId(story.next - 1), OutcomeResult::Done);
-        story.tell().unwrap();
-        story.pass(3);
+    // Seconds from the reload to the next act, and the violation.
+    let still_set = "one remedy at a time changes a setting";
+    for (seconds, invariant) in [(4, "a remedy has its cooldown between rounds"), (8, still_set)] {
+        let mut sequence = sequence();
+        sequence.set();
+        sequence.step().unwrap();
+        sequence.pass(5);
+        sequence.outcome(DecisionId(sequence.next - 1), OutcomeResult::Done);
+        sequence.step().unwrap();
+        sequence.pass(3);
         let changed = RULES.replace("times: 99", "times: 98");
-        story.loaded = Loaded::new(Mode::Enforce, &[("r.yaml", changed)], GuardRails::default());
-        let (clock, rules) = (story.clock, &story.loaded.rules);
-        story.checker.reload(&clock, Mode::Enforce, rules, &[]).unwrap();
-        story.pass(seconds);
-        story.set();
-        story.breaks(invariant);
+        sequence.loaded = Loaded::new(Mode::Enforce, &[("r.yaml", changed)], GuardRails::default());
+        let (clock, rules) = (sequence.clock, &sequence.loaded.rules);
+        sequence.checker.reload(&clock, Mode::Enforce, rules, &[]).unwrap();
+        sequence.pass(seconds);
+        sequence.set();
+        sequence.breaks(invariant);
     }
 }
 
 #[test]
 fn two_actions_at_once_are_detected() {
-    let mut story = story();
-    story.act("Full", 0);
-    story.act("Other", 0);
-    story.breaks("never two actions at once");
+    let mut sequence = sequence();
+    sequence.act("Full", 0);
+    sequence.act("Other", 0);
+    sequence.breaks("never two actions at once");
 }
 
 #[test]
 fn an_act_before_the_outcome_of_the_last_is_detected() {
-    let mut story = story();
-    story.act("Full", 0);
-    story.tell().unwrap();
-    story.pass(60);
-    story.act("Full", 1);
-    story.breaks("each outcome is awaited");
+    let mut sequence = sequence();
+    sequence.act("Full", 0);
+    sequence.step().unwrap();
+    sequence.pass(60);
+    sequence.act("Full", 1);
+    sequence.breaks("each act waits for the last outcome");
 }
 
 #[test]
 fn a_next_step_after_a_met_aim_is_detected() {
-    let mut story = story();
-    story.act("Full", 0);
-    story.tell().unwrap();
-    story.end(true);
-    story.act("Full", 1);
-    story.breaks("a next step follows a missed aim");
+    let mut sequence = sequence();
+    sequence.act("Full", 0);
+    sequence.step().unwrap();
+    sequence.end(true);
+    sequence.act("Full", 1);
+    sequence.breaks("a next step follows a missed aim");
 }
 
 #[test]
 fn an_act_without_evidence_is_detected() {
-    let mut story = story();
-    story.act("Full", 0).because.clear();
-    story.breaks("nothing is done without evidence");
+    let mut sequence = sequence();
+    sequence.act("Full", 0).because.clear();
+    sequence.breaks("nothing is done without evidence");
 }
 
 #[test]
 fn an_act_of_a_rule_that_does_not_fire_is_detected() {
-    let mut story = story();
-    story.change("Full", AlertState::Firing, AlertState::Inactive);
-    story.act("Full", 0);
-    story.breaks("nothing is done without evidence");
+    let mut sequence = sequence();
+    sequence.change("Full", AlertState::Firing, AlertState::Inactive);
+    sequence.act("Full", 0);
+    sequence.breaks("nothing is done without evidence");
 }
 
 #[test]
 fn an_act_in_another_mode_is_detected() {
-    let mut story = story();
-    story.act("Full", 0).mode = Mode::Observe;
-    story.breaks("the mode is obeyed");
+    let mut sequence = sequence();
+    sequence.act("Full", 0).mode = Mode::Observe;
+    sequence.breaks("the mode is obeyed");
 }
 
 #[test]
 fn an_act_whose_aim_is_met_is_detected() {
-    let mut story = story();
-    story.act("Full", 0).because[0].value = Reading::Value(60.0);
-    story.breaks("what has met its aim is left alone");
+    let mut sequence = sequence();
+    sequence.act("Full", 0).because[0].value = Reading::Value(60.0);
+    sequence.breaks("nothing is done once the aim is met");
 }
 
 #[test]
 fn an_action_outside_every_step_is_detected() {
-    let mut story = story();
-    story.act("Full", 0).action = Action::CompactMemory;
-    story.breaks("a decision is a step of its remedy");
+    let mut sequence = sequence();
+    sequence.act("Full", 0).action = Action::CompactMemory;
+    sequence.breaks("a decision is a step of its remedy");
 }
 
 #[test]
 fn an_action_on_a_protected_process_is_detected() {
     let units = vec![Glob::try_from("data*.service".to_owned()).unwrap()];
     let protect = Protected { units, ..Protected::default() };
-    let mut story = Story::new(GuardRails { protect, ..GuardRails::default() });
+    let mut sequence = Sequence::new(GuardRails { protect, ..GuardRails::default() });
     for step in 0..2 {
-        story.act("Full", step);
-        story.tell().unwrap();
-        story.end(false);
+        sequence.act("Full", step);
+        sequence.step().unwrap();
+        sequence.end(false);
     }
-    story.act("Full", 2);
-    story.breaks("what is protected is left alone");
+    sequence.act("Full", 2);
+    sequence.breaks("nothing protected is touched");
 }
 
 #[test]
 fn an_act_while_its_source_has_failed_is_detected() {
-    let mut story = story();
+    let mut sequence = sequence();
     let schema = Schema { series: vec![SeriesKey::new("uma_memory_free_bytes", &[])] };
-    story.seen.push(Observation::Readings(Readings {
+    sequence.seen.push(Observation::Readings(Readings {
         source: Source::Meminfo,
         schema: Arc::new(schema),
         values: vec![Reading::Failed],
         took: Duration::ZERO,
         error: Some(Arc::from("gone")),
     }));
-    story.act("Full", 0);
-    story.breaks("what is unknown neither advances nor resolves");
+    sequence.act("Full", 0);
+    sequence.breaks("an unknown rule neither advances nor resolves");
 }
 
 #[test]
 fn an_alert_that_ends_while_its_rule_is_unknown_is_detected() {
-    let mut story = story();
-    story.step.doubts.push(Doubt { rule: rule("Full"), reasons: vec!["blind".to_owned()] });
-    story.change("Full", AlertState::Firing, AlertState::Inactive);
-    story.breaks("what is unknown neither advances nor resolves");
+    let mut sequence = sequence();
+    sequence.step.doubts.push(Doubt { rule: rule("Full"), reasons: vec!["blind".to_owned()] });
+    sequence.change("Full", AlertState::Firing, AlertState::Inactive);
+    sequence.breaks("an unknown rule neither advances nor resolves");
 }
 
 #[test]
 fn an_alert_that_fires_too_early_is_detected() {
-    let mut story = story();
-    story.change("Full", AlertState::Firing, AlertState::Inactive);
-    story.tell().unwrap();
-    story.change("Full", AlertState::Inactive, AlertState::Pending);
-    story.change("Full", AlertState::Pending, AlertState::Firing);
-    story.breaks("a condition must hold for a while");
+    let mut sequence = sequence();
+    sequence.change("Full", AlertState::Firing, AlertState::Inactive);
+    sequence.step().unwrap();
+    sequence.change("Full", AlertState::Inactive, AlertState::Pending);
+    sequence.change("Full", AlertState::Pending, AlertState::Firing);
+    sequence.breaks("a condition must hold for a while");
 }
 
 #[test]
 fn a_firing_rule_without_a_decision_is_detected() {
-    let mut story = story();
-    story.change("Full", AlertState::Firing, AlertState::Inactive);
-    story.tell().unwrap();
-    story.pass(100);
-    story.change("Full", AlertState::Inactive, AlertState::Pending);
-    story.tell().unwrap();
-    story.pass(1);
-    story.change("Full", AlertState::Pending, AlertState::Firing);
+    let mut sequence = sequence();
+    sequence.change("Full", AlertState::Firing, AlertState::Inactive);
+    sequence.step().unwrap();
+    sequence.pass(100);
+    sequence.change("Full", AlertState::Inactive, AlertState::Pending);
+    sequence.step().unwrap();
+    sequence.pass(1);
+    sequence.change("Full", AlertState::Pending, AlertState::Firing);
     // A rule may be evaluated late, but not that late.
     for _ in 0..4 {
-        story.tell().unwrap();
-        story.pass(1);
+        sequence.step().unwrap();
+        sequence.pass(1);
     }
-    story.breaks("every firing rule acts or says why not");
+    sequence.breaks("every firing rule acts or gives its reason");
 }
 
 #[test]
 fn an_act_while_paused_silenced_or_not_yet_restored_is_detected() {
-    let mut paused = story();
+    let mut paused = sequence();
     let (author, comment) = ("a".to_owned(), String::new());
     paused.seen.push(Observation::Pause(Some(Pause { author, comment, since: None })));
     paused.act("Full", 0);
     paused.breaks("nothing is done while paused");
 
-    let mut silenced = story();
+    let mut silenced = sequence();
     let until = silenced.until();
     silenced.order(OperatorOrder::Silence { id: 1, rules: RuleSelector::All, until });
-    silenced.tell().unwrap();
+    silenced.step().unwrap();
     silenced.start();
     silenced.act("Full", 0);
     silenced.breaks("nothing is done while silenced");
 
-    let mut unrestored = story();
+    let mut unrestored = sequence();
     unrestored.checker.begin(Mode::Enforce, &unrestored.loaded.rules);
     unrestored.change("Other", AlertState::Inactive, AlertState::Pending);
     unrestored.change("Other", AlertState::Pending, AlertState::Firing);
@@ -494,45 +494,45 @@ fn an_act_while_paused_silenced_or_not_yet_restored_is_detected() {
 
 #[test]
 fn an_approval_that_was_not_given_or_was_used_is_detected() {
-    let mut story = story();
-    let asked = story.hold("Asking", HoldReason::Approval);
-    story.tell().unwrap();
-    story.act("Asking", 0).approved = Some(asked);
-    story.breaks("nothing is done without a yes to that");
+    let mut sequence = sequence();
+    let question = sequence.hold("Asking", HoldReason::Approval);
+    sequence.step().unwrap();
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.breaks("an approval covers one act alone");
 
-    let mut story = self::story();
-    let asked = story.hold("Asking", HoldReason::Approval);
-    story.tell().unwrap();
-    let until = story.until();
-    story.order(OperatorOrder::Approve { decision: asked, until });
-    story.act("Asking", 0).approved = Some(asked);
-    story.tell().unwrap();
-    story.end(true);
-    story.act("Asking", 0).approved = Some(asked);
-    story.breaks("an approval is used once");
+    let mut sequence = self::sequence();
+    let question = sequence.hold("Asking", HoldReason::Approval);
+    sequence.step().unwrap();
+    let until = sequence.until();
+    sequence.order(OperatorOrder::Approve { decision: question, until });
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.step().unwrap();
+    sequence.end(true);
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.breaks("an approval is used once");
 
-    // What was not done has not used it.
-    let mut story = self::story();
-    let asked = story.hold("Asking", HoldReason::Approval);
-    story.tell().unwrap();
-    let until = story.until();
-    story.order(OperatorOrder::Approve { decision: asked, until });
-    story.act("Asking", 0).approved = Some(asked);
-    story.tell().unwrap();
-    story.pass(1);
+    // An act that was not done has not used it.
+    let mut sequence = self::sequence();
+    let question = sequence.hold("Asking", HoldReason::Approval);
+    sequence.step().unwrap();
+    let until = sequence.until();
+    sequence.order(OperatorOrder::Approve { decision: question, until });
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.step().unwrap();
+    sequence.pass(1);
     let not_done = OutcomeResult::NotDone("paused".to_owned());
-    story.outcome(DecisionId(story.next - 1), not_done);
-    story.tell().unwrap();
-    story.act("Asking", 0).approved = Some(asked);
-    story.tell().unwrap();
-    story.pass(1);
-    story.end(true);
-    story.act("Asking", 0).approved = Some(asked);
-    story.breaks("an approval is used once");
+    sequence.outcome(DecisionId(sequence.next - 1), not_done);
+    sequence.step().unwrap();
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.step().unwrap();
+    sequence.pass(1);
+    sequence.end(true);
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.breaks("an approval is used once");
 
-    let mut story = self::story();
-    story.act("Asking", 0);
-    story.breaks("nothing is done unasked");
+    let mut sequence = self::sequence();
+    sequence.act("Asking", 0);
+    sequence.breaks("nothing is done without its approval");
 }
 
 #[test]
@@ -544,40 +544,40 @@ fn an_act_against_a_window_an_inhibitor_or_a_breaker_is_detected() {
         to: 0,
         time_zone: "UTC".to_owned(),
     };
-    let mut closed = Story::new(GuardRails {
+    let mut closed = Sequence::new(GuardRails {
         maintenance_windows: vec![MaintenanceWindow::try_from(always).unwrap()],
         never_in: vec![Arc::from("always")],
         ..GuardRails::default()
     });
     closed.act("Full", 0);
-    closed.breaks("maintenance windows are kept");
+    closed.breaks("maintenance windows are respected");
 
-    let mut inhibited = story();
+    let mut inhibited = sequence();
     inhibited.step.doubts.push(Doubt { rule: rule("Never"), reasons: vec!["blind".to_owned()] });
     inhibited.act("Asking", 0);
-    inhibited.breaks("what is inhibited is left alone");
+    inhibited.breaks("nothing is done while an inhibitor fires");
 
     let breaker = Some(BreakerLimit { misses: 2, reset_after: None });
-    let mut stopped = Story::new(GuardRails { breaker, ..GuardRails::default() });
+    let mut stopped = Sequence::new(GuardRails { breaker, ..GuardRails::default() });
     for _ in 0..2 {
         stopped.act("Other", 0);
-        stopped.tell().unwrap();
+        stopped.step().unwrap();
         stopped.end(false);
     }
     stopped.act("Other", 0);
-    stopped.breaks("what does not help is stopped");
+    stopped.breaks("a remedy that does not help is stopped");
 }
 
 #[test]
 fn a_repeated_sequence_number_and_a_hold_without_its_reason_are_detected() {
-    let mut story = story();
-    story.next -= 1;
-    story.hold("Full", HoldReason::Unknown);
-    story.breaks("no number is given twice");
+    let mut sequence = sequence();
+    sequence.next -= 1;
+    sequence.hold("Full", HoldReason::Unknown);
+    sequence.breaks("no sequence number is repeated");
 
     for reason in [HoldReason::Busy, HoldReason::Cooldown, HoldReason::Paused] {
-        let mut story = self::story();
-        story.hold("Full", reason);
-        story.breaks("a hold names its reason");
+        let mut sequence = self::sequence();
+        sequence.hold("Full", reason);
+        sequence.breaks("a hold names its reason");
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// One stream of random choices. Each part of a run has its own, so that leaving one part out does
-/// not change what the others do.
+/// One stream of random choices. Each part of a run has its own, so that removing one part does not
+/// change the others.
 pub struct Chance(fastrand::Rng);
 
 impl Chance {
@@ -33,7 +33,7 @@ impl Chance {
         self.0.u64(0..times.max(1)) == 0
     }
 
-    /// Whether something that happens about `a_beat` times a beat happens within `beats`.
+    /// Whether an event with a mean of `a_beat` per beat happens within `beats`.
     pub fn happens(&mut self, a_beat: f64, beats: f64) -> bool {
         self.share() < a_beat * beats
     }
@@ -42,7 +42,7 @@ impl Chance {
         &these[self.0.usize(0..these.len())]
     }
 
-    /// How long until something that comes every `mean` on average.
+    /// Time until the next event, with that mean.
     pub fn until(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(-(1.0 - self.share()).ln())
     }

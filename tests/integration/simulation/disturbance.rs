@@ -1,4 +1,4 @@
-//! What comes between: everything that a program in the field must outlive.
+//! Disturbances that a program in the field must survive.
 
 use std::time::Duration;
 
@@ -28,23 +28,23 @@ pub enum Kind {
     Burst,
     /// The journal's disk fails for a while.
     JournalDown,
-    /// A person approves, silences, or lets a stopped remedy try again.
+    /// A person approves, silences, or resets a stopped remedy.
     Order,
-    /// A person pauses everything, or lets it go on.
+    /// A person pauses everything, or resumes it.
     Pause,
-    /// A supervisor is down, silent, or tells what is not so.
+    /// A supervisor is down, silent, or answers falsely.
     Supervisor,
     /// A person starts or stops a container or a unit.
     Hand,
-    /// Nobody looks at the processes for a while.
+    /// No process is scanned for a while.
     LookHangs,
-    /// Somebody else changes a setting.
+    /// Another program changes a setting.
     Setting,
-    /// Somebody posts alerts.
+    /// Alerts are posted.
     Post,
-    /// Very many alerts are posted, or are over.
+    /// Very many alerts are posted, or resolved.
     Flood,
-    /// Another node falls silent, lies, comes or goes.
+    /// Another node falls silent, reports falsely, comes or goes.
     Neighbour,
 }
 
@@ -107,7 +107,7 @@ impl Calendar {
         let kinds = KINDS.into_iter().filter(|kind| !is_left_out(&kind.name()));
         let entries = kinds.map(|kind| {
             let mut chance = Chance::new(seed, &kind.name());
-            // Some runs know none of a kind.
+            // Some runs omit one kind.
             let is_rare = chance.once_in(4);
             let at = chance.until(beat * kind.every());
             let at = if is_rare { Duration::MAX } else { at };

@@ -1,4 +1,4 @@
-//! One engine of a simulated machine: its processes, what they hold, and what it answers.
+//! One engine of a simulated machine: its processes, their memory, and its responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,34 @@ pub enum Phase {
     Loading,
     Serving,
     Leaking,
-    /// Its server is gone; a worker is left, and holds all that it held.
+    /// Its server is gone; a worker is left with all the memory.
     Orphaned,
     /// All its processes are gone, and its driver memory is not.
     Dying,
 }
 
-/// Whether it can be asked for its health.
+/// Whether its health can be probed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Answers {
     Yes,
-    /// It takes the question, and never answers.
+    /// It accepts the request, and never answers.
     Hangs,
-    /// Nobody knows where to ask.
+    /// Its address is unknown.
     Nowhere,
 }
 
 pub struct Engine {
     pub name: Arc<str>,
     pub kind: EngineKind,
-    /// The container or unit that it lives in; `None`: somebody has started it by hand.
+    /// The container or unit that it lives in; `None`: started by hand.
     pub place: Option<Place>,
     pub server: ProcessId,
     pub worker: ProcessId,
     pub phase: Phase,
-    /// Driver memory: in nobody's size.
+    /// Driver memory: in no process's size.
     pub taken: f64,
     pub goal: f64,
-    /// Memory that its worker shows.
+    /// Memory in the size of its worker.
     pub anonymous: f64,
     pub read: f64,
     pub busy: Duration,
@@ -97,7 +97,7 @@ impl Engine {
         self.taken + self.anonymous
     }
 
-    /// Remembers what it holds now, and works for that long.
+    /// Remembers its current memory, and is busy for that long.
     pub fn remember(&mut self, now: Duration, worked: Duration) {
         self.busy += if self.is_alive() { worked } else { Duration::ZERO };
         self.ledger.note(now, self.holds());
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// As it is found by whoever looks; nothing where no process is left.
+    /// The engine as a scan finds it; `None` where no process is left.
     pub fn seen(&self, name: Arc<str>) -> Option<EngineSeen> {
         if !self.is_there() {
             return None;
@@ -156,7 +156,7 @@ impl Engine {
         Some(seen)
     }
 
-    /// What it says when it is asked.
+    /// Its response to a probe.
     pub fn health(&self, name: Arc<str>, asked_at: Duration) -> Option<EngineHealth> {
         let answer = match (self.answers, self.phase) {
             (Answers::Nowhere, _) | (_, Phase::Dying) => return None,

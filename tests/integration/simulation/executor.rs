@@ -1,4 +1,4 @@
-//! Who does what was decided, badly: slowly, in vain, for ever, or without saying so.
+//! A bad executor: slow, failing, hanging, or silent.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use umawarden::model::{Action, Decision, Mode, OutcomeResult};
 
 use super::chance::Chance;
 
-/// After this the real executor gives an action up.
+/// The real executor gives an action up after this time.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 
 pub struct Executor {
@@ -23,7 +23,7 @@ struct Due {
     took: Duration,
 }
 
-/// What has ended, and how far it has come if nothing else is in its way.
+/// A completed act, and how far it has come if nothing else is in its way.
 pub struct Ended {
     pub decision: Decision,
     pub result: OutcomeResult,
@@ -31,7 +31,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Whether it has touched the machine.
+    /// Whether it has changed the machine.
     pub fn touches(&self) -> bool {
         self.decision.mode == Mode::Enforce
             && matches!(self.result, OutcomeResult::Done | OutcomeResult::TimedOut)
@@ -51,7 +51,7 @@ impl Executor {
         Self { due: Vec::new(), hang_until: [Duration::ZERO; 3], chance }
     }
 
-    /// Takes a decision to act on; what ends at once is told at once.
+    /// Takes a decision to act; an act that ends at once is reported at once.
     pub fn submit(
         &mut self,
         now: Duration,
@@ -83,7 +83,7 @@ impl Executor {
                     self.hang_until[lane] = now + GIVEN_UP_AFTER + hangs;
                     (GIVEN_UP_AFTER, OutcomeResult::TimedOut)
                 }
-                // Nobody ever hears of it.
+                // Its outcome is never reported.
                 _ => return None,
             }
         };
@@ -91,20 +91,20 @@ impl Executor {
         None
     }
 
-    /// When the next outcome comes.
+    /// Time of the next outcome.
     pub fn next(&self) -> Option<Duration> {
         self.due.iter().map(|due| due.at).min()
     }
 
-    /// What has ended by now, in the order in which it was submitted.
+    /// Acts that have ended by now, in the order in which they were submitted.
     pub fn ended(&mut self, now: Duration) -> Vec<Ended> {
         let (ended, waiting) = self.due.drain(..).partition(|due| due.at <= now);
         self.due = waiting;
-        let told = |due: Due| {
+        let outcome_of = |due: Due| {
             let Due { decision, result, took, .. } = due;
             Ended { decision, result, took }
         };
-        Vec::into_iter(ended).map(told).collect()
+        Vec::into_iter(ended).map(outcome_of).collect()
     }
 
     /// Whether an ordinary action hangs.
@@ -112,7 +112,8 @@ impl Executor {
         self.hang_until[0] > now
     }
 
-    /// The process is gone. Of what was under way nobody hears; it may have been done all the same.
+    /// The process is gone. Acts under way are never reported; they may have been done all the
+    /// same.
     pub fn die(&mut self) -> Vec<Decision> {
         self.hang_until = [Duration::ZERO; 3];
         let all = self
@@ -122,7 +123,7 @@ impl Executor {
         all.map(|due| due.decision).collect()
     }
 
-    /// Everything stood still for so long.
+    /// Shifts all times after a suspend.
     pub fn sleep(&mut self, time: Duration) {
         for due in &mut self.due {
             due.at += time;

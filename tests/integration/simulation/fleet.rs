@@ -1,5 +1,5 @@
-//! Containers and units of a simulated machine: who runs them, what those tell of them, and what
-//! they do when they are told to start one. They are slow, down, silent, and tell what is not so.
+//! Containers and units of a simulated machine: their supervisors, the reports of those, and
+//! starts. Supervisors are slow, down, silent, and answer falsely.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::checker::Violation;
 use super::engine::Place;
 use super::machine::{Build, Cause, Machine};
 
-/// How often each is asked.
+/// How often each is queried.
 fn interval(supervisor: Supervisor) -> Duration {
     match supervisor {
         Supervisor::Docker => Duration::from_secs(5),
@@ -23,16 +23,16 @@ fn interval(supervisor: Supervisor) -> Duration {
     }
 }
 
-/// What a supervisor does for a while instead of telling the truth.
+/// A fault of a supervisor for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trouble {
     /// It answers with an error.
     Down,
     /// It does not answer.
     Silent,
-    /// It tells what was so when that began.
+    /// It reports the state of when that began.
     Stale,
-    /// It does not know of half of them.
+    /// It omits half of them.
     Forgetful,
 }
 
@@ -40,15 +40,15 @@ pub const TROUBLES: [Trouble; 4] =
     [Trouble::Down, Trouble::Silent, Trouble::Stale, Trouble::Forgetful];
 
 pub struct Fleet {
-    held: Vec<Held>,
+    managed: Vec<Managed>,
     troubles: BTreeMap<Supervisor, (Trouble, Duration, Vec<DeferredRestart>)>,
-    next_look: BTreeMap<Supervisor, Duration>,
+    next_poll: BTreeMap<Supervisor, Duration>,
     has_changed: bool,
     chance: Chance,
     lives: u64,
 }
 
-struct Held {
+struct Managed {
     seen: DeferredRestart,
     goal: f64,
 }
@@ -56,53 +56,53 @@ struct Held {
 impl Fleet {
     pub fn new(build: &Build, mut chance: Chance) -> Self {
         let Build { total, beat, is_calm, .. } = *build;
-        let mut held = Vec::new();
-        // Where samples are far apart nobody can tell whether memory comes or goes.
+        let mut managed = Vec::new();
+        // With samples far apart it is unknown whether memory comes or goes.
         let most = if beat <= Duration::from_secs(1) { 4 } else { 2 };
         let largest = if is_calm { 0.2 } else { 0.7 };
         for number in 0..chance.whole(u64::from(is_calm)..=most) {
             let goal = total * chance.between(0.03, largest);
-            held.push(Held { seen: held_thing(number, goal, beat, &mut chance), goal });
+            managed.push(Managed { seen: deferred_restart(number, goal, beat, &mut chance), goal });
         }
-        let (troubles, next_look) = (BTreeMap::new(), BTreeMap::new());
-        Self { held, troubles, next_look, has_changed: false, chance, lives: 0 }
+        let (troubles, next_poll) = (BTreeMap::new(), BTreeMap::new());
+        Self { managed, troubles, next_poll, has_changed: false, chance, lives: 0 }
     }
 
-    /// What people call them.
+    /// Their names.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.held.iter().map(|held| &held.seen.target.name)
+        self.managed.iter().map(|one| &one.seen.target.name)
     }
 
-    /// The machine was off: whatever ran has ended, and nobody can tell why.
+    /// The machine was off: everything has ended, for an unknown reason.
     pub fn boot(&mut self, at: Moment) {
-        for number in 0..self.held.len() {
+        for number in 0..self.managed.len() {
             if self.is_running(number) {
                 self.end(number, at, Some(255), Requested::Unknown);
             }
         }
         self.troubles.clear();
-        self.next_look.clear();
+        self.next_poll.clear();
     }
 
-    /// A process that has just started asks at once.
-    pub fn forget_when_asked(&mut self) {
-        self.next_look.clear();
+    /// A process that has just started polls at once.
+    pub fn poll_anew(&mut self) {
+        self.next_poll.clear();
     }
 
     pub fn trouble(&mut self, supervisor: Supervisor, trouble: Trouble, until: Duration) {
-        let picture = self.picture(supervisor);
-        self.troubles.insert(supervisor, (trouble, until, picture));
+        let report = self.report(supervisor);
+        self.troubles.insert(supervisor, (trouble, until, report));
     }
 
     fn is_running(&self, number: usize) -> bool {
-        matches!(self.held[number].seen.state, WorkloadState::Running { .. })
+        matches!(self.managed[number].seen.state, WorkloadState::Running { .. })
     }
 
     fn end(&mut self, number: usize, at: Moment, code: Option<i32>, requested: Requested) {
         self.lives += 1;
         self.has_changed = true;
         let is_oom_killed = code == Some(137) && requested == Requested::No;
-        self.held[number].seen.state = WorkloadState::Ended(WorkloadEnd {
+        self.managed[number].seen.state = WorkloadState::Ended(WorkloadEnd {
             mark: format!("end {} at {}", self.lives, at.utc).into(),
             utc: Some(at.utc),
             lived: None,
@@ -115,14 +115,14 @@ impl Fleet {
         });
     }
 
-    /// Takes in who has died on the machine. `is_watched`: somebody is there to hear why.
-    pub fn bury(&mut self, machine: &mut Machine, at: Moment, is_watched: bool) {
+    /// Takes in the deaths on the machine. `is_watched`: the cause is observed.
+    pub fn take_deaths(&mut self, machine: &mut Machine, at: Moment, is_watched: bool) {
         for death in std::mem::take(&mut machine.deaths) {
             if !self.is_running(death.place) {
                 continue;
             }
             let (code, requested) = match death.cause {
-                // Exit codes lie.
+                // Exit codes are false.
                 Cause::Itself => (*self.chance.one_of(&[0, 1, 1, 134]), Requested::No),
                 Cause::OutOfMemory => (*self.chance.one_of(&[137, 0, 1]), Requested::No),
                 Cause::Brake => (137, *self.chance.one_of(&[Requested::Yes, Requested::No])),
@@ -133,12 +133,12 @@ impl Fleet {
         }
     }
 
-    /// People start and stop what they like.
-    pub fn meddle(&mut self, chance: &mut Chance, machine: &mut Machine, at: Moment) {
-        if self.held.is_empty() {
+    /// People start and stop containers at random.
+    pub fn intervene(&mut self, chance: &mut Chance, machine: &mut Machine, at: Moment) {
+        if self.managed.is_empty() {
             return;
         }
-        let number = chance.whole(0..=self.held.len() as u64 - 1) as usize;
+        let number = chance.whole(0..=self.managed.len() as u64 - 1) as usize;
         if self.is_running(number) {
             machine.end_in(number);
         } else {
@@ -149,7 +149,7 @@ impl Fleet {
     fn begin(&mut self, number: usize, machine: &mut Machine, at: Moment) {
         self.lives += 1;
         self.has_changed = true;
-        let Held { seen, goal } = &mut self.held[number];
+        let Managed { seen, goal } = &mut self.managed[number];
         let mark = format!("life {} at {}", self.lives, at.utc).into();
         seen.state = WorkloadState::Running { mark, health: None };
         let target = &seen.target;
@@ -162,7 +162,7 @@ impl Fleet {
         machine.begin(&target.name, Some(place), *goal, at.uptime);
     }
 
-    /// Starts one after that end, as the executor does: it looks once more before.
+    /// Starts one after that exit, as the executor does: it inspects it once more before.
     pub fn start(
         &mut self,
         target: &Workload,
@@ -171,8 +171,8 @@ impl Fleet {
         at: Moment,
     ) -> Result<OutcomeResult, Violation> {
         let not_done = |why: &str| Ok(OutcomeResult::NotDone(why.to_owned()));
-        let is_it = |held: &Held| held.seen.target == *target;
-        let Some(number) = self.held.iter().position(is_it) else {
+        let is_it = |one: &Managed| one.seen.target == *target;
+        let Some(number) = self.managed.iter().position(is_it) else {
             return not_done("it is no longer there");
         };
         let is_up = |place: &Place| place.number == number;
@@ -183,13 +183,13 @@ impl Fleet {
         if let Some((Trouble::Down | Trouble::Silent, ..)) = self.troubles.get(&target.supervisor) {
             return Ok(OutcomeResult::Failed("its supervisor does not answer".to_owned()));
         }
-        match &self.held[number].seen.state {
+        match &self.managed[number].seen.state {
             WorkloadState::Ended(end) if *end.mark != *ended => {
                 not_done("it has ended again since")
             }
             WorkloadState::Ended(_) if lives => {
                 let what = format!("{target} has ended, and lives");
-                Err(Violation { invariant: "no container lives twice", what })
+                Err(Violation { invariant: "no container is started twice", what })
             }
             WorkloadState::Ended(_) if self.chance.once_in(8) => {
                 Ok(OutcomeResult::Failed("no such device".to_owned()))
@@ -202,26 +202,26 @@ impl Fleet {
         }
     }
 
-    fn picture(&self, supervisor: Supervisor) -> Vec<DeferredRestart> {
-        let all = self.held.iter().map(|held| &held.seen);
+    fn report(&self, supervisor: Supervisor) -> Vec<DeferredRestart> {
+        let all = self.managed.iter().map(|one| &one.seen);
         all.filter(|seen| seen.target.supervisor == supervisor).cloned().collect()
     }
 
-    /// What supervisors tell now, if they are asked now.
-    pub fn look(&mut self, now: Duration, uptime: Duration, out: &mut Vec<Observation>) {
+    /// Reports of the supervisors that are due now.
+    pub fn poll(&mut self, now: Duration, uptime: Duration, out: &mut Vec<Observation>) {
         self.troubles.retain(|_, (_, until, _)| *until > now);
-        // An event may be lost; then it is time to ask when it is time to ask.
-        let is_told = std::mem::take(&mut self.has_changed) && !self.chance.once_in(8);
+        // An event may be lost; the next poll then finds the change.
+        let is_notified = std::mem::take(&mut self.has_changed) && !self.chance.once_in(8);
         for supervisor in Supervisor::ALL {
-            let due = self.next_look.get(&supervisor).copied().unwrap_or_default();
-            if !is_told && due > now {
+            let due = self.next_poll.get(&supervisor).copied().unwrap_or_default();
+            if !is_notified && due > now {
                 continue;
             }
-            let mut held = self.picture(supervisor);
+            let mut held = self.report(supervisor);
             if held.is_empty() {
                 continue;
             }
-            self.next_look.insert(supervisor, now + interval(supervisor));
+            self.next_poll.insert(supervisor, now + interval(supervisor));
             let mut error = None;
             match self.troubles.get(&supervisor) {
                 Some((Trouble::Silent, ..)) => continue,
@@ -229,7 +229,7 @@ impl Fleet {
                     held.clear();
                     error = Some("it does not answer".into());
                 }
-                Some((Trouble::Stale, _, picture)) => held.clone_from(picture),
+                Some((Trouble::Stale, _, report)) => held.clone_from(report),
                 Some((Trouble::Forgetful, ..)) => {
                     held.truncate(held.len() / 2);
                 }
@@ -242,7 +242,12 @@ impl Fleet {
     }
 }
 
-fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> DeferredRestart {
+fn deferred_restart(
+    number: u64,
+    goal: f64,
+    beat: Duration,
+    chance: &mut Chance,
+) -> DeferredRestart {
     let supervisor = *chance.one_of(&[Supervisor::Docker, Supervisor::Docker, Supervisor::Systemd]);
     let (name, id): (Arc<str>, Arc<str>) = match supervisor {
         Supervisor::Docker => (
@@ -280,7 +285,7 @@ fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> De
     }
 }
 
-/// Down since long ago: it was wanted to run, and nobody has seen why it does not.
+/// Down for long: it was to run, and the reason is unknown.
 fn began() -> WorkloadState {
     WorkloadState::Ended(WorkloadEnd {
         mark: "before all".into(),

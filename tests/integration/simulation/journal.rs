@@ -1,4 +1,4 @@
-//! What of a simulated process outlives it, and how much of that a crash leaves.
+//! The journal of a simulated process, and how much of it a crash leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,16 +17,16 @@ use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 use super::chance::Chance;
 use super::checker::engine_of;
 
-/// What has been written but is not on disk may be so old.
+/// The greatest age of written entries that are not on disk.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// More received alerts are not remembered.
-const MOST_RECEIVED: usize = 2_000;
+/// Limit for stored received alerts.
+const MAX_RECEIVED: usize = 2_000;
 
 #[derive(Default)]
 pub struct Kept {
     entries: Vec<(Duration, Entry)>,
-    /// So many entries are on disk, come what may.
+    /// Number of entries that are on disk in any case.
     safe: usize,
     down_until: Duration,
     commands: Vec<OperatorCommand>,
@@ -36,15 +36,15 @@ pub struct Kept {
     judged: BTreeMap<DecisionId, (Option<bool>, Option<EnginePhase>)>,
 }
 
-/// What a crash has taken.
+/// Entries that a crash has lost.
 #[derive(Default)]
 pub struct Lost {
     pub decisions: BTreeSet<DecisionId>,
-    /// Acts of which nobody knows any more whether they met their aim.
+    /// Acts without a known result any more.
     pub judgements: BTreeSet<DecisionId>,
 }
 
-fn asked_for(decision: &Decision) -> PendingApproval {
+fn approval_for(decision: &Decision) -> PendingApproval {
     PendingApproval {
         decision: decision.id,
         rule: decision.rule.clone(),
@@ -87,7 +87,7 @@ impl Kept {
         self.is_up(now)
     }
 
-    /// Loses what was not on disk yet.
+    /// Loses the entries that were not on disk yet.
     pub fn crash(&mut self, now: Duration, chance: &mut Chance) -> Lost {
         if self.is_up(now) {
             let old = now.saturating_sub(WRITTEN_WITHIN);
@@ -118,7 +118,7 @@ impl Kept {
         lost
     }
 
-    /// As the daemon asks for it: where the journal cannot tell, from the time.
+    /// As the daemon requests it: by time where the journal has no answer.
     pub fn next_decision(&self, now: Duration, at: Moment) -> DecisionId {
         if !self.is_up(now) {
             return DecisionId(u64::try_from(at.utc_ms()).unwrap_or(0).max(1));
@@ -127,20 +127,20 @@ impl Kept {
         DecisionId(last.unwrap_or(0) + 1)
     }
 
-    /// What a person has ordered is on disk before it is obeyed.
+    /// An order is on disk before it is obeyed.
     pub fn order(&mut self, now: Duration, command: OperatorCommand) {
         self.commands.push(command.clone());
         self.record(now, Entry::Operator(command));
         self.safe = self.entries.len();
     }
 
-    /// How many orders have been given.
+    /// Number of orders so far.
     pub fn orders(&self) -> usize {
         self.commands.len()
     }
 
-    /// What guard rails need to know of earlier runs; `None` while the disk fails. `commands`: how
-    /// many orders had been given when the process started.
+    /// Input of the guard rails from earlier runs; `None` while the disk fails. `commands`: number
+    /// of orders when the process started.
     pub fn past(
         &mut self,
         now: Duration,
@@ -164,23 +164,23 @@ impl Kept {
         };
         let moments: Vec<_> = acts.iter().map(moment).collect();
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
-        let asked = self
+        let requests = self
             .decisions()
             .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
-            .map(asked_for);
+            .map(approval_for);
         Some(Past {
             unaccounted_baseline: self.baseline(boot),
             acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
-            asked: asked.collect(),
+            asked: requests.collect(),
             commands: self.commands[..commands].to_vec(),
-            stood: self.stood(),
+            stood: self.last_states(),
             received: self.received(),
             reboots: PastReboots::default(),
             lost_before_ms: None,
         })
     }
 
-    /// What was told of the kernel log, engines and restarts, each with the boot.
+    /// Reported events of kernel log, engines and restarts, each with its boot.
     fn events(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Event)> {
         self.entries.iter().flat_map(|(_, entry)| match entry {
             Entry::KernelLog { boot_id, events, .. } => {
@@ -199,36 +199,36 @@ impl Kept {
         })
     }
 
-    fn stood(&self) -> BTreeMap<Arc<str>, RestartState> {
-        let mut stood = BTreeMap::new();
+    fn last_states(&self) -> BTreeMap<Arc<str>, RestartState> {
+        let mut states = BTreeMap::new();
         for (_, event) in self.events() {
             if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, .. }) = &event.kind
                 && *to != RestartState::Unknown
             {
-                stood.insert(Arc::from(engine.as_str()), *to);
+                states.insert(Arc::from(engine.as_str()), *to);
             }
         }
-        stood
+        states
     }
 
-    /// What was last told of each received alert, oldest first; of the newest if they are too many.
+    /// The last turn of each received alert, oldest first; the newest ones if there are too many.
     fn received(&self) -> Vec<PastReceived> {
         let mut last: BTreeMap<Arc<str>, (usize, PastReceived)> = BTreeMap::new();
         for (place, (_, event)) in self.events().enumerate() {
             if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
                 let (to, alert, utc) = (*to, Arc::clone(alert), event.utc);
-                let told = PastReceived { to, alert, utc };
-                last.insert(Arc::clone(&told.alert.fingerprint), (place, told));
+                let last_turn = PastReceived { to, alert, utc };
+                last.insert(Arc::clone(&last_turn.alert.fingerprint), (place, last_turn));
             }
         }
         let mut last: Vec<_> = last.into_values().collect();
         last.sort_by_key(|(place, _)| *place);
-        let over = last.len().saturating_sub(MOST_RECEIVED);
+        let over = last.len().saturating_sub(MAX_RECEIVED);
         last.drain(..over);
-        last.into_iter().map(|(_, told)| told).collect()
+        last.into_iter().map(|(_, last_turn)| last_turn).collect()
     }
 
-    /// With their places. What undoes another act is none.
+    /// With their positions. An undo of another act does not count.
     fn acts(&self) -> impl Iterator<Item = (usize, &Decision)> {
         self.entries.iter().enumerate().filter_map(|(place, (_, entry))| match entry {
             Entry::Decision(decision)
@@ -240,7 +240,7 @@ impl Kept {
         })
     }
 
-    /// Whether its breaker was reset after it was made and judged.
+    /// Whether its breaker was reset after its result.
     fn is_forgiven(&self, place: usize, act: &Decision) -> bool {
         self.entries[place..].iter().rev().find_map(|(_, entry)| match entry {
             Entry::Assessment(judged) if judged.decision == act.id => Some(false),
@@ -277,8 +277,7 @@ impl Kept {
         }
     }
 
-    /// Where to go on in this boot's kernel log, and the records from there on whose events are
-    /// known.
+    /// The position in this boot's kernel log, and the later records whose events are known.
     pub fn resume_point(&self, boot: &Arc<str>) -> Option<(u64, BTreeSet<u64>)> {
         let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
             Entry::KernelLog { boot_id, events, resume_seq } if boot_id == boot => {
@@ -292,7 +291,7 @@ impl Kept {
         Some((resume, seqs.filter(|seq| *seq >= resume).collect()))
     }
 
-    /// When an event of each kind last happened in a boot.
+    /// Time of the last event of each kind in a boot.
     pub fn last_events(&self, boot: &Arc<str>) -> BTreeMap<String, Timestamp> {
         let mut last = BTreeMap::new();
         for (_, entry) in &self.entries {
@@ -314,15 +313,15 @@ impl Kept {
         of_boot.flatten().filter_map(|event| event.seq).collect()
     }
 
-    /// The last entries, short enough to look at.
+    /// The last entries, shortened.
     pub fn end(&self, entries: usize) -> Vec<String> {
-        let told = self.entries.iter().rev().filter_map(|(_, entry)| match entry {
+        let lines = self.entries.iter().rev().filter_map(|(_, entry)| match entry {
             Entry::KernelLog { .. } => None,
             entry => Some(short(entry)),
         });
-        let mut told: Vec<String> = told.take(entries).collect();
-        told.reverse();
-        told
+        let mut lines: Vec<String> = lines.take(entries).collect();
+        lines.reverse();
+        lines
     }
 
     /// Every entry as JSON, a line each.
@@ -356,7 +355,7 @@ impl Kept {
     }
 }
 
-/// Short enough to look at.
+/// The entry, shortened.
 fn short(entry: &Entry) -> String {
     match entry {
         Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),

@@ -24,7 +24,7 @@ impl KernelRing {
         self.write_from(0, uptime, text);
     }
 
-    /// Text that a program of user space wrote, whatever it looks like.
+    /// Text of a program in user space, in any form.
     pub fn write_from(&mut self, facility: u16, uptime: Duration, text: String) {
         self.records.push_back(Written { uptime, facility, text });
         self.next_seq += 1;
@@ -33,7 +33,7 @@ impl KernelRing {
         }
     }
 
-    /// The first record that a reader who has never read would get.
+    /// The first record for a new reader.
     pub fn oldest(&self) -> u64 {
         self.next_seq - self.records.len() as u64
     }
@@ -42,7 +42,7 @@ impl KernelRing {
         self.next_seq
     }
 
-    /// Reads at most `most` records from `from` on; returns where to go on.
+    /// Reads at most `most` records from `from` on; returns the position after them.
     pub fn read(&self, from: u64, at: Moment, most: usize, out: &mut Vec<Observation>) -> u64 {
         let oldest = self.oldest();
         if from < oldest {

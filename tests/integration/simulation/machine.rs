@@ -1,7 +1,6 @@
 //! A machine that reacts: engines load, serve, leak and die, files fill the page cache, the kernel
-//! reclaims, swaps and kills, and what is dropped, compacted or stopped changes it.
-//!
-//! It lives in beats, so that a run with slow sampling sees as much happen per sample as a fast one.
+//! reclaims, swaps and kills, and drops, compactions and stops change it. It runs in beats, so that
+//! a run with slow sampling has as many events per sample as a fast one.
 
 use std::time::Duration;
 
@@ -14,32 +13,32 @@ use super::takers::{Taker, Way};
 
 const PAGE: f64 = 4096.0;
 
-/// What the machine is like, for life.
+/// Constant properties of the machine.
 #[derive(Clone, Copy)]
 pub struct Build {
     pub total: f64,
     pub swap: f64,
     pub beat: Duration,
-    /// Hardly anybody starts engines by hand, so that there is room for those that are held.
+    /// Few engines are started by hand, so that memory is left for deferred ones.
     pub is_calm: bool,
 }
 
 /// An engine's server has ended.
 pub struct Death {
-    /// Where it lived.
+    /// Its container or unit.
     pub place: usize,
     pub cause: Cause,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cause {
-    /// It has ended by itself.
+    /// It has exited.
     Itself,
     /// The kernel has killed it.
     OutOfMemory,
     /// The brake has.
     Brake,
-    /// Somebody wanted it to end.
+    /// A person wanted it to end.
     Wanted,
 }
 
@@ -55,9 +54,9 @@ pub struct Counters {
 pub struct Machine {
     pub build: Build,
     pub engines: Vec<Engine>,
-    /// Who takes memory and is no engine.
+    /// Takers of memory that are no engines.
     pub takers: Vec<Taker>,
-    /// Of engines in containers and units, since somebody last asked.
+    /// Deaths of engines in containers and units since the last call.
     pub deaths: Vec<Death>,
     others: f64,
     pub clean: f64,
@@ -94,7 +93,7 @@ impl Machine {
         machine
     }
 
-    /// Everything that does not survive a boot begins anew.
+    /// Resets everything that does not survive a boot.
     pub fn boot(&mut self) {
         self.engines.clear();
         self.takers.clear();
@@ -242,7 +241,7 @@ impl Machine {
         }
     }
 
-    /// Somebody ends what lives in that place.
+    /// A person ends the engine in that container or unit.
     pub fn end_in(&mut self, place: usize) {
         let lives = |engine: &Engine| {
             engine.is_alive() && engine.place.as_ref().is_some_and(|own| own.number == place)
@@ -252,7 +251,7 @@ impl Machine {
         }
     }
 
-    /// Ends all processes of an engine, if they are still those; whether it did.
+    /// Ends all processes of an engine, if they are still the same; returns whether it did.
     pub fn stop(&mut self, target: &EngineTarget, unless_free: Option<u64>) -> bool {
         if unless_free.is_some_and(|enough| self.free() >= enough as f64) {
             return false;
@@ -264,7 +263,7 @@ impl Machine {
         true
     }
 
-    /// The engine whose server that is.
+    /// The engine of that server.
     pub fn engine_of(&mut self, target: &EngineTarget) -> Option<&mut Engine> {
         let server = *target.processes.first()?;
         self.engines.iter_mut().find(|engine| engine.is_alive() && engine.server == server)
@@ -312,7 +311,7 @@ impl Machine {
         }
     }
 
-    /// Those that are no engines come, take memory and go.
+    /// Takers that are no engines come, take memory and go.
     fn jobs(&mut self, beats: f64, time: Duration, uptime: Duration) {
         let total = self.build.total;
         if self.takers.len() < 4 && self.chance.happens(0.01, beats) {
@@ -329,7 +328,7 @@ impl Machine {
         }
     }
 
-    /// The kernel makes room: cache first, then swap, then it kills.
+    /// The kernel reclaims: cache first, then swap, then it kills.
     fn balance(&mut self, uptime: Duration) {
         self.pressure *= 0.8;
         let low = self.reserve() * 1.25;
@@ -380,7 +379,7 @@ impl Machine {
         engine.taken + anonymous
     }
 
-    /// What is always in a log, and what only looks as if the kernel had written it.
+    /// Usual lines of a log, and lines that only look like the kernel's.
     fn chatter(&mut self, beats: f64, uptime: Duration) {
         if self.chance.happens(0.2, beats) {
             self.log.write(uptime, "usb 1-1: new high-speed USB device number 7".to_owned());
@@ -390,14 +389,14 @@ impl Machine {
         }
     }
 
-    /// A driver that logs every try of a storm of them.
+    /// A driver that logs every attempt of a storm of them.
     pub fn burst(&mut self, uptime: Duration) {
         for _ in 0..self.chance.whole(1..=2500) {
             self.log.write(uptime, NO_MEMORY.to_owned());
         }
     }
 
-    /// Does it, if it is of any use this time.
+    /// Executes it, if it has an effect this time.
     pub fn apply(&mut self, action: &Action) {
         if self.chance.once_in(4) {
             return;
@@ -410,7 +409,7 @@ impl Machine {
                 self.clean *= self.chance.between(0.05, 0.6);
             }
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
-            // Which engine reads what is not modelled.
+            // Which engine reads which file is not modelled.
             Action::EvictCheckpoint { .. } => {}
             Action::EmptyCache { .. } => {
                 for engine in self.engines.iter_mut().filter(|engine| engine.is_alive()) {
@@ -418,7 +417,7 @@ impl Machine {
                 }
             }
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
-            // These have files, engines and supervisors of their own.
+            // Files, engines and supervisors are simulated elsewhere.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }
             | Action::Undo { .. }

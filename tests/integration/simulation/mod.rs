@@ -1,8 +1,7 @@
-//! Simulated machines under virtual time: whatever happens, what must hold holds.
-//!
-//! `UMAWARDEN_SIMULATION_HOURS` simulates so many hours with fresh seeds, and 10,000 boots. A run
-//! that fails prints how to run it again: `UMAWARDEN_SIMULATION_SEED`, with
-//! `UMAWARDEN_SIMULATION_WITHOUT` naming what is not needed to make it fail, separated by commas.
+//! Simulated machines under virtual time: every invariant holds whatever happens.
+//! `UMAWARDEN_SIMULATION_HOURS` simulates so many hours with new seeds, and 10,000 boots. A failing
+//! run prints how to repeat it: `UMAWARDEN_SIMULATION_SEED`, with `UMAWARDEN_SIMULATION_WITHOUT`
+//! naming the parts that the failure does not need, separated by commas.
 
 mod alertmanager;
 mod broken;

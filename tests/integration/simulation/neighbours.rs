@@ -1,5 +1,5 @@
-//! The other nodes of a simulated cluster: they answer, fall silent, lie, come, go, and bear other
-//! names.
+//! The other nodes of a simulated cluster: they answer, fall silent, report falsely, come, go, and
+//! bear other names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use umawarden::model::{
 
 use super::chance::Chance;
 
-/// How this node is called.
+/// The name of this node.
 pub const HERE: &str = "here";
 
-/// Nobody has more of them here.
-const MOST: usize = 7;
+/// The maximum of other nodes here.
+const MAX_NODES: usize = 7;
 
-/// Series of one that tells of other ones each time.
+/// Series of a node that reports different ones each time.
 const ODD_SERIES: u64 = 50;
 
 const METRICS: [&str; 3] =
@@ -28,15 +28,15 @@ enum Fate {
     Well,
     /// It does not answer.
     Silent,
-    /// Nobody even says that it does not.
+    /// Even its silence is not reported.
     Mute,
-    /// One of its values cannot be.
+    /// One of its values is impossible.
     Lies,
-    /// Some of its values are not known, or not there.
+    /// Some of its values are unknown, or absent.
     Gaps,
-    /// It tells of other series each time.
+    /// It reports different series each time.
     Odd,
-    /// It is gone each time, and there again under another name.
+    /// It is gone each time, and returns under another name.
     Changes,
 }
 
@@ -65,7 +65,7 @@ struct Neighbour {
 pub struct Neighbours {
     names: Option<ClusterNames>,
     nodes: Vec<Neighbour>,
-    /// Those that have gone since somebody last asked.
+    /// Nodes that have gone since the last query.
     gone: Vec<Arc<str>>,
     total: f64,
     fresh: u64,
@@ -104,14 +104,14 @@ impl Neighbours {
         self.nodes.push(Neighbour { name, schema, free, fate: Fate::Well });
     }
 
-    /// Something becomes of one of them.
+    /// One of them changes.
     pub fn turn(&mut self, chance: &mut Chance) {
         let place = chance.whole(0..=self.nodes.len().max(1) as u64 - 1) as usize;
         let fate = *chance.one_of(&FATES);
         match chance.whole(0..=5) {
-            0 if self.nodes.len() < MOST => {
+            0 if self.nodes.len() < MAX_NODES => {
                 let number = chance.whole(1..=5);
-                // Somebody may even bear this node's name.
+                // Another node may even bear this node's name.
                 let name = match number {
                     5 => HERE.to_owned(),
                     _ => format!("node-{number}"),
@@ -126,7 +126,7 @@ impl Neighbours {
                 self.gone.push(node.name);
             }
             2 => {
-                // It is asked elsewhere from now on.
+                // It is queried elsewhere from now on.
                 if let Some(node) = self.nodes.get_mut(place) {
                     let keys = METRICS.map(|metric| SeriesKey::new(metric, &[]));
                     node.schema = schema(&node.name, &keys);
@@ -142,8 +142,8 @@ impl Neighbours {
         }
     }
 
-    /// All are asked.
-    pub fn ask(&mut self, seen: &mut Vec<Observation>) {
+    /// All are queried.
+    pub fn query(&mut self, seen: &mut Vec<Observation>) {
         if self.names.is_none() {
             return;
         }
@@ -189,7 +189,7 @@ impl Neighbour {
             Fate::Lies => {
                 let lies = [f64::NAN, f64::INFINITY, -1.0, -1e300, 0.0, 1e300, 1e15, f64::MAX];
                 let (place, lie) = (chance.whole(0..=2) as usize, *chance.one_of(&lies));
-                // Whoever asks does not pass on what cannot be.
+                // The client does not pass on impossible values.
                 let is_possible = metric(METRICS[place]).is_some_and(|metric| metric.allows(lie));
                 values[place] = if is_possible { Reading::Value(lie) } else { Reading::Failed };
             }

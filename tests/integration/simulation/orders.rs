@@ -1,4 +1,4 @@
-//! What people order, with and without sense.
+//! Orders of people, with and without sense.
 
 use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{
@@ -8,19 +8,19 @@ use umawarden::model::{
 
 use super::chance::Chance;
 
-/// People, as far as they watch what the program asks and says.
+/// People, and their knowledge of the program's questions.
 #[derive(Default)]
 pub struct People {
-    asked: Vec<DecisionId>,
+    requests: Vec<DecisionId>,
     silences: u64,
     pub pause: Option<Pause>,
 }
 
 impl People {
-    /// They read what the program says.
+    /// They read the decisions of the program.
     pub fn read(&mut self, decision: &Decision) {
         if decision.verdict == Verdict::Hold(HoldReason::Approval) {
-            self.asked.push(decision.id);
+            self.requests.push(decision.id);
         }
     }
 
@@ -40,22 +40,22 @@ impl People {
             }
             2 => OperatorOrder::EndSilence { id: chance.whole(0..=self.silences) },
             3 | 4 => OperatorOrder::ResetBreaker { rules: select(chance, ids) },
-            _ => OperatorOrder::Approve { decision: self.one_asked(chance), until },
+            _ => OperatorOrder::Approve { decision: self.some_question(chance), until },
         };
         let author = "simulated".to_owned();
         OperatorCommand { at, author, comment: String::new(), order }
     }
 
     /// Mostly the last question, sometimes an older one, sometimes none.
-    fn one_asked(&self, chance: &mut Chance) -> DecisionId {
-        match self.asked.last() {
+    fn some_question(&self, chance: &mut Chance) -> DecisionId {
+        match self.requests.last() {
             Some(last) if !chance.once_in(4) => *last,
-            Some(_) if !chance.once_in(3) => *chance.one_of(&self.asked),
+            Some(_) if !chance.once_in(3) => *chance.one_of(&self.requests),
             _ => DecisionId(chance.whole(0..=500)),
         }
     }
 
-    /// The panic switch is turned.
+    /// The global pause is switched.
     pub fn switch(&mut self, at: Moment) -> Option<Pause> {
         self.pause = match self.pause.take() {
             Some(_) => None,

@@ -1,4 +1,4 @@
-//! One life of the program: the policy, what it has seen since the last step, its recording.
+//! One life of the program: the policy, its observations since the last step, and its recording.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Loaded {
         Self { mode, rules, recorded }
     }
 
-    /// The same among other nodes, and with that patience for alerts that nobody repeats.
+    /// The same in a cluster, and with that time to keep alerts that are not repeated.
     pub fn among(mut self, cluster: Option<&ClusterNames>, forget_after: Duration) -> Self {
         self.recorded.cluster = cluster.cloned();
         self.recorded.forget_received_after = forget_after;
@@ -79,22 +79,22 @@ pub struct Process {
     pub policy: Policy,
     pub seen: Vec<Observation>,
     pub loaded: Loaded,
-    /// How many orders were given before it started.
+    /// Number of orders before it started.
     pub orders_before: usize,
-    /// It has not been told yet what earlier runs did.
+    /// It has no past from the journal yet.
     pub awaits_past: bool,
     /// The next kernel-log record to read.
     pub next_seq: u64,
     pub resumes: bool,
-    /// Records whose events were told, by earlier processes too as far as the journal can be read.
-    pub told: BTreeSet<u64>,
+    /// Records with reported events, also of earlier processes as far as the journal is readable.
+    pub reported: BTreeSet<u64>,
     recording: Recording,
     journalled: Option<u64>,
     journal_due: Duration,
 }
 
 impl Process {
-    /// Starts as the daemon does, with what the journal has kept.
+    /// Starts as the daemon does, with the past in the journal.
     pub fn start(
         kept: &Kept,
         now: Duration,
@@ -127,14 +127,14 @@ impl Process {
             awaits_past: true,
             next_seq: resume.as_ref().map_or(0, |(seq, _)| *seq),
             resumes: resume.is_some(),
-            told: if kept.is_up(now) { kept.event_seqs(boot) } else { BTreeSet::new() },
+            reported: if kept.is_up(now) { kept.event_seqs(boot) } else { BTreeSet::new() },
             recording,
             journalled: None,
             journal_due: Duration::ZERO,
         }
     }
 
-    /// Steps the policy with all that was seen; returns both.
+    /// Steps the policy with all observations; returns both.
     pub fn step(&mut self, at: Moment) -> (Vec<Observation>, Step) {
         let seen = std::mem::take(&mut self.seen);
         let step = self.policy.step(at, &seen);
@@ -150,7 +150,7 @@ impl Process {
         ended
     }
 
-    /// How far the kernel log has been read, where that is to be journalled now.
+    /// The position in the kernel log, when it is to be journalled now.
     pub fn cursor(&mut self, now: Duration, events: &[Event], at_once: bool) -> Option<u64> {
         let pending = self.policy.kernel_log_pending_since();
         let resume_seq = pending.unwrap_or(self.next_seq).min(self.next_seq);
@@ -163,7 +163,7 @@ impl Process {
         Some(resume_seq)
     }
 
-    /// What it was told is told again to another.
+    /// Another policy gets the same input.
     pub fn replay(self) -> Result<(), Violation> {
         self.recording.replay()
     }

@@ -11,10 +11,10 @@ use umawarden::policy::rule::AtMost;
 
 use super::chance::Chance;
 
-/// The windows that rules may name.
+/// Windows that rules may name.
 pub const WINDOWS: [&str; 2] = ["night", "odd"];
 
-/// Like a person's, in time spans that fit the beat.
+/// As a person would write them, in time spans that fit the beat.
 pub fn random(chance: &mut Chance, beat: Duration) -> GuardRails {
     let often = |chance: &mut Chance| beat * *chance.one_of(&[20, 100, 500]);
     let budget = chance

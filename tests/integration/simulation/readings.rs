@@ -1,4 +1,4 @@
-//! What a simulated machine's files say, when they can be read.
+//! Files of a simulated machine, when they can be read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::machine::Machine;
 /// How a source fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// Nothing of it can be read.
+    /// It is unreadable.
     All,
     /// One value is missing.
     One,
-    /// It is not there any more.
+    /// It is absent.
     Gone,
-    /// It says nonsense: no number, endless, negative, huge.
+    /// Its values are nonsense: no number, infinite, negative, huge.
     Nonsense,
 }
 
@@ -38,7 +38,7 @@ pub const SOURCES: [Source; 7] = [
 pub struct Files {
     schemas: BTreeMap<Source, Arc<Schema>>,
     faults: BTreeMap<Source, (Fault, Duration)>,
-    /// Until when something that is not so was told.
+    /// Until when false values were reported.
     lied_until: Duration,
     chance: Chance,
 }
@@ -66,7 +66,7 @@ impl Files {
         self.faults.insert(source, (fault, until));
     }
 
-    /// When something was last told that is not so.
+    /// Time of the last false value.
     pub fn lied_until(&self) -> Duration {
         self.lied_until
     }

@@ -1,11 +1,9 @@
 //! Simulated boots under virtual time: whatever fails, the machine is not rebooted too often, never
-//! in a loop, and never while something forbids it; and no engine is stopped for a reboot whose slot
-//! has not been granted.
-//!
-//! The policy is the real one, and what comes back from the journal goes through the journal's own
-//! reading of it. The node, its disk, whoever reboots it, the cluster's lock and the people are
-//! made here. What counts is the true time, which no clock of the node tells, as far as the journal
-//! can know what was done.
+//! in a loop, and never while a guard rail forbids it; and no engine is stopped for a reboot
+//! without a slot. The policy is the real one, and its past comes through the journal's own reading
+//! of entries. The node, its disk, the services that reboot it, the cluster's lock and the people
+//! are simulated. True time counts, which no clock of the node has, as far as the journal can know
+//! the acts.
 
 mod acts;
 mod disk;
@@ -58,10 +56,10 @@ groups:
       breaker: {misses: 100, reset_after: 1h}
 "#;
 
-/// What may go wrong; each can be left out.
+/// Faults of a run; each can be left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Budgets are as they should be. Without, they are broken on purpose.
+    /// Budgets are correct; otherwise they are broken on purpose.
     budget_holds: bool,
 }
 
@@ -111,7 +109,7 @@ fn simulate(seed: u64, boots: u64, faults: Faults) -> Ended {
         violation = node.live_through().err();
         let is_ours = node.truth.reboots.len() > reboots;
         node.boot_again();
-        // Whether it comes back before it is judged, the node knows already.
+        // The node knows already whether trouble returns before the assessment.
         if is_ours && node.boot.troubled_at < Duration::from_secs(450) {
             node.truth.reboots.last_mut().unwrap().1 = false;
         }
@@ -133,7 +131,7 @@ fn simulated_boots_never_exceed_the_budget_and_never_loop() {
     let gets_time = std::env::var_os("UMAWARDEN_SIMULATION_HOURS").is_some();
     let machines = if gets_time { MACHINES } else { ORDINARY_MACHINES };
     let (mut boots, mut reboots, mut counts) = (0, 0, Counts::default());
-    // Each seed is a machine of its own: two at a time.
+    // Each seed is a machine of its own: two run in parallel.
     let half = |first: u64| {
         let simulated = move |seed| (seed, simulate(seed, BOOTS, faults));
         move || (first..=machines).step_by(2).map(simulated).collect::<Vec<_>>()
@@ -162,7 +160,7 @@ fn simulated_boots_never_exceed_the_budget_and_never_loop() {
 #[test]
 fn a_budget_broken_on_purpose_is_detected() {
     let faults = Faults { budget_holds: false };
-    // How long a journal that was lost matters follows from it, and is broken with it.
+    // How long a lost journal matters follows from it, and is broken with it.
     let found = (1..=100).filter_map(|seed| simulate(seed, 100, faults).violation);
     let expected = |found: &String| found.contains("reboots in") || found.contains("was lost");
     let mut found = found.inspect(|found| assert!(expected(found), "{found}"));

@@ -9,14 +9,14 @@ use umawarden::recording::{
 
 use super::checker::Violation;
 
-/// Everything that one process was told and has said.
+/// All input and output of one process.
 pub struct Recording {
     writer: SegmentWriter,
     bytes: Vec<u8>,
     pending: usize,
 }
 
-/// Larger blocks than in life: the bytes are of use only as a whole.
+/// Larger blocks than in reality: only the whole file is used.
 const OBSERVATIONS_A_BLOCK: usize = 4096;
 
 impl Recording {
@@ -52,7 +52,7 @@ impl Recording {
         self.bytes.extend(self.writer.block().unwrap().unwrap_or_default());
     }
 
-    /// Gives the policy again what it was told, and compares what it says.
+    /// Replays the input, and compares the output.
     pub fn replay(mut self) -> Result<(), Violation> {
         self.flush();
         let mut reader = SegmentReader::open(self.bytes.as_slice()).unwrap();
@@ -80,10 +80,10 @@ impl Recording {
 
 /// As JSON, since a NaN does not equal itself.
 fn same<T: serde::Serialize>(at: Moment, recorded: &T, again: &T) -> Result<(), Violation> {
-    let [recorded, again] = [recorded, again].map(|said| serde_json::to_string(said).unwrap());
+    let [recorded, again] = [recorded, again].map(|step| serde_json::to_string(step).unwrap());
     if recorded == again {
         return Ok(());
     }
     let what = format!("at {:?}\nrecorded {recorded}\nreplayed {again}", at.uptime);
-    Err(Violation { invariant: "a replay says the same", what })
+    Err(Violation { invariant: "a replay gives the same decisions", what })
 }

@@ -18,7 +18,7 @@ pub struct RuleBook {
     rules: Vec<Written>,
     intervals: Vec<Duration>,
     rails: GuardRails,
-    /// Alerts while which nothing is done.
+    /// Alerts that inhibit every act.
     inhibitors: Vec<String>,
     foreign: Option<ForeignRules>,
 }
@@ -46,7 +46,7 @@ struct WrittenRemedy {
 const GROUPS: usize = 3;
 const NAMES: u64 = 9;
 
-/// What random rules are made of.
+/// Parts of random rules.
 pub struct Author<'a> {
     pub chance: &'a mut Chance,
     pub beat: Duration,
@@ -72,13 +72,13 @@ impl RuleBook {
         book
     }
 
-    /// With rules about what others tell.
+    /// With rules about foreign alerts and nodes.
     pub fn with_foreign(mut self, author: &mut Author<'_>) -> Self {
         self.foreign = Some(ForeignRules::random(author));
         self
     }
 
-    /// The same with one of the rules about what others tell changed.
+    /// The same with one of the rules about foreign alerts and nodes changed.
     pub fn foreign_changed(&self, author: &mut Author<'_>) -> Self {
         let foreign = self.foreign.as_ref().map(|foreign| foreign.changed(author));
         Self { foreign, ..self.clone() }
@@ -114,7 +114,7 @@ impl RuleBook {
         book
     }
 
-    /// Leaves out the rules that one looks for a failure without.
+    /// Removes the rules that the search for a minimal failure leaves out.
     pub fn without(&self, is_left_out: impl Fn(&str) -> bool) -> Self {
         let mut book = self.clone();
         book.rules.retain(|rule| !is_left_out(&rule.name));
@@ -262,7 +262,7 @@ impl Author<'_> {
         Some(WrittenRemedy { aim, steps, cooldown, times, per, rails, inhibited_by })
     }
 
-    /// Some at random, perhaps one that sets something for a while, perhaps the brake.
+    /// Random steps, perhaps a temporary setting, perhaps the brake.
     fn steps(&mut self) -> Vec<String> {
         let count = self.chance.whole(1..=4);
         let mut steps: Vec<String> =

@@ -1,4 +1,4 @@
-//! The runs themselves, and how a failing one is told.
+//! The runs, and reports of failing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ const ORDINARY_SAMPLES: u32 = 1_500;
 /// How long the runs of a long test are.
 const LONG_SAMPLES: u32 = 6_000;
 
-/// A long test goes on to find other failures, and tells so many.
-const MOST_FAILURES: usize = 5;
+/// A long test continues after a failure, and reports so many.
+const MAX_FAILURES: usize = 5;
 
-/// What the ordinary test must have seen.
+/// Events that the ordinary test must have had.
 const OFTEN: [&str; 6] =
     ["drop_caches", "set_sysctl", "undo", "empty_cache", "stop_engine", "start_container"];
 
-/// A run that once failed, and what it needs for that: its seed, what is left out, how long it is,
-/// and after which time it failed.
+/// A run that once failed, and its parameters: the seed, the parts left out, its length, and the
+/// time after which it failed.
 struct Mended {
     seed: u64,
     without: &'static str,
@@ -41,7 +41,7 @@ const MENDED: [Mended; 4] = [
         samples: 1_800,
         failed_after: Duration::from_secs(1_671),
     },
-    // What two engines took that had begun since anybody looked was laid to the one that was known.
+    // Memory taken by two engines that began after the last scan was attributed to the known one.
     Mended {
         seed: 70_003,
         without: "AllFault,ClockJump,JournalDown,Kill,Order,Pause,PowerCut,Reboot,Reload,Restart,\
@@ -49,8 +49,8 @@ const MENDED: [Mended; 4] = [
         samples: 400,
         failed_after: Duration::from_secs(184),
     },
-    // What stays set without an aim rests from its outcome on. It was taken to rest from a reload
-    // on that came long after.
+    // A setting that stays without an aim has its cooldown from its outcome on. The checker counted
+    // it from a reload that came long after.
     Mended {
         seed: 71_264,
         without: "AllFault,Burst,ClockJump,Hand,JournalDown,LookHangs,Pause,Reboot,Restart,Rule1,\
@@ -58,7 +58,8 @@ const MENDED: [Mended; 4] = [
         samples: 3_000,
         failed_after: Duration::from_secs(176_905),
     },
-    // What one took that then left a worker behind was laid to the one that served beside it.
+    // Memory taken by an engine that then left a worker behind was attributed to another one that
+    // served.
     Mended {
         seed: 90_019,
         without: "AllFault,ClockJump,Hand,JournalDown,LookHangs,Pause,PowerCut,Reboot,Reload,\
@@ -79,7 +80,7 @@ fn run(plan: &Plan) -> Ended {
     World::new(plan.clone()).run()
 }
 
-/// Leaves out whatever the failure does not need, and tells how to see it again.
+/// Removes every part that the failure does not need, and prints how to repeat it.
 fn shortest(plan: &Plan, ended: Ended) -> String {
     let mut plan = plan.clone();
     let mut ended = ended;
@@ -128,7 +129,7 @@ fn past_failures_keep_every_invariant() {
     for mended in MENDED {
         let (seed, samples) = (mended.seed, mended.samples);
         let mut without = names(mended.without);
-        // There were none yet.
+        // These disturbances did not exist then.
         without.extend(["Post", "Flood", "Neighbour"].map(str::to_owned));
         without.extend(rule_book::foreign::names());
         let plan = Plan { seed, without, samples, is_doubled: false };
@@ -172,14 +173,14 @@ fn the_same_seed_gives_the_same_journal() {
 fn duplicate_posts_do_not_change_the_journal() {
     let mut turns = 0;
     for seed in 1..=2 {
-        // Beyond all bounds it matters which of those that have ended were told last.
+        // Beyond all limits the order of the last posts decides which ended alerts are kept.
         let once = Plan { without: names("Flood"), ..plan(seed, ORDINARY_SAMPLES) };
         let twice = Plan { is_doubled: true, ..once.clone() };
         let (once, twice) = (run(&once).journal, run(&twice).journal);
         turns += once.matches("\"received_alert\"").count();
         assert!(once == twice, "seed {seed}");
     }
-    assert!(turns > 0, "nobody posts in the simulation");
+    assert!(turns > 0, "no alert is posted in the simulation");
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn simulated_hours_keep_every_invariant() {
         simulated += ended.simulated;
         if let Some(found) = &ended.violation {
             println!("seed {seed} after {:?}: {}", ended.simulated, found.invariant);
-            if failures.len() < MOST_FAILURES {
+            if failures.len() < MAX_FAILURES {
                 failures.push(shortest(&plan, ended));
             }
         }

@@ -1,5 +1,4 @@
-//! Settings of a simulated machine, as files, and whoever really changes and undoes them: the
-//! executor of the program itself, with its undo log.
+//! Settings of a simulated machine, as files, and the program's own executor with its undo log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +18,8 @@ use umawarden::model::{Decision, Moment, OutcomeResult};
 use super::chance::Chance;
 use super::checker::Violation;
 
-/// Each with what it is after a boot. All that is ever written to one is as long: unlike the
-/// kernel's, these files keep what stands behind a shorter value.
+/// Each with its value after a boot. All values of one are equally long: unlike the kernel's, these
+/// files keep the rest of a longer value.
 const BOOTED: [(&str, &str); 4] = [
     ("proc/sys/vm/swappiness", "60"),
     ("proc/sys/vm/vfs_cache_pressure", "100"),
@@ -28,10 +27,10 @@ const BOOTED: [(&str, &str); 4] = [
     ("sys/dev/block/8:0/queue/read_ahead_kb", "256"),
 ];
 
-/// What somebody else may write, and no rule does.
+/// Values that another program may write, and no rule does.
 const OF_OTHERS: [[&str; 2]; 4] = [["61", "62"], ["101", "102"], ["21", "22"], ["257", "258"]];
 
-/// What rules set.
+/// Values that rules set.
 pub const STEPS: [&str; 5] = [
     "set_sysctl: {vm.swappiness: 10, for: TIME}",
     "set_sysctl: {vm.swappiness: 11, vm.vfs_cache_pressure: 500, for: TIME}",
@@ -42,7 +41,7 @@ pub const STEPS: [&str; 5] = [
 
 pub struct Settings {
     folder: TempDir,
-    /// What each is without this program.
+    /// The value of each without this program.
     own: BTreeMap<&'static str, String>,
     acting: Option<MemoryExecutor>,
 }
@@ -53,7 +52,7 @@ fn clock() -> Moment {
 
 impl Settings {
     pub fn new() -> Self {
-        // Every change is written through to the disk: here that is to take no time.
+        // Every change is written through to disk: that must take no time here.
         let memory = Path::new("/dev/shm");
         let folder = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
         for below in ["proc/sys/vm", "sys/dev/block/8:0/queue", "sys/class/block"] {
@@ -80,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// A process starts, and puts back what an earlier one has left.
+    /// A process starts, and restores the settings that an earlier one has left.
     pub fn begin(&mut self, boot_id: &str) -> Result<(), Violation> {
         let temporary = TemporarySettings::new(TemporarySetup {
             procfs: self.path("proc"),
@@ -109,15 +108,15 @@ impl Settings {
         self.are_back("after a start")
     }
 
-    /// Does what was decided.
+    /// Executes the decision.
     pub fn execute(&mut self, decision: &Decision) -> OutcomeResult {
         match &mut self.acting {
             Some(acting) => acting.execute(&crate::actions::act(decision.clone())).result,
-            None => OutcomeResult::NotDone("nobody acts".to_owned()),
+            None => OutcomeResult::NotDone("no action".to_owned()),
         }
     }
 
-    /// The process ends in order.
+    /// The process ends cleanly.
     pub fn end(&mut self) -> Result<(), Violation> {
         let Some(mut acting) = self.acting.take() else { return Ok(()) };
         acting.end();
@@ -130,8 +129,8 @@ impl Settings {
         self.acting = None;
     }
 
-    /// Somebody else changes one.
-    pub fn meddle(&mut self, chance: &mut Chance) {
+    /// Another program changes one.
+    pub fn intervene(&mut self, chance: &mut Chance) {
         let number = chance.whole(0..=BOOTED.len() as u64 - 1) as usize;
         let (name, _) = BOOTED[number];
         let value = *chance.one_of(&OF_OTHERS[number]);
@@ -139,13 +138,13 @@ impl Settings {
         self.own.insert(name, value.to_owned());
     }
 
-    /// Whether all are what they are without this program.
+    /// Whether all have the values that they have without this program.
     pub fn are_back(&self, when: &str) -> Result<(), Violation> {
         for (name, own) in &self.own {
             let now = fs::read_to_string(self.path(name)).unwrap();
             if now.trim() != own {
                 let what = format!("{name} is {} and not {own} {when}", now.trim());
-                return Err(Violation { invariant: "what is set for a while is put back", what });
+                return Err(Violation { invariant: "a temporary setting is restored", what });
             }
         }
         Ok(())

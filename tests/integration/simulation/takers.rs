@@ -1,5 +1,5 @@
-//! Those that take memory and are no engines: jobs of all kinds. And local users whose processes call
-//! themselves engines, and take nothing.
+//! Takers of memory that are no engines: jobs of all kinds. And local users whose processes claim
+//! to be engines, and take nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use umawarden::model::{
 use super::chance::Chance;
 use super::machine::Machine;
 
-/// A little more than the brake looks back.
+/// A little more than the window of the brake.
 const REMEMBERED: Duration = Duration::from_secs(312);
 
-/// What somebody held over the last minutes: the world's own ledger.
+/// The memory of one process over the last minutes, from the world's own ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    held: VecDeque<(Duration, f64)>,
+    memory: VecDeque<(Duration, f64)>,
 }
 
 impl Ledger {
     pub fn note(&mut self, now: Duration, bytes: f64) {
-        while self.held.len() > 1 && now.saturating_sub(self.held[1].0) >= REMEMBERED {
-            self.held.pop_front();
+        while self.memory.len() > 1 && now.saturating_sub(self.memory[1].0) >= REMEMBERED {
+            self.memory.pop_front();
         }
-        self.held.push_back((now, bytes));
+        self.memory.push_back((now, bytes));
     }
 
-    /// By how much it has grown within that time.
+    /// Its growth within that time.
     pub fn growth(&self, window: Duration) -> f64 {
-        let Some((now, last)) = self.held.back() else { return 0.0 };
-        // What had nothing when it was first looked at has taken all of it.
-        let is_new = self.held.front().is_some_and(|(at, _)| now.saturating_sub(*at) < window);
-        let of_late = self.held.iter().filter(|(at, _)| now.saturating_sub(*at) <= window);
-        let least = of_late.map(|(_, held)| *held).fold(f64::MAX, f64::min);
+        let Some((now, last)) = self.memory.back() else { return 0.0 };
+        // A process that was absent at the first look has taken all of it.
+        let is_new = self.memory.front().is_some_and(|(at, _)| now.saturating_sub(*at) < window);
+        let of_late = self.memory.iter().filter(|(at, _)| now.saturating_sub(*at) <= window);
+        let least = of_late.map(|(_, bytes)| *bytes).fold(f64::MAX, f64::min);
         last - if is_new { 0.0 } else { least }
     }
 }
@@ -50,7 +50,7 @@ pub enum Way {
     Sockets,
     HugePages,
     Anonymous,
-    /// It takes none, and calls itself an engine.
+    /// It takes none, and claims to be an engine.
     Pretends,
 }
 
@@ -103,7 +103,7 @@ impl Taker {
         }
     }
 
-    /// As whoever looks for engines finds it, if it pretends to be one.
+    /// As a scan for engines finds it, if it claims to be one.
     pub fn seen(&self) -> Option<EngineSeen> {
         let process = EngineProcess {
             id: self.id,
@@ -147,7 +147,7 @@ fn holder(id: ProcessId) -> Holder {
 }
 
 impl Machine {
-    /// What a scan of all processes finds.
+    /// Results of a scan of all processes.
     pub fn scan(&self, now: Duration) -> Observation {
         let engines = self.engines.iter().filter(|engine| engine.is_there());
         let of_engines = engines.map(|engine| engine.worker);
@@ -167,7 +167,7 @@ impl Machine {
         }))
     }
 
-    /// What the driver says, if it answers at all.
+    /// The driver's report, if it answers.
     pub fn driver(&self, now: Duration, answers: bool) -> Observation {
         let process = |pid: u32, bytes: f64| GpuProcess {
             pid,

@@ -31,13 +31,13 @@ use super::readings::{FAULTS, Files, SOURCES};
 use super::rule_book::{Author, RuleBook};
 use super::settings::Settings;
 
-/// Kernel-log records that the daemon takes in at once.
+/// Kernel-log records that the daemon reads at once.
 const RECORDS_A_TURN: usize = 1024;
 
 /// How much of the journal a failure shows.
 const LAST_ENTRIES: usize = 40;
 
-/// How fast a run goes and what it watches.
+/// Speed of a run, and its inputs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -54,7 +54,7 @@ pub struct World {
     now: Duration,
     booted: Duration,
     boot: u32,
-    /// How far the wall clock is off.
+    /// The error of the wall clock.
     wall: SignedDuration,
     sampling: Duration,
     next_sample: Duration,
@@ -64,21 +64,21 @@ pub struct World {
     settings: Settings,
     /// Acts whose settings are in force.
     set: BTreeSet<DecisionId>,
-    /// Engines that were paused and have not been told to go on.
+    /// Paused engines that have not been resumed.
     paused: BTreeSet<ProcessId>,
     paused_at: Duration,
-    /// Engines of which it was told that they have died, each with its boot.
-    buried: BTreeSet<(u32, ProcessId)>,
-    tend_at: Duration,
-    next_look: Duration,
-    /// When all processes are looked through again, and the engines that were there then.
-    next_full_look: Duration,
+    /// Engines with a reported death, each with its boot.
+    reported_dead: BTreeSet<(u32, ProcessId)>,
+    retry_at: Duration,
+    next_scan: Duration,
+    /// Time of the next scan of all processes, and the engines of the last one.
+    next_full_scan: Duration,
     known: BTreeSet<ProcessId>,
-    looks_hang_until: Duration,
-    /// Whether the driver says how much each process has.
+    scans_hang_until: Duration,
+    /// Whether the driver reports the memory of each process.
     has_driver_figures: bool,
-    /// What becomes of what is not decided by anybody.
-    fate: Chance,
+    /// Randomness for everything without a stream of its own.
+    chance: Chance,
     executor: Executor,
     kept: Kept,
     process: Option<Process>,
@@ -88,18 +88,18 @@ pub struct World {
     book: Option<RuleBook>,
     people: People,
     alertmanager: Alertmanager,
-    /// After so long received alerts are forgotten.
+    /// Received alerts are forgotten after this time.
     forget_after: Duration,
     neighbours: Neighbours,
-    /// Steps since the whole picture was looked at.
-    undrawn: u32,
+    /// Steps since the last check of the full status.
+    unchecked_steps: u32,
     mode: Mode,
-    /// Acts so far, by what is done, for the summary.
+    /// Acts so far, by action, for the summary.
     acts: BTreeMap<String, usize>,
     decisions: usize,
 }
 
-/// What a run came to.
+/// Results of a run.
 pub struct Ended {
     pub journal: String,
     /// The rules in force at the end, and the journal's last entries.
@@ -133,8 +133,8 @@ impl World {
             .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }))
             .map(|book| others::with_foreign(book, plan.seed, beat, total));
         let mode = if chance.once_in(4) { Mode::Observe } else { Mode::Enforce };
-        // Where samples are far apart, what is seen of engines is old before it is of any use.
-        let is_looked_for = beat <= Duration::from_secs(1) || chance.once_in(4);
+        // With samples far apart, observations of engines are outdated before they are useful.
+        let is_scanned = beat <= Duration::from_secs(1) || chance.once_in(4);
         let without = plan.without.clone();
         Self {
             now: Duration::ZERO,
@@ -150,14 +150,14 @@ impl World {
             set: BTreeSet::new(),
             paused: BTreeSet::new(),
             paused_at: Duration::ZERO,
-            buried: BTreeSet::new(),
-            tend_at: Duration::ZERO,
-            next_look: Duration::ZERO,
-            next_full_look: Duration::ZERO,
+            reported_dead: BTreeSet::new(),
+            retry_at: Duration::ZERO,
+            next_scan: Duration::ZERO,
+            next_full_scan: Duration::ZERO,
             known: BTreeSet::new(),
             has_driver_figures: chance.once_in(2),
-            looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
-            fate: Chance::new(plan.seed, "fate"),
+            scans_hang_until: if is_scanned { Duration::ZERO } else { Duration::MAX },
+            chance: Chance::new(plan.seed, "fate"),
             executor: Executor::new(Chance::new(plan.seed, "executor")),
             kept: Kept::default(),
             process: None,
@@ -174,7 +174,7 @@ impl World {
                 beat,
                 Chance::new(plan.seed, "neighbours"),
             ),
-            undrawn: 0,
+            unchecked_steps: 0,
             mode,
             plan,
             acts: BTreeMap::new(),
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Runs to the end, or to the first thing that must never be.
+    /// Runs to the end, or to the first violation.
     pub fn run(mut self) -> Ended {
         let until = self.sampling * self.plan.samples;
         let mut violation = None;
@@ -203,12 +203,12 @@ impl World {
         }
     }
 
-    /// The program ends in order, and starts once more: then nothing of it is left.
+    /// The program ends cleanly, and starts once more: none of its settings is left.
     fn finish(&mut self) -> Result<(), Violation> {
         let mut fate = Chance::new(self.plan.seed, "end");
         self.stop(false, &mut fate)?;
         self.settings.begin(&self.boot_id())?;
-        self.tend();
+        self.retry_leftovers();
         self.none_stays_paused(Duration::ZERO)
     }
 
@@ -227,7 +227,7 @@ impl World {
         format!("boot-{}", self.boot).into()
     }
 
-    /// To the next instant at which something happens.
+    /// To the next instant with an event.
     fn go_on(&mut self) -> Result<(), Violation> {
         let uptime = self.at().uptime;
         let own = match &self.process {
@@ -243,7 +243,7 @@ impl World {
         self.now = next;
         self.machine.pass(passed, uptime + passed);
         let (at, is_watched) = (self.at(), self.process.is_some());
-        self.fleet.bury(&mut self.machine, at, is_watched);
+        self.fleet.take_deaths(&mut self.machine, at, is_watched);
         self.disturb()?;
         if self.process.is_none() && self.starts_at <= self.now {
             self.start()?;
@@ -253,7 +253,7 @@ impl World {
         Ok(())
     }
 
-    /// The program starts, and goes through the kernel log as it found it.
+    /// The program starts, and reads the kernel log from its position.
     fn start(&mut self) -> Result<(), Violation> {
         let at = self.at();
         let boot_id = self.boot_id();
@@ -264,14 +264,14 @@ impl World {
         let resumes = process.resumes;
         self.settings.begin(&boot_id)?;
         self.set.clear();
-        self.tend();
-        self.fleet.forget_when_asked();
-        (self.next_look, self.next_full_look) = (self.now, self.now);
+        self.retry_leftovers();
+        self.fleet.poll_anew();
+        (self.next_scan, self.next_full_scan) = (self.now, self.now);
         if let Some(pause) = &self.people.pause {
             process.seen.push(Observation::Pause(Some(pause.clone())));
         }
         self.process = Some(process);
-        self.tell_past();
+        self.give_past();
         self.kept.record(self.now, Entry::Note(Note { at, text: "started".to_owned() }));
         self.next_sample = self.now;
         if resumes {
@@ -294,11 +294,11 @@ impl World {
             let (at, took, effect) = (self.at(), ended.took, None);
             self.take_outcome(Outcome { decision, action, result, ended: at, took, effect });
         }
-        if self.tend_at <= self.now {
-            self.tend();
+        if self.retry_at <= self.now {
+            self.retry_leftovers();
         }
         self.none_stays_paused(Duration::from_secs(60).max(self.sampling * 2))?;
-        self.tell_past();
+        self.give_past();
         let more = self.read_kernel_log();
         if self.next_sample <= self.now {
             self.next_sample = self.now + self.sampling;
@@ -310,8 +310,8 @@ impl World {
         if more { self.turn() } else { Ok(()) }
     }
 
-    /// Tells the policy what earlier runs did, as soon as the journal can be read.
-    fn tell_past(&mut self) {
+    /// Gives the policy the past of earlier runs, as soon as the journal can be read.
+    fn give_past(&mut self) {
         let (at, boot_id) = (self.at(), self.boot_id());
         let Some(process) = self.process.as_mut().filter(|process| process.awaits_past) else {
             return;
@@ -327,8 +327,8 @@ impl World {
         let Some(process) = &mut self.process else { return };
         let journal_is_up = self.kept.is_up(self.now);
         self.files.read(&self.machine, journal_is_up, self.now, &mut process.seen);
-        self.look();
-        self.ask_neighbours();
+        self.sample_engines();
+        self.query_neighbours();
     }
 
     /// Returns whether more records wait to be read.
@@ -357,7 +357,7 @@ impl World {
         }
         let is_whole = !step.is_only_counted;
         let checked = self.checker.step(&clock, &seen, &step);
-        let checked = checked.and_then(|()| told_once(process, &step.events));
+        let checked = checked.and_then(|()| reported_once(process, &step.events));
         let checked = checked.and_then(|()| self.are_dead(&step.events));
         for change in step.alerts {
             self.kept.record(self.now, Entry::Alert(change));
@@ -374,12 +374,12 @@ impl World {
                 self.have_done(decision);
             }
         }
-        if is_whole { checked.and_then(|()| self.draw()) } else { checked }
+        if is_whole { checked.and_then(|()| self.check_status()) } else { checked }
     }
 
     fn have_done(&mut self, decision: Decision) {
         *self.acts.entry(decision.action.name().to_owned()).or_default() += 1;
-        // What saves the machine waits for no disk, nor does what puts something back.
+        // Acts that save the machine do not wait for the disk, nor does an undo.
         let waits = decision.mode == Mode::Enforce
             && !decision.action.is_brake()
             && !decision.action.is_undo()
@@ -455,15 +455,15 @@ impl World {
                     let until = self.now + chance.until(beat * 40);
                     self.fleet.trouble(supervisor, trouble, until);
                 }
-                Kind::Hand => self.fleet.meddle(chance, &mut self.machine, at),
+                Kind::Hand => self.fleet.intervene(chance, &mut self.machine, at),
                 Kind::LookHangs => {
                     let until = self.now + chance.until(beat * 30);
-                    self.looks_hang_until = self.looks_hang_until.max(until);
+                    self.scans_hang_until = self.scans_hang_until.max(until);
                 }
-                Kind::Setting => self.settings.meddle(chance),
+                Kind::Setting => self.settings.intervene(chance),
                 Kind::Neighbour => self.neighbours.turn(chance),
                 Kind::Post | Kind::Flood => {
-                    let posts = self.alertmanager.tell(kind, chance, at.utc, beat);
+                    let posts = self.alertmanager.disturb(kind, chance, at.utc, beat);
                     self.post(posts);
                 }
                 Kind::Reload => {
@@ -506,7 +506,7 @@ impl World {
         }
         let hangs = self.executor.hangs(self.now);
         for decision in self.executor.die() {
-            // What was under way may be done all the same.
+            // Acts under way may be done all the same.
             if chance.once_in(2) {
                 self.perform(&decision)?;
             }
@@ -516,7 +516,7 @@ impl World {
             self.settings.crash();
         } else {
             self.settings.end()?;
-            self.tend();
+            self.retry_leftovers();
             self.none_stays_paused(Duration::ZERO)?;
         }
         process.replay()
@@ -530,7 +530,7 @@ impl World {
         self.machine.boot();
         self.settings.boot();
         self.paused.clear();
-        (self.next_look, self.next_full_look) = (Duration::ZERO, Duration::ZERO);
+        (self.next_scan, self.next_full_scan) = (Duration::ZERO, Duration::ZERO);
         let at = self.at();
         self.fleet.boot(at);
         if chance.once_in(4) {
@@ -540,9 +540,9 @@ impl World {
 }
 
 /// Each record of the kernel log counts once, over restarts too.
-fn told_once(process: &mut Process, events: &[Event]) -> Result<(), Violation> {
+fn reported_once(process: &mut Process, events: &[Event]) -> Result<(), Violation> {
     let seqs = events.iter().filter_map(|event| event.seq);
-    let twice: Vec<u64> = seqs.filter(|seq| !process.told.insert(*seq)).collect();
+    let twice: Vec<u64> = seqs.filter(|seq| !process.reported.insert(*seq)).collect();
     if twice.is_empty() {
         return Ok(());
     }

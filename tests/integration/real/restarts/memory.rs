@@ -1,4 +1,4 @@
-//! Memory that is really gone, and given back in one go.
+//! Memory that is really taken, and released at once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -12,13 +12,13 @@ pub fn gib(count: u64) -> u64 {
     count << 30
 }
 
-/// What an engine could have now, about: of this the gate counts a little less.
+/// Roughly the memory that an engine could get now: the gate counts a little less.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
 pub fn available() -> u64 {
     meminfo_bytes("MemAvailable") as u64
 }
 
-/// Fills pipes until told to end. No counter of the kernel names what is in them.
+/// Fills pipes until it reads a line. No counter of the kernel names their memory.
 const FILL: &str = "
 import fcntl, os, resource, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -51,15 +51,16 @@ impl FilledPipes {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "filled\n");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "filled\n");
         Self(Started(child))
     }
 
-    /// Gives all of it back; when that was done.
+    /// Releases all of it; returns the time when that was done.
     pub fn release(mut self) -> Timestamp {
-        let _ended = self.0.0.stdin.take().unwrap().write_all(b"\n");
+        // It may have ended.
+        let _ = self.0.0.stdin.take().unwrap().write_all(b"\n");
         self.0.0.wait().unwrap();
         Timestamp::now()
     }

@@ -22,8 +22,8 @@ fn real_promtool_accepts_the_example_of_a_web_configuration() {
         .arg(fixture("web-config.yml"))
         .output()
         .unwrap();
-    let said = [check.stdout, check.stderr].concat();
-    assert!(check.status.success(), "{}", String::from_utf8_lossy(&said));
+    let printed = [check.stdout, check.stderr].concat();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&printed));
 }
 
 /// Starts a daemon with that web configuration, beside the certificates.
@@ -59,7 +59,7 @@ fn real_prometheus_scrapes_over_tls_with_a_password() {
     assert_scraped_by(&good);
     let wrong = Prometheus::begin(&prometheus_3(), daemon.address(), &scrape("wrong"));
     wrong.wait_for("up{job=\"umawarden\"} == 0");
-    // The one that was right before goes on beside it.
+    // The Prometheus with the right password still scrapes the daemon.
     assert_scraped_by(&good);
     good.wait_for("increase(uma_web_refused_requests_total{reason=\"wrong_credential\"}[1m]) > 0");
 }

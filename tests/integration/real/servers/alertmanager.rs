@@ -1,5 +1,5 @@
-//! A real Prometheus and a real Alertmanager: what they find has this node act, and what this node
-//! finds they are told.
+//! A real Prometheus and a real Alertmanager: this node acts on their alerts, and sends them its
+//! own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,7 @@ groups:
 "#;
 
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    // What is shipped has to hold for a minute.
+    // Shipped alerts must hold for a minute.
     let deadline = Instant::now() + Duration::from_secs(180);
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
@@ -40,7 +40,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Posts what it is told to that node, with that token: in groups, and again every few seconds.
+/// Posts its alerts to that node, with that token: in groups, and again every few seconds.
 fn alertmanager(folder: &Path, node: &str, token: &str) -> (Started, String) {
     let config = folder.join("alertmanager.yml");
     let text = format!(
@@ -63,7 +63,7 @@ fn alertmanager(folder: &Path, node: &str, token: &str) -> (Started, String) {
     (Started(server), format!("http://{address}"))
 }
 
-/// Scrapes each target, which has those labels, and judges by the rules that are shipped for it.
+/// Scrapes each target with its labels, and evaluates the rules that are shipped for it.
 fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Started {
     let config = folder.join("prometheus.yml");
     let alertmanager = alertmanager.trim_start_matches("http://");
@@ -110,7 +110,7 @@ fn received(daemon: &Daemon, name: &str) -> Option<Value> {
     alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)
 }
 
-/// Who may do what: an Alertmanager, whoever only looks, and one whose time is over.
+/// Permissions: an Alertmanager, a reader, and a token that has expired.
 const TOKENS: [(&str, &str, &str); 3] = [
     ("alertmanager", "role: operate", "the-right-one"),
     ("viewer", "role: read", "only-looks"),
@@ -128,7 +128,7 @@ fn write_tokens(node: &Node) -> String {
     format!("--web.tokens.file={}", file.display())
 }
 
-/// Whoever is not who they should be is told so, and nothing of theirs is taken.
+/// A client with wrong credentials is rejected, and none of its posts is accepted.
 fn refuses_others(daemon: &Daemon, address: &str) {
     let post = r#"{"version": "4", "groupKey": "g", "status": "firing", "alerts": [{"status":
         "firing", "labels": {"alertname": "Forged"}, "startsAt": "2026-01-01T00:00:00Z",
@@ -207,14 +207,14 @@ fn real_prometheus_and_alertmanager_detect_an_imbalance_and_a_node_acts_until_it
     assert_eq!(turns.collect::<Vec<_>>(), ["firing", "resolved"], "none twice");
 }
 
-/// What amtool shows of that alert.
+/// The alert as amtool shows it.
 fn amtool(url: &str, name: &str) -> Vec<Value> {
     let output = Command::new("amtool")
         .args(["alert", "query", "--output=json", &format!("--alertmanager.url={url}"), name])
         .output()
         .unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    told.as_array().cloned().unwrap_or_default()
+    let response: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    response.as_array().cloned().unwrap_or_default()
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn real_alertmanager_receives_this_nodes_alerts_and_their_end() {
     node.write_rules("groups: []\n");
     assert_eq!(daemon.post("/-/reload").0, 200);
     wait_for("amtool shows it no more", || amtool(&url, "FreeIsKnown").is_empty());
-    // One that nobody tells of any more ends by itself, though its end was never told.
+    // An alert that is no longer repeated ends, although its end was never sent.
     node.write_rules(rules);
     assert_eq!(daemon.post("/-/reload").0, 200);
     wait_for("amtool shows it again", || amtool(&url, "FreeIsKnown").len() == 1);

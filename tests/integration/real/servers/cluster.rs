@@ -1,4 +1,4 @@
-//! A node that asks a real Prometheus, which has scraped the others.
+//! A node that queries a real Prometheus, which has scraped the others.
 
 use super::prometheus::Prometheus;
 use crate::cluster::Node;

@@ -1,5 +1,4 @@
-//! A collector of telemetry that is not ours takes the metrics and the traces, and shows what it
-//! took.
+//! A foreign collector of telemetry accepts metrics and traces, and prints them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +23,7 @@ const RULES: &str = "groups:
       cooldown: 1h
 ";
 
-/// rotel, which writes whatever it takes to its output.
+/// rotel, which prints everything that it receives.
 struct Collector {
     _server: Started,
     endpoint: String,
@@ -51,7 +50,7 @@ impl Collector {
         Self { _server: Started(child), endpoint: format!("http://{http}"), log }
     }
 
-    /// What it wrote for the last request but one of that kind, which it has written whole.
+    /// Its output for the last request but one of that kind, which is complete.
     fn last(&self, begin: &str) -> Option<String> {
         let log = self.log();
         let mut requests: Vec<&str> = log.split(begin).skip(1).collect();
@@ -86,7 +85,7 @@ impl Point<'_> {
     }
 }
 
-/// The points of one request: as `name{label="value"}`, with what kind of metric each is.
+/// The points of one request: as `name{label="value"}`, with the kind of metric of each.
 fn points(request: &str) -> BTreeMap<String, String> {
     let mut points = BTreeMap::new();
     let (mut point, mut is_point, mut has_labels) = (Point::default(), false, false);
@@ -116,7 +115,7 @@ fn points(request: &str) -> BTreeMap<String, String> {
     points
 }
 
-/// What a series of `/metrics` is called as a point, whose histogram is one.
+/// The name of a series of `/metrics` as a point; a histogram is one point.
 fn as_point(series: &str, points: &BTreeMap<String, String>) -> String {
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
     let base = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));

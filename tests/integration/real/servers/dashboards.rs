@@ -1,5 +1,5 @@
-//! Every query of the dashboards is answered with data by a real Prometheus that has scraped real
-//! agents through a real incident.
+//! Every query of the dashboards returns data from a real Prometheus that has scraped real agents
+//! through a real incident.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {
     Daemon::start(&folder.join(mode), &[&config, &library, "--gpu.interval=1s"])
 }
 
-/// As Grafana asks it of one node, but that nothing stands for what is not there.
+/// The query as Grafana sends it for one node, without the 0 for missing series.
 fn filled(expr: &str, instance: &str) -> String {
     expr.replace(" or vector(0)", "")
         .replace("$instance", instance)
@@ -63,18 +63,18 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
     let targets = format!("{}', '{}", observes.address(), acts.address());
     let prometheus = Prometheus::start(&prometheus_3(), &targets, "");
     prometheus.wait_for("count(up == 1) == 2");
-    // Counters grow from what Prometheus has seen before.
+    // Counters grow from the value that Prometheus has seen before.
     std::thread::sleep(Duration::from_secs(3));
     let cgroup = LimitedCgroup::new("dashboards", 30 << 20);
     cgroup.oom_kill();
-    // The second is held back: the first has just been told of.
+    // The second is suppressed: the first was reported a moment ago.
     std::thread::sleep(Duration::from_secs(4));
     cgroup.oom_kill();
     let mut left: Vec<(String, String)> = dashboards()
         .into_iter()
         .flat_map(|(name, dashboard)| {
             let queries = queries(&dashboard).into_iter();
-            queries.map(move |(place, expr)| (format!("{name}, {place}"), expr))
+            queries.map(move |(panel, expr)| (format!("{name}, {panel}"), expr))
         })
         .collect();
     assert!(left.len() > 100, "{}", left.len());
@@ -86,7 +86,7 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
         left.retain(|(_, expr)| {
             instances.iter().all(|instance| !prometheus.has_had(&filled(expr, instance)))
         });
-        // Nothing but its end is an event of the program's own in these seconds.
+        // Its death is the only event of the program's own in these seconds.
         if left.iter().all(|(_, expr)| expr.contains("uma_events_total")) {
             drop(engine.take());
         }

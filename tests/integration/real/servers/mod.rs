@@ -1,5 +1,5 @@
-//! Real Prometheus, Alertmanager and collectors: these tests ask little of the machine and wait
-//! much, so that they may run side by side.
+//! Real Prometheus, Alertmanager and collectors: these tests take little processor time and wait
+//! long, so they may run in parallel.
 
 mod access;
 mod alertmanager;
@@ -10,7 +10,7 @@ mod prometheus;
 
 use std::net::TcpListener;
 
-/// Where nobody listens on this machine.
+/// An address of this machine without a listener.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

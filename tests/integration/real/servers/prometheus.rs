@@ -1,4 +1,4 @@
-//! A real Prometheus scrapes it, and promtool finds nothing to complain about.
+//! A real Prometheus scrapes the daemon, and promtool finds no fault.
 
 use std::fs;
 use std::io::Write;
@@ -30,9 +30,9 @@ fn real_promtool_check_metrics_has_no_findings() {
         .unwrap();
     check.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
-    assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
+    assert!(printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
 /// A Prometheus of our own that scrapes one target every second.
@@ -43,7 +43,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// `scrape` goes into the scrape configuration, to ask for one format.
+    /// `scrape` goes into the scrape configuration, to request one format.
     pub fn start(program: &str, target: &str, scrape: &str) -> Self {
         let prometheus = Self::begin(program, target, scrape);
         prometheus.wait_for("up{job=\"umawarden\"} == 1");
@@ -61,7 +61,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// As `start`, without waiting for what comes of it.
+    /// As `start`, without waiting for a scrape.
     pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
         let scraping = format!(
             "scrape_configs:\n\
@@ -70,7 +70,7 @@ impl Prometheus {
         Self::run(program, &scraping, &[])
     }
 
-    /// With that in its configuration, and those flags.
+    /// With that text in its configuration, and those flags.
     pub fn run(program: &str, more: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = free_address();
@@ -90,24 +90,24 @@ impl Prometheus {
         Self { _server: Started(server), url, _folder: folder }
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn base(&self) -> &str {
         self.url.trim_end_matches("/api/v1")
     }
 
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {
-        self.ask("query", &format!("query={}", percent_encoded(expr)))
+        self.get("query", &format!("query={}", percent_encoded(expr)))
     }
 
     /// Whether an expression had a value at any time of the last three minutes.
     pub fn has_had(&self, expr: &str) -> bool {
         let now = jiff::Timestamp::now().as_second();
-        let asked = percent_encoded(expr);
-        let body = format!("query={asked}&start={}&end={now}&step=1", now - 180);
-        !self.ask("query_range", &body).is_empty()
+        let query = percent_encoded(expr);
+        let body = format!("query={query}&start={}&end={now}&step=1", now - 180);
+        !self.get("query_range", &body).is_empty()
     }
 
-    fn ask(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
+    fn get(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
         let client = crate::daemon::http_client().build().unwrap();
         let request = client.post(format!("{}/{path}", self.url)).body(body.to_owned());
         let request = request.header("content-type", "application/x-www-form-urlencoded");
@@ -129,14 +129,14 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// It has what every daemon exports.
+/// It has the series that every daemon exports.
 pub fn assert_scraped_by(prometheus: &Prometheus) {
     for expr in ["up == 1", "uma_memory_free_bytes > 0", "uma_build_info == 1"] {
         assert_eq!(prometheus.query(expr).len(), 1, "{expr}");
     }
 }
 
-/// Every sample of our own output stands in Prometheus, with the type that we told.
+/// Prometheus has every sample of our output, with the type that we declare.
 fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
     for expr in [
         "uma_memory_free_bytes > 0",
@@ -152,7 +152,7 @@ fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
         let scraped = prometheus.query(all)[0]["value"][1].as_str().unwrap().parse::<usize>();
         (scraped.unwrap(), daemon.metrics().len())
     };
-    // What happens on the machine between a scrape and the look may be a series more.
+    // Activity of the machine between the scrape and the query may add a series.
     let deadline = Instant::now() + Duration::from_secs(10);
     let (mut scraped, mut exported) = counts();
     while scraped != exported {
@@ -187,7 +187,7 @@ fn real_prometheus_3_scrapes_both_formats() {
     }
 }
 
-/// An expression can be pasted into Grafana and back: both sides see the same series.
+/// An expression can be pasted into Grafana and back: both sides show the same series.
 #[test]
 fn real_prometheus_3_understands_every_shipped_expression() {
     if !enabled() {
@@ -204,7 +204,7 @@ fn real_prometheus_3_understands_every_shipped_expression() {
     assert!(rules.len() >= 10, "{rules:#?}");
     for rule in rules {
         let expr = rule["query"].as_str().unwrap();
-        // `or vector(1)` turns an empty answer into one sample, and leaves an error an error.
+        // `or vector(1)` turns an empty result into one sample, and keeps an error an error.
         let answer = prometheus.query(&format!("count({expr}) or vector(1)"));
         assert_eq!(answer.len(), 1, "{}: {expr}", rule["name"]);
     }

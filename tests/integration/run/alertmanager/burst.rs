@@ -1,4 +1,4 @@
-//! More posts than anybody sends: none is lost, none doubled, and memory stays.
+//! More posts than any Alertmanager sends: none is lost or counted twice, and memory stays bounded.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -19,20 +19,20 @@ use crate::run::Node;
 const POSTERS: usize = 4;
 const ROUNDS: usize = 1_250;
 
-/// What memory may grow by, in bytes: what waits is bounded, and so is what is kept.
+/// Limit for the growth of memory in bytes: queued and stored alerts are bounded.
 const GROWTH: f64 = 12e6;
 
-/// The same where each post is journalled and recorded: what is kept for that is had once and stays,
-/// up to 14 MB, and was no more after four times as many posts.
+/// The limit where each post is journalled and recorded: that takes up to 14 MB once, and no more
+/// after four times as many posts.
 const GROWTH_WHERE_ALL_IS_WRITTEN: f64 = 24e6;
 
 const TURNS: &str = "uma_received_alert_turns_total";
 const IGNORED: &str = "uma_received_alerts_ignored_total";
 
-/// Posts until it is taken.
+/// Posts until it is accepted.
 fn insist(poster: &mut Poster, body: &str) {
     while poster.send(body) != 200 {
-        // 503: it is to be posted again.
+        // 503 asks for a retry.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -42,8 +42,8 @@ fn sum(daemon: &Daemon, name: &str) -> f64 {
     metrics.iter().filter(|(series, _)| series.starts_with(name)).map(|(_, value)| value).sum()
 }
 
-/// What each poster posts in each round.
-type Told = fn(usize, usize) -> Value;
+/// The alert of each poster in each round.
+type AlertOf = fn(usize, usize) -> Value;
 
 /// Its alert fires and ends again and again.
 fn the_same(poster: usize, round: usize) -> Value {
@@ -59,11 +59,11 @@ fn status(round: usize) -> &'static str {
     if round.is_multiple_of(2) { "firing" } else { "resolved" }
 }
 
-/// Ten thousand posts in a row by four at once, each of them twice: by Alertmanagers of a pair.
+/// Ten thousand posts in a row by four at once, each of them twice, as by a pair of Alertmanagers.
 fn ten_thousand_posts(
     node: &Node,
     daemon: Daemon,
-    told: Told,
+    alert_of: AlertOf,
     connect: &(impl Fn() -> Poster + Sync),
     growth: f64,
 ) {
@@ -74,7 +74,7 @@ fn ten_thousand_posts(
                 scope.spawn(move || {
                     let mut connection = connect();
                     for round in rounds {
-                        let body = post(vec![told(poster, round)]);
+                        let body = post(vec![alert_of(poster, round)]);
                         insist(&mut connection, &body);
                         insist(&mut connection, &body);
                     }
@@ -138,8 +138,8 @@ fn ten_thousand_posts_over_the_network_are_accepted_once_each() {
     ten_thousand_posts(&node, daemon, the_same, &connect, GROWTH);
 }
 
-/// The longest posts, by two at once: the loop takes in no more than a part of one in each step, so
-/// that what it watches meanwhile waits for a part, and not for a post.
+/// The longest posts, by two at once: the loop takes only a part of one in each step, so its other
+/// work waits for a part and not for a post.
 #[test]
 fn the_longest_posts_are_accepted_in_parts_and_once_each() {
     const ALERTS: usize = 2_000;
@@ -167,11 +167,11 @@ fn the_longest_posts_are_accepted_in_parts_and_once_each() {
     assert_eq!(turns(&node).len(), 2 * ALERTS, "each of them is kept");
     let steps = alerts_of_steps(&node);
     assert!(steps.iter().all(|alerts| *alerts <= 100), "{steps:?}");
-    // A recorder that is behind leaves steps out.
+    // A recorder that lags drops steps.
     assert!(!steps.is_empty());
 }
 
-/// What each step that took in alerts took in, by the recording.
+/// The number of alerts that each step took in, by the recording.
 fn alerts_of_steps(node: &Node) -> Vec<usize> {
     let mut steps = Vec::new();
     for path in segment_files(&node.storage().join("recording")) {

@@ -1,4 +1,4 @@
-//! This node's alerts, told to Alertmanagers that answer, hang, refuse or lie.
+//! This node's alerts, sent to Alertmanagers that answer, hang, refuse or answer falsely.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ fn fine() -> FakeServer {
     FakeServer::start(|_| Reply::Answer(200, "{\"status\":\"success\"}".to_owned()))
 }
 
-/// A configuration file that tells these.
+/// A configuration with these Alertmanagers.
 fn config(node: &Node, servers: &[String], more: &str) -> String {
     let send: String = servers.iter().map(|server| format!("  - {server}\n")).collect();
     let file = node.path("umawarden.yaml");
@@ -35,11 +35,11 @@ fn alerts(request: &Request) -> Vec<Value> {
     serde_json::from_str(&request.body).unwrap()
 }
 
-/// The last alert of that name that it was told.
+/// The last alert of that name that the server received.
 fn last(server: &FakeServer, name: &str) -> Option<Value> {
-    let told = server.requests();
-    let mut told = told.iter().rev().flat_map(alerts);
-    told.find(|alert| alert["labels"]["alertname"] == name)
+    let requests = server.requests();
+    let mut requests = requests.iter().rev().flat_map(alerts);
+    requests.find(|alert| alert["labels"]["alertname"] == name)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_firing_rule_is_posted_to_all_alertmanagers_until_its_end() {
     let config = config(&node, &[url(one.port), url(two.port)], more);
     let daemon = node.start(&[&config]);
     for server in [&one, &two] {
-        daemon.wait_until("told twice", |_| {
+        daemon.wait_until("posted twice", |_| {
             server.requests().iter().filter(|request| request.body.contains("\"Always\"")).count()
                 > 2
         });
@@ -72,10 +72,10 @@ fn a_firing_rule_is_posted_to_all_alertmanagers_until_its_end() {
         assert_eq!(daemon.metric(&of("up", server.port)), 1.0);
         assert_eq!(daemon.metric(&of("posts_failed_total", server.port)), 0.0);
     }
-    // A reload that takes the rule away ends its alert.
+    // A reload that removes the rule ends its alert.
     node.write_rules("groups: []\n");
     assert_eq!(daemon.post("/-/reload").0, 200);
-    daemon.wait_until("told of the end", |_| {
+    daemon.wait_until("posting the end", |_| {
         let alert = last(&one, "Always").unwrap();
         let ends = alert["endsAt"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
         ends <= jiff::Timestamp::now()
@@ -100,8 +100,8 @@ fn a_failing_alertmanager_blocks_no_other_and_gets_its_alerts_when_it_is_back() 
         FakeServer::start(|_| Reply::Raw("\0\u{1}garbage".to_owned())),
         FakeServer::start(|_| Reply::Close),
     ];
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
     let recovering = FakeServer::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
         0 | 1 => Reply::Close,
         _ => Reply::Answer(200, String::new()),
@@ -110,7 +110,7 @@ fn a_failing_alertmanager_blocks_no_other_and_gets_its_alerts_when_it_is_back() 
     let servers: Vec<String> = all.map(|server| url(server.port)).collect();
     let config = config(&node, &servers, "  resend_every: 1s\n");
     let daemon = node.start(&[&config]);
-    daemon.wait_until("told", |_| last(&good, "Always").is_some());
+    daemon.wait_until("reported", |_| last(&good, "Always").is_some());
     for server in &bad {
         let failed = of("posts_failed_total", server.port);
         daemon.wait_until("tried again", |daemon| daemon.metric(&failed) >= 2.0);
@@ -126,9 +126,9 @@ fn a_failing_alertmanager_blocks_no_other_and_gets_its_alerts_when_it_is_back() 
     let (_, log) = daemon.terminate();
     assert!(log.contains("Alertmanager accepts alerts again") && !log.contains('\u{1b}'), "{log}");
     assert!(log.contains("it answers 302") && log.contains("name the address"), "{log}");
-    // Each is told of once, and not at every try.
-    let told = log.lines().filter(|line| line.contains("cannot send alerts")).count();
-    assert_eq!(told, bad.len() + 1, "{log}");
+    // Each failure is logged once, and not at every attempt.
+    let failures = log.lines().filter(|line| line.contains("cannot send alerts")).count();
+    assert_eq!(failures, bad.len() + 1, "{log}");
 }
 
 #[test]
@@ -160,14 +160,14 @@ fn credentials_are_read_from_their_files_each_time_and_never_shown() {
     let config = config(&node, &servers, "  resend_every: 1s\n");
     let daemon = node.start(&[&config]);
     let has = |key: &str| keys.lock().unwrap().iter().any(|seen| seen.as_deref() == Some(key));
-    daemon.wait_until("asked", |_| has("Bearer first-secret"));
+    daemon.wait_until("queried with the first key", |_| has("Bearer first-secret"));
     write_secret(&token, "second-secret");
-    daemon.wait_until("asked anew", |_| has("Bearer second-secret"));
+    daemon.wait_until("queried with the new key", |_| has("Bearer second-secret"));
     fs::remove_file(&token).unwrap();
-    let told =
+    let key_sent_to =
         |server: &FakeServer| server.requests().first().and_then(|request| request.key.clone());
-    daemon.wait_until("told", |_| told(&basic).is_some());
-    assert_eq!(told(&basic).unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+    daemon.wait_until("reported", |_| key_sent_to(&basic).is_some());
+    assert_eq!(key_sent_to(&basic).unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
     let path = &server.requests()[0].path;
     assert_eq!(path, "/am/api/v2/alerts");
     let (_, log) = daemon.terminate();
@@ -189,9 +189,9 @@ fn alerts_go_over_tls_only_to_trusted_servers() {
     };
     let servers = [server(&believed, "authority.pem"), server(&stranger, "other.pem")];
     let daemon = node.start(&[&config(&node, &servers, "  resend_every: 1s\n")]);
-    daemon.wait_until("told", |_| last(&believed, "Always").is_some());
+    daemon.wait_until("reported", |_| last(&believed, "Always").is_some());
     assert_eq!(believed.requests()[0].key.as_deref(), Some("Bearer s3cret"));
-    daemon.wait_until("said", |daemon| daemon.log().contains("invalid peer certificate"));
+    daemon.wait_until("logged", |daemon| daemon.log().contains("invalid peer certificate"));
     assert!(stranger.requests().is_empty(), "neither alerts nor the token");
     let (_, log) = daemon.terminate();
     assert!(log.contains("as ca_file") && !log.contains("s3cret"), "{log}");
@@ -207,14 +207,14 @@ fn refused_alerts_do_not_block_those_of_other_posts() {
     };
     let rules: String = (0..150).map(rule).collect();
     node.write_rules(&format!("groups:\n- name: g\n  rules:\n{rules}"));
-    // It takes no post with the first alert in it.
+    // It rejects every post with the first alert in it.
     let server = FakeServer::start(|request| match request.body.contains("\"A000\"") {
         true => Reply::Answer(400, "A000 is not to its taste".to_owned()),
         false => Reply::Answer(200, String::new()),
     });
     let config = config(&node, &[url(server.port)], "  resend_every: 1s\n");
     let daemon = node.start(&[&config]);
-    daemon.wait_until("told of the others", |daemon| {
+    daemon.wait_until("posting the others", |daemon| {
         last(&server, "A149").is_some()
             && daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&22.0)
     });
@@ -224,7 +224,7 @@ fn refused_alerts_do_not_block_those_of_other_posts() {
     daemon.wait_until("counted", |daemon| {
         daemon.metric(&of("posts_failed_total", server.port)) >= 1.0
     });
-    // And it is tried again, as whoever fails is.
+    // And it is posted again, as after any failure.
     daemon.wait_until("tried again", |_| {
         let requests = server.requests();
         requests.iter().filter(|request| request.body.contains("\"A000\"")).count() > refused

@@ -1,4 +1,4 @@
-//! A collector that takes OTLP over HTTP, or behaves as badly as it is told to.
+//! A collector that takes OTLP over HTTP, with faults on demand.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,18 +13,18 @@ use opentelemetry_proto::tonic::metrics::v1::{metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 
-/// How it behaves.
+/// How it responds.
 #[derive(Clone, Debug)]
 pub enum Manner {
     /// It takes everything.
     Takes,
-    /// It answers that, as it stands.
+    /// It sends that response verbatim.
     Answers(String),
-    /// It reads, and says nothing for ever.
+    /// It reads, and never answers.
     Hangs,
 }
 
-/// One request, as it came.
+/// One request, as it was received.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
@@ -40,7 +40,6 @@ impl Request {
     }
 }
 
-/// See the module.
 pub struct Collector {
     address: String,
     manner: Arc<Mutex<Manner>>,
@@ -60,7 +59,7 @@ impl Collector {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (manner, requests) = (Arc::clone(&manner), Arc::clone(&requests));
-                // A client that goes away is its own business.
+                // The client may disconnect.
                 std::thread::spawn(move || serve(stream, &manner, &requests));
             }
         });
@@ -84,7 +83,7 @@ impl Collector {
         requests.iter().filter(|request| request.path == path).cloned().collect()
     }
 
-    /// Waits until there is something to be found in what it was sent.
+    /// Waits until the requests so far contain a value.
     pub fn wait_for<T>(&self, what: &str, find: impl Fn(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -102,7 +101,7 @@ impl Collector {
         requests.iter().map(|request| numbers(&request.body)).collect()
     }
 
-    /// Of whom the first metrics request tells: the texts among the resource's attributes.
+    /// The source of the first metrics request: the texts among the resource's attributes.
     pub fn resource(&self) -> Option<BTreeMap<String, String>> {
         let request = self.requests("/v1/metrics").into_iter().next()?;
         let request = ExportMetricsServiceRequest::decode(&*request.body).unwrap();
@@ -153,7 +152,7 @@ fn serve(
         Manner::Takes => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
         Manner::Answers(answer) => answer,
         Manner::Hangs => {
-            // Until the client has had enough.
+            // Until the client closes.
             reader.read_to_end(&mut Vec::new())?;
             return Ok(());
         }
@@ -161,7 +160,7 @@ fn serve(
     (&stream).write_all(answer.as_bytes())
 }
 
-/// Names with labels, as they stand in `/metrics`; histograms part by part.
+/// Names with labels, as in `/metrics`; histograms part by part.
 fn numbers(body: &[u8]) -> Vec<(String, f64)> {
     let request = ExportMetricsServiceRequest::decode(body).unwrap();
     let scopes = request.resource_metrics.into_iter().flat_map(|metrics| metrics.scope_metrics);
@@ -199,19 +198,19 @@ fn labels(attributes: &[KeyValue]) -> String {
         return String::new();
     }
     let labels = attributes.iter().map(|pair| {
-        let any_value::Value::StringValue(value) = told(pair).unwrap() else { panic!() };
+        let any_value::Value::StringValue(value) = value_of(pair).unwrap() else { panic!() };
         format!("{}=\"{}\"", pair.key, value.replace('\\', "\\\\").replace('"', "\\\""))
     });
     format!("{{{}}}", labels.collect::<Vec<_>>().join(","))
 }
 
-fn told(pair: &KeyValue) -> Option<any_value::Value> {
+fn value_of(pair: &KeyValue) -> Option<any_value::Value> {
     pair.value.as_ref()?.value.clone()
 }
 
-/// What a span says under that key.
+/// The attribute of a span with that key.
 pub fn attribute(span: &Span, key: &str) -> Option<any_value::Value> {
-    told(span.attributes.iter().find(|pair| pair.key == key)?)
+    value_of(span.attributes.iter().find(|pair| pair.key == key)?)
 }
 
 /// The same as text.

@@ -1,4 +1,4 @@
-//! What must hold whenever something is done.
+//! Invariants of acts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId, Targe
 use umawarden::policy::rule::{Query, Remedy};
 
 use super::shapes::Shape;
-use super::{Checker, Clock, Course, Flight, Kind, LOST_AFTER, Violation, Watched, broken, reads};
+use super::{Checker, Clock, Flight, Kind, LOST_AFTER, Phase, Violation, Watched, broken, reads};
 
-/// The policy counts in whole milliseconds, and samples need not fall on them: an act at 11.0638 s
-/// is out of a window of 50 s at 61.0632 s.
+/// The policy counts in whole milliseconds, and samples need not coincide with them: an act at
+/// 11.0638 s is outside a window of 50 s at 61.0632 s.
 const COUNTED: Duration = Duration::from_millis(1);
 
-/// Something that was done.
+/// An act.
 pub struct Acted {
     pub id: DecisionId,
     pub rule: RuleId,
@@ -22,15 +22,15 @@ pub struct Acted {
     pub is_notice: bool,
     /// The engine that it worked on.
     pub engine: Option<Arc<str>>,
-    /// Only what that engine can spare was taken.
+    /// It took only memory that the engine can spare.
     pub is_spared: bool,
     pub aim_met: Option<bool>,
-    /// A person has let the remedy try again since.
+    /// A person has reset the remedy since.
     pub is_forgiven: bool,
     now: Duration,
     boot: u32,
     at: Moment,
-    /// How long ago it was, and when on the uptime clock that was found.
+    /// Age of the act, and the uptime at which that was determined.
     dated: Option<(Duration, Duration)>,
 }
 
@@ -53,7 +53,7 @@ impl Acted {
         }
     }
 
-    /// How long ago: exactly within a boot, and as it was dated over a reboot.
+    /// Age of the act: exact within a boot, and by its date over a reboot.
     pub fn ago(&self, clock: &Clock) -> Duration {
         if self.boot == clock.boot {
             return clock.at.uptime.saturating_sub(self.at.uptime);
@@ -62,12 +62,12 @@ impl Acted {
         ago + clock.at.uptime.saturating_sub(since)
     }
 
-    /// A process looks back over a reboot. Nobody can know better than the wall clock says then, so
-    /// whatever it says is as good as the truth.
+    /// A process looks back over a reboot. The wall clock is the only source then, so its answer
+    /// counts as the truth.
     pub fn date(&mut self, clock: &Clock) {
-        let told = clock.at.utc.duration_since(self.at.utc);
-        let told = Duration::try_from(told).unwrap_or_default();
-        self.dated = Some((told.max(clock.now - self.now), clock.at.uptime));
+        let elapsed = clock.at.utc.duration_since(self.at.utc);
+        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+        self.dated = Some((elapsed.max(clock.now - self.now), clock.at.uptime));
     }
 }
 
@@ -78,7 +78,7 @@ impl Checker {
         let Some(remedy) = &watched.rule.remedy else {
             return broken("only a remedy acts", format!("{decision:?}"));
         };
-        // What is not there has no value that could be named.
+        // A missing value cannot be evidence.
         let has_evidence =
             !decision.because.is_empty() || matches!(watched.shape, Shape::Absent(_));
         if !has_evidence || !watched.is_firing_here() {
@@ -92,15 +92,15 @@ impl Checker {
         }
         if let Some(aim) = &remedy.aim {
             if is_met(aim, decision) {
-                return broken("what has met its aim is left alone", format!("{decision:?}"));
+                return broken("nothing is done once the aim is met", format!("{decision:?}"));
             }
             if !reads::may_end(&aim.text, &self.failed) {
                 let what = format!("{:?} cannot be read: {decision:?}", self.failed);
-                return broken("nothing is done in the dark", what);
+                return broken("nothing is done without memory readings", what);
             }
         }
         self.within_limits(clock, decision, remedy)?;
-        self.course_allows(clock, decision, watched)?;
+        self.phase_allows(clock, decision, watched)?;
         self.rested(clock, decision, watched)?;
         self.rails_allow(clock, decision, watched, remedy)?;
         let needs_approval = remedy.rails.approval.is_some();
@@ -164,8 +164,8 @@ impl Checker {
             its.map(|act| act.ago(clock)).min()
         });
         let is_by_engine = remedy.is_some_and(|remedy| counts_by(remedy, takes_from_engine));
-        let since_round = match watched.course(decision.mode) {
-            Course::Judged { at, .. } | Course::Skipped { at } => {
+        let since_round = match watched.phase(decision.mode) {
+            Phase::Judged { at, .. } | Phase::Skipped { at } => {
                 Some(clock.at.uptime.saturating_sub(at))
             }
             _ => None,
@@ -174,13 +174,13 @@ impl Checker {
         for ago in [since_act, since_round].into_iter().flatten() {
             if ago + COUNTED < watched.cooldown {
                 let what = format!("{ago:?} < {:?}: {decision:?}", watched.cooldown);
-                return broken("a remedy rests between rounds", what);
+                return broken("a remedy has its cooldown between rounds", what);
             }
         }
         Ok(())
     }
 
-    /// One action at a time, but for stops, and beside starts.
+    /// One action at a time, except stops, and in parallel with starts.
     pub(super) fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if decision.action.is_notice() {
             return Ok(());
@@ -202,55 +202,56 @@ impl Checker {
         self.acts.push(Acted::new(clock, decision));
         if let Some(watched) = self.rules.get_mut(&decision.rule) {
             let (id, step, since) = (decision.id, decision.step, clock.at.uptime);
-            watched.set_course(decision.mode, Course::Acting { id, step, since });
+            watched.set_phase(decision.mode, Phase::Acting { id, step, since });
             watched.cooldown = super::cooldown(&watched.rule);
         }
     }
 
-    /// After each act its outcome is awaited, and a next step follows only what has missed its aim,
-    /// or what stays as it is while the others are tried again.
-    fn course_allows(
+    /// Each act waits for its outcome. A next step follows only an act that missed its aim, or one
+    /// that stays in force while the others are retried.
+    fn phase_allows(
         &self,
         clock: &Clock,
         decision: &Decision,
         watched: &Watched,
     ) -> Result<(), Violation> {
         let now = clock.at.uptime;
-        let course = watched.course(decision.mode);
+        let phase = watched.phase(decision.mode);
         let (mut last_passed, has_aim) = (None, aims(watched));
-        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
-        match course {
-            Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
-                return broken("each outcome is awaited", format!("{decision:?}"));
+        let is_in_force =
+            |step: usize| self.settings.is_in_force(&decision.rule, decision.mode, step);
+        match phase {
+            Phase::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
+                return broken("each act waits for the last outcome", format!("{decision:?}"));
             }
-            // What stays as it is has no end by which it could be judged.
-            Course::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
-                return broken("each act is judged", format!("{decision:?}"));
+            // A setting that stays has no end at which it is assessed.
+            Phase::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
+                return broken("each act is assessed", format!("{decision:?}"));
             }
-            // It stays, and is passed.
-            Course::Ended { step, .. } if is_held(step) => last_passed = Some(step),
-            Course::Judged { step, aim_met: Some(false), .. } => last_passed = Some(step),
+            // It stays, and is skipped.
+            Phase::Ended { step, .. } if is_in_force(step) => last_passed = Some(step),
+            Phase::Judged { step, aim_met: Some(false), .. } => last_passed = Some(step),
             _ => {}
         }
         let mut from = decision.step;
-        while from > 0 && last_passed != Some(from - 1) && is_held(from - 1) {
+        while from > 0 && last_passed != Some(from - 1) && is_in_force(from - 1) {
             from -= 1;
         }
         if from > 0 && last_passed != Some(from - 1) {
-            let what = format!("{course:?}: {decision:?}");
+            let what = format!("{phase:?}: {decision:?}");
             return broken("a next step follows a missed aim", what);
         }
         Ok(())
     }
 
-    /// What the same rule did in the same mode.
+    /// Acts of the same rule in the same mode.
     pub(super) fn acts_of(&self, decision: &Decision) -> impl Iterator<Item = &Acted> {
         let same = |act: &&Acted| act.rule == decision.rule && act.mode == decision.mode;
         self.acts.iter().filter(same)
     }
 
-    /// The acts that count together with a decision: those on the same engine, where all that the
-    /// remedy does is such an act.
+    /// Acts that share a limit with a decision: those on the same engine, where every step of the
+    /// remedy is such an act.
     pub(super) fn counted_with(
         &self,
         decision: &Decision,
@@ -263,7 +264,7 @@ impl Checker {
     }
 }
 
-/// The engine that a decision works on.
+/// The engine of a decision.
 pub fn engine_of(decision: &Decision) -> Option<Arc<str>> {
     match (&decision.target, &decision.action) {
         (Target::Engine(engine), _) if !engine.name.is_empty() => Some(Arc::clone(&engine.name)),
@@ -281,7 +282,7 @@ pub(super) fn works_on_engine(action: &Action) -> bool {
     takes_from_engine(action) || matches!(action, Action::StopEngine { .. })
 }
 
-/// Whether everything that a remedy does is such an act.
+/// Whether every step of a remedy is such an act.
 pub(super) fn counts_by(remedy: &Remedy, is_such: fn(&Action) -> bool) -> bool {
     let steps = remedy.steps.iter().map(|step| step.action(None));
     let acts: Vec<Action> = steps.filter(|action| !action.is_notice()).collect();
@@ -296,7 +297,7 @@ fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
     let step = remedy.steps.get(decision.step).map(|step| step.action(None));
     match (step, &decision.action) {
         (Some(Action::Notify { .. }), Action::Notify { .. }) => true,
-        // The engine may be a template, and what the executor looks at comes with the decision.
+        // The engine may be a template, and its details come with the decision.
         (Some(Action::EvictCheckpoint { .. }), Action::EvictCheckpoint { .. })
         | (Some(Action::StopEngine { .. }), Action::StopEngine { .. }) => true,
         (Some(Action::EmptyCache { allow, .. }), Action::EmptyCache { allow: allowed, .. }) => {

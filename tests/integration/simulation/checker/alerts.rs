@@ -1,12 +1,12 @@
-//! What must hold of alerts, and of rules that cannot be judged.
+//! Invariants of alerts, and of rules that cannot be evaluated.
 
 use umawarden::model::{AlertChange, AlertState, RuleId};
 
-use super::{Checker, Clock, Course, HELD_BEFORE, LATE, LOST_AFTER, Violation, broken, reads};
+use super::{Checker, Clock, HOLD_VALID_FOR, LATE, LOST_AFTER, Phase, Violation, broken, reads};
 
 impl Checker {
-    /// A rule about which too little is known neither advances nor resolves. `begins` is told of one
-    /// whose condition must hold for what it does.
+    /// A rule with unknown sources neither advances nor resolves. `begins` is about a rule whose
+    /// condition must hold for its acts.
     pub(super) fn known_enough(
         &self,
         rule: &RuleId,
@@ -15,22 +15,21 @@ impl Checker {
     ) -> Result<(), Violation> {
         let Some(watched) = self.rules.get(rule) else { return Ok(()) };
         let (text, failed) = (&watched.rule.expr.text, &self.failed);
-        // Which node is read is written, if it is not all.
+        // An expression names its nodes, unless it reads all of them.
         let is_elsewhere = text.contains("{node=");
-        let may_be_told =
-            reads::may_hold(text, failed) || (!begins && reads::may_end(text, failed));
-        if watched.is_unknown || !(is_elsewhere || may_be_told) {
+        let may_change = reads::may_hold(text, failed) || (!begins && reads::may_end(text, failed));
+        if watched.is_unknown || !(is_elsewhere || may_change) {
             let what = format!("{rule} at {:?}, while {failed:?} cannot be read", clock.at.uptime);
-            return broken("what is unknown neither advances nor resolves", what);
+            return broken("an unknown rule neither advances nor resolves", what);
         }
         Ok(())
     }
 
-    /// An alert goes from state to state as it may.
+    /// An alert changes its state only as allowed.
     pub(super) fn change(&mut self, clock: &Clock, change: &AlertChange) -> Result<(), Violation> {
         const INVARIANT: &str = "alerts go from inactive to pending to firing";
         let Some(watched) = self.rules.get_mut(&change.rule) else {
-            return broken("only loaded rules speak", change.rule.to_string());
+            return broken("only loaded rules report", change.rule.to_string());
         };
         let now = clock.at.uptime;
         let known = watched.alerts.get(&change.labels).copied();
@@ -69,8 +68,8 @@ impl Checker {
         }
     }
 
-    /// A rule that fires has acted and is waiting for what comes of it, or has said why not, or
-    /// does so when it is evaluated next.
+    /// A firing rule has acted and waits for the outcome, or has reported its reason, or does so at
+    /// its next evaluation.
     pub(super) fn every_firing_rule_has_answered(
         &mut self,
         clock: &Clock,
@@ -83,22 +82,22 @@ impl Checker {
                 continue;
             };
             let mode = watched.rule.mode.unwrap_or(self.mode);
-            let is_awaited = match watched.course(mode) {
-                Course::Acting { since, .. } => now - since < LOST_AFTER,
-                Course::Ended { .. } => true,
-                Course::Idle | Course::Judged { .. } | Course::Skipped { .. } => false,
+            let is_awaited = match watched.phase(mode) {
+                Phase::Acting { since, .. } => now - since < LOST_AFTER,
+                Phase::Ended { .. } => true,
+                Phase::Idle | Phase::Judged { .. } | Phase::Skipped { .. } => false,
             };
-            let earliest = since.saturating_sub(HELD_BEFORE);
+            let earliest = since.saturating_sub(HOLD_VALID_FOR);
             let has_said = watched.decided.is_some_and(|decided| decided >= earliest);
             let has_asked = remedy
                 .rails
                 .approval
-                .is_some_and(|expires| self.people.are_asked(clock, id, mode, expires));
+                .is_some_and(|expires| self.people.has_request(clock, id, mode, expires));
             if is_awaited || has_said || has_asked {
                 watched.silent_since = None;
                 continue;
             }
-            // After a suspend nothing can have been said yet.
+            // After a suspend no report can exist yet.
             if pause > watched.interval + LATE {
                 watched.silent_since = None;
             }
@@ -106,9 +105,9 @@ impl Checker {
             if now - silent_since >= watched.patience() {
                 let what = format!(
                     "{id} fires since {since:?}, last word {:?}, in {mode:?} {:?}",
-                    watched.decided, watched.courses
+                    watched.decided, watched.phases
                 );
-                return broken("every firing rule acts or says why not", what);
+                return broken("every firing rule acts or gives its reason", what);
             }
         }
         Ok(())

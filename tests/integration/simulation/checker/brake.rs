@@ -1,4 +1,4 @@
-//! The brake needs company: one sign alone, however bad, stops nobody.
+//! The brake needs two signs: a single sign, however bad, stops no engine.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use umawarden::policy::Step;
 
 use super::{Checker, Clock, Violation, broken};
 
-/// How far back anybody looks for signs, and a little more.
-const LOOKED_BACK: Duration = Duration::from_secs(11);
+/// The window for signs, with a margin.
+const SIGN_WINDOW: Duration = Duration::from_secs(11);
 
-/// The same where memory ends slowly.
-const LOOKED_FAR_BACK: Duration = Duration::from_secs(301);
+/// The window where memory ends slowly.
+const SLOW_SIGN_WINDOW: Duration = Duration::from_secs(301);
 
 const GIB: f64 = 1_073_741_824.0;
 
 /// The shipped rule.
 const SHIPPED: &str = "MemoryCollapse";
 
-/// What was told of memory in the last seconds.
+/// Readings of memory in the last seconds.
 #[derive(Default)]
 pub struct Signs {
-    memory: VecDeque<(Duration, Told)>,
-    latest: Told,
-    /// When the driver failed to allocate.
+    memory: VecDeque<(Duration, Sample)>,
+    latest: Sample,
+    /// Times at which the driver failed to allocate.
     failures: VecDeque<Duration>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct Sample {
     total: f64,
     free: f64,
     available: f64,
@@ -59,13 +59,13 @@ impl Signs {
                 _ => {}
             }
         }
-        // The last one of a look.
+        // The last reading of a sample.
         if readings.source == Source::Sysctl {
             let now = clock.at.uptime;
             while self
                 .memory
                 .front()
-                .is_some_and(|(at, _)| now.saturating_sub(*at) > LOOKED_FAR_BACK)
+                .is_some_and(|(at, _)| now.saturating_sub(*at) > SLOW_SIGN_WINDOW)
             {
                 self.memory.pop_front();
             }
@@ -73,10 +73,10 @@ impl Signs {
         }
     }
 
-    pub fn hear(&mut self, clock: &Clock, said: &Step) {
+    pub fn take_step(&mut self, clock: &Clock, step: &Step) {
         let now = clock.at.uptime;
-        self.failures.retain(|at| now.saturating_sub(*at) <= LOOKED_BACK);
-        for event in &said.events {
+        self.failures.retain(|at| now.saturating_sub(*at) <= SIGN_WINDOW);
+        for event in &step.events {
             if matches!(
                 event.kind,
                 EventKind::Kernel(KernelEvent::NvNoMemory { .. })
@@ -87,33 +87,33 @@ impl Signs {
         }
     }
 
-    /// Each sign that there is, by name.
+    /// The signs that exist, by name.
     fn all(&self, now: Duration) -> Vec<&'static str> {
-        let Told { total, free, available, reserve, .. } = self.latest;
+        let Sample { total, free, available, reserve, .. } = self.latest;
         let of_late = |most: Duration| {
-            let seen = self.memory.iter().map(|(at, told)| (now.saturating_sub(*at), told));
-            seen.filter(move |(ago, _)| *ago <= most).map(|(_, told)| told)
+            let seen = self.memory.iter().map(|(at, sample)| (now.saturating_sub(*at), sample));
+            seen.filter(move |(ago, _)| *ago <= most).map(|(_, sample)| sample)
         };
         let second = || of_late(Duration::from_millis(1_100));
         let mut signs = Vec::new();
         // Over minutes it counts only where little was left all the while.
-        let is_slow = of_late(LOOKED_BACK).all(|told| told.available < total / 15.0);
-        let far = if is_slow { LOOKED_FAR_BACK } else { LOOKED_BACK };
-        if of_late(far).any(|told| told.available - available > total / 65.0) {
+        let is_slow = of_late(SIGN_WINDOW).all(|sample| sample.available < total / 15.0);
+        let far = if is_slow { SLOW_SIGN_WINDOW } else { SIGN_WINDOW };
+        if of_late(far).any(|sample| sample.available - available > total / 65.0) {
             signs.push("available memory has gone");
         }
-        if second().any(|told| told.available > available && told.free > free) {
+        if second().any(|sample| sample.available > available && sample.free > free) {
             signs.push("it goes on");
         }
-        // Where free memory is kept at its least by reclaim, only available memory shows the fall.
-        let falls = self.memory.iter().filter_map(|(at, told)| {
+        // Where reclaim keeps free memory at its minimum, only available memory shows the fall.
+        let falls = self.memory.iter().filter_map(|(at, sample)| {
             let ago = now.saturating_sub(*at).as_secs_f64();
-            (0.05..=1.1).contains(&ago).then_some((told.available - available) / ago)
+            (0.05..=1.1).contains(&ago).then_some((sample.available - available) / ago)
         });
         if free < GIB && falls.fold(0.0, f64::max) * 0.5 > available {
             signs.push("available memory ends");
         }
-        if second().any(|told| told.scanned < self.latest.scanned) {
+        if second().any(|sample| sample.scanned < self.latest.scanned) {
             signs.push("direct reclaim");
         }
         if self.failures.len() > 1 {
@@ -142,7 +142,7 @@ impl Checker {
         let signs = self.signs.all(now);
         let is_short = signs.first() == Some(&"free memory is at its end");
         if !is_short || !signs.contains(&"available memory has gone") || signs.len() < 3 {
-            return broken("the brake needs company", format!("{signs:?}: {decision:?}"));
+            return broken("the brake needs two signs", format!("{signs:?}: {decision:?}"));
         }
         Ok(())
     }

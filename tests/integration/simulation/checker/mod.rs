@@ -1,5 +1,5 @@
-//! What must hold whatever happens, told from the outside: what the policy saw and said, and the
-//! rules as they were read. It shares no code with what it checks.
+//! Invariants from outside: observations and decisions of the policy, and the rules as text. It
+//! shares no code with the policy.
 
 mod acts;
 mod alerts;
@@ -31,22 +31,22 @@ pub use self::acts::engine_of;
 use self::brake::Signs;
 use self::neighbours::Neighbours;
 use self::orders::People;
-use self::reads::Lack;
+use self::reads::Failure;
 use self::received::Received;
 use self::restarts::{Restarts, is_restart};
 use self::settings::Settings;
 use self::shapes::Shape;
 
-/// An outcome that has not come after this will not come.
+/// An outcome that is later than this is lost.
 const LOST_AFTER: Duration = Duration::from_secs(900);
 
-/// A rule that holds back may have said so this long before it began to fire again.
-const HELD_BEFORE: Duration = Duration::from_secs(60);
+/// A rule may have reported its hold this long before it began to fire again.
+const HOLD_VALID_FOR: Duration = Duration::from_secs(60);
 
 /// A rule is evaluated a little after it is due, with the next sample.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Something that must never be.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub invariant: &'static str,
@@ -57,12 +57,12 @@ fn broken<T>(invariant: &'static str, what: String) -> Result<T, Violation> {
     Err(Violation { invariant, what })
 }
 
-/// What time it is, by every clock there is.
+/// The time by every clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// Since the run began; what no process can know.
+    /// Since the run began; no process can know it.
     pub now: Duration,
-    /// Which boot it is.
+    /// The current boot.
     pub boot: u32,
     pub at: Moment,
 }
@@ -73,15 +73,15 @@ pub struct Checker {
     rules: BTreeMap<RuleId, Watched>,
     acts: Vec<Acted>,
     ids: BTreeSet<DecisionId>,
-    /// The actions that are under way.
+    /// Actions under way.
     flights: Vec<Flight>,
-    /// Sources of which nothing could be read the last time.
-    failed: BTreeMap<Source, Lack>,
+    /// Sources that were unreadable the last time.
+    failed: BTreeMap<Source, Failure>,
     rails: GuardRails,
     knows_past: bool,
     /// Memory was measured once: nothing is decided before.
     has_measured: bool,
-    /// When the last step was.
+    /// Time of the last step.
     stepped: Duration,
     people: People,
     settings: Settings,
@@ -89,7 +89,7 @@ pub struct Checker {
     signs: Signs,
     received: Received,
     neighbours: Neighbours,
-    /// Between the last two steps: nothing is evaluated more often.
+    /// Time between the last two steps: nothing is evaluated more often.
     slowness: Duration,
 }
 
@@ -101,7 +101,7 @@ struct Flight {
     since: Duration,
 }
 
-/// What an action is to those beside it.
+/// How an action relates to others under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ordinary,
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// A start waits for everything, and nothing but another start for it; a stop for its like.
+    /// A start waits for everything, and only another start waits for it; a stop waits for stops.
     fn waits_for(self, other: Self) -> bool {
         match (self, other) {
             (Self::Start, _) | (Self::Stop, Self::Stop) => true,
@@ -130,30 +130,30 @@ impl Kind {
 
 type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
-/// What is known of a rule in this life of the process.
+/// State of a rule in this life of the process.
 struct Watched {
     rule: Rule,
     /// Time between its evaluations.
     interval: Duration,
     shape: Shape,
-    /// This node, for a rule that reads all of them.
+    /// This node, for a rule that reads all nodes.
     node: Option<Arc<str>>,
-    /// What others told would have it stand otherwise, since then.
+    /// Since when received data contradicts its state.
     differs_since: Option<Duration>,
     alerts: BTreeMap<Labels, (AlertState, Duration)>,
     is_unknown: bool,
     firing_since: Option<Duration>,
     decided: Option<Duration>,
-    /// It owes an answer since then.
+    /// Since when it owes a decision.
     silent_since: Option<Duration>,
     /// One for each mode.
-    courses: [(Course, Mode); 2],
-    /// The least that `cooldown` was since the last act.
+    phases: [(Phase, Mode); 2],
+    /// The smallest `cooldown` since the last act.
     cooldown: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Course {
+enum Phase {
     Idle,
     Acting { id: DecisionId, step: usize, since: Duration },
     Ended { id: DecisionId, step: usize, at: Duration },
@@ -161,17 +161,17 @@ enum Course {
     Skipped { at: Duration },
 }
 
-impl Course {
-    /// Its rule changes. The round that is under way ends then, but for one that is over already
-    /// and of which nothing more was told: an act was given up, or what it has set stays without
-    /// an aim by which it could be judged, so that its round ends with its outcome if no other
-    /// step follows. Nobody need rest from a reload on that came long after.
+impl Phase {
+    /// Its rule changes. The round under way ends then, except one that is already over without a
+    /// report: an act was given up, or its setting stays without an aim to assess, so that its
+    /// round ends with its outcome if no other step follows. The cooldown then does not start at a
+    /// reload that came long after.
     fn broken_off(self, at: Duration, is_never_judged: impl Fn(DecisionId) -> bool) -> Self {
         match self {
             Self::Acting { since, .. } => Self::Skipped { at: at.min(since + LOST_AFTER) },
             Self::Ended { id, at: ended, .. } if is_never_judged(id) => Self::Skipped { at: ended },
             Self::Ended { .. } => Self::Skipped { at },
-            course => course,
+            phase => phase,
         }
     }
 }
@@ -189,30 +189,30 @@ impl Watched {
             firing_since: None,
             decided: None,
             silent_since: None,
-            courses: [Mode::Observe, Mode::Enforce].map(|mode| (Course::Idle, mode)),
+            phases: [Mode::Observe, Mode::Enforce].map(|mode| (Phase::Idle, mode)),
             cooldown: cooldown(rule),
         }
     }
 
-    /// How long it takes until it is evaluated.
+    /// The longest time until its next evaluation.
     fn patience(&self) -> Duration {
         self.interval * 2 + LATE
     }
 
-    fn course(&self, mode: Mode) -> Course {
-        let [(observing, _), (enforcing, _)] = self.courses;
+    fn phase(&self, mode: Mode) -> Phase {
+        let [(observing, _), (enforcing, _)] = self.phases;
         if mode == Mode::Observe { observing } else { enforcing }
     }
 
-    fn set_course(&mut self, mode: Mode, course: Course) {
-        self.courses[usize::from(mode == Mode::Enforce)].0 = course;
+    fn set_phase(&mut self, mode: Mode, phase: Phase) {
+        self.phases[usize::from(mode == Mode::Enforce)].0 = phase;
     }
 
     fn is_firing(&self) -> bool {
         self.alerts.values().any(|(state, _)| *state == AlertState::Firing)
     }
 
-    /// Whether it fires, and not for other nodes alone.
+    /// Whether it fires for this node.
     fn is_firing_here(&self) -> bool {
         let mut firing = self.alerts.iter().filter(|(_, (state, _))| *state == AlertState::Firing);
         firing.any(|(labels, _)| match (&self.node, labels.get("node")) {
@@ -239,8 +239,7 @@ fn cooldown(rule: &Rule) -> Duration {
 }
 
 impl Checker {
-    /// Nobody will remember these decisions, nor what those acts came to: they have done nothing
-    /// that counts.
+    /// These decisions and the effects of those acts are forgotten: they count as nothing.
     pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>, judgements: &BTreeSet<DecisionId>) {
         self.acts.retain(|act| !decisions.contains(&act.id));
         self.ids.retain(|id| !decisions.contains(id));
@@ -251,9 +250,9 @@ impl Checker {
         self.restarts.forget(decisions);
     }
 
-    /// That is in the journal, whether or not a process hears of it.
+    /// An entry of the journal, whether or not a process reads it.
     pub fn kept(&mut self, outcome: &Outcome) {
-        self.people.hear(outcome);
+        self.people.take_outcome(outcome);
     }
 
     /// A process starts.
@@ -274,16 +273,16 @@ impl Checker {
         self.rules = watched(rules, &node).map(|rule| (rule.rule.id.clone(), rule)).collect();
     }
 
-    /// This is how the node is called among others, and how long received alerts are kept.
+    /// The name of this node in its cluster, and how long received alerts are kept.
     pub fn among(&mut self, names: Option<&ClusterNames>, forget_after: Duration) {
         self.neighbours.name(names);
         self.received.set_forget_after(forget_after);
     }
 
-    /// The whole picture.
-    pub fn look(&self, at: Moment, status: &Status) -> Result<(), Violation> {
-        self.look_at_received(status)?;
-        self.look_at_neighbours(at, status)
+    /// Checks the full status.
+    pub fn check_status(&self, at: Moment, status: &Status) -> Result<(), Violation> {
+        self.check_received(status)?;
+        self.check_neighbours(at, status)
     }
 
     /// Other rules are in force, and these alerts have ended with the old ones.
@@ -305,11 +304,11 @@ impl Checker {
         for mut watched in watched(rules, &node) {
             let interval = watched.interval;
             if let Some(known) = old.remove(&watched.rule.id) {
-                // The round of a rule that has changed is over; its rest is not.
+                // The round of a changed rule is over; its cooldown is not.
                 let has_aim = acts::aims(&known);
                 let settings = &self.settings;
-                watched.courses = known.courses.map(|(course, mode)| {
-                    (course.broken_off(at, |id| !has_aim && settings.is_temporary(id)), mode)
+                watched.phases = known.phases.map(|(phase, mode)| {
+                    (phase.broken_off(at, |id| !has_aim && settings.is_temporary(id)), mode)
                 });
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
@@ -321,12 +320,12 @@ impl Checker {
         Ok(())
     }
 
-    /// The policy was told that and has said this.
+    /// The policy got these observations and returned this step.
     pub fn step(
         &mut self,
         clock: &Clock,
         seen: &[Observation],
-        said: &Step,
+        returned: &Step,
     ) -> Result<(), Violation> {
         for seen in seen {
             self.see(clock, seen);
@@ -336,27 +335,27 @@ impl Checker {
             self.neighbours.see(clock, seen);
         }
         self.slowness = clock.at.uptime.saturating_sub(self.stepped);
-        self.received_turns(clock, said)?;
-        self.restarts.said(said);
-        self.signs.hear(clock, said);
-        self.people.answered(clock, &said.answers);
-        for doubt in &said.doubts {
+        self.received_turns(clock, returned)?;
+        self.restarts.take_step(returned);
+        self.signs.take_step(clock, returned);
+        self.people.answered(clock, &returned.answers);
+        for doubt in &returned.doubts {
             match self.rules.get_mut(&doubt.rule) {
                 Some(watched) => watched.is_unknown = !doubt.reasons.is_empty(),
-                None => return broken("only loaded rules speak", doubt.rule.to_string()),
+                None => return broken("only loaded rules report", doubt.rule.to_string()),
             }
         }
-        for change in &said.alerts {
+        for change in &returned.alerts {
             self.known_enough(&change.rule, clock, change.to != AlertState::Inactive)?;
             self.change(clock, change)?;
         }
         self.note_firing(clock);
-        self.received_is_heeded(clock, said)?;
-        self.neighbours_are_heeded(clock, said)?;
-        for assessment in &said.assessments {
+        self.received_is_respected(clock, returned)?;
+        self.neighbours_are_respected(clock, returned)?;
+        for assessment in &returned.assessments {
             self.assess(clock, assessment)?;
         }
-        for decision in &said.decisions {
+        for decision in &returned.decisions {
             self.decide(clock, decision)?;
         }
         if self.has_measured {
@@ -371,13 +370,15 @@ impl Checker {
                 self.has_measured |= readings.source == Source::Meminfo;
                 self.failed.remove(&readings.source);
                 let all_are = |of| readings.values.iter().all(|value| *value == of);
-                let lacks = [(Reading::Failed, Lack::Failed), (Reading::Unsupported, Lack::Gone)];
-                let lack = lacks.into_iter().find(|(of, _)| all_are(*of)).map(|(_, lack)| lack);
-                if let Some(lack) = lack.filter(|_| !readings.values.is_empty()) {
-                    self.failed.insert(readings.source, lack);
+                let failures =
+                    [(Reading::Failed, Failure::Failed), (Reading::Unsupported, Failure::Gone)];
+                let failure =
+                    failures.into_iter().find(|(of, _)| all_are(*of)).map(|(_, failure)| failure);
+                if let Some(failure) = failure.filter(|_| !readings.values.is_empty()) {
+                    self.failed.insert(readings.source, failure);
                 }
             }
-            Observation::Outcome(outcome) => self.hear(outcome),
+            Observation::Outcome(outcome) => self.take_outcome(outcome),
             Observation::Past(_) => {
                 self.knows_past = true;
                 self.acts.iter_mut().for_each(|act| act.date(clock));
@@ -388,20 +389,20 @@ impl Checker {
         }
     }
 
-    fn hear(&mut self, outcome: &Outcome) {
+    fn take_outcome(&mut self, outcome: &Outcome) {
         self.flights.retain(|flight| flight.id != outcome.decision);
-        self.settings.hear(outcome);
-        self.restarts.hear(outcome);
-        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
-        for (course, _) in courses {
-            if let Course::Acting { id, step, .. } = *course
+        self.settings.take_outcome(outcome);
+        self.restarts.take_outcome(outcome);
+        let phases = self.rules.values_mut().flat_map(|watched| &mut watched.phases);
+        for (phase, _) in phases {
+            if let Phase::Acting { id, step, .. } = *phase
                 && id == outcome.decision
             {
-                *course = match outcome.result {
+                *phase = match outcome.result {
                     OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
-                        Course::Skipped { at: outcome.ended.uptime }
+                        Phase::Skipped { at: outcome.ended.uptime }
                     }
-                    _ => Course::Ended { id, step, at: outcome.ended.uptime },
+                    _ => Phase::Ended { id, step, at: outcome.ended.uptime },
                 };
             }
         }
@@ -409,7 +410,7 @@ impl Checker {
 
     fn decide(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if !self.ids.insert(decision.id) {
-            return broken("no number is given twice", format!("{decision:?}"));
+            return broken("no sequence number is repeated", format!("{decision:?}"));
         }
         if decision.at != clock.at {
             return broken("decisions are made now", format!("{decision:?}"));
@@ -424,7 +425,7 @@ impl Checker {
             };
         }
         if !self.rules.contains_key(&decision.rule) {
-            return broken("only loaded rules speak", decision.rule.to_string());
+            return broken("only loaded rules report", decision.rule.to_string());
         }
         match decision.verdict {
             Verdict::Act => self.act(clock, decision)?,
@@ -436,7 +437,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A reason that is given must be one.
+    /// A hold must have its reason.
     fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
@@ -451,7 +452,7 @@ impl Checker {
             HoldReason::Paused => self.people.have_paused(),
             HoldReason::JournalUnreadable => !self.knows_past,
             HoldReason::Approval => {
-                self.people.asked(decision);
+                self.people.note_request(decision);
                 true
             }
             _ => true,
@@ -475,15 +476,15 @@ impl Checker {
         for act in acts.filter(|act| act.id == assessment.decision) {
             act.aim_met = aim_met;
         }
-        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
-        for (course, _) in courses {
-            if let Course::Ended { id, step, .. } = *course
+        let phases = self.rules.values_mut().flat_map(|watched| &mut watched.phases);
+        for (phase, _) in phases {
+            if let Phase::Ended { id, step, .. } = *phase
                 && id == assessment.decision
             {
-                *course = Course::Judged { step, aim_met, at };
+                *phase = Phase::Judged { step, aim_met, at };
                 return Ok(());
             }
         }
-        broken("only what has ended is judged, once", format!("{assessment:?}"))
+        broken("only a completed act is assessed, once", format!("{assessment:?}"))
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold of other nodes: what they said, and for how long that is known.
+//! Invariants of other nodes: their reports, and how long those are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use umawarden::policy::status::Status;
 use super::shapes::{Expected, Fold, Shape, labels_of_alert};
 use super::{Checker, Clock, Labels, Violation, Watched, broken};
 
-/// Whoever has brought so many series may not be listened to any more.
-const MOST_SERIES: usize = 300;
+/// A node that has brought so many series may be ignored.
+const MAX_SERIES: usize = 300;
 
-/// Nodes that have a series of their own among this node's.
-const MOST_TOLD: usize = 128;
+/// Nodes with a series of their own among those of this node.
+const MAX_PUBLISHED: usize = 128;
 
 #[derive(Default)]
 pub struct Neighbours {
     names: Option<ClusterNames>,
     nodes: BTreeMap<Arc<str>, Neighbour>,
-    /// Somebody has brought more than is kept: the store may be full, or be made anew.
+    /// A node has brought more than is kept: the store may be full, or be created again.
     is_worn: bool,
     brought: BTreeMap<Arc<str>, BTreeSet<SeriesKey>>,
-    /// This node's memory, as it was read last.
+    /// The last reading of this node's memory.
     own: BTreeMap<Arc<str>, Reading<f64>>,
 }
 
 #[derive(Default)]
 struct Neighbour {
-    told: BTreeMap<SeriesKey, Reading<f64>>,
+    reported: BTreeMap<SeriesKey, Reading<f64>>,
     answered: Option<Duration>,
 }
 
@@ -54,28 +54,29 @@ impl Neighbours {
                 let plain = series.filter(|(key, _)| key.labels.is_empty());
                 self.own = plain.map(|(key, value)| (Arc::clone(&key.name), *value)).collect();
             }
-            Observation::Cluster(readings) => self.hear(clock.at.uptime, readings),
+            Observation::Cluster(readings) => self.take_readings(clock.at.uptime, readings),
             _ => {}
         }
     }
 
-    fn hear(&mut self, now: Duration, readings: &ClusterReadings) {
+    fn take_readings(&mut self, now: Duration, readings: &ClusterReadings) {
         let Some(names) = &self.names else { return };
-        for told in readings.nodes.iter().filter(|told| told.node != names.node) {
-            if let NodeNews::Answered { schema, .. } | NodeNews::Silent { schema, .. } = &told.news
+        for report in readings.nodes.iter().filter(|report| report.node != names.node) {
+            if let NodeNews::Answered { schema, .. } | NodeNews::Silent { schema, .. } =
+                &report.news
             {
-                let brought = self.brought.entry(told.node.clone()).or_default();
+                let brought = self.brought.entry(report.node.clone()).or_default();
                 brought.extend(schema.series.iter().cloned());
-                self.is_worn |= brought.len() > MOST_SERIES;
+                self.is_worn |= brought.len() > MAX_SERIES;
             }
-            match &told.news {
-                NodeNews::Gone => _ = self.nodes.remove(&told.node),
-                NodeNews::Silent { .. } => _ = self.nodes.entry(told.node.clone()).or_default(),
+            match &report.news {
+                NodeNews::Gone => _ = self.nodes.remove(&report.node),
+                NodeNews::Silent { .. } => _ = self.nodes.entry(report.node.clone()).or_default(),
                 NodeNews::Answered { schema, values } => {
-                    let node = self.nodes.entry(told.node.clone()).or_default();
+                    let node = self.nodes.entry(report.node.clone()).or_default();
                     node.answered = Some(now);
                     let values = values.iter().copied();
-                    node.told = schema.series.iter().cloned().zip(values).collect();
+                    node.reported = schema.series.iter().cloned().zip(values).collect();
                 }
             }
         }
@@ -85,13 +86,13 @@ impl Neighbours {
         self.names.as_ref().map(|names| Arc::clone(&names.node))
     }
 
-    /// Why nothing is known of a node now, if that is so.
+    /// The reason why a node is unknown now, if it is.
     fn is_silent(&self, node: &Neighbour, now: Duration) -> bool {
         let known_for = self.names.as_ref().map_or(Duration::ZERO, |names| names.known_for);
         node.answered.is_none_or(|answered| now.saturating_sub(answered) > known_for)
     }
 
-    /// What all nodes say of that metric, if nobody is silent or does not know.
+    /// The values of that metric on all nodes; `None` if one is silent or unknown.
     fn values(
         &self,
         metric: &str,
@@ -111,7 +112,7 @@ impl Neighbours {
         };
         if is_meant(&names.node) {
             let own = self.own.get(metric).copied().unwrap_or(Reading::Failed);
-            // What this node's own files say may be refused.
+            // A value that equals this node's own may be refused.
             let possible = 0.0..=2f64.powi(60);
             if own.value().is_some_and(|value| !possible.contains(&value)) {
                 return None;
@@ -126,7 +127,7 @@ impl Neighbours {
             if self.is_silent(node, now) {
                 return None;
             }
-            for (key, reading) in node.told.iter().filter(|(key, _)| *key.name == *metric) {
+            for (key, reading) in node.reported.iter().filter(|(key, _)| *key.name == *metric) {
                 if !add(key.labels.iter().cloned().collect(), *reading) {
                     return None;
                 }
@@ -135,16 +136,16 @@ impl Neighbours {
         Some(values)
     }
 
-    /// What the alerts of a rule of such a shape are now; `None`: nobody can tell.
+    /// Alerts of a rule of that shape now; `None`: unknown from outside.
     fn expected(&self, watched: &Watched, now: Duration) -> Option<Expected> {
         let Shape::Nodes { fold, metric, node, below, bound } = &watched.shape else { return None };
         let values = self.values(metric, node.as_deref(), now)?;
         let names = self.names.as_ref()?;
-        // Beyond all numbers even a sum is none.
-        let is_told = |value: &f64| value.abs() < 1e299;
+        // Beyond all numbers even a sum has no value.
+        let is_finite = |value: &f64| value.abs() < 1e299;
         if !values
             .values()
-            .all(|value| is_told(value) || !matches!(fold, Fold::Sum) && !value.is_nan())
+            .all(|value| is_finite(value) || !matches!(fold, Fold::Sum) && !value.is_nan())
         {
             return None;
         }
@@ -159,17 +160,17 @@ impl Neighbours {
             Fold::Count => [(cluster.into(), all.count() as f64)].into(),
         };
         let holds = |value: f64| if *below { value < *bound } else { value > *bound };
-        let held = folded.into_iter().filter(|(_, value)| holds(*value));
-        Some(held.map(|(labels, value)| (labels_of_alert(watched, &labels), value)).collect())
+        let kept = folded.into_iter().filter(|(_, value)| holds(*value));
+        Some(kept.map(|(labels, value)| (labels_of_alert(watched, &labels), value)).collect())
     }
 
-    /// Whether something that the rule reads is certainly not known.
+    /// Whether an input of the rule is certainly unknown.
     fn is_unknown(&self, watched: &Watched, now: Duration) -> Option<String> {
         let text = &watched.rule.expr.text;
         let named = |node: &str| text.contains(&format!("node=\"{node}\""));
-        // Whoever has last said that it has none of what is read is not missed.
+        // A node that last reported none of the series is not missed.
         let had = |node: &Neighbour| {
-            node.answered.is_none() || node.told.keys().any(|key| text.contains(&*key.name))
+            node.answered.is_none() || node.reported.keys().any(|key| text.contains(&*key.name))
         };
         let mut silent = self.nodes.iter().filter(|(name, node)| {
             self.is_silent(node, now) && had(node) && (!text.contains("node=") || named(name))
@@ -182,7 +183,7 @@ fn is_of_cluster(watched: &Watched) -> bool {
     watched.rule.scope == RuleScope::Cluster
 }
 
-/// Whether two values are the same, but for the order in which they were added up.
+/// Whether two values are the same, up to the order of summation.
 fn same(one: f64, other: f64) -> bool {
     one.to_bits() == other.to_bits() || (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
@@ -193,20 +194,20 @@ impl Checker {
         self.neighbours.is_unknown(watched, now)
     }
 
-    pub(super) fn neighbours_are_heeded(
+    pub(super) fn neighbours_are_respected(
         &mut self,
         clock: &Clock,
-        said: &Step,
+        step: &Step,
     ) -> Result<(), Violation> {
         let now = clock.at.uptime;
-        for change in &said.alerts {
+        for change in &step.alerts {
             let Some(watched) = self.rules.get(&change.rule).filter(|rule| is_of_cluster(rule))
             else {
                 continue;
             };
             if let Some(silent) = self.unknown_of_nodes(&change.rule, now) {
                 let what = format!("{silent}: {change:?} at {now:?}");
-                return broken("who is silent is neither there nor absent", what);
+                return broken("a silent node is neither present nor absent", what);
             }
             if self.neighbours.is_worn {
                 continue;
@@ -218,16 +219,17 @@ impl Checker {
                 change.value.value().zip(value).is_some_and(|(one, other)| same(one, other));
             if begins != value.is_some() || begins && !is_its {
                 let what = format!("{change:?}: {expected:?} of {:?}", watched.shape);
-                return broken("a rule sees what the nodes have said", what);
+                return broken("a rule sees the reports of the nodes", what);
             }
         }
-        for decision in &said.decisions {
+        for decision in &step.decisions {
             self.is_of_this_node(decision, now)?;
         }
         self.neighbours_show(clock)
     }
 
-    /// Where an alert names a node, only that one acts; and nobody does for one that is silent.
+    /// An alert that names a node is handled by that node alone, and by none if that node is
+    /// silent.
     fn is_of_this_node(&self, decision: &Decision, now: Duration) -> Result<(), Violation> {
         let Some(watched) = self.rules.get(&decision.rule).filter(|rule| is_of_cluster(rule))
         else {
@@ -243,29 +245,30 @@ impl Checker {
             && let Some(silent) = self.unknown_of_nodes(&decision.rule, now)
         {
             let what = format!("{silent}: {decision:?}");
-            return broken("who is silent is neither there nor absent", what);
+            return broken("a silent node is neither present nor absent", what);
         }
         if decision.verdict == Verdict::Act && !watched.is_firing_here() {
             let what = format!("{:?}: {decision:?}", watched.alerts.keys());
             return broken("a node acts on its own alerts alone", what);
         }
-        self.evidence_was_told(decision, now)
+        self.evidence_was_reported(decision, now)
     }
 
-    /// What is named as evidence was said, and is known still.
-    fn evidence_was_told(&self, decision: &Decision, now: Duration) -> Result<(), Violation> {
+    /// A value in the evidence was reported, and is still known.
+    fn evidence_was_reported(&self, decision: &Decision, now: Duration) -> Result<(), Violation> {
         let nodes = &self.neighbours;
         for evidence in decision.because.iter().filter(|_| !nodes.is_worn) {
             for (name, node) in &nodes.nodes {
                 if !evidence.series.contains(&format!("node=\"{name}\"")) {
                     continue;
                 }
-                let told = node.told.iter().find(|(key, _)| key.to_string() == evidence.series);
-                let told =
-                    told.map(|(_, reading)| *reading).filter(|_| !nodes.is_silent(node, now));
-                let is_told = match (told, evidence.value) {
-                    (Some(Reading::Value(told)), Reading::Value(value)) => {
-                        told.to_bits() == value.to_bits()
+                let reported =
+                    node.reported.iter().find(|(key, _)| key.to_string() == evidence.series);
+                let reported =
+                    reported.map(|(_, reading)| *reading).filter(|_| !nodes.is_silent(node, now));
+                let is_reported = match (reported, evidence.value) {
+                    (Some(Reading::Value(reported)), Reading::Value(value)) => {
+                        reported.to_bits() == value.to_bits()
                     }
                     (
                         None | Some(Reading::Failed | Reading::Unsupported),
@@ -274,16 +277,17 @@ impl Checker {
                     (Some(Reading::Value(_)), _) => false,
                     _ => true,
                 };
-                if !is_told {
-                    let what = format!("{name} has said {told:?}: {evidence:?} of {decision:?}");
-                    return broken("evidence is what a node has said of late", what);
+                if !is_reported {
+                    let what =
+                        format!("{name} has reported {reported:?}: {evidence:?} of {decision:?}");
+                    return broken("evidence is a recent report of a node", what);
                 }
             }
         }
         Ok(())
     }
 
-    /// Whoever reads them stands, when it was evaluated next, where they have it stand.
+    /// A rule that reads other nodes has the state that they give it, from its next evaluation on.
     fn neighbours_show(&mut self, clock: &Clock) -> Result<(), Violation> {
         let now = clock.at.uptime;
         let nodes = &self.neighbours;
@@ -291,26 +295,30 @@ impl Checker {
             if !is_of_cluster(watched) {
                 continue;
             }
-            let is_told = self.has_measured && !nodes.is_worn;
-            let expected = nodes.expected(watched, now).filter(|_| is_told);
+            let is_known = self.has_measured && !nodes.is_worn;
+            let expected = nodes.expected(watched, now).filter(|_| is_known);
             let wrong = expected.and_then(|expected| {
-                // Where there is none of what it reads, nobody can say why.
+                // Without any of its inputs the reason is unknown.
                 let may_be_unknown = expected.is_empty();
                 watched.differs_from(&expected, may_be_unknown)
             });
             if let Some(wrong) = watched.differs_for_long(wrong, now, self.slowness) {
                 let what = format!("{id} {wrong}");
-                return broken("a rule stands as the nodes have it", what);
+                return broken("a rule has the state that the nodes give it", what);
             }
         }
         Ok(())
     }
 
-    pub(super) fn look_at_neighbours(&self, at: Moment, status: &Status) -> Result<(), Violation> {
-        const INVARIANT: &str = "what is shown of nodes is what they said";
-        let told = status.series.iter().filter(|key| *key.name == *"uma_cluster_peer_up").count();
-        if told > MOST_TOLD {
-            return broken("nodes that come and go are bounded", format!("{told} are told of"));
+    pub(super) fn check_neighbours(&self, at: Moment, status: &Status) -> Result<(), Violation> {
+        const INVARIANT: &str = "nodes are shown as they reported";
+        let published =
+            status.series.iter().filter(|key| *key.name == *"uma_cluster_peer_up").count();
+        if published > MAX_PUBLISHED {
+            return broken(
+                "nodes that come and go are bounded",
+                format!("{published} are published"),
+            );
         }
         let nodes = &self.neighbours;
         let (Some(_), Some(cluster)) = (&nodes.names, &status.cluster) else {

@@ -1,4 +1,4 @@
-//! What people have ordered, and what may not be done against it.
+//! Orders of people, and the acts that they forbid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use umawarden::policy::Answer;
 
 use super::{Clock, Violation, broken};
 
-/// People's standing orders; they outlive processes and boots.
+/// Orders in force; they outlive processes and boots.
 #[derive(Default)]
 pub struct People {
     is_paused: bool,
     silences: BTreeMap<u64, (RuleSelector, Timestamp)>,
-    questions: BTreeMap<DecisionId, Question>,
+    requests: BTreeMap<DecisionId, ApprovalRequest>,
 }
 
-struct Question {
+struct ApprovalRequest {
     about: (RuleId, Mode, usize, Action, Target),
-    asked: Timestamp,
+    at: Timestamp,
     given_until: Option<Timestamp>,
     used_by: Option<DecisionId>,
 }
@@ -30,7 +30,7 @@ struct Question {
 fn about(decision: &Decision) -> (RuleId, Mode, usize, Action, Target) {
     let Decision { rule, mode, step, action, target, .. } = decision;
     let mut action = action.clone();
-    // How much is free then is no matter of the question.
+    // The current free memory is not part of the request.
     if let Action::StopEngine { unless_free_bytes, .. } = &mut action {
         *unless_free_bytes = None;
     }
@@ -46,42 +46,42 @@ impl People {
         self.is_paused
     }
 
-    /// A remedy has asked for a yes.
-    pub fn asked(&mut self, decision: &Decision) {
-        let (about, asked) = (about(decision), decision.at.utc);
-        let question = Question { about, asked, given_until: None, used_by: None };
-        self.questions.insert(decision.id, question);
+    /// A remedy has asked for approval.
+    pub fn note_request(&mut self, decision: &Decision) {
+        let (about, at) = (about(decision), decision.at.utc);
+        let request = ApprovalRequest { about, at, given_until: None, used_by: None };
+        self.requests.insert(decision.id, request);
     }
 
-    /// Whether a rule has asked for a yes that it still waits for, or has and cannot use yet.
-    pub fn are_asked(&self, clock: &Clock, rule: &RuleId, mode: Mode, expires: Duration) -> bool {
-        self.questions.values().any(|question| {
-            let (of_rule, of_mode, ..) = &question.about;
-            let ends = question.asked.saturating_add(expires).unwrap_or(Timestamp::MAX);
-            let ends = question.given_until.map_or(ends, |until| until.max(ends));
-            of_rule == rule && *of_mode == mode && question.used_by.is_none() && ends > clock.at.utc
+    /// Whether a rule waits for an approval, or has one that it cannot use yet.
+    pub fn has_request(&self, clock: &Clock, rule: &RuleId, mode: Mode, expires: Duration) -> bool {
+        self.requests.values().any(|request| {
+            let (of_rule, of_mode, ..) = &request.about;
+            let ends = request.at.saturating_add(expires).unwrap_or(Timestamp::MAX);
+            let ends = request.given_until.map_or(ends, |until| until.max(ends));
+            of_rule == rule && *of_mode == mode && request.used_by.is_none() && ends > clock.at.utc
         })
     }
 
-    /// What was not done has used no yes.
-    pub fn hear(&mut self, outcome: &Outcome) {
+    /// An act that was not done has used no approval.
+    pub fn take_outcome(&mut self, outcome: &Outcome) {
         if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
             return;
         }
-        for question in self.questions.values_mut() {
-            question.used_by.take_if(|id| *id == outcome.decision);
+        for request in self.requests.values_mut() {
+            request.used_by.take_if(|id| *id == outcome.decision);
         }
     }
 
-    /// What was lost with a crash was neither asked nor used.
+    /// Entries that a crash lost are neither requests nor uses.
     pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>) {
-        self.questions.retain(|id, _| !decisions.contains(id));
-        for question in self.questions.values_mut() {
-            question.used_by.take_if(|id| decisions.contains(id));
+        self.requests.retain(|id, _| !decisions.contains(id));
+        for request in self.requests.values_mut() {
+            request.used_by.take_if(|id| decisions.contains(id));
         }
     }
 
-    /// What was not refused is in force.
+    /// An order that was not refused is in force.
     pub fn answered(&mut self, clock: &Clock, answers: &[Answer]) {
         for answer in answers.iter().filter(|answer| answer.refused.is_none()) {
             match &answer.command.order {
@@ -92,8 +92,8 @@ impl People {
                     self.silences.remove(id);
                 }
                 OperatorOrder::Approve { decision, until } => {
-                    if let Some(question) = self.questions.get_mut(decision) {
-                        question.given_until = Some(*until);
+                    if let Some(request) = self.requests.get_mut(decision) {
+                        request.given_until = Some(*until);
                     }
                 }
                 OperatorOrder::ResetBreaker { .. }
@@ -102,7 +102,7 @@ impl People {
                 | OperatorOrder::ClearReboots => {}
             }
         }
-        // Whoever sets the clock forward ends what would have ended by then.
+        // Setting the clock forward ends every order with an earlier end.
         self.silences.retain(|_, (_, until)| *until > clock.at.utc);
     }
 
@@ -130,15 +130,15 @@ impl People {
     }
 
     fn use_approval(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        let question = decision.approved.and_then(|id| self.questions.get_mut(&id));
-        let Some(question) = question else {
-            return broken("nothing is done unasked", format!("{decision:?}"));
+        let request = decision.approved.and_then(|id| self.requests.get_mut(&id));
+        let Some(request) = request else {
+            return broken("nothing is done without its approval", format!("{decision:?}"));
         };
-        let is_given = question.given_until.is_some_and(|until| until > clock.at.utc);
-        if !is_given || question.about != about(decision) {
-            return broken("nothing is done without a yes to that", format!("{decision:?}"));
+        let is_given = request.given_until.is_some_and(|until| until > clock.at.utc);
+        if !is_given || request.about != about(decision) {
+            return broken("an approval covers one act alone", format!("{decision:?}"));
         }
-        if let Some(before) = question.used_by.replace(decision.id) {
+        if let Some(before) = request.used_by.replace(decision.id) {
             let what = format!("used by {before}: {decision:?}");
             return broken("an approval is used once", what);
         }

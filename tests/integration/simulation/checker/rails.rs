@@ -1,4 +1,4 @@
-//! Guard rails that neither time since the last act nor a person's word decide.
+//! Guard rails that depend neither on the time since the last act nor on orders.
 
 use std::sync::Arc;
 
@@ -24,13 +24,16 @@ impl Checker {
         if let Target::Cgroup { path } = &decision.target
             && self.protects(path)
         {
-            return broken("what is protected is left alone", format!("{decision:?}"));
+            return broken("nothing protected is touched", format!("{decision:?}"));
         }
         if let Some(window) = self.forbidden_by(clock, remedy) {
-            return broken("maintenance windows are kept", format!("{window}: {decision:?}"));
+            return broken("maintenance windows are respected", format!("{window}: {decision:?}"));
         }
         if let Some(alert) = self.inhibited_by(watched, remedy) {
-            return broken("what is inhibited is left alone", format!("{alert}: {decision:?}"));
+            return broken(
+                "nothing is done while an inhibitor fires",
+                format!("{alert}: {decision:?}"),
+            );
         }
         self.breaker_is_closed(clock, decision, remedy)
     }
@@ -41,7 +44,7 @@ impl Checker {
         windows.any(|window| **window.name() == *name && is_open(window, clock))
     }
 
-    /// As a person would read it: a unit's or container's name in the path.
+    /// As a person would read it: the name of a unit or container in the path.
     fn protects(&self, path: &str) -> bool {
         let protected = &self.rails.protect;
         let names = || path.split('/').filter(|part| !part.is_empty());
@@ -71,7 +74,7 @@ impl Checker {
         remedy.rails.inhibited_by.iter().chain(all).find(inhibits).cloned()
     }
 
-    /// A remedy that has missed its aim so many rounds in a row rests for long, or for good.
+    /// A remedy that has missed its aim in so many rounds in a row pauses for long, or for good.
     fn breaker_is_closed(
         &self,
         clock: &Clock,
@@ -81,7 +84,7 @@ impl Checker {
         let limit = remedy.rails.breaker.or(self.rails.breaker);
         let Some(limit) = limit.filter(|limit| limit.misses > 0) else { return Ok(()) };
         let acts: Vec<&Acted> = self.acts_of(decision).filter(|act| !act.is_forgiven).collect();
-        // A step that is in force already is passed.
+        // A step that is in force already is skipped.
         let goes_on =
             |one: &&Acted, next: &&Acted| one.aim_met != Some(true) && next.step > one.step;
         let mut rounds: Vec<&[&Acted]> = acts.chunk_by(goes_on).collect();
@@ -108,7 +111,7 @@ impl Checker {
         let rested = ago.is_none_or(|ago| limit.reset_after.is_some_and(|after| ago >= after));
         if missed >= limit.misses && !rested {
             let what = format!("{limit:?}, {missed} missed, {ago:?} ago: {decision:?}");
-            return broken("what does not help is stopped", what);
+            return broken("a remedy that does not help is stopped", what);
         }
         Ok(())
     }
@@ -121,8 +124,8 @@ impl Checker {
     }
 }
 
-/// Told by the minutes of the day and the day of the week; the zones in use shift their clocks
-/// at night, so that whoever reads this needs no more than that.
+/// Decided by the minute of the day and the day of the week; the zones in use shift their clocks at
+/// night, so that this is enough.
 fn is_open(window: &MaintenanceWindow, clock: &Clock) -> bool {
     let written = WrittenWindow::from(window.clone());
     let zone = TimeZone::get(&written.time_zone).unwrap();

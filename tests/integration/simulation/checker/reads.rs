@@ -1,23 +1,23 @@
-//! Whether a condition can be told while sources have failed, from its text alone.
+//! Whether a condition is known while sources have failed, from its text alone.
 
 use std::collections::BTreeMap;
 
 use umawarden::model::{Source, metric};
 
-/// What a source lacks.
+/// The state of a failed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum Failure {
     /// It cannot be read.
     Failed,
-    /// It is not there: what it would tell is nothing.
+    /// It is absent: its series are empty.
     Gone,
 }
 
-/// Sources that lack everything.
-type Failed = BTreeMap<Source, Lack>;
+/// Sources without any readings.
+type Failed = BTreeMap<Source, Failure>;
 
-/// Whether it may be known that the condition holds, and with what. The left side of `or` decides
-/// before the right one.
+/// Whether it may be known that the condition holds, and with which series. The left side of `or`
+/// decides before the right one.
 pub fn may_hold(text: &str, failed: &Failed) -> bool {
     holds(text, failed, true)
 }
@@ -27,7 +27,7 @@ pub fn may_end(text: &str, failed: &Failed) -> bool {
     split(text, &["or"]).iter().all(|(_, branch)| {
         let parts = split(branch, &["and", "unless"]);
         if let [(_, part)] = parts.as_slice() {
-            return within(part).map_or_else(|| is_told(part, failed), |i| may_end(i, failed));
+            return within(part).map_or_else(|| is_reported(part, failed), |i| may_end(i, failed));
         }
         parts.iter().any(|(word, part)| match *word {
             "unless" => holds(part, failed, false),
@@ -36,7 +36,7 @@ pub fn may_end(text: &str, failed: &Failed) -> bool {
     })
 }
 
-/// Where it does not matter with what, either side of `or` decides.
+/// If the series do not matter, either side of `or` decides.
 fn holds(text: &str, failed: &Failed, with_what: bool) -> bool {
     let branches = split(text, &["or"]);
     branches.iter().enumerate().any(|(place, (_, branch))| {
@@ -59,27 +59,26 @@ fn all_hold(branch: &str, failed: &Failed, with_what: bool) -> bool {
     })
 }
 
-/// Whether it may be known that a part without `and`, `or` and `unless` gives nothing. It gives
-/// nothing where one side of a comparison is not there, or is over a range in which nothing was
-/// read.
-fn is_told(part: &str, failed: &Failed) -> bool {
+/// Whether a part without `and`, `or` and `unless` may be known to be empty. It is empty where one
+/// side of a comparison is absent, or covers a range without readings.
+fn is_reported(part: &str, failed: &Failed) -> bool {
     let mut sides = [" < on() ", " > on() "].iter().flat_map(|with| part.split(with));
     is_read(part, failed)
-        || names(part, failed, Lack::Gone)
+        || names(part, failed, Failure::Gone)
         || sides.any(|side| side.contains('[') && is_read(side, failed))
 }
 
 /// Whether every metric in it can be read.
 fn is_read(text: &str, failed: &Failed) -> bool {
-    !names(text, failed, Lack::Failed)
+    !names(text, failed, Failure::Failed)
 }
 
-fn names(text: &str, failed: &Failed, lack: Lack) -> bool {
+fn names(text: &str, failed: &Failed, failure: Failure) -> bool {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-    words.filter_map(metric).any(|metric| failed.get(&metric.source) == Some(&lack))
+    words.filter_map(metric).any(|metric| failed.get(&metric.source) == Some(&failure))
 }
 
-/// What stands between these words, outside of all parentheses, each with the word before it.
+/// Parts between these words outside of all parentheses, each with the word before it.
 fn split<'t>(text: &'t str, words: &[&'static str]) -> Vec<(&'static str, &'t str)> {
     let is_part = |letter: Option<char>| {
         letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '_')
@@ -106,7 +105,7 @@ fn split<'t>(text: &'t str, words: &[&'static str]) -> Vec<(&'static str, &'t st
     parts
 }
 
-/// What stands in the parentheses that it is all in, but for the labels that it is matched by.
+/// Content of the outer parentheses, without the labels of `on`.
 fn within(text: &str) -> Option<&str> {
     let mut text = text.trim();
     for matching in ["on(", "ignoring("] {
@@ -131,7 +130,8 @@ fn within(text: &str) -> Option<&str> {
 
 #[test]
 fn decisions_are_checked_while_sources_are_unreadable() {
-    let failed = Failed::from([(Source::Pressure, Lack::Failed), (Source::Vmstat, Lack::Gone)]);
+    let failed =
+        Failed::from([(Source::Pressure, Failure::Failed), (Source::Vmstat, Failure::Gone)]);
     let known = "uma_memory_free_bytes < 9";
     let lost = "rate(uma_pressure_stalled_seconds_total[1s]) > 0";
     for (text, hold, end) in [

@@ -1,4 +1,4 @@
-//! What must hold of alerts that others have found: what was posted, kept as simply as can be.
+//! Invariants of received alerts: all posts, stored as simply as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use umawarden::policy::status::Status;
 use super::shapes::{Expected, Selector, Shape, labels_of_alert};
 use super::{Checker, Clock, Labels, Violation, Watched, broken};
 
-/// So long an alert that has ended does not fire again, unless it began anew.
-const RESOLVED_STANDS: Duration = Duration::from_secs(300);
+/// How long a resolved alert does not fire again, unless it began again.
+const RESOLVED_IS_KEPT: Duration = Duration::from_secs(300);
 
-/// Alerts that are known at once, that are series at once, and series of which there is a past.
-const MOST_KNOWN: usize = 2_000;
-const MOST_SHOWN: usize = 250;
-const MOST_SERIES: usize = 500;
+/// Limits for known alerts, for those that are series at once, and for series with a past.
+const MAX_KNOWN: usize = 2_000;
+const MAX_SHOWN: usize = 250;
+const MAX_SERIES: usize = 500;
 
 #[derive(Default)]
 pub struct Received {
     forget_after: Duration,
     awaits_past: bool,
     known: BTreeMap<Arc<str>, Known>,
-    /// Label sets of those that fire.
+    /// Label sets of firing alerts.
     shown: BTreeSet<Labels>,
-    /// More were known than are kept, so that nobody can tell from outside which are.
+    /// More were known than are kept, so the kept ones are unknown from outside.
     is_beyond: bool,
-    /// Turns that are to be told in this step.
+    /// Turns to be reported in this step.
     turns: Vec<(Arc<str>, ReceivedTurn)>,
 }
 
@@ -40,7 +40,7 @@ struct Known {
     starts_at: Timestamp,
     fires: bool,
     labels: Labels,
-    heard: Duration,
+    received_at: Duration,
     ends: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Received {
         match seen {
             Observation::ReceivedAlerts(post) => {
                 for alert in &post.alerts {
-                    self.hear(clock.at, alert);
+                    self.take_alert(clock.at, alert);
                 }
             }
             Observation::Past(past) => self.remember(clock.at, past),
@@ -70,10 +70,10 @@ impl Received {
     fn settle(&mut self) {
         let firing = self.known.values().filter(|known| known.fires);
         self.shown = firing.map(|known| known.labels.clone()).collect();
-        self.is_beyond |= self.known.len() > MOST_KNOWN;
+        self.is_beyond |= self.known.len() > MAX_KNOWN;
     }
 
-    fn hear(&mut self, at: Moment, alert: &ReceivedAlert) {
+    fn take_alert(&mut self, at: Moment, alert: &ReceivedAlert) {
         let fires = alert.status == ReceivedStatus::Firing;
         let ends = self.ends(at, alert);
         let Some(known) = self.known.get_mut(&alert.fingerprint) else {
@@ -81,19 +81,19 @@ impl Received {
         };
         let (is_older, is_newer) =
             (alert.starts_at < known.starts_at, alert.starts_at > known.starts_at);
-        let stands = at.uptime.saturating_sub(known.heard) < RESOLVED_STANDS;
+        let is_kept = at.uptime.saturating_sub(known.received_at) < RESOLVED_IS_KEPT;
         match (known.fires, fires) {
             (true, true) if is_newer => self.fire(at, alert, true),
-            // It fires on; what is outdated makes that no shorter.
+            // It still fires; an outdated end does not shorten that.
             (true, true) => {
-                known.heard = at.uptime;
+                known.received_at = at.uptime;
                 known.ends = if is_older { known.ends.max(ends) } else { ends };
             }
             (true, false) if !is_older => {
                 self.turns.push((Arc::clone(&alert.fingerprint), ReceivedTurn::Resolved));
                 self.keep_end(at, alert);
             }
-            (false, true) if is_newer || !stands => self.fire(at, alert, true),
+            (false, true) if is_newer || !is_kept => self.fire(at, alert, true),
             (false, false) if is_newer => self.keep_end(at, alert),
             _ => {}
         }
@@ -114,7 +114,7 @@ impl Received {
             starts_at: alert.starts_at,
             fires: true,
             labels: alert.labels.clone(),
-            heard: at.uptime,
+            received_at: at.uptime,
             ends,
         };
         self.known.insert(Arc::clone(&alert.fingerprint), known);
@@ -125,32 +125,32 @@ impl Received {
             starts_at: alert.starts_at,
             fires: false,
             labels: Labels::new(),
-            heard: at.uptime,
-            ends: at.uptime + self.forget_after.max(RESOLVED_STANDS),
+            received_at: at.uptime,
+            ends: at.uptime + self.forget_after.max(RESOLVED_IS_KEPT),
         };
         self.known.insert(Arc::clone(&alert.fingerprint), known);
     }
 
     fn remember(&mut self, at: Moment, past: &Past) {
         self.awaits_past = false;
-        for told in &past.received {
-            let ago = told.utc.map(|utc| at.utc.duration_since(utc));
-            let stands = ago
+        for stored in &past.received {
+            let ago = stored.utc.map(|utc| at.utc.duration_since(utc));
+            let is_kept = ago
                 .and_then(|ago| Duration::try_from(ago).ok())
-                .is_some_and(|ago| ago < RESOLVED_STANDS);
-            if self.known.contains_key(&told.alert.fingerprint) {
+                .is_some_and(|ago| ago < RESOLVED_IS_KEPT);
+            if self.known.contains_key(&stored.alert.fingerprint) {
                 continue;
             }
-            match told.to {
-                ReceivedTurn::Firing => self.fire(at, &told.alert, false),
-                ReceivedTurn::Resolved if stands => self.keep_end(at, &told.alert),
-                // Nobody has said that it is over.
+            match stored.to {
+                ReceivedTurn::Firing => self.fire(at, &stored.alert, false),
+                ReceivedTurn::Resolved if is_kept => self.keep_end(at, &stored.alert),
+                // No post has resolved it.
                 ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
             }
         }
     }
 
-    /// Those that nobody has repeated.
+    /// Alerts that are no longer repeated.
     fn forget(&mut self, now: Duration) {
         let turns = &mut self.turns;
         let before = self.known.len();
@@ -167,7 +167,7 @@ impl Received {
     }
 
     fn is_unknown(&self) -> bool {
-        self.awaits_past || self.shown.len() > MOST_SHOWN
+        self.awaits_past || self.shown.len() > MAX_SHOWN
     }
 
     fn matching(&self, selector: &Selector) -> Vec<&Labels> {
@@ -179,7 +179,7 @@ impl Received {
         self.shown.iter().filter(is_so).collect()
     }
 
-    /// What the alerts of a rule of such a shape are now.
+    /// Alerts of a rule of that shape now.
     fn expected(&self, watched: &Watched) -> Option<Expected> {
         let mut expected = Expected::new();
         match &watched.shape {
@@ -209,7 +209,7 @@ impl Received {
         Some(expected)
     }
 
-    /// Whether something that the rule cannot do without is not there.
+    /// Whether a required input of the rule is missing.
     fn forbids(&self, watched: &Watched) -> Option<String> {
         let (selector, needs) = match &watched.shape {
             Shape::Each(selector) | Shape::Needs(selector) => (selector, true),
@@ -227,46 +227,46 @@ fn reads_alerts(watched: &Watched) -> bool {
     watched.rule.expr.text.contains("ALERTS")
 }
 
-/// Whether the condition may be known not to hold where not all alerts are known: the other side is
-/// empty, or one that is known is there.
+/// Whether the condition may be known to be false where not all alerts are known: the other side is
+/// empty, or a known alert is there.
 fn may_end_without(shape: &Shape) -> bool {
     matches!(shape, Shape::Needs(_) | Shape::Forbids(_) | Shape::Absent(_))
 }
 
 impl Checker {
-    /// After all that was seen, and before what was said is looked at.
-    pub(super) fn received_turns(&mut self, clock: &Clock, said: &Step) -> Result<(), Violation> {
-        if !said.is_only_counted {
+    /// After all observations, and before the decisions are checked.
+    pub(super) fn received_turns(&mut self, clock: &Clock, step: &Step) -> Result<(), Violation> {
+        if !step.is_only_counted {
             self.received.forget(clock.at.uptime);
         }
         let mut turns = std::mem::take(&mut self.received.turns);
         if self.received.is_beyond {
             return Ok(());
         }
-        let told = said.events.iter().filter_map(|event| match &event.kind {
+        let reported = step.events.iter().filter_map(|event| match &event.kind {
             EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) => {
                 Some((Arc::clone(&alert.fingerprint), *to))
             }
             _ => None,
         });
-        let mut told: Vec<_> = told.collect();
+        let mut reported: Vec<_> = reported.collect();
         turns.sort();
-        told.sort();
-        if turns == told {
+        reported.sort();
+        if turns == reported {
             return Ok(());
         }
-        let what = format!("at {:?}\nexpected {turns:?}\ntold {told:?}", clock.at);
-        broken("each received alert is told once when it turns", what)
+        let what = format!("at {:?}\nexpected {turns:?}\nreported {reported:?}", clock.at);
+        broken("each received alert is reported once when it turns", what)
     }
 
-    /// What was decided and told of alerts fits what is known of received ones.
-    pub(super) fn received_is_heeded(
+    /// Decisions and reports about alerts agree with the received ones.
+    pub(super) fn received_is_respected(
         &mut self,
         clock: &Clock,
-        said: &Step,
+        step: &Step,
     ) -> Result<(), Violation> {
         let received = &self.received;
-        for change in &said.alerts {
+        for change in &step.alerts {
             let Some(watched) = self.rules.get(&change.rule).filter(|rule| reads_alerts(rule))
             else {
                 continue;
@@ -275,7 +275,7 @@ impl Checker {
                 || !may_end_without(&watched.shape);
             if received.is_unknown() && is_needed {
                 let what = format!("{change:?}");
-                return broken("nobody knows of alerts that are not known", what);
+                return broken("unknown alerts are unknown to every rule", what);
             }
             let Some(expected) = received.expected(watched).filter(|_| !received.is_beyond) else {
                 continue;
@@ -287,7 +287,7 @@ impl Checker {
                 return broken("a rule sees the received alerts that fire, and no others", what);
             }
         }
-        for decision in &said.decisions {
+        for decision in &step.decisions {
             let Some(watched) = self.rules.get(&decision.rule).filter(|rule| reads_alerts(rule))
             else {
                 continue;
@@ -297,10 +297,7 @@ impl Checker {
             }
             let is_kept = !watched.rule.keep_firing_for.is_zero();
             if received.is_unknown() && !(is_kept && may_end_without(&watched.shape)) {
-                return broken(
-                    "nobody knows of alerts that are not known",
-                    format!("{decision:?}"),
-                );
+                return broken("unknown alerts are unknown to every rule", format!("{decision:?}"));
             }
             if let Some(why) = received.forbids(watched).filter(|_| !is_kept && !received.is_beyond)
             {
@@ -311,32 +308,33 @@ impl Checker {
         self.received_shows(clock)
     }
 
-    /// Whoever reads them stands, when it was evaluated next, where they have it stand.
+    /// A rule that reads received alerts has the state that they give it, from its next evaluation
+    /// on.
     fn received_shows(&mut self, clock: &Clock) -> Result<(), Violation> {
         let now = clock.at.uptime;
         let received = &self.received;
-        let is_told = self.has_measured && !received.is_unknown() && !received.is_beyond;
+        let is_known = self.has_measured && !received.is_unknown() && !received.is_beyond;
         for (id, watched) in &mut self.rules {
             if !reads_alerts(watched) {
                 continue;
             }
-            let expected = received.expected(watched).filter(|_| is_told);
+            let expected = received.expected(watched).filter(|_| is_known);
             let wrong = expected.and_then(|expected| watched.differs_from(&expected, false));
             if let Some(wrong) = watched.differs_for_long(wrong, now, self.slowness) {
                 let what = format!("{id} {wrong}");
-                return broken("a rule stands as the received alerts have it", what);
+                return broken("a rule has the state that the received alerts give it", what);
             }
         }
         Ok(())
     }
 
-    pub(super) fn look_at_received(&self, status: &Status) -> Result<(), Violation> {
-        const INVARIANT: &str = "received alerts are bounded, and those that were posted";
+    pub(super) fn check_received(&self, status: &Status) -> Result<(), Violation> {
+        const INVARIANT: &str = "received alerts are bounded, and were posted";
         let series = status.series.iter().filter(|key| *key.name == *"ALERTS").count();
         let firing = status.received.len();
         let expected = self.received.known.values().filter(|known| known.fires).count();
         let is_as_expected = self.received.is_beyond || firing == expected;
-        if series > MOST_SERIES || firing > MOST_KNOWN || !is_as_expected {
+        if series > MAX_SERIES || firing > MAX_KNOWN || !is_as_expected {
             let what = format!("{series} series, {firing} fire, {expected} should");
             return broken(INVARIANT, what);
         }

@@ -1,4 +1,4 @@
-//! What must hold of everything that is started again.
+//! Invariants of deferred restarts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use umawarden::policy::Step;
 use super::acts::Acted;
 use super::{Checker, Clock, LOST_AFTER, Violation, broken};
 
-/// What was told longer ago is not known.
-const TOLD_WITHIN: Duration = Duration::from_secs(15);
+/// Older readings count as unknown.
+const KNOWN_FOR: Duration = Duration::from_secs(15);
 
-/// A start that has ended shows within this time.
+/// A completed start is visible within this time.
 const SHOWS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What runs for so long, and of which nobody tells more, is taken for ready.
+/// A container or unit that runs this long without a report counts as ready.
 const SETTLES: Duration = Duration::from_secs(60);
 
-/// How far back a release is looked for, from how long ago on.
+/// The window in which a release is searched, and its age.
 const PAST: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub struct Restarts {
-    /// When each supervisor told last, and whether it could.
-    told: BTreeMap<Supervisor, (Duration, bool)>,
-    held: BTreeMap<Arc<str>, Told>,
+    /// Time of the last reading of each supervisor, and whether it succeeded.
+    polled: BTreeMap<Supervisor, (Duration, bool)>,
+    deferred: BTreeMap<Arc<str>, Deferred>,
     engines: Vec<EngineSeen>,
     looked: Option<Duration>,
     /// Servers that have answered.
@@ -46,16 +46,16 @@ pub struct Restarts {
     life: u32,
 }
 
-struct Told {
+struct Deferred {
     seen: DeferredRestart,
     read_at: Duration,
-    /// When it was first told that it is so.
+    /// Time of the first reading of this state.
     since: Duration,
-    /// When it was last told otherwise.
+    /// Time of the last reading of another state.
     otherwise: Option<Duration>,
 }
 
-/// As told; what could not be read is not a number.
+/// As read; an unreadable value is NaN.
 #[derive(Clone, Copy)]
 struct Memory {
     total: f64,
@@ -94,8 +94,8 @@ impl Restarts {
 
     pub fn see(&mut self, clock: &Clock, seen: &Observation) {
         match seen {
-            Observation::Restarts(readings) => self.be_told(readings),
-            Observation::Engines(readings) => self.look(readings),
+            Observation::Restarts(readings) => self.observe(readings),
+            Observation::Engines(readings) => self.observe_engines(readings),
             Observation::EngineHealth(health) if health.answer == HealthAnswer::Ready => {
                 self.ready.insert(health.server);
             }
@@ -139,17 +139,17 @@ impl Restarts {
         self.memory.push_back((now, memory));
     }
 
-    fn be_told(&mut self, readings: &RestartReadings) {
+    fn observe(&mut self, readings: &RestartReadings) {
         let read_at = readings.read_at;
-        self.told.insert(readings.supervisor, (read_at, readings.error.is_none()));
+        self.polled.insert(readings.supervisor, (read_at, readings.error.is_none()));
         if readings.error.is_some() {
             return;
         }
         let is_there = |name: &Arc<str>| readings.held.iter().any(|seen| seen.target.name == *name);
-        self.held.retain(|name, told| {
-            let is_kept = told.seen.target.supervisor != readings.supervisor || is_there(name);
-            // What comes back is another one, as far as anybody can tell; whoever starts it looks
-            // once more before.
+        self.deferred.retain(|name, deferred| {
+            let is_kept = deferred.seen.target.supervisor != readings.supervisor || is_there(name);
+            // A container that returns counts as another one; the executor inspects it once more
+            // before a start.
             if !is_kept {
                 let its = self.starts.values_mut().filter(|start| start.name == *name);
                 its.for_each(|start| start.life = 0);
@@ -157,35 +157,36 @@ impl Restarts {
             is_kept
         });
         for seen in &readings.held {
-            let known = self.held.remove(&seen.target.name);
-            let is_same =
-                known.as_ref().is_some_and(|told| mark(&told.seen.state) == mark(&seen.state));
+            let known = self.deferred.remove(&seen.target.name);
+            let is_same = known
+                .as_ref()
+                .is_some_and(|deferred| mark(&deferred.seen.state) == mark(&seen.state));
             let (since, otherwise) = match &known {
-                Some(told) if is_same => (told.since, told.otherwise),
-                Some(told) => (read_at, Some(told.read_at)),
+                Some(deferred) if is_same => (deferred.since, deferred.otherwise),
+                Some(deferred) => (read_at, Some(deferred.read_at)),
                 None => (read_at, None),
             };
-            let told = Told { seen: seen.clone(), read_at, since, otherwise };
-            self.held.insert(Arc::clone(&seen.target.name), told);
+            let deferred = Deferred { seen: seen.clone(), read_at, since, otherwise };
+            self.deferred.insert(Arc::clone(&seen.target.name), deferred);
         }
     }
 
-    fn look(&mut self, readings: &EngineReadings) {
+    fn observe_engines(&mut self, readings: &EngineReadings) {
         self.looked = Some(readings.read_at);
         self.engines.clone_from(&readings.engines);
         let is_there = |name: &String| self.engines.iter().any(|engine| *engine.name == **name);
         self.loading.retain(is_there);
     }
 
-    pub fn hear(&mut self, outcome: &Outcome) {
+    pub fn take_outcome(&mut self, outcome: &Outcome) {
         if let Some(start) = self.starts.get_mut(&outcome.decision) {
             start.outcome = Some((outcome.result.clone(), outcome.ended.uptime));
         }
     }
 
-    /// What the program says of engines.
-    pub fn said(&mut self, said: &Step) {
-        for event in &said.events {
+    /// Engine events of the program.
+    pub fn take_step(&mut self, step: &Step) {
+        for event in &step.events {
             match &event.kind {
                 EventKind::Program(ProgramEvent::EnginePhase {
                     engine,
@@ -212,7 +213,7 @@ impl Restarts {
         }
     }
 
-    /// Whoever is stopped was there when somebody last looked, and that was now.
+    /// A stopped engine was present at the last scan, which was recent.
     pub fn is_seen_alive(&self, now: Duration, target: &EngineTarget) -> Result<(), Violation> {
         let is_new =
             self.looked.is_some_and(|looked| now.saturating_sub(looked) <= 2 * SHOWS_WITHIN);
@@ -224,12 +225,12 @@ impl Restarts {
         if is_new && is_same {
             return Ok(());
         }
-        broken("whoever is stopped was seen", format!("{target:?}, last looked {:?}", self.looked))
+        broken("a stopped engine was seen", format!("{target:?}, last scan {:?}", self.looked))
     }
 
     fn is_known(&self, supervisor: Supervisor, now: Duration) -> bool {
-        let told = self.told.get(&supervisor);
-        told.is_some_and(|(at, could)| *could && now.saturating_sub(*at) <= TOLD_WITHIN)
+        let last_poll = self.polled.get(&supervisor);
+        last_poll.is_some_and(|(at, could)| *could && now.saturating_sub(*at) <= KNOWN_FOR)
     }
 
     fn engine_in(&self, seen: &DeferredRestart) -> Option<&EngineSeen> {
@@ -240,13 +241,14 @@ impl Restarts {
         })
     }
 
-    /// Who is still on its way to be ready, as anybody can see.
+    /// The container or unit that is still on its way to ready.
     fn occupant(&self, own: &str, now: Duration) -> Option<String> {
-        let starts = |told: &&Told| {
-            let seen = &told.seen;
+        let starts = |deferred: &&Deferred| {
+            let seen = &deferred.seen;
             let runs = matches!(&seen.state, WorkloadState::Running { health, .. }
                 if *health != Some(WorkloadHealth::Healthy));
-            let is_young = now.saturating_sub(told.since) < SETTLES.min(seen.limits.ready_within);
+            let is_young =
+                now.saturating_sub(deferred.since) < SETTLES.min(seen.limits.ready_within);
             let engine = self.engine_in(seen).filter(|engine| {
                 engine.health_url.is_some() && !self.ready.contains(&engine.server)
             });
@@ -256,33 +258,37 @@ impl Restarts {
                 && self.is_known(seen.target.supervisor, now)
                 && engine.is_some_and(|engine| engine.processes[0].id == engine.server)
         };
-        let held = self.held.values().find(starts).map(|told| told.seen.target.name.to_string());
-        let own = self.held.get(own).and_then(|told| self.engine_in(&told.seen));
+        let starting = self
+            .deferred
+            .values()
+            .find(starts)
+            .map(|deferred| deferred.seen.target.name.to_string());
+        let own = self.deferred.get(own).and_then(|deferred| self.engine_in(&deferred.seen));
         let own = own.map(|engine| &*engine.name);
-        held.or_else(|| self.loading.iter().find(|name| Some(name.as_str()) != own).cloned())
+        starting.or_else(|| self.loading.iter().find(|name| Some(name.as_str()) != own).cloned())
     }
 
-    /// There is memory for it, nothing is being given back, and nothing of it is left behind.
-    fn has_room(&self, seen: &DeferredRestart, now: Duration) -> Result<(), String> {
+    /// Memory suffices, none is being released, and no process of it is left.
+    fn has_memory(&self, seen: &DeferredRestart, now: Duration) -> Result<(), String> {
         let Some((at, memory)) = self.memory.back() else { return Err("unmeasured".to_owned()) };
         if now.saturating_sub(*at) > Duration::from_secs(2) {
             return Err(format!("measured at {at:?}"));
         }
         let reserve = self.reserve[0].max(self.reserve[1]);
-        let lacks = (reserve - memory.free).max(0.0);
-        let room = (memory.free - reserve).max(0.0) + (memory.clean - lacks).max(0.0);
+        let shortfall = (reserve - memory.free).max(0.0);
+        let usable = (memory.free - reserve).max(0.0) + (memory.clean - shortfall).max(0.0);
         let need = seen.need_bytes.unwrap_or(0) as f64;
-        // One that is not a number is less than any.
-        if !(room + 4096.0 >= need && memory.unaccounted.is_finite()) {
-            return Err(format!("{room} of {need}"));
+        // NaN is less than any number.
+        if !(usable + 4096.0 >= need && memory.unaccounted.is_finite()) {
+            return Err(format!("{usable} of {need}"));
         }
         let usual = (1 << 30) as f64 + memory.total / 64.0;
         let above = memory.unaccounted - self.baseline.map_or(usual, |bytes| bytes as f64);
         let earlier = self.memory.iter().filter(|(at, _)| now.saturating_sub(*at) >= SETTLED);
-        let least = earlier.map(|(_, told)| told.unaccounted).fold(f64::MAX, f64::min);
+        let least = earlier.map(|(_, sample)| sample.unaccounted).fold(f64::MAX, f64::min);
         let sank = least.max(0.0) - memory.unaccounted.max(0.0);
         if above > (257 << 20) as f64 && least < f64::MAX && sank > (65 << 20) as f64 {
-            return Err(format!("{above} is being given back, {sank} of it"));
+            return Err(format!("{above} is being released, {sank} of it"));
         }
         let left = self.engine_in(seen).map(|engine| engine.processes.len()).unwrap_or_default();
         if left > 0 {
@@ -293,43 +299,40 @@ impl Restarts {
 }
 
 impl Checker {
-    /// Something about what is started again was decided.
+    /// A decision about a deferred restart.
     pub(super) fn restart(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if decision.verdict != Verdict::Act {
             return Ok(());
         }
         let (Target::Held(target), Some(mark)) = (&decision.target, decision.action.starts_after())
         else {
-            return broken("who starts again starts something", format!("{decision:?}"));
+            return broken("a restart has a target", format!("{decision:?}"));
         };
         let now = clock.at.uptime;
-        let told = self.restarts.held.get(&target.name);
-        let Some(told) = told.filter(|told| told.seen.target == **target) else {
-            return broken("nothing is started that nobody tells of", format!("{decision:?}"));
+        let deferred = self.restarts.deferred.get(&target.name);
+        let Some(deferred) = deferred.filter(|deferred| deferred.seen.target == **target) else {
+            return broken("only a reported container or unit is started", format!("{decision:?}"));
         };
-        if !self.restarts.is_known(target.supervisor, now) || told.seen.obstacle.is_some() {
-            return broken("nothing is started in the dark", format!("{decision:?}"));
+        if !self.restarts.is_known(target.supervisor, now) || deferred.seen.obstacle.is_some() {
+            return broken("nothing is started without readings", format!("{decision:?}"));
         }
-        let WorkloadState::Ended(end) = &told.seen.state else {
-            let what = format!("it is {:?}: {decision:?}", told.seen.state);
+        let WorkloadState::Ended(end) = &deferred.seen.state else {
+            let what = format!("it is {:?}: {decision:?}", deferred.seen.state);
             return broken("never two starts without an end in between", what);
         };
         if end.requested == Requested::Yes || end.mark != *mark {
-            return broken("what somebody has ended stays down", format!("{end:?}: {decision:?}"));
+            return broken("a requested stop is final", format!("{end:?}: {decision:?}"));
         }
-        if decision.mode != told.seen.mode.unwrap_or(self.mode) {
+        if decision.mode != deferred.seen.mode.unwrap_or(self.mode) {
             return broken("the mode is obeyed", format!("{decision:?}"));
         }
-        self.is_first_after_that_end(decision, mark, told)?;
-        self.limits_allow_start(clock, decision, told)?;
+        self.is_first_after_that_end(decision, mark, deferred)?;
+        self.limits_allow_start(clock, decision, deferred)?;
         if let Some(other) = self.restarts.occupant(&target.name, now) {
-            return broken("one starts at a time", format!("{other} does: {decision:?}"));
+            return broken("one start at a time", format!("{other} does: {decision:?}"));
         }
-        if let Err(why) = self.restarts.has_room(&told.seen, now) {
-            return broken(
-                "never a start into memory that is not there",
-                format!("{why}: {decision:?}"),
-            );
+        if let Err(why) = self.restarts.has_memory(&deferred.seen, now) {
+            return broken("never a start without memory", format!("{why}: {decision:?}"));
         }
         self.people.allow(clock, decision, false)?;
         self.rails_allow_start(clock, decision)?;
@@ -341,27 +344,27 @@ impl Checker {
         Ok(())
     }
 
-    /// An earlier start after the same end has come to nothing, and that was seen.
+    /// An earlier start after the same exit has failed, and that was observed.
     fn is_first_after_that_end(
         &self,
         decision: &Decision,
         mark: &Arc<str>,
-        told: &Told,
+        deferred: &Deferred,
     ) -> Result<(), Violation> {
         let now = decision.at.uptime;
         let of_mode = |id: &DecisionId| {
             self.acts.iter().any(|act| act.id == *id && act.mode == decision.mode)
         };
         for (id, start) in &self.restarts.starts {
-            let is_same = start.name == told.seen.target.name && start.mark == *mark;
+            let is_same = start.name == deferred.seen.target.name && start.mark == *mark;
             if !is_same || start.life != self.restarts.life || !of_mode(id) {
                 continue;
             }
             let is_over = match &start.outcome {
                 None => now.saturating_sub(start.at) >= LOST_AFTER,
-                Some((OutcomeResult::NotDone(_), at)) => told.read_at >= *at,
+                Some((OutcomeResult::NotDone(_), at)) => deferred.read_at >= *at,
                 Some((OutcomeResult::Skipped, _)) => false,
-                Some((_, at)) => told.read_at > *at && now.saturating_sub(*at) >= SHOWS_WITHIN,
+                Some((_, at)) => deferred.read_at > *at && now.saturating_sub(*at) >= SHOWS_WITHIN,
             };
             if !is_over {
                 let what =
@@ -377,9 +380,9 @@ impl Checker {
         &self,
         clock: &Clock,
         decision: &Decision,
-        told: &Told,
+        deferred: &Deferred,
     ) -> Result<(), Violation> {
-        let limits = &told.seen.limits;
+        let limits = &deferred.seen.limits;
         let lately = self.acts_of(decision).filter(|act| act.ago(clock) < limits.per);
         if lately.count() >= limits.times as usize {
             return broken("never more starts than at_most", format!("{limits:?}: {decision:?}"));
@@ -387,12 +390,12 @@ impl Checker {
         let deaths = self.deaths_in_a_row(decision);
         if limits.give_up_after > 0 && deaths >= limits.give_up_after {
             let what = format!("{deaths} deaths, {limits:?}: {decision:?}");
-            return broken("what dies of the same again and again stays down", what);
+            return broken("repeated deaths in the same phase end the restarts", what);
         }
         let Some(doublings) = deaths.checked_sub(1) else { return Ok(()) };
         let wait = limits.back_off.saturating_mul(1 << doublings.min(20));
         let wait = wait.min(limits.back_off_at_most);
-        if let Some(otherwise) = told.otherwise
+        if let Some(otherwise) = deferred.otherwise
             && clock.at.uptime.saturating_sub(otherwise) + Duration::from_millis(1) < wait
         {
             let what = format!("{deaths} deaths, {wait:?} from {otherwise:?} on: {decision:?}");
@@ -401,7 +404,7 @@ impl Checker {
         Ok(())
     }
 
-    /// As far as anybody can be sure of them.
+    /// As far as they are certain.
     fn deaths_in_a_row(&self, decision: &Decision) -> u32 {
         let mut deaths = 0;
         let mut phase = None;
@@ -428,26 +431,26 @@ impl Checker {
         }
         let windows = self.rails.never_in.iter();
         if let Some(window) = windows.clone().find(|name| self.is_open(name, clock)) {
-            return broken("maintenance windows are kept", format!("{window}: {decision:?}"));
+            return broken("maintenance windows are respected", format!("{window}: {decision:?}"));
         }
         let Target::Held(target) = &decision.target else { return Ok(()) };
         let is_unit = target.supervisor == Supervisor::Systemd;
         if is_unit && self.rails.protect.units.iter().any(|glob| glob.matches(&target.name)) {
-            return broken("what is protected is left alone", format!("{decision:?}"));
+            return broken("nothing protected is touched", format!("{decision:?}"));
         }
         self.within_budget(clock, decision)
     }
 
-    /// What came of a start; `false`: it was none.
+    /// Handles the outcome of a start; `false`: it was no start.
     pub(super) fn assess_start(&mut self, assessment: &Assessment) -> Result<bool, Violation> {
         let id = assessment.decision;
         let Some(start) = self.restarts.starts.get_mut(&id) else { return Ok(false) };
         let judged = self.acts.iter().find(|act| act.id == id).and_then(|act| act.aim_met);
         let was_begun = start.outcome.as_ref().is_none_or(|(result, _)| result.is_begun());
-        // One that people have started since may go well at any time.
+        // One that people have started since may become ready at any time.
         if assessment.aim_met != Some(true) && (!was_begun || judged.is_some()) {
             let what = format!("{:?}, {judged:?}: {assessment:?}", start.outcome);
-            return broken("only what was begun is judged, once", what);
+            return broken("only a start is assessed, once", what);
         }
         start.died_in = assessment.died_in;
         for act in self.acts.iter_mut().filter(|act| act.id == id) {
@@ -457,7 +460,7 @@ impl Checker {
     }
 }
 
-/// Whether it is about something that is started again.
+/// Whether it is about a deferred restart.
 pub fn is_restart(decision: &Decision) -> bool {
     matches!(decision.action, Action::StartContainer { .. } | Action::StartUnit { .. })
 }

@@ -1,4 +1,4 @@
-//! What is set for a while is undone in time, and two remedies never hold one setting.
+//! Temporary settings are undone in time, and two remedies never change one setting.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use umawarden::model::{
 
 use super::{Checker, Clock, LOST_AFTER, Violation, broken};
 
-/// An undo that failed is tried again after that at the latest.
+/// A failed undo is tried again within this time.
 const AGAIN_WITHIN: Duration = Duration::from_secs(600);
 
-/// It looks at least once a minute, unless the machine is asleep.
+/// It is checked at least once a minute, unless the machine sleeps.
 const ASLEEP: Duration = Duration::from_secs(120);
 
-/// What is set, or was for its time and may not be set again yet.
+/// A setting in force, or one that may not be changed again yet.
 #[derive(Default)]
 pub struct Settings {
-    held: Vec<Held>,
-    /// All acts that have ever set something.
+    changes: Vec<Change>,
+    /// All acts that have ever changed a setting.
     temporary: BTreeSet<DecisionId>,
 }
 
-struct Held {
+struct Change {
     id: DecisionId,
     rule: RuleId,
     mode: Mode,
@@ -51,15 +51,17 @@ enum State {
 
 impl Settings {
     pub fn clear(&mut self) {
-        self.held.clear();
+        self.changes.clear();
     }
 
-    /// Whether that step has set something that is set, or was for its time.
-    pub fn holds_step(&self, rule: &RuleId, mode: Mode, step: usize) -> bool {
-        self.held.iter().any(|held| held.rule == *rule && held.mode == mode && held.step == step)
+    /// Whether that step's setting is in force, or may not be changed again yet.
+    pub fn is_in_force(&self, rule: &RuleId, mode: Mode, step: usize) -> bool {
+        self.changes
+            .iter()
+            .any(|change| change.rule == *rule && change.mode == mode && change.step == step)
     }
 
-    /// Whether that act was to set something for a while.
+    /// Whether that act was to change a setting for a while.
     pub fn is_temporary(&self, id: DecisionId) -> bool {
         self.temporary.contains(&id)
     }
@@ -69,18 +71,18 @@ impl Settings {
         let Target::Settings { names } = &decision.target else {
             return broken("a setting has a name", format!("{decision:?}"));
         };
-        // What was undone since its time was over, only its own rule may not set again yet.
-        let shares = |held: &&Held| {
-            held.mode == decision.mode
-                && (held.state != State::Over || held.rule == decision.rule)
-                && held.names.iter().any(|name| names.contains(name))
+        // A setting that was undone after its time is closed only for its own rule.
+        let shares = |change: &&Change| {
+            change.mode == decision.mode
+                && (change.state != State::Over || change.rule == decision.rule)
+                && change.names.iter().any(|name| names.contains(name))
         };
-        if let Some(other) = self.held.iter().find(shares) {
+        if let Some(other) = self.changes.iter().find(shares) {
             let what = format!("{} of {} has it: {decision:?}", other.id, other.rule);
-            return broken("one remedy at a time holds a setting", what);
+            return broken("one remedy at a time changes a setting", what);
         }
         self.temporary.insert(decision.id);
-        self.held.push(Held {
+        self.changes.push(Change {
             id: decision.id,
             rule: decision.rule.clone(),
             mode: decision.mode,
@@ -92,18 +94,18 @@ impl Settings {
         Ok(())
     }
 
-    pub fn hear(&mut self, outcome: &Outcome) {
+    pub fn take_outcome(&mut self, outcome: &Outcome) {
         if matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::NotDone(_)) {
-            self.held.retain(|held| held.id != outcome.decision);
+            self.changes.retain(|change| change.id != outcome.decision);
         }
         let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);
-        self.held.retain_mut(|held| match held.state {
+        self.changes.retain_mut(|change| match change.state {
             State::Undoing { undo, .. } if undo == outcome.decision && !is_undone => {
-                held.state = State::Failed { since: outcome.ended.uptime };
+                change.state = State::Failed { since: outcome.ended.uptime };
                 true
             }
             State::Undoing { undo, why, .. } if undo == outcome.decision => {
-                held.state = State::Over;
+                change.state = State::Over;
                 why == UndoReason::TimedOut
             }
             _ => true,
@@ -112,9 +114,9 @@ impl Settings {
 }
 
 impl Checker {
-    /// Something is put back.
+    /// A setting is restored.
     pub(super) fn undo(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        const INVARIANT: &str = "what is undone is what was set, and for a reason";
+        const INVARIANT: &str = "an undo has its act and a reason";
         let Action::Undo { decision: act, why } = decision.action else { return Ok(()) };
         let now = clock.at.uptime;
         let rule = self.rules.get(&decision.rule);
@@ -122,20 +124,20 @@ impl Checker {
             rule.rule.mode.unwrap_or(self.mode) == decision.mode && rule.rule.remedy.is_some()
         });
         let fires = rule.is_some_and(super::Watched::is_firing_here);
-        let Some(held) = self.settings.held.iter_mut().find(|held| held.id == act) else {
+        let Some(change) = self.settings.changes.iter_mut().find(|change| change.id == act) else {
             return broken(INVARIANT, format!("nothing of {act} is set: {decision:?}"));
         };
-        let is_again = matches!(held.state, State::Failed { .. } | State::Undoing { .. });
+        let is_again = matches!(change.state, State::Failed { .. } | State::Undoing { .. });
         let is_true = match why {
             _ if is_again => true,
-            UndoReason::TimedOut => now >= held.until,
+            UndoReason::TimedOut => now >= change.until,
             UndoReason::AlertEnded => !fires,
             UndoReason::RuleChanged => !is_of_mode,
         };
-        if !is_true || held.state == State::Over || held.rule != decision.rule {
+        if !is_true || change.state == State::Over || change.rule != decision.rule {
             return broken(INVARIANT, format!("{decision:?}"));
         }
-        held.state = State::Undoing { undo: decision.id, why, since: now };
+        change.state = State::Undoing { undo: decision.id, why, since: now };
         self.flights.push(super::Flight {
             id: decision.id,
             mode: decision.mode,
@@ -145,45 +147,45 @@ impl Checker {
         Ok(())
     }
 
-    /// What has had its time, or whose alert has ended, is being undone.
+    /// A setting whose time or alert has ended is being undone.
     pub(super) fn all_is_undone_in_time(&mut self, clock: &Clock) -> Result<(), Violation> {
-        const INVARIANT: &str = "what is set for a while is undone in time";
+        const INVARIANT: &str = "a temporary setting is undone in time";
         let now = clock.at.uptime;
         if self.slowness > ASLEEP {
-            // While nobody looked, nothing could be tried again.
-            for held in &mut self.settings.held {
-                if let State::Failed { since } | State::Undoing { since, .. } = &mut held.state {
+            // During a sleep nothing could be retried.
+            for change in &mut self.settings.changes {
+                if let State::Failed { since } | State::Undoing { since, .. } = &mut change.state {
                     *since += self.slowness;
                 }
             }
         }
         let (rules, mode) = (&self.rules, self.mode);
-        let fires = |held: &Held| {
-            rules.get(&held.rule).is_some_and(|rule| {
-                rule.is_firing_here() && rule.rule.mode.unwrap_or(mode) == held.mode
+        let fires = |change: &Change| {
+            rules.get(&change.rule).is_some_and(|rule| {
+                rule.is_firing_here() && rule.rule.mode.unwrap_or(mode) == change.mode
             })
         };
-        for held in &self.settings.held {
-            let is_late = match held.state {
-                State::Set => now >= held.until || !fires(held),
+        for change in &self.settings.changes {
+            let is_late = match change.state {
+                State::Set => now >= change.until || !fires(change),
                 State::Failed { since } => now > since + AGAIN_WITHIN + super::LATE,
                 State::Undoing { since, .. } => now > since + LOST_AFTER + AGAIN_WITHIN,
                 State::Over => false,
             };
             if is_late {
-                let what = format!("{} of {} until {:?}", held.id, held.rule, held.until);
+                let what = format!("{} of {} until {:?}", change.id, change.rule, change.until);
                 return broken(INVARIANT, what);
             }
         }
-        // Whose alert has ended may set it again.
+        // A rule whose alert has ended may set it again.
         let ended: Vec<DecisionId> = self
             .settings
-            .held
+            .changes
             .iter()
-            .filter(|held| held.state == State::Over && !fires(held))
-            .map(|held| held.id)
+            .filter(|change| change.state == State::Over && !fires(change))
+            .map(|change| change.id)
             .collect();
-        self.settings.held.retain(|held| !ended.contains(&held.id));
+        self.settings.changes.retain(|change| !ended.contains(&change.id));
         Ok(())
     }
 }

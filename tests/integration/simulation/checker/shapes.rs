@@ -1,4 +1,4 @@
-//! What a rule asks of others, from its text: which alerts, and which nodes.
+//! The foreign alerts and nodes that a rule reads, from its text.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use umawarden::model::AlertState;
 
 use super::{Labels, Watched};
 
-/// An expression of which it can be told from the outside when it holds.
+/// An expression whose value is known from outside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// Each of these.
@@ -36,7 +36,7 @@ pub enum Shape {
     Other,
 }
 
-/// Values of a label that are wanted.
+/// Accepted values of a label.
 pub type Selector = BTreeMap<String, String>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub enum Fold {
     Count,
 }
 
-/// What stands between braces, as `name="value"`.
+/// The text between braces, as `name="value"`.
 fn selector(text: &str) -> Selector {
     let inner = text.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let pairs = inner.map(|(inner, _)| inner.split(',')).into_iter().flatten();
@@ -112,10 +112,10 @@ impl Shape {
     }
 }
 
-/// What a rule's alerts should be: by labels, with a value.
+/// Expected alerts of a rule: by labels, with a value.
 pub type Expected = BTreeMap<Labels, f64>;
 
-/// The labels of a rule's alert for a sample with those.
+/// The labels of a rule's alert for a sample with those labels.
 pub fn labels_of_alert(watched: &Watched, sample: &Labels) -> Labels {
     let mut labels = sample.clone();
     labels.insert(Arc::from("alertname"), Arc::clone(&watched.rule.id.alert));
@@ -123,7 +123,7 @@ pub fn labels_of_alert(watched: &Watched, sample: &Labels) -> Labels {
 }
 
 impl Watched {
-    /// What is wrong with where it stands.
+    /// The difference between expected and actual alerts.
     pub fn differs_from(&self, expected: &Expected, may_be_unknown: bool) -> Option<String> {
         let wrong = match self.is_unknown {
             true => (!may_be_unknown).then(|| "it is unknown".to_owned()),
@@ -132,7 +132,7 @@ impl Watched {
         wrong.map(|wrong| format!("{wrong}, {expected:?}"))
     }
 
-    /// What was wrong, if it has been for longer than it takes until it is evaluated.
+    /// The difference, if it has lasted longer than an evaluation takes.
     pub fn differs_for_long(
         &mut self,
         wrong: Option<String>,
@@ -143,7 +143,7 @@ impl Watched {
             self.differs_since = None;
             return None;
         };
-        // While nobody looked, nothing could be evaluated.
+        // During a sleep nothing could be evaluated.
         let passed_over = self.differs_since.filter(|_| slowness < self.patience());
         let since = *self.differs_since.insert(passed_over.unwrap_or(now));
         let is_long = now - since >= self.patience() + slowness;

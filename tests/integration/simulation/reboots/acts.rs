@@ -1,4 +1,4 @@
-//! Whoever does what was decided, and what goes wrong with it.
+//! The executor of decisions, and its faults.
 
 use std::time::Duration;
 
@@ -38,14 +38,14 @@ impl Node {
             }
         };
         if self.chance.once_in(15) {
-            // It was done, and nobody tells.
+            // It was done, and the outcome is lost.
             return Ok(());
         }
         self.report(&decision, result);
         Ok(())
     }
 
-    /// What is done about memory and engines, which may fail or be told by nobody.
+    /// Acts on memory and engines, which may fail or lose their outcome.
     fn remedy(&mut self, decision: &Decision) -> Result<(), String> {
         if !matches!(decision.action, Action::StopEngine { .. }) {
             self.report(decision, OutcomeResult::Done);
@@ -56,7 +56,7 @@ impl Node {
             0 => self.report(decision, OutcomeResult::NotDone("the disk is full".to_owned())),
             1 | 2 => self.report(decision, OutcomeResult::Failed("it goes on".to_owned())),
             3 => self.report(decision, OutcomeResult::TimedOut),
-            // It has ended, or it has not, and nobody tells.
+            // It has ended or not, and the outcome is lost.
             4 => self.engine = self.chance.once_in(2),
             _ => {
                 self.engine = false;
@@ -78,19 +78,19 @@ impl Node {
         self.is_slot_ours = true;
         self.truth.slot = Some(self.now);
         match self.chance.once_in(6) {
-            // Granted, and the answer is lost or garbled.
+            // Granted, and the response is lost or garbled.
             true => OutcomeResult::Failed("no answer".to_owned()),
             false => OutcomeResult::Done,
         }
     }
 
     fn perform(&mut self, decision: &Decision, order: &RebootOrder) -> Result<(), String> {
-        let told = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
+        let context = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
         if order.how != RebootMeans::Sysrq {
-            self.judge(&order.plan, &told)?;
+            self.judge(&order.plan, &context)?;
         }
         match self.chance.whole(0..=9) {
-            // Whoever does it refuses.
+            // The service refuses.
             0 => {
                 self.truth.counts.refused += 1;
                 let why = "an inhibitor blocks it".to_owned();
@@ -99,9 +99,9 @@ impl Node {
             }
             1 => self.report(decision, OutcomeResult::Failed("no such unit".to_owned())),
             2 => self.report(decision, OutcomeResult::TimedOut),
-            // It agrees, and nothing happens.
+            // The service agrees, and nothing happens.
             3 => self.report(decision, OutcomeResult::Done),
-            // It may say that it could not, and do it all the same.
+            // It may report a failure, and do it all the same.
             _ => self.fall(),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What is kept, and what is lost of it.
+//! The journal, and its losses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use umawarden::journal::{BootLasted, Entry, RebootRow};
 use umawarden::model::Decision;
 
-/// The disk: what is on it survives, what is on its way may not.
+/// The disk: written entries survive, pending ones may not.
 #[derive(Default)]
 pub struct Disk {
     pub rows: Vec<RebootRow>,
@@ -45,13 +45,13 @@ impl Disk {
         Ok(())
     }
 
-    /// The journal is begun anew under the hands of the writer, who notices that.
+    /// The journal is replaced while the writer runs, which detects that.
     pub fn replace(&mut self) {
         self.forget();
         self.rows.push(RebootRow::Lost { at: None });
     }
 
-    /// The same while nobody is there to notice.
+    /// The journal is replaced while no process runs.
     pub fn forget(&mut self) {
         self.rows.clear();
         self.boots.clear();

@@ -15,19 +15,19 @@ use super::truth::Truth;
 use super::{Faults, Settings, TICK, settings};
 use crate::simulation::chance::Chance;
 
-/// While a leak is looked at: it is judged by what moves within seconds.
+/// While a leak is watched: the assessment needs changes within seconds.
 const CLOSE: Duration = Duration::from_secs(4);
 
-/// So long, and again after that.
+/// The length of such a phase, and the pause between them.
 const CLOSE_FOR: u64 = 900;
 const CLOSE_EVERY: u64 = 14_400;
 
-/// What the matter is.
+/// The trouble of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The driver does not answer.
     Wedge,
-    /// Memory is held by nobody.
+    /// Memory without an owner.
     Leak,
 }
 
@@ -35,14 +35,14 @@ pub enum Trouble {
 pub struct Boot {
     pub id: Arc<str>,
     pub uptime: Duration,
-    /// What the wall clock is wrong by, in seconds.
+    /// The error of the wall clock, in seconds.
     clock_off: i64,
     kind: Trouble,
     pub troubled_at: Duration,
 }
 
 impl Boot {
-    /// What the matter is now.
+    /// The current trouble.
     pub fn trouble(&self) -> Option<Trouble> {
         (self.uptime >= self.troubled_at).then_some(self.kind)
     }
@@ -54,7 +54,6 @@ impl Boot {
     }
 }
 
-/// It.
 pub struct Node {
     pub settings: Settings,
     pub chance: Chance,
@@ -67,12 +66,12 @@ pub struct Node {
     pub users: bool,
     pub engine: bool,
     pub is_paused: bool,
-    /// Whom the cluster's lock truly lets reboot.
+    /// The node to which the cluster's lock has truly given the slot.
     pub is_slot_ours: bool,
     pub is_slot_busy: bool,
     pub dies: bool,
     pub falls: bool,
-    /// How often the journal was lost before the eyes of this process.
+    /// Number of losses of the journal that this process has detected.
     pub losses: f64,
     pub truth: Truth,
     next_decision: u64,
@@ -144,13 +143,13 @@ impl Node {
         self.disk.note_alive(&self.boot.id, self.boot.uptime);
     }
 
-    /// What the journal tells a process that has just started, if it can be read.
+    /// The past in the journal for a process that has just started, if it can be read.
     fn past(&mut self) -> Option<Past> {
         if self.disk.is_broken {
             return None;
         }
         let reboots = match self.chance.once_in(40) {
-            // Which boot this is cannot be read.
+            // The boot id cannot be read.
             true => PastReboots::default(),
             false => past_reboots(&self.disk.rows, &self.disk.boots, &self.boot.id),
         };
@@ -202,7 +201,7 @@ impl Node {
         }
     }
 
-    /// One boot, until the machine is rebooted, or it is time for somebody else to do that.
+    /// One boot, until the machine is rebooted, or it is time for a person to reboot it.
     pub fn live_through(&mut self) -> Result<(), String> {
         let lasts =
             self.chance.until(Duration::from_secs(4 * 3_600)).min(Duration::from_secs(86_400));
@@ -212,7 +211,7 @@ impl Node {
             let tick = self.boot.tick();
             self.now += tick;
             self.boot.uptime += tick;
-            // However short a step is: what happens is as frequent as time is long.
+            // Rates are per time, however short a step is.
             if tick == TICK || self.chance.once_in(45) {
                 self.disturb();
             }
@@ -271,12 +270,12 @@ impl Node {
         toggle(&mut self.is_slot_busy, 60, 10);
         toggle(&mut self.disk.is_broken, 150, 10);
         toggle(&mut self.engine, 60, 40);
-        // What leaks is what an engine that has gone has left behind.
+        // A leak is memory of an engine that has gone.
         self.engine &= self.boot.trouble() != Some(Trouble::Leak);
         if self.chance.once_in(200) {
             self.boot.clock_off = self.jump();
         }
-        // A server that is started anew may have forgotten who has asked.
+        // A restarted server may have forgotten its holders.
         if self.is_slot_ours && self.chance.once_in(30) {
             self.is_slot_ours = false;
             self.truth.counts.slots_lost += 1;

@@ -1,4 +1,4 @@
-//! What the node shows of itself, and what people say.
+//! Observations of the node, and orders of people.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,15 +80,15 @@ impl Node {
         [Observation::Holders(Box::new(holders)), Observation::Gpu(Box::new(gpu))]
     }
 
-    /// A person now and then orders a reboot, goes past some rails, calls one off, and looks at a
-    /// node that reboots no more. What cannot be kept is not ordered.
+    /// A person now and then orders a reboot, bypasses some rails, cancels one, and checks a node
+    /// that reboots no more. Orders that cannot be kept are not given.
     fn order(&mut self, at: Moment) -> Option<OperatorCommand> {
         if self.disk.is_broken {
             return None;
         }
-        let stands = self.policy.status(at).reboot;
-        let is_stuck = stands.is_given_up || stands.is_journal_lost;
-        let is_scheduled = stands.scheduled.is_some();
+        let status = self.policy.status(at).reboot;
+        let is_stuck = status.is_given_up || status.is_journal_lost;
+        let is_scheduled = status.scheduled.is_some();
         let chance = &mut self.chance;
         let order = if is_stuck && chance.once_in(400) {
             OperatorOrder::ClearReboots
@@ -109,7 +109,7 @@ impl Node {
         Some(command)
     }
 
-    /// What a person has ordered was done.
+    /// An order was executed.
     pub fn obeyed(&mut self, order: &OperatorOrder) {
         let truth = &mut self.truth;
         match order {

@@ -1,4 +1,5 @@
-//! What was truly done, and whether it may be: this shares no code with the policy.
+//! All acts as they truly happened, and whether they were allowed: this shares no code with the
+//! policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,30 +9,31 @@ use umawarden::model::{Decision, RebootBudget, RebootForce, RebootPlan};
 
 use super::node::{Node, Trouble};
 
-/// What was truly done.
+/// All acts as they truly happened.
 #[derive(Default)]
 pub struct Truth {
-    /// When the machine was rebooted by the program, in true time, and whether that had helped.
+    /// Times of the program's reboots, in true time, and whether each had helped.
     pub reboots: Vec<(Duration, bool)>,
-    /// When each boot was last to be ended, by the orderly way.
+    /// Time of the last attempt to end each boot by the orderly method.
     pub performed: BTreeMap<Arc<str>, Duration>,
-    /// So many of them a person has forgiven, or the journal can know nothing of any more.
+    /// Number of them that a person has forgiven, or that the journal cannot know any more.
     pub forgiven: usize,
-    /// So many the journal can know nothing of any more.
+    /// Number of them that the journal cannot know any more.
     pub forgotten: usize,
-    /// When the journal was last lost before the eyes of the program, and nobody has cleared that.
+    /// Time of the last loss of the journal that the program has detected and no person has
+    /// cleared.
     pub lost: Option<Duration>,
-    /// A person has called one off in this boot while there was trouble.
+    /// A person has cancelled one in this boot while there was trouble.
     pub is_called_off: bool,
-    /// When the cluster's lock last said in this boot that the slot is ours, if it has not been
-    /// given back and has not said otherwise since.
+    /// Time of the last response of the cluster's lock in this boot that grants the slot, if it has
+    /// not been released or revoked since.
     pub slot: Option<Duration>,
-    /// When an engine was last told to end for a reboot.
+    /// Time of the last request to an engine to end for a reboot.
     pub stopped: Option<Duration>,
     pub counts: Counts,
 }
 
-/// How much of everything has happened, so that a test of nothing does not pass.
+/// Counts of everything, so that an idle test does not pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub refused: usize,
@@ -39,14 +41,14 @@ pub struct Counts {
     pub wedges: usize,
     pub leaks: usize,
     pub ordered: usize,
-    /// Of those, so many went past something.
+    /// Number of those that bypassed a guard rail.
     pub forced: usize,
     pub stopped: usize,
     pub called_off: usize,
     pub cleared: usize,
     pub lost: usize,
     pub forgotten: usize,
-    /// Slots that were given back, and those that the server has forgotten.
+    /// Slots that were released, and those that the server has forgotten.
     pub given_back: usize,
     pub slots_lost: usize,
 }
@@ -69,14 +71,14 @@ impl Counts {
 }
 
 impl Truth {
-    /// The journal was lost, and the program was there.
+    /// The journal was lost, and the program ran.
     pub fn lose(&mut self, now: Duration) {
         self.forget();
         self.lost = Some(now);
         self.counts.lost += 1;
     }
 
-    /// It was lost, and nobody can know.
+    /// It was lost without a trace.
     pub fn forget(&mut self) {
         self.forgotten = self.reboots.len();
         self.forgiven = self.reboots.len();
@@ -85,13 +87,13 @@ impl Truth {
         self.counts.forgotten += 1;
     }
 
-    /// The slot is another's from now on, for all that this node knows.
+    /// The slot belongs to another node from now on, as far as this node knows.
     pub fn given_back(&mut self) {
         self.slot = None;
         self.counts.given_back += 1;
     }
 
-    /// Whether the last two did not help, and nobody has forgiven them.
+    /// Whether the last two did not help, and no person has forgiven them.
     fn is_given_up(&self) -> bool {
         let unforgiven = self.reboots.iter().skip(self.forgiven);
         let mut last = unforgiven.rev().take(2).map(|(_, has_helped)| *has_helped);
@@ -109,19 +111,19 @@ impl Truth {
 }
 
 impl Node {
-    /// The machine is to be rebooted: may it be?
-    pub fn judge(&mut self, plan: &RebootPlan, told: &str) -> Result<(), String> {
+    /// The machine is to be rebooted: is it allowed?
+    pub fn judge(&mut self, plan: &RebootPlan, context: &str) -> Result<(), String> {
         let now = self.now;
         self.truth.count(plan, self.boot.trouble());
         let before = self.truth.performed.insert(Arc::clone(&self.boot.id), now);
         let forced = |what| plan.force.contains(&what);
         if !forced(RebootForce::Budget) {
-            self.judge_budget(before, told)?;
+            self.judge_budget(before, context)?;
         }
         let is_rules = plan.ordered_by.is_none();
         let is_wedged = self.boot.trouble() == Some(Trouble::Wedge);
         let runs = self.engine && !is_wedged;
-        // Engines take time to end, and the server may have forgotten who has asked.
+        // Engines take time to end, and the server may have forgotten the holder.
         let is_confirmed = is_confirmed(&self.truth);
         let forbidden = [
             (is_rules && self.boot.trouble().is_none(), "nothing is the matter"),
@@ -135,12 +137,12 @@ impl Node {
             (is_rules && self.truth.is_given_up(), "two that did not help"),
         ];
         match forbidden.iter().find(|(is_so, _)| *is_so) {
-            Some((_, why)) => Err(format!("rebooted although: {why}\n{told}")),
+            Some((_, why)) => Err(format!("rebooted although: {why}\n{context}")),
             None => Ok(()),
         }
     }
 
-    /// An engine is to be told to end for a reboot: may it be?
+    /// An engine is to end for a reboot: is it allowed?
     pub fn judge_stop(&mut self, decision: &Decision) -> Result<(), String> {
         let reboot = self.policy.status(self.at()).reboot;
         let Some(scheduled) = &reboot.scheduled else {
@@ -148,8 +150,10 @@ impl Node {
         };
         let is_forced = scheduled.plan.force.contains(&RebootForce::Slot);
         if self.truth.slot.is_none() && !is_forced {
-            let told = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
-            return Err(format!("an engine is stopped before the cluster's slot is ours\n{told}"));
+            let context = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
+            return Err(format!(
+                "an engine is stopped before the cluster's slot is ours\n{context}"
+            ));
         }
         self.truth.stopped = Some(self.now);
         Ok(())
@@ -159,28 +163,28 @@ impl Node {
         self.boot.uptime < Duration::from_secs(1_800)
     }
 
-    fn judge_budget(&self, before: Option<Duration>, told: &str) -> Result<(), String> {
+    fn judge_budget(&self, before: Option<Duration>, context: &str) -> Result<(), String> {
         let (now, truth) = (self.now, &self.truth);
         let [shortest, longest] = [0, 1].map(|place| self.settings.budgets[place].per);
         if truth.lost.is_some_and(|lost| now - lost < longest) {
-            return Err(format!("rebooted after the journal was lost\n{told}"));
+            return Err(format!("rebooted after the journal was lost\n{context}"));
         }
         if before.is_some_and(|before| now - before < shortest) {
-            return Err(format!("twice in one boot\n{told}"));
+            return Err(format!("twice in one boot\n{context}"));
         }
         for RebootBudget { times, per } in &self.settings.budgets {
             let since = now.saturating_sub(*per);
             let known = truth.reboots.iter().skip(truth.forgotten);
             let in_window = known.filter(|(when, _)| *when > since).count();
             if in_window >= *times as usize {
-                return Err(format!("more than {times} reboots in {per:?}\n{told}"));
+                return Err(format!("more than {times} reboots in {per:?}\n{context}"));
             }
         }
         Ok(())
     }
 }
 
-/// Whether the lock has said that the slot is ours after the last engine was told to end.
+/// Whether the lock has confirmed the slot after the last engine was asked to end.
 fn is_confirmed(truth: &Truth) -> bool {
     let Truth { slot, stopped, .. } = truth;
     slot.is_some_and(|granted| stopped.is_none_or(|stopped| granted > stopped))

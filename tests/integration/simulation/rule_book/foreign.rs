@@ -1,4 +1,4 @@
-//! Rules about what others tell: alerts that they have found, and other nodes.
+//! Rules about foreign alerts and other nodes.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::simulation::alertmanager::ALERTNAMES;
 const ALERTS: u64 = 5;
 const CLUSTER: u64 = 4;
 
-/// They have groups of their own, so that leaving them out changes nothing else.
+/// They have groups of their own, so that removing them changes nothing else.
 #[derive(Clone)]
 pub struct ForeignRules {
     alerts: Vec<Written>,

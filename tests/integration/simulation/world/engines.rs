@@ -1,4 +1,4 @@
-//! What the program sees of engines, containers and units, and what it does to them.
+//! Observations of engines, containers and units, and acts on them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::World;
 use crate::simulation::checker::Violation;
 use crate::simulation::executor::Ended;
 
-/// What is left of an act is tried again so often.
-const TENDED_EVERY: Duration = Duration::from_secs(10);
+/// How often the leftovers of an act are retried.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// How often somebody looks through all processes, and at those that are known while one loads.
-const LOOKED_EVERY: Duration = Duration::from_secs(1);
-const LOOKED_OFTEN: Duration = Duration::from_millis(200);
+/// How often all processes are scanned, and the known ones while one loads.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+const SCAN_OFTEN: Duration = Duration::from_millis(200);
 
-/// How long a lie has an effect: as far as the brake looks back.
-const LIES_COUNT_FOR: Duration = Duration::from_secs(310);
+/// How long a false value has an effect: the window of the brake.
+const FALSE_VALUES_COUNT_FOR: Duration = Duration::from_secs(310);
 
-/// Times within which somebody may have taken it.
+/// Windows in which a process may have taken it.
 const WINDOWS: [Duration; 6] = [
     Duration::from_secs(8),
     Duration::from_secs(13),
@@ -33,24 +33,24 @@ const WINDOWS: [Duration; 6] = [
     Duration::from_secs(311),
 ];
 
-/// What was seen longer ago is not believed any more.
-const LOOKED_SELDOM: Duration = Duration::from_secs(10);
+/// Older observations are not trusted.
+const TRUSTED_FOR: Duration = Duration::from_secs(10);
 
 impl World {
-    /// Supervisors and processes are looked at, where it is time for that.
-    pub(super) fn look(&mut self) {
+    /// Supervisors and processes are polled when they are due.
+    pub(super) fn sample_engines(&mut self) {
         let uptime = self.at().uptime;
         let Some(process) = &mut self.process else { return };
-        self.fleet.look(self.now, uptime, &mut process.seen);
-        let is_asked_for = process.policy.needs_engine_sample(uptime);
-        let is_due = is_asked_for || self.next_look <= self.now;
-        if !is_due || self.looks_hang_until > self.now {
+        self.fleet.poll(self.now, uptime, &mut process.seen);
+        let is_requested = process.policy.needs_engine_sample(uptime);
+        let is_due = is_requested || self.next_scan <= self.now;
+        if !is_due || self.scans_hang_until > self.now {
             return;
         }
         let mut names = BTreeSet::new();
         let mut engines = Vec::new();
         let mut answers = Vec::new();
-        // Who lives is called by its own name, and what others have left behind by another.
+        // A living engine has its own name, and leftovers of others have another.
         let all = &self.machine.engines;
         let alive = all.iter().filter(|engine| engine.is_alive());
         for engine in alive.chain(all.iter().filter(|engine| !engine.is_alive())) {
@@ -63,28 +63,28 @@ impl World {
         }
         engines.extend(self.machine.takers.iter().filter_map(|taker| taker.seen()));
         engines.sort_by(|one, other| one.name.cmp(&other.name));
-        // Where that is not too seldom, every other sample does while nothing much happens.
-        let seldom = (self.sampling * 2).min(LOOKED_SELDOM).max(LOOKED_EVERY);
-        let is_partial = !is_asked_for && self.next_full_look > self.now;
+        // If that is frequent enough, every second sample polls while little happens.
+        let seldom = (self.sampling * 2).min(TRUSTED_FOR).max(SCAN_EVERY);
+        let is_partial = !is_requested && self.next_full_scan > self.now;
         if is_partial {
             engines.retain(|seen| self.known.contains(&seen.server));
             answers.retain(|health| self.known.contains(&health.server));
         } else {
             self.known = engines.iter().map(|seen| seen.server).collect();
-            self.next_full_look = self.now + seldom;
+            self.next_full_scan = self.now + seldom;
         }
         let loads = process.policy.is_any_engine_on_its_way();
-        self.next_look = if loads { self.now + LOOKED_OFTEN } else { self.next_full_look };
+        self.next_scan = if loads { self.now + SCAN_OFTEN } else { self.next_full_scan };
         let readings =
             EngineReadings { read_at: uptime, engines, is_partial, ..EngineReadings::default() };
         process.seen.push(Observation::Engines(Box::new(readings)));
-        // Everybody is scanned when engines are searched for, and the driver is asked.
+        // A scan for engines covers all processes, and queries the driver.
         if !is_partial {
             process.seen.push(self.machine.scan(uptime));
             if self.has_driver_figures {
-                // It falls silent when memory is short.
+                // The driver does not answer when memory is short.
                 let is_short = self.machine.free() < self.machine.build.total / 16.0;
-                let answers = !is_short || self.fate.once_in(3);
+                let answers = !is_short || self.chance.once_in(3);
                 process.seen.push(self.machine.driver(uptime, answers));
             }
         }
@@ -92,7 +92,7 @@ impl World {
         process.seen.extend(answers);
     }
 
-    /// An action has come to its end: what it really did.
+    /// An action has ended: its true effect.
     pub(super) fn carry_out(&mut self, ended: &Ended) -> Result<OutcomeResult, Violation> {
         let has_paused = pauses(&ended.decision);
         if has_paused {
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// An act begins: an engine may be paused for it, and is remembered before it is.
+    /// An act begins: an engine may be paused for it, and that is recorded before.
     pub(super) fn pause_for(&mut self, decision: &Decision) {
         if let Target::Engine(target) = &decision.target
             && pauses(decision)
@@ -160,27 +160,27 @@ impl World {
 
     fn go_on_with(&mut self, decision: &Decision) {
         let Target::Engine(target) = &decision.target else { return };
-        // It may not hear it the first time.
+        // The first request may be lost.
         if let Some(engine) = self.machine.engine_of(target)
-            && !self.fate.once_in(4)
+            && !self.chance.once_in(4)
         {
             engine.is_paused = false;
             self.paused.remove(&engine.server);
         }
     }
 
-    /// Engines that are still paused are told to go on.
-    pub(super) fn tend(&mut self) {
+    /// Paused engines are resumed.
+    pub(super) fn retry_leftovers(&mut self) {
         let paused = std::mem::take(&mut self.paused);
         for engine in &mut self.machine.engines {
             if paused.contains(&engine.server) {
                 engine.is_paused = false;
             }
         }
-        self.tend_at = self.now + TENDED_EVERY;
+        self.retry_at = self.now + RETRY_EVERY;
     }
 
-    /// No engine stays paused: an act takes less than a minute, and what it has left is tried again.
+    /// No engine stays paused: an act takes less than a minute, and its leftovers are retried.
     pub(super) fn none_stays_paused(&self, patience: Duration) -> Result<(), Violation> {
         let paused = self.machine.engines.iter().find(|engine| engine.is_paused);
         match paused.filter(|_| self.now.saturating_sub(self.paused_at) > patience) {
@@ -192,8 +192,8 @@ impl World {
         }
     }
 
-    /// Of one that somebody has started by hand it is told once that it has died, and only if it
-    /// has. Of others supervisors tell, who may lie.
+    /// An engine that was started by hand has its death reported once, and only if it died. Other
+    /// deaths come from supervisors, which may answer falsely.
     pub(super) fn are_dead(&mut self, events: &[Event]) -> Result<(), Violation> {
         for event in events {
             let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind else {
@@ -207,20 +207,20 @@ impl World {
             let mut living = self.machine.engines.iter().filter(|engine| engine.is_alive());
             if living.any(|engine| engine.server == server) {
                 let what = report.sentence();
-                return Err(Violation { invariant: "nobody is told dead who lives", what });
+                return Err(Violation { invariant: "no living engine is reported dead", what });
             }
-            if !self.buried.insert((self.boot, server)) {
+            if !self.reported_dead.insert((self.boot, server)) {
                 let what = report.sentence();
-                return Err(Violation { invariant: "each death is told once", what });
+                return Err(Violation { invariant: "each death is reported once", what });
             }
         }
         Ok(())
     }
 
-    /// Whoever is stopped has taken the memory, by the world's own ledger; what a machine says that
-    /// lies is nobody's fault.
+    /// A stopped engine has taken the memory, by the world's own ledger; on a machine with false
+    /// values nothing can be expected.
     pub(super) fn has_grown(&self, decision: &Decision) -> Result<(), Violation> {
-        let lies = self.files.lied_until() + LIES_COUNT_FOR > self.now
+        let lies = self.files.lied_until() + FALSE_VALUES_COUNT_FOR > self.now
             && !self.files.lied_until().is_zero();
         let Target::Engine(target) = &decision.target else { return Ok(()) };
         if lies || !decision.action.is_brake() {
@@ -232,7 +232,7 @@ impl World {
             let pretends = machine.takers.iter().find(|taker| its(&taker.id));
             let what = format!("{decision:?}");
             return match pretends {
-                Some(_) => Err(Violation { invariant: "nobody is stopped for its name", what }),
+                Some(_) => Err(Violation { invariant: "no engine is stopped for its name", what }),
                 None => Ok(()),
             };
         };
@@ -257,7 +257,7 @@ impl World {
             let grown = WINDOWS.map(|window| taker.ledger.growth(window));
             what += &format!("\n{} {:?} has grown {grown:?}", taker.id, taker.way);
         }
-        Err(Violation { invariant: "whoever is stopped has taken the memory", what })
+        Err(Violation { invariant: "a stopped engine has taken the memory", what })
     }
 }
 

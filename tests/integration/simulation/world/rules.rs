@@ -1,4 +1,4 @@
-//! The rules in force, and other ones.
+//! The rules in force, and changes of them.
 
 use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::journal::Entry;
@@ -47,7 +47,7 @@ impl World {
         }
         let mut author = Author { chance, beat, total };
         self.book = self.book.as_ref().map(|book| book.changed(&mut author));
-        // Whatever is changed of the others, these choices are the last.
+        // Whatever is changed of the others, these choices come last.
         self.book = self.book.as_ref().map(|book| book.foreign_changed(&mut author));
     }
 

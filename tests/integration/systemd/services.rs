@@ -1,4 +1,4 @@
-//! Services in which engines run and that nobody here starts again: how they ended.
+//! Services with engines that this program does not restart: how they ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn watch(bus: Bus, folder: &tempfile::TempDir) -> DeferredWatch {
 }
 
 impl World {
-    /// An engine in that control group, and the service as systemd knows it.
+    /// An engine in that control group, and the service that systemd reports for it.
     fn new(cgroup: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("bus");
@@ -38,8 +38,8 @@ impl World {
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(world.fake.count("Subscribe"), 0, "no engine is in a service");
         world.watch.track_services(BTreeMap::from([(Arc::from(UNIT), Arc::from(cgroup))]));
-        let asked = |fake: &Fake| fake.count("GetAll") >= 2;
-        world.until("looked at", |world, _| asked(&world.fake));
+        let is_polled = |fake: &Fake| fake.count("GetAll") >= 2;
+        world.until("polled", |world, _| is_polled(&world.fake));
         std::thread::sleep(Duration::from_millis(100));
         world
     }
@@ -50,33 +50,34 @@ impl World {
         is_so: impl Fn(&Self, &[EndedWorkload]) -> bool,
     ) -> Vec<EndedWorkload> {
         let began = Instant::now();
-        let mut told = Vec::new();
-        while !is_so(self, &told) {
-            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {told:#?}");
+        let mut reports = Vec::new();
+        while !is_so(self, &reports) {
+            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {reports:#?}");
             std::thread::sleep(Duration::from_millis(5));
-            told.extend(self.told());
+            reports.extend(self.new_reports());
         }
-        told
+        reports
     }
 
-    fn told(&self) -> Vec<EndedWorkload> {
+    fn new_reports(&self) -> Vec<EndedWorkload> {
         let mut seen = Vec::new();
         self.watch.take(&mut seen);
-        let held = seen.into_iter().filter_map(|observation| match observation {
-            Observation::Restarts(held) if held.supervisor == Supervisor::Systemd => Some(held),
+        let readings = seen.into_iter().filter_map(|observation| match observation {
+            Observation::Restarts(one) if one.supervisor == Supervisor::Systemd => Some(one),
             _ => None,
         });
-        held.flat_map(|held| {
-            assert!(held.held.is_empty() && held.error.is_none(), "{held:#?}");
-            held.ended
-        })
-        .collect()
+        readings
+            .flat_map(|one| {
+                assert!(one.held.is_empty() && one.error.is_none(), "{one:#?}");
+                one.ended
+            })
+            .collect()
     }
 
     fn ended(&self) -> EndedWorkload {
-        let told = self.until("told", |_, told| !told.is_empty()).pop().unwrap();
-        assert_eq!((&*told.target.name, told.target.supervisor), (UNIT, Supervisor::Systemd));
-        told
+        let report = self.until("reported", |_, reports| !reports.is_empty()).pop().unwrap();
+        assert_eq!((&*report.target.name, report.target.supervisor), (UNIT, Supervisor::Systemd));
+        report
     }
 
     fn changes(&self, changed: &[(&str, Variant<'_>)]) {
@@ -112,14 +113,14 @@ fn a_service_that_systemd_restarts_at_once_has_ended() {
     let world = World::new("/system.slice/vllm.service");
     world.ends((2, 9), "signal", usec(31));
     world.begins(usec(32));
-    let told = world.ended();
-    assert_eq!((told.end.exit_code, told.end.requested), (Some(137), Requested::No));
-    let lived = told.end.lived.unwrap().as_secs();
-    assert!((29..=30).contains(&lived) && told.end.utc.is_some(), "{told:#?}");
-    // The next life ends otherwise than the last one, and is another.
+    let report = world.ended();
+    assert_eq!((report.end.exit_code, report.end.requested), (Some(137), Requested::No));
+    let lived = report.end.lived.unwrap().as_secs();
+    assert!((29..=30).contains(&lived) && report.end.utc.is_some(), "{report:#?}");
+    // The next life ends with another exit code, so its end is another one.
     world.ends((1, 3), "exit-code", usec(40));
     let is_next = |_: &World, all: &[EndedWorkload]| {
-        all.iter().any(|next| next.end.mark != told.end.mark && next.end.exit_code == Some(3))
+        all.iter().any(|next| next.end.mark != report.end.mark && next.end.exit_code == Some(3))
     };
     world.until("the next", is_next);
 }
@@ -132,7 +133,7 @@ fn a_later_report_of_the_same_exit_is_no_second_exit() {
     assert!(!first.end.is_oom_killed);
     world.changes(&[("Result", Variant::from("oom-kill"))]);
     let is_whole = |_: &World, all: &[EndedWorkload]| {
-        all.iter().any(|told| told.end.mark == first.end.mark && told.end.is_oom_killed)
+        all.iter().any(|report| report.end.mark == first.end.mark && report.end.is_oom_killed)
     };
     world.until("killed for memory", is_whole);
 }
@@ -141,17 +142,17 @@ fn a_later_report_of_the_same_exit_is_no_second_exit() {
 fn a_stopped_service_is_distinguished_from_one_that_exits() {
     let world = World::new("/system.slice/vllm.service");
     world.fake.takes_on("reload");
-    // What a job is for is asked, of one that is what it was last.
+    // The purpose of a job is read from the last job of the service.
     std::thread::sleep(Duration::from_millis(500));
     // As vLLM does when its worker is killed.
     world.ends((1, 0), "success", usec(31));
-    let told = world.ended();
-    assert_eq!((told.end.exit_code, told.end.requested), (Some(0), Requested::No));
+    let report = world.ended();
+    assert_eq!((report.end.exit_code, report.end.requested), (Some(0), Requested::No));
     world.begins(usec(40));
     world.fake.takes_on("stop");
     world.ends((1, 0), "success", usec(50));
     let is_stopped = |_: &World, all: &[EndedWorkload]| {
-        all.iter().any(|told| told.end.requested == Requested::Yes)
+        all.iter().any(|report| report.end.requested == Requested::Yes)
     };
     world.until("stopped", is_stopped);
 }
@@ -161,7 +162,7 @@ fn a_service_of_the_same_name_in_another_control_group_is_ignored() {
     let world = World::new("/other.slice/vllm.service");
     world.ends((2, 9), "signal", usec(31));
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(world.told(), []);
+    assert_eq!(world.new_reports(), []);
 }
 
 #[test]
@@ -174,5 +175,5 @@ fn a_missing_systemd_reports_no_change() {
     };
     world.watch.track_services(BTreeMap::from([(Arc::from(UNIT), Arc::from("/a"))]));
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(world.told(), []);
+    assert_eq!(world.new_reports(), []);
 }

@@ -1,4 +1,4 @@
-//! Units of a made-up systemd, over D-Bus without a bus between.
+//! Units of a fake systemd, over D-Bus without a bus.
 
 mod services;
 
@@ -24,7 +24,7 @@ use crate::bus_peers;
 
 const UNIT: &str = "vllm.service";
 
-/// The unit, as systemd would tell of it.
+/// The unit, as systemd reports it.
 #[derive(Clone, Debug)]
 struct Unit {
     active: &'static str,
@@ -112,7 +112,7 @@ impl Fake {
         change(&mut self.unit.lock().unwrap());
     }
 
-    /// Tells everybody that it takes on a job for the unit.
+    /// Announces to all clients that a job for the unit begins.
     fn takes_on(&self, job: &'static str) {
         self.set(|unit| unit.job = job);
         let path = ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
@@ -128,9 +128,8 @@ impl Fake {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             for connection in connections {
-                // Some have gone.
-                let _gone =
-                    connection.emit_signal(None::<&str>, path, interface, member, body).await;
+                // Some clients have disconnected.
+                let _ = connection.emit_signal(None::<&str>, path, interface, member, body).await;
             }
         });
     }
@@ -190,7 +189,7 @@ impl World {
         Self { fake, watch: watch.unwrap(), folder }
     }
 
-    /// What systemd is told to say, as soon as it is so.
+    /// Waits until the readings of systemd satisfy `is_so`.
     fn until(&self, what: &str, is_so: impl Fn(&RestartReadings) -> bool) -> RestartReadings {
         let began = Instant::now();
         let mut last = None;
@@ -198,12 +197,12 @@ impl World {
             let mut seen = Vec::new();
             self.watch.take(&mut seen);
             for observation in seen {
-                let Observation::Restarts(held) = observation else { continue };
-                if held.supervisor == Supervisor::Systemd {
-                    if is_so(&held) {
-                        return *held;
+                let Observation::Restarts(readings) = observation else { continue };
+                if readings.supervisor == Supervisor::Systemd {
+                    if is_so(&readings) {
+                        return *readings;
                     }
-                    last = Some(held);
+                    last = Some(readings);
                 }
             }
             assert!(began.elapsed() < Duration::from_secs(20), "{what}: {last:#?}");
@@ -212,15 +211,16 @@ impl World {
     }
 
     fn ended(&self) -> DeferredRestart {
-        let is_so = |held: &RestartReadings| {
-            held.held.first().is_some_and(|seen| matches!(seen.state, WorkloadState::Ended(_)))
+        let is_so = |readings: &RestartReadings| {
+            readings.held.first().is_some_and(|seen| matches!(seen.state, WorkloadState::Ended(_)))
         };
         self.until("ended", is_so).held.remove(0)
     }
 
     fn runs(&self) -> DeferredRestart {
-        let is_so = |held: &RestartReadings| {
-            held.held
+        let is_so = |readings: &RestartReadings| {
+            readings
+                .held
                 .first()
                 .is_some_and(|seen| matches!(seen.state, WorkloadState::Running { .. }))
         };
@@ -260,7 +260,7 @@ fn a_failed_unit_is_reported_with_its_exit_and_restarted_once() {
     let lived = end.lived.unwrap().as_secs();
     assert!((29..=30).contains(&lived), "{lived}");
     assert_eq!(end.requested, Requested::No);
-    // Another end than the one that was seen, and then the right one.
+    // First a different exit than the reported one, then the right one.
     let stale = world.start(&seen, "12");
     assert_eq!(stale, OutcomeResult::NotDone("it has run and ended again since".to_owned()));
     assert_eq!(world.fake.count("StartUnit"), 0);
@@ -275,7 +275,7 @@ fn a_failed_unit_is_reported_with_its_exit_and_restarted_once() {
 fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
     let world = World::new();
     world.runs();
-    // It ends by itself, as vLLM does when its worker is killed.
+    // It exits with 0, as vLLM does when its worker is killed.
     let ends = |unit: &mut Unit| {
         (unit.active, unit.main) = ("inactive", (1, 0));
         unit.ended = usec(500);
@@ -308,19 +308,20 @@ fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
 fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
     let world = World::new();
     world.fake.set(|unit| (unit.restart, unit.kind) = ("on-failure", "notify"));
-    let has_obstacle =
-        |held: &RestartReadings| held.held.first().is_some_and(|seen| seen.obstacle.is_some());
-    let seen = world.until("told", has_obstacle).held.remove(0);
+    let has_obstacle = |readings: &RestartReadings| {
+        readings.held.first().is_some_and(|seen| seen.obstacle.is_some())
+    };
+    let seen = world.until("reported", has_obstacle).held.remove(0);
     assert!(seen.obstacle.unwrap().contains("Restart=on-failure"));
     assert!(
         matches!(seen.state, WorkloadState::Running { health: Some(WorkloadHealth::Healthy), .. }),
-        "what says that it is ready is active only then"
+        "a notifying unit is active only once ready"
     );
     *world.fake.hangs.lock().unwrap() = true;
-    let told = world.until("doubt", |held| held.error.is_some());
-    assert!(told.error.unwrap().contains("has not answered"), "within its deadline");
+    let readings = world.until("doubt", |readings| readings.error.is_some());
+    assert!(readings.error.unwrap().contains("has not answered"), "within its deadline");
     *world.fake.hangs.lock().unwrap() = false;
-    // What ended while nobody could look is not known.
+    // An exit while systemd was unreachable has no known cause.
     world.fake.set(|unit| {
         (unit.active, unit.main, unit.ended) = ("inactive", (1, 0), usec(800));
     });

@@ -1,4 +1,4 @@
-//! Containers in which engines run and that nobody here starts again: how they ended.
+//! Containers with engines that this program does not restart: how they ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use umawarden::model::{EndedWorkload, Moment, Observation, Requested, WorkloadLo
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 
-use super::docker::{FakeDocker, Fault, Question, id};
+use super::docker::{FakeDocker, Fault, Query, id};
 
 fn clock() -> Moment {
     Moment { uptime: crate::engines::live::uptime(), utc: Timestamp::now() }
@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    /// A container that runs, and is not started again by us.
+    /// A running container that we do not restart.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let docker = FakeDocker::start(&folder.path().join("docker.sock"));
@@ -38,9 +38,9 @@ impl World {
             clock,
         });
         let world = Self { docker, watch: watch.unwrap(), _folder: folder };
-        world.until("asked", |world, _| world.docker.asked(Question::List) > 0);
+        world.until("queried", |world, _| world.docker.queries(Query::List) > 0);
         world.watch.track(BTreeSet::from([Arc::from(id("llm"))]));
-        world.until("looked at", |world, _| world.docker.asked(Question::Inspect) > 0);
+        world.until("inspected", |world, _| world.docker.queries(Query::Inspect) > 0);
         world
     }
 
@@ -50,31 +50,31 @@ impl World {
         is_so: impl Fn(&Self, &[EndedWorkload]) -> bool,
     ) -> Vec<EndedWorkload> {
         let began = Instant::now();
-        let mut told = Vec::new();
-        while !is_so(self, &told) {
-            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {told:#?}");
+        let mut reports = Vec::new();
+        while !is_so(self, &reports) {
+            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {reports:#?}");
             std::thread::sleep(Duration::from_millis(5));
             let mut seen = Vec::new();
             self.watch.take(&mut seen);
             for observation in seen {
-                let Observation::Restarts(held) = observation else { continue };
-                assert!(held.held.is_empty(), "nothing is started again");
-                if !held.ended.is_empty() {
-                    told = held.ended;
+                let Observation::Restarts(readings) = observation else { continue };
+                assert!(readings.held.is_empty(), "nothing is started again");
+                if !readings.ended.is_empty() {
+                    reports = readings.ended;
                 }
             }
         }
-        told
+        reports
     }
 
     fn ended(&self) -> EndedWorkload {
-        let mut told = self.until("told", |_, told| !told.is_empty());
-        assert_eq!(told.len(), 1, "of the other one nobody asked: {told:#?}");
-        let told = told.remove(0);
-        assert_eq!(*told.target.id, *id("llm"));
-        assert_eq!((told.end.exit_code, told.end.requested), (Some(1), Requested::No));
-        assert!(told.end.lived.is_some() && told.end.utc.is_some());
-        told
+        let mut reports = self.until("reported", |_, reports| !reports.is_empty());
+        assert_eq!(reports.len(), 1, "the other one is not tracked: {reports:#?}");
+        let reports = reports.remove(0);
+        assert_eq!(*reports.target.id, *id("llm"));
+        assert_eq!((reports.end.exit_code, reports.end.requested), (Some(1), Requested::No));
+        assert!(reports.end.lived.is_some() && reports.end.utc.is_some());
+        reports
     }
 
     fn write(&self, text: &str) {
@@ -107,17 +107,17 @@ fn a_container_that_docker_restarts_at_once_has_ended() {
     world.docker.dies("llm");
     world.docker.starts("llm");
     let first = world.ended();
-    // The next life ends otherwise than the last one, and is another.
+    // The next life ends with another exit code, so its end is another one.
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(1_500) {
         std::thread::sleep(Duration::from_millis(50));
     }
     world.docker.dies("llm");
     world.docker.starts("llm");
-    let is_other = |_: &World, told: &[EndedWorkload]| {
-        told.first().is_some_and(|told| told.end.mark != first.end.mark)
+    let is_other = |_: &World, reports: &[EndedWorkload]| {
+        reports.first().is_some_and(|reports| reports.end.mark != first.end.mark)
     };
-    let second = world.until("told", is_other).remove(0);
+    let second = world.until("reported", is_other).remove(0);
     assert!(second.end.utc > first.end.utc, "{second:#?}");
 }
 
@@ -129,7 +129,7 @@ fn a_labelled_container_that_docker_restarts_is_reported_as_any_other() {
         let container = state.containers.get_mut(&id("llm")).unwrap();
         (container.is_held, container.policy) = (true, "always");
     }
-    let inspected = world.docker.asked(Question::Inspect);
+    let inspected = world.docker.queries(Query::Inspect);
     world.docker.starts("other");
     let began = Instant::now();
     let (mut ended, mut obstacle) = (None, None);
@@ -139,15 +139,15 @@ fn a_labelled_container_that_docker_restarts_is_reported_as_any_other() {
         let mut seen = Vec::new();
         world.watch.take(&mut seen);
         for observation in seen {
-            let Observation::Restarts(told) = observation else { continue };
-            ended = ended.or(told.ended.into_iter().next());
-            let Some(held) = told.held.into_iter().next() else { continue };
-            // It has been looked at while it ran.
-            if obstacle.is_none() && world.docker.asked(Question::Inspect) > inspected {
+            let Observation::Restarts(readings) = observation else { continue };
+            ended = ended.or(readings.ended.into_iter().next());
+            let Some(deferred) = readings.held.into_iter().next() else { continue };
+            // It was inspected while it ran.
+            if obstacle.is_none() && world.docker.queries(Query::Inspect) > inspected {
                 world.docker.dies("llm");
                 world.docker.starts("llm");
             }
-            obstacle = held.obstacle;
+            obstacle = deferred.obstacle;
         }
     }
     let ended: EndedWorkload = ended.unwrap();
@@ -160,8 +160,8 @@ fn a_container_removed_at_its_exit_is_reported_without_its_log() {
     let world = World::new();
     world.docker.dies("llm");
     world.docker.state().containers.remove(&id("llm"));
-    let told = world.ended();
-    let Some(WorkloadLog::Unknown(why)) = told.end.log.as_deref() else { panic!("{told:#?}") };
+    let report = world.ended();
+    let Some(WorkloadLog::Unknown(why)) = report.end.log.as_deref() else { panic!("{report:#?}") };
     assert!(why.contains("its container is gone"), "{why}");
 }
 
@@ -170,9 +170,9 @@ fn false_inspections_of_a_container_report_no_exit() {
     let world = World::new();
     let lie = Fault::Says(200, "application/json", "[[[".repeat(100));
     world.docker.set_inspection("llm", Some(lie));
-    let asked = world.docker.asked(Question::Inspect);
+    let queried = world.docker.queries(Query::Inspect);
     world.docker.starts("other");
-    world.until("asked again", |world, _| world.docker.asked(Question::Inspect) > asked);
+    world.until("queried again", |world, _| world.docker.queries(Query::Inspect) > queried);
     world.docker.set_inspection("llm", None);
     world.docker.dies("llm");
     world.ended();

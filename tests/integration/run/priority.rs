@@ -1,4 +1,4 @@
-//! What the program takes for itself so that it goes on when memory is short.
+//! Priorities and locked memory of the program, so that it runs while memory is short.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn sampling_and_acting_threads_are_locked_in_memory_and_have_priority() {
     // Without a black box as well.
     let daemon = node.start(&["--recording.black-box=0"]);
     let log = daemon.log();
-    // What it is given depends on who runs this; what it says of it must be so.
+    // The grant depends on the user of the test; its report must match.
     let locked_kib = status_kib(&daemon, "VmLck");
     if log.contains("not locked in memory") {
         assert_eq!(locked_kib, 0);
@@ -53,7 +53,7 @@ fn sampling_and_acting_threads_are_locked_in_memory_and_have_priority() {
     daemon.terminate();
 }
 
-/// Of this test, which the program inherits.
+/// The value of this test, which the program inherits.
 fn own_nice() -> i32 {
     rustix::process::getpriority_process(None).unwrap()
 }

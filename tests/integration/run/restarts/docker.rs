@@ -1,4 +1,4 @@
-//! A made-up Docker: it keeps containers as the real one does, and answers as it is told to.
+//! A fake Docker: it manages containers as the real one does, and has faults on demand.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What it is asked for.
+/// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Question {
+pub enum Query {
     List,
     Inspect,
     Start,
@@ -22,24 +22,24 @@ pub enum Question {
     Log,
 }
 
-/// What it does instead of answering truly.
+/// A fault in place of a true response.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It takes the question, and never answers.
+    /// It accepts the request, and never answers.
     Hangs,
     /// It closes the connection.
     HangsUp,
-    /// It dies in the middle of a true answer.
+    /// It dies in the middle of a true response.
     Cut,
     /// It answers without end.
     NeverEnds,
-    /// It answers that.
+    /// It sends that response.
     Says(u16, &'static str, String),
-    /// It does what it is asked for, and closes the connection without a word.
+    /// It executes the request, and closes the connection without a response.
     DoesAndHangsUp,
-    /// The container goes before it answers.
+    /// The container is removed before it answers.
     IsGone,
-    /// Somebody else starts it before it answers.
+    /// Another client starts it before it answers.
     IsStarted,
 }
 
@@ -52,9 +52,9 @@ pub struct Container {
     pub finished: String,
     pub exit_code: i32,
     pub log: Vec<u8>,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: usize,
-    /// Whether its labels say that it is started again.
+    /// Whether its labels enable restarts.
     pub is_held: bool,
     /// Docker's own restart policy.
     pub policy: &'static str,
@@ -63,14 +63,13 @@ pub struct Container {
 #[derive(Debug, Default)]
 pub struct State {
     pub containers: BTreeMap<String, Container>,
-    faults: BTreeMap<Question, Fault>,
-    /// Faults of one container's inspection.
+    faults: BTreeMap<Query, Fault>,
+    /// Faults of the inspections of one container.
     inspections: BTreeMap<String, Fault>,
     events: Vec<(Timestamp, String, &'static str)>,
-    pub asked: BTreeMap<Question, usize>,
+    pub queries: BTreeMap<Query, usize>,
 }
 
-/// The server.
 pub struct FakeDocker {
     pub socket: PathBuf,
     state: Arc<Mutex<State>>,
@@ -99,7 +98,7 @@ impl FakeDocker {
         self.state.lock().unwrap()
     }
 
-    /// It listens.
+    /// Begins to listen.
     pub fn up(&self) {
         self.is_up.store(true, Ordering::SeqCst);
         let listener = UnixListener::bind(&self.socket).unwrap();
@@ -118,7 +117,7 @@ impl FakeDocker {
         });
     }
 
-    /// It goes, with all its connections; of what has happened it remembers nothing.
+    /// Ends with all connections, and forgets past events.
     pub fn down(&self) {
         self.is_up.store(false, Ordering::SeqCst);
         std::fs::remove_file(&self.socket).unwrap();
@@ -126,11 +125,11 @@ impl FakeDocker {
         std::thread::sleep(Duration::from_millis(50));
     }
 
-    pub fn set(&self, question: Question, fault: Option<Fault>) {
+    pub fn set(&self, query: Query, fault: Option<Fault>) {
         let mut state = self.state();
         match fault {
-            Some(fault) => state.faults.insert(question, fault),
-            None => state.faults.remove(&question),
+            Some(fault) => state.faults.insert(query, fault),
+            None => state.faults.remove(&query),
         };
     }
 
@@ -142,7 +141,7 @@ impl FakeDocker {
         };
     }
 
-    /// A container that runs.
+    /// A running container.
     pub fn run(&self, name: &str) {
         let started = Timestamp::now().to_string();
         let container = Container {
@@ -190,12 +189,12 @@ impl FakeDocker {
         self.state().containers[&id(name)].clone()
     }
 
-    pub fn asked(&self, question: Question) -> usize {
-        self.state().asked.get(&question).copied().unwrap_or(0)
+    pub fn queries(&self, query: Query) -> usize {
+        self.state().queries.get(&query).copied().unwrap_or(0)
     }
 }
 
-/// What Docker writes of one.
+/// Docker's JSON of one container.
 pub fn inspection(id: &str, container: &Container) -> Value {
     json!({
         "Id": id,
@@ -208,7 +207,7 @@ pub fn inspection(id: &str, container: &Container) -> Value {
             "Error": "",
             "StartedAt": container.started,
             "FinishedAt": container.finished,
-            // So that it is ready at once.
+            // It is ready at once.
             "Health": {"Status": "healthy"},
         },
         "HostConfig": {"RestartPolicy": {"Name": container.policy, "MaximumRetryCount": 0}},
@@ -248,41 +247,41 @@ impl Connection {
         let head = String::from_utf8_lossy(&request[..length]).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         let id = path.split('/').nth(2).unwrap_or_default().to_owned();
-        let question = match path.split('?').next().unwrap_or_default() {
-            "/containers/json" => Question::List,
-            "/events" if path.contains("until=") => Question::Events,
-            "/events" => Question::Follow,
-            path if path.ends_with("/start") => Question::Start,
-            path if path.ends_with("/logs") => Question::Log,
-            _ => Question::Inspect,
+        let query = match path.split('?').next().unwrap_or_default() {
+            "/containers/json" => Query::List,
+            "/events" if path.contains("until=") => Query::Events,
+            "/events" => Query::Follow,
+            path if path.ends_with("/start") => Query::Start,
+            path if path.ends_with("/logs") => Query::Log,
+            _ => Query::Inspect,
         };
-        // Who asks which engines there are does not know these faults.
-        let is_all = question != Question::List || path.contains("all=true");
+        // Requests that search for engines get no faults.
+        let is_all = query != Query::List || path.contains("all=true");
         let fault = {
             let mut state = self.state.lock().unwrap();
             if is_all {
-                *state.asked.entry(question).or_default() += 1;
+                *state.queries.entry(query).or_default() += 1;
             }
-            let own = state.inspections.get(&id).filter(|_| question == Question::Inspect);
-            own.or(state.faults.get(&question)).filter(|_| is_all).cloned()
+            let own = state.inspections.get(&id).filter(|_| query == Query::Inspect);
+            own.or(state.faults.get(&query)).filter(|_| is_all).cloned()
         };
-        // Whoever asked may have gone.
-        let _gone = self.reply(&mut stream, (question, &id), fault);
+        // The client may have disconnected.
+        let _ = self.reply(&mut stream, (query, &id), fault);
     }
 
     fn reply(
         &self,
         stream: &mut UnixStream,
-        (question, id): (Question, &str),
+        (query, id): (Query, &str),
         fault: Option<Fault>,
     ) -> std::io::Result<()> {
         match fault {
-            None if question == Question::Follow => return self.follow(stream),
-            None => stream.write_all(&self.truth(question, id))?,
+            None if query == Query::Follow => return self.follow(stream),
+            None => stream.write_all(&self.truth(query, id))?,
             Some(Fault::Hangs) => self.wait(),
             Some(Fault::HangsUp) => {}
             Some(Fault::Cut) => {
-                let truth = self.truth(question, id);
+                let truth = self.truth(query, id);
                 stream.write_all(&truth[..truth.len() - 40])?;
             }
             Some(Fault::NeverEnds) => {
@@ -294,14 +293,14 @@ impl Connection {
             Some(Fault::Says(status, kind, body)) => {
                 stream.write_all(&answer(status, kind, body.as_bytes()))?;
             }
-            Some(Fault::DoesAndHangsUp) => drop(self.truth(question, id)),
+            Some(Fault::DoesAndHangsUp) => drop(self.truth(query, id)),
             Some(Fault::IsGone) => {
                 self.state.lock().unwrap().containers.remove(id);
-                stream.write_all(&self.truth(question, id))?;
+                stream.write_all(&self.truth(query, id))?;
             }
             Some(Fault::IsStarted) => {
-                self.truth(Question::Start, id);
-                stream.write_all(&self.truth(question, id))?;
+                self.truth(Query::Start, id);
+                stream.write_all(&self.truth(query, id))?;
             }
         }
         Ok(())
@@ -313,25 +312,23 @@ impl Connection {
         }
     }
 
-    fn truth(&self, question: Question, id: &str) -> Vec<u8> {
+    fn truth(&self, query: Query, id: &str) -> Vec<u8> {
         let mut state = self.state.lock().unwrap();
         let no_such = as_json(404, &json!({"message": format!("No such container: {id}")}));
         let known = state.containers.get(id).cloned();
-        match question {
-            Question::List => {
+        match query {
+            Query::List => {
                 let all = state.containers.iter().map(|(id, container)| {
                     let names = [format!("/{}", container.name)];
                     json!({"Id": id, "Names": names, "Labels": labels(container)})
                 });
                 as_json(200, &Value::Array(all.collect()))
             }
-            Question::Inspect => {
-                known.map_or(no_such, |found| as_json(200, &inspection(id, &found)))
-            }
-            Question::Log => known.map_or(no_such, |found| {
+            Query::Inspect => known.map_or(no_such, |found| as_json(200, &inspection(id, &found))),
+            Query::Log => known.map_or(no_such, |found| {
                 answer(200, "application/vnd.docker.multiplexed-stream", &found.log)
             }),
-            Question::Start => {
+            Query::Start => {
                 let Some(container) = state.containers.get_mut(id) else { return no_such };
                 if container.is_running {
                     return answer(304, "text/plain", b"");
@@ -342,22 +339,22 @@ impl Connection {
                 state.events.push((Timestamp::now(), id.to_owned(), "start"));
                 answer(204, "text/plain", b"")
             }
-            Question::Events => {
+            Query::Events => {
                 let lines: String = state.events.iter().map(line).collect();
                 answer(200, "application/json", lines.as_bytes())
             }
-            Question::Follow => Vec::new(),
+            Query::Follow => Vec::new(),
         }
     }
 
     fn follow(&self, stream: &mut UnixStream) -> std::io::Result<()> {
-        let mut told = self.state.lock().unwrap().events.len();
+        let mut sent = self.state.lock().unwrap().events.len();
         stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
         while self.is_up.load(Ordering::SeqCst) {
             let new: String = {
                 let state = self.state.lock().unwrap();
-                let new = state.events.get(told..).unwrap_or_default();
-                told = state.events.len();
+                let new = state.events.get(sent..).unwrap_or_default();
+                sent = state.events.len();
                 new.iter().map(line).collect()
             };
             stream.write_all(new.as_bytes())?;
@@ -369,14 +366,14 @@ impl Connection {
 
 fn line((at, id, what): &(Timestamp, String, &'static str)) -> String {
     let time_ns = i64::try_from(at.as_nanosecond()).unwrap();
-    // All that die end with that.
+    // Every death is an exit with that code.
     let attributes = if *what == "die" { json!({"exitCode": "1"}) } else { json!({}) };
-    let told = json!({
+    let event = json!({
         "Type": "container",
         "Action": what,
         "Actor": {"ID": id, "Attributes": attributes},
         "time": at.as_second(),
         "timeNano": time_ns,
     });
-    format!("{told}\n")
+    format!("{event}\n")
 }

@@ -1,4 +1,4 @@
-//! What user `nobody` tries, on the real kernel.
+//! Attacks by user `nobody` on the real kernel.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
 use crate::run::Node;
 
-/// What the log holds by now.
+/// Records in the log so far.
 fn records(mut source: KernelLogSource) -> Vec<KernelRecord> {
     let mut seen = Vec::new();
     for _ in 0..200 {
@@ -32,8 +32,8 @@ fn records(mut source: KernelLogSource) -> Vec<KernelRecord> {
     records.collect()
 }
 
-/// Has `nobody` make the kernel log a record with a newline in it, and the line behind that. `None`
-/// where users may make no namespaces.
+/// Has user `nobody` make the kernel log a record with a newline in it, and a line behind that.
+/// `None` where users may not create namespaces.
 fn forge(line: &str) -> Option<()> {
     let script = format!("mount -t tmpfs -o 'x\n{line}' none /mnt");
     let mounted = Command::new("setpriv")
@@ -45,7 +45,7 @@ fn forge(line: &str) -> Option<()> {
     let kmsg = records(KernelLogSource::open(Path::new("/dev/kmsg"), None));
     let is_logged = kmsg.iter().any(|record| record.text.contains(line));
     if !is_logged {
-        eprintln!("skipped: nobody has no user namespace here: {mounted:?}");
+        eprintln!("skipped: user nobody may not create a user namespace here: {mounted:?}");
     }
     is_logged.then_some(())
 }
