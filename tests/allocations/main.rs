@@ -1,5 +1,5 @@
-//! Watching needs no new memory once it is warm: where none is to be had, it goes on. A program of
-//! its own, since counting takes an allocator of its own.
+//! The sampling loop allocates no memory once it is warm, so that it works when memory has run out.
+//! A test program of its own, because counting needs a global allocator of its own.
 #![expect(clippy::unwrap_used, reason = "a test ends where anything fails")]
 
 use std::path::Path;
@@ -15,16 +15,16 @@ use umawarden::policy::status::Status;
 use umawarden::policy::{Policy, Step};
 use umawarden::sources::memory::{MemorySource, VitalSource};
 
-/// Longer than the range over which a shipped rule looks back at what is measured here: five minutes.
+/// Steps before the measurement: more than the longest range of a shipped rule, five minutes.
 const WARM: u32 = 2_000;
 const MEASURED: u32 = 1_000;
 
-/// In a turn in which three rules are judged about a verdict that is not known here, since nobody
-/// looks through the processes: what is unknown is told with its reason.
+/// Allocations of a step that evaluates three rules about the verdict, which is unknown here
+/// without a scan of the processes: each unknown result carries its reason.
 const OF_UNKNOWN_VERDICT: f64 = 3.0;
 
-/// The loop of the daemon in calm, on a clock of its own.
-struct Watching {
+/// The sampling loop of the daemon at its calm interval, with a fake clock.
+struct SamplingLoop {
     memory: MemorySource,
     policy: Policy,
     pace: Pace,
@@ -33,8 +33,8 @@ struct Watching {
     at: Moment,
 }
 
-impl Watching {
-    /// `root` holds `proc` and `sys`.
+impl SamplingLoop {
+    /// `root` is the folder of `proc` and `sys`.
     fn with(rules: &[SourceText], root: &Path) -> Self {
         let at = Moment {
             uptime: Duration::from_secs(1000),
@@ -52,7 +52,7 @@ impl Watching {
         }
     }
 
-    fn turn(&mut self) -> Step {
+    fn step(&mut self) -> Step {
         self.at.uptime += CALM;
         self.at.utc += CALM;
         let now = self.at.uptime;
@@ -66,14 +66,14 @@ impl Watching {
         step
     }
 
-    /// How often memory was allocated in a turn, on average.
+    /// Allocations of a step, on average.
     fn allocations(&mut self) -> f64 {
         for _ in 0..WARM {
-            self.turn();
+            self.step();
         }
         let counted = allocation_counter::measure(|| {
             for _ in 0..MEASURED {
-                self.turn();
+                self.step();
             }
         });
         counted.count_total as f64 / f64::from(MEASURED)
@@ -81,23 +81,28 @@ impl Watching {
 }
 
 #[test]
-fn sampling_and_drawing_the_picture_allocate_nothing() {
-    assert_eq!(Watching::with(&[], Path::new("/")).allocations(), 0.0);
+fn sampling_and_publishing_the_status_allocate_nothing() {
+    assert_eq!(SamplingLoop::with(&[], Path::new("/")).allocations(), 0.0);
 }
 
-/// As a release does it, which compares no proof that a rule is quiet with its evaluation.
+/// As in a release build, which does not compare the proof that a rule is quiet with its
+/// evaluation.
 #[test]
-fn judging_the_shipped_rules_allocates_nothing_where_nothing_happens() {
+fn evaluating_the_shipped_rules_allocates_nothing_in_calm() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc/gb10-4k");
     promql_rules::trust_proofs();
-    // What is no procfs takes more to be read.
-    let without = Watching::with(&[], &root).allocations();
+    // Reading plain files instead of a procfs allocates more.
+    let without = SamplingLoop::with(&[], &root).allocations();
     for file in shipped_rules() {
         let of_verdict = if &*file.name == "shipped:leak.yaml" { OF_UNKNOWN_VERDICT } else { 0.0 };
         let name = Arc::clone(&file.name);
-        assert_eq!(Watching::with(&[file], &root).allocations() - without, of_verdict, "{name}");
+        assert_eq!(
+            SamplingLoop::with(&[file], &root).allocations() - without,
+            of_verdict,
+            "{name}"
+        );
     }
-    let all = Watching::with(&shipped_rules(), &root).allocations() - without;
+    let all = SamplingLoop::with(&shipped_rules(), &root).allocations() - without;
     assert_eq!(all, OF_UNKNOWN_VERDICT);
 }
 

@@ -1,6 +1,6 @@
-//! The values of options.
+//! Parsing of option values.
 
-/// Which of `all` has that name.
+/// The one of `all` with that name.
 pub fn named<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
     let found = all.iter().copied().find(|known| name(*known) == value);
     found.ok_or_else(|| {
@@ -9,13 +9,13 @@ pub fn named<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Re
     })
 }
 
-/// A number from 0 on.
+/// A number of at least 0.
 pub fn number(option: &str, value: &str) -> Result<f64, String> {
     let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| format!("{option} wants a number, not {value}"))
 }
 
-/// Bytes, given in GiB.
+/// A size in bytes from a value in GiB.
 pub fn bytes(option: &str, value: &str) -> Result<u64, String> {
     Ok((number(option, value)? * f64::from(1 << 30)) as u64)
 }

@@ -33,8 +33,8 @@ pub fn measure() {
     latency(&ours, &mut kmsg, &mut seq);
 }
 
-/// Live, one at a time, as a kernel writes them: not in one gulp. Beside it what it costs a program
-/// to be woken for each and to do nothing but read it: on some machines that is most of it.
+/// Lines are written one at a time, as by a kernel. The second row is the cost of waking up for
+/// each line and only reading it: on some machines most of the first row.
 fn lines(ours: &Program, kmsg: &mut File, bare: &Path, seq: &mut u64) {
     let (mut microseconds, mut least) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -60,7 +60,7 @@ fn write_lines(kmsg: &mut File, seq: &mut u64) {
     }
 }
 
-/// In microseconds of processor time for each line.
+/// Processor time of each line, in microseconds.
 fn only_read(fifo: &Path, seq: &mut u64) -> f64 {
     let path = fifo.to_owned();
     let reader = std::thread::spawn(move || {
@@ -94,7 +94,7 @@ fn latency(ours: &Program, kmsg: &mut File, seq: &mut u64) {
             if body.windows(wanted.len()).any(|window| window == wanted.as_bytes()) {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(5), "the event was not seen");
+            assert!(began.elapsed() < Duration::from_secs(5), "the event is not exported");
         }
         milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
         std::thread::sleep(Duration::from_millis(event % 7));

@@ -1,7 +1,7 @@
-//! What the daemon costs, beside its peers, on this machine, in one run.
+//! The cost of the daemon, compared with its peers, on this machine, in one run.
 //!
 //! `cargo bench --bench daemon` as root takes about ten minutes; `-- --minutes 60` watches the idle
-//! daemon for an hour; `-- scrape idle` measures only that: the parts are `rules`, `replay`,
+//! daemon for an hour; `-- scrape idle` measures only these parts. The parts are `rules`, `replay`,
 //! `kernel_log`, `scrape` and `idle`. Without node_exporter (Debian: prometheus-node-exporter) its
 //! rows are left out. The numbers of a noisy machine are noisy: compare the rows of one run.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
@@ -14,7 +14,7 @@ mod scrape;
 
 use std::time::Duration;
 
-/// How long the idle daemon is watched unless `--minutes` says otherwise.
+/// How long the idle daemon is watched without `--minutes`.
 const IDLE: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -42,13 +42,13 @@ fn main() {
     }
 }
 
-/// What this thread has used: other programs may want the core too.
+/// Processor time of this thread, without other programs on the core.
 fn processor_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Prints one row: what, unit, minimum, median, 99th percentile, maximum.
+/// Prints one row: name, unit, minimum, median, 99th percentile, maximum.
 fn row(what: &str, unit: &str, mut values: Vec<f64>) {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];

@@ -1,4 +1,4 @@
-//! Starting programs and reading what they have used.
+//! Starts programs and reads their use of resources.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a server and waits until it answers on `address`.
+    /// Starts a server and waits until it listens on `address`.
     pub fn start(program: &str, arguments: &[&str], address: &str) -> Option<Self> {
         assert!(TcpStream::connect(address).is_err(), "another program listens on {address}");
         let child = Command::new(program)
@@ -49,7 +49,7 @@ impl Program {
         self.cpu_seconds_of(|_| true)
     }
 
-    /// The same of the threads of that name alone.
+    /// `cpu_seconds` of the threads with that name.
     pub fn cpu_seconds_of_thread(&self, name: &str) -> f64 {
         self.cpu_seconds_of(|thread| thread == name)
     }
@@ -74,7 +74,7 @@ impl Program {
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 
-    /// One scrape as Prometheus does it: kept-alive connection, gzip accepted.
+    /// A connection for scrapes as by Prometheus: kept alive.
     pub fn connect(&self) -> TcpStream {
         TcpStream::connect(&self.address).unwrap()
     }
@@ -82,8 +82,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _already_dead = self.child.kill();
-        let _already_reaped = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -91,22 +92,22 @@ impl Drop for Program {
 pub fn get(stream: &mut TcpStream, path: &str, headers: &str) -> Vec<u8> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut buffer = [0u8; 65536];
     loop {
         let length = stream.read(&mut buffer).unwrap();
         assert!(length > 0, "the server closed the connection");
-        answer.extend_from_slice(&buffer[..length]);
-        if let Some(body) = whole_body(&answer) {
+        response.extend_from_slice(&buffer[..length]);
+        if let Some(body) = whole_body(&response) {
             return body;
         }
     }
 }
 
-fn whole_body(answer: &[u8]) -> Option<Vec<u8>> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
-    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
-    let body = &answer[end..];
+fn whole_body(response: &[u8]) -> Option<Vec<u8>> {
+    let end = response.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&response[..end]).to_lowercase();
+    let body = &response[end..];
     if let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length:")) {
         let length: usize = length.trim().parse().unwrap();
         return (body.len() >= length).then(|| body[..length].to_vec());
@@ -115,7 +116,7 @@ fn whole_body(answer: &[u8]) -> Option<Vec<u8>> {
     body.ends_with(b"0\r\n\r\n").then(|| body.to_vec())
 }
 
-/// Which machine, kernel and versions the numbers are of.
+/// The machine, the kernel and the versions of the measured programs.
 pub fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

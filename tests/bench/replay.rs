@@ -1,7 +1,7 @@
-//! How much a recording takes, and how fast it is replayed.
+//! The size of a recording, and the speed of its replay.
 //!
-//! A minute of this machine is measured and then repeated: every value again, counters from where
-//! the repetition before has left them.
+//! A minute of this machine is measured and repeated: gauges with the same values, counters
+//! continued from the previous repetition.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -23,27 +23,27 @@ use umawarden::sources::process::ProcessSource;
 
 use super::{processor_time, row};
 
-/// What the flight recorder keeps unless told otherwise.
+/// The default size of the flight recorder's ring.
 const DEFAULT_RING: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// Real time that is measured.
+/// Real time of the measurement.
 const MEASURED: Duration = Duration::from_secs(60);
 
-/// Recorded time that is replayed.
+/// Recorded time of the replay.
 const REPLAYED: Duration = Duration::from_secs(2 * 3600);
 
 const ROUNDS: usize = 3;
 
-/// Beyond what is written.
+/// A ring larger than everything that is written.
 const ENDLESS: u64 = 1 << 40;
 
-/// What was measured, at equal distances.
+/// Observations of a minute at equal intervals.
 struct Minute {
     interval: Duration,
     steps: Vec<Vec<Observation>>,
 }
 
-/// Ten a second, as the adaptive interval is in calm, and one a second.
+/// Measures with ten steps a second, the calm interval, and with one.
 pub fn measure() {
     let minute = Minute::measure(Duration::from_millis(50));
     for every in [2, 5, 20] {
@@ -63,8 +63,8 @@ fn measure_at(minute: &Minute) {
     let steps = REPLAYED.as_secs_f64() / interval.as_secs_f64();
     let (mut read, mut replayed, mut month) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        read.push(timed(|| follow(folder.path(), None)) / steps * 1e6);
-        let took = timed(|| follow(folder.path(), Some(Replayer::under_recorded_rules())));
+        read.push(timed(|| read_all(folder.path(), None)) / steps * 1e6);
+        let took = timed(|| read_all(folder.path(), Some(Replayer::under_recorded_rules())));
         replayed.push(took / steps * 1e6);
         month.push(took / hours * 24.0 * 30.0);
     }
@@ -79,7 +79,7 @@ fn timed(work: impl FnOnce()) -> f64 {
     (processor_time() - began).as_secs_f64()
 }
 
-fn follow(folder: &Path, mut replayer: Option<Replayer>) {
+fn read_all(folder: &Path, mut replayer: Option<Replayer>) {
     for path in segment_files(folder) {
         let file = BufReader::new(File::open(path).unwrap());
         let mut reader = SegmentReader::open(file).unwrap();
@@ -112,13 +112,13 @@ impl Minute {
         Self { interval, steps }
     }
 
-    /// Every so manieth step.
+    /// Every `every`-th step.
     fn thinned(&self, every: usize) -> Self {
         let steps = self.steps.iter().step_by(every).cloned().collect();
         Self { interval: self.interval * u32::try_from(every).unwrap(), steps }
     }
 
-    /// Writes so much time into a folder; returns how many bytes that takes.
+    /// Records `time` into a folder; returns its size in bytes.
     fn record(&self, folder: &Path, time: Duration) -> u64 {
         let mut at = Moment { uptime: Duration::from_secs(1000), utc: Timestamp::UNIX_EPOCH };
         let mut ring = Ring::new(folder, ENDLESS, begin(at, self.interval));
@@ -139,7 +139,7 @@ impl Minute {
     }
 }
 
-/// The same observation so many minutes later.
+/// The observation in a later repetition of the minute.
 fn again(seen: &Observation, minute: &[Vec<Observation>], repetition: f64) -> Observation {
     let Observation::Readings(readings) = seen else { return seen.clone() };
     let of = |seen: &Observation| match seen {

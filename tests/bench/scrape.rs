@@ -1,4 +1,4 @@
-//! Processor time of a scrape, idle cost and memory, beside node_exporter.
+//! Processor time of a scrape, idle cost and memory, compared with node_exporter.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use super::row;
 const ROUNDS: usize = 15;
 const SCRAPES: usize = 40;
 
-/// What Prometheus 3 sends.
+/// The headers of Prometheus 3.
 const HEADERS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.6,\
     text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\nAccept-Encoding: gzip\r\n";
 
-/// Without the sampling that goes on meanwhile: umawarden samples whether it is
-/// scraped or not, node_exporter only when scraped.
+/// The cost of concurrent sampling is subtracted: umawarden samples all the time, node_exporter
+/// only when scraped.
 pub fn measure() {
     let storage = tempfile::tempdir().unwrap();
     let ours = Program::umawarden(storage.path(), 19_942, &[]);
@@ -59,14 +59,14 @@ fn idle_share(program: &Program, time: Duration) -> f64 {
     (program.cpu_seconds() - cpu) / began.elapsed().as_secs_f64()
 }
 
-/// What it costs when nothing happens but sampling, at its own pace and ten times a second, and a
-/// scrape every 15 s.
+/// The idle cost: sampling at the adaptive interval and ten times a second, and a scrape every 15
+/// s.
 pub fn measure_idle(time: Duration) {
     let (storage, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fixed = ["--sampling-interval", "100ms"];
     let ours = Program::umawarden(storage.path(), 19_943, &fixed);
     let calm = Program::umawarden(other.path(), 19_944, &[]);
-    // A start is over by then, and what it took is given back.
+    // The start is over by then, and its memory given back.
     std::thread::sleep(Duration::from_secs(70));
     let slices = time.as_secs().div_ceil(15).max(1);
     let (mut share, mut resident, mut calm_share) = (Vec::new(), Vec::new(), Vec::new());

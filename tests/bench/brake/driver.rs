@@ -1,4 +1,4 @@
-//! A device file that stands for one of the NVIDIA driver's: whoever has it open is a user of it.
+//! A device file in place of the NVIDIA driver's: a process that has it open counts as a GPU user.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,11 +7,11 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 const NODE: &str = "/dev/nvidia-umawarden-bench";
 
-/// The file; it is gone when this is dropped.
+/// The file, removed when dropped.
 pub struct Device(());
 
 impl Device {
-    /// Makes it: it is `/dev/null` under another name.
+    /// Creates the file: `/dev/null` under another name.
     pub fn make() -> Self {
         if !Path::new(NODE).exists() {
             let mode = Mode::RUSR | Mode::WUSR;
@@ -23,12 +23,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // At the end of everything there is nobody left to tell.
+        // A failure at the very end cannot be reported.
         let _ = std::fs::remove_file(NODE);
     }
 }
 
-/// In a child that stands for an engine: it uses the driver for as long as that is kept.
+/// Opens the device in a worker that stands for an engine; it uses the GPU until this is dropped.
 pub fn open() -> File {
     File::open(NODE).unwrap()
 }

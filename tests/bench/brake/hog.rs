@@ -4,33 +4,33 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::driver;
-use crate::flow::{self, Flow};
 use crate::huge_file;
 use crate::measure;
 use crate::pool::PAGE_BYTES;
+use crate::worker::{self, Worker};
 
-/// How often it takes.
+/// Interval between two steps.
 const TURN: Duration = Duration::from_millis(5);
 
-/// How much it takes at once.
+/// Bytes of one step.
 const STEP_BYTES: u64 = 8 * PAGE_BYTES;
 
-/// How much it takes.
+/// How much memory the hog takes, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub struct Appetite {
+pub struct Demand {
     pub bytes_a_second: u64,
-    /// It goes no further than to so much left of what `of` names; 0: it never ends.
+    /// The hog stops at this value of the counter `of`; 0: it never stops.
     pub leaves_bytes: u64,
     /// A key of `/proc/meminfo`.
     pub of: &'static str,
-    /// How long it keeps what it has taken, and then gives it back.
+    /// How long it keeps the memory before it gives it back.
     pub keeps: Duration,
 }
 
-/// Starts one, which waits for its word.
-pub fn start(appetite: Appetite) -> Flow {
-    let Appetite { bytes_a_second, leaves_bytes, of, keeps } = appetite;
-    Flow::start(&[
+/// Starts a hog, which waits for its start.
+pub fn start(demand: Demand) -> Worker {
+    let Demand { bytes_a_second, leaves_bytes, of, keeps } = demand;
+    Worker::start(&[
         "hog".to_owned(),
         bytes_a_second.to_string(),
         leaves_bytes.to_string(),
@@ -39,14 +39,14 @@ pub fn start(appetite: Appetite) -> Flow {
     ])
 }
 
-/// The process itself.
+/// The process of the hog.
 pub fn run(arguments: &[String]) -> ExitCode {
-    flow::die_with_parent();
+    worker::end_with_parent();
     let _device = driver::open();
-    let [pace, leaves, keeps] = [0, 1, 3].map(|place| arguments[place].parse::<u64>().unwrap());
+    let [pace, leaves, keeps] = [0, 1, 3].map(|index| arguments[index].parse::<u64>().unwrap());
     let of = &arguments[2];
-    flow::tell();
-    flow::await_word();
+    worker::signal();
+    worker::await_start();
     let (mut taken, mut small) = (0, Vec::new());
     let began = Instant::now();
     while leaves == 0 || measure::meminfo_bytes(of) > leaves {
@@ -56,12 +56,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
         } else if huge_file::extend_to(taken + STEP_BYTES).is_ok() {
             taken += STEP_BYTES;
         } else {
-            // Where the kernel finds no huge page, the driver asks for small ones.
+            // Without a free huge page the driver requests small pages.
             small.push(vec![1_u8; PAGE_BYTES as usize]);
             std::thread::sleep(TURN);
         }
     }
-    flow::tell();
+    worker::signal();
     std::thread::sleep(Duration::from_millis(keeps));
     huge_file::clear();
     ExitCode::SUCCESS

@@ -1,6 +1,6 @@
-//! Huge pages that nobody maps or has open: a file in a file system of them.
+//! Huge pages that no process maps or has open: a file in a hugetlbfs.
 //!
-//! Each is taken when it is asked for, beyond the pool (`nr_overcommit_hugepages`).
+//! The kernel allocates them on demand, beyond the pool (`nr_overcommit_hugepages`).
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ const FILE: &str = "/tmp/umawarden-bench-huge-pages/taken";
 /// How many pages may be taken beyond the pool.
 const BEYOND: &str = "/proc/sys/vm/nr_overcommit_hugepages";
 
-/// Mounts it. What an earlier run has left is gone. Returns what [`unmount`] wants.
+/// Mounts the hugetlbfs, without files of an earlier run. Returns the argument for [`unmount`].
 pub fn mount() -> String {
     let before = fs::read_to_string(BEYOND).unwrap().trim().to_owned();
     unmount(&before);
@@ -25,7 +25,7 @@ pub fn mount() -> String {
     before
 }
 
-/// Gives its pages back, and puts everything back.
+/// Frees the pages and restores all settings.
 pub fn unmount(before: &str) {
     clear();
     fs::write(BEYOND, before).unwrap();
@@ -34,13 +34,13 @@ pub fn unmount(before: &str) {
     let _ = fs::remove_dir(FOLDER);
 }
 
-/// Gives its pages back.
+/// Frees the pages of the file.
 pub fn clear() {
     // It may not be there.
     let _ = fs::remove_file(FILE);
 }
 
-/// Has it take pages until it has so many bytes.
+/// Extends the file to that size.
 pub fn extend_to(bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(FILE)?;
     Ok(fallocate(&file, FallocateFlags::empty(), 0, bytes)?)

@@ -1,20 +1,20 @@
-//! A process that has much memory and takes no more: the largest RSS of the machine.
+//! A process with the largest RSS of the machine that takes no more memory.
 
 use std::process::ExitCode;
 
-use crate::flow::{self, Flow};
+use crate::worker::{self, Worker};
 
-/// Starts one of that size, and waits until it has it.
-pub fn start(bytes: u64) -> Flow {
-    Flow::start(&["innocent".to_owned(), bytes.to_string()])
+/// Starts the process and waits until it has its memory.
+pub fn start(bytes: u64) -> Worker {
+    Worker::start(&["innocent".to_owned(), bytes.to_string()])
 }
 
-/// The process itself: keeps its memory until its input ends.
+/// The process: keeps its memory until its input ends.
 pub fn run(arguments: &[String]) -> ExitCode {
-    flow::die_with_parent();
+    worker::end_with_parent();
     let memory = vec![1_u8; arguments[0].parse().unwrap()];
-    flow::tell();
-    flow::await_word();
+    worker::signal();
+    worker::await_start();
     drop(std::hint::black_box(memory));
     ExitCode::SUCCESS
 }

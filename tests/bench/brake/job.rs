@@ -1,4 +1,4 @@
-//! A job that is no engine and takes memory which no process shows as its own.
+//! A job that is no engine; the memory it takes appears in no process.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,23 +11,23 @@ use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::driver;
-use crate::flow::{self, Flow};
 use crate::pool::PAGE_BYTES;
+use crate::worker::{self, Worker};
 
-/// How often it takes.
+/// Interval between two steps.
 const TURN: Duration = Duration::from_millis(5);
 
-/// What it writes at once.
+/// Bytes of one write.
 const CHUNK: usize = 1 << 20;
 
-/// How it takes memory.
+/// How the job takes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It maps huge pages.
     HugePages,
     /// It fills pipes.
     Pipes,
-    /// It fills UNIX sockets that nobody reads.
+    /// It fills UNIX sockets that no process reads.
     Sockets,
 }
 
@@ -49,23 +49,23 @@ impl fmt::Display for Way {
     }
 }
 
-/// Starts one, which waits for its word, and then takes so much a second, and more and more.
-pub fn start(way: Way, bytes_a_second: u64) -> Flow {
-    Flow::start(&["job".to_owned(), way.to_string(), bytes_a_second.to_string()])
+/// Starts a job, which waits for its start and then takes that much memory per second without end.
+pub fn start(way: Way, bytes_a_second: u64) -> Worker {
+    Worker::start(&["job".to_owned(), way.to_string(), bytes_a_second.to_string()])
 }
 
-/// Starts an engine that uses a little processor time and takes nothing.
-pub fn bystander(name: &str) -> Flow {
-    Flow::start(&["bystander".to_owned(), name.to_owned()])
+/// Starts an engine that uses little processor time and takes no memory.
+pub fn bystander(name: &str) -> Worker {
+    Worker::start(&["bystander".to_owned(), name.to_owned()])
 }
 
-/// The engine itself.
+/// The process of that engine.
 pub fn stand_by(arguments: &[String]) -> ExitCode {
-    flow::die_with_parent();
-    // One alone, which could be blamed.
+    worker::end_with_parent();
+    // Only one engine has the device open and could be suspected.
     let _device = (arguments[0] == "loads").then(driver::open);
-    flow::tell();
-    flow::await_word();
+    worker::signal();
+    worker::await_start();
     loop {
         let began = Instant::now();
         while began.elapsed() < TURN * 2 {
@@ -75,16 +75,16 @@ pub fn stand_by(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The job itself.
+/// The process of the job.
 pub fn run(arguments: &[String]) -> ExitCode {
-    flow::die_with_parent();
+    worker::end_with_parent();
     let way = Way::ALL.into_iter().find(|way| way.name() == arguments[0]).unwrap();
     let pace: u64 = arguments[1].parse().unwrap();
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let mut taken = Vec::new();
-    flow::tell();
-    flow::await_word();
+    worker::signal();
+    worker::await_start();
     let began = Instant::now();
     let mut bytes = 0;
     loop {
@@ -96,14 +96,14 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// What it has taken; never given back.
+/// Memory of the job, never given back.
 #[expect(dead_code, reason = "it is only kept")]
 enum Taken {
     Pages(memmap2::MmapMut),
     Ends(OwnedFd, OwnedFd),
 }
 
-/// Takes some more; returns how much.
+/// Takes a piece of memory; returns its size.
 fn take(way: Way, taken: &mut Vec<Taken>) -> io::Result<u64> {
     let (reads, writes): (OwnedFd, OwnedFd) = match way {
         Way::HugePages => {

@@ -1,5 +1,4 @@
-//! A kernel log that this program writes, since the kernel's own takes no lines of the driver's from
-//! anybody else.
+//! A fake kernel log: only the driver itself can write its lines to the real one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// What the driver logs each time that it tries a smaller page instead.
+/// The line that the driver logs each time it falls back to a smaller page.
 const LINE: &str = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
      (0x00000051) returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359";
 
@@ -22,7 +21,7 @@ impl KernelLog {
     pub fn make(directory: &Path) -> Self {
         let path = directory.join("kmsg");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // For both, so that opening it waits for no reader.
+        // Opened for reading, too, so that the open does not wait for a reader.
         let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         Self { path, writer, next: 0 }
     }
@@ -31,7 +30,7 @@ impl KernelLog {
         &self.path
     }
 
-    /// Writes so many lines of the driver's.
+    /// Writes the driver's line that many times.
     pub fn fail(&mut self, times: u64) {
         for _ in 0..times {
             let elapsed = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

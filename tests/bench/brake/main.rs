@@ -1,10 +1,10 @@
-//! Memory collapses: whom each policy stops and how late, and that harmless scenes stop nobody.
+//! Memory collapses: which process each policy stops and when, and that harmless scenarios stop
+//! none.
 //!
-//! `cargo bench --bench brake` as root. A hog that stands for a loading engine has the driver's file
-//! open and takes 2 MiB pages, which it asks for as the driver does, for a file that nobody maps, so
-//! that no process shows them, beside an innocent process that has much memory. It takes nearly all
-//! of the machine's memory, so nothing else should run there: a watchdog kills the hog and gives the
-//! pages back before the machine is lost.
+//! `cargo bench --bench brake` as root. A hog stands for a loading engine: it has the driver's file
+//! open and takes 2 MiB pages, requested as the driver does, for a file that no process maps. An
+//! innocent process has much memory. The hog takes nearly all of the machine's memory, so nothing
+//! else should run there: a watchdog kills the hog and frees the pages before the machine is lost.
 //! `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
@@ -13,7 +13,6 @@ mod arguments;
 #[path = "../load/content.rs"]
 mod content;
 mod driver;
-mod flow;
 mod hog;
 mod huge_file;
 mod innocent;
@@ -29,11 +28,12 @@ mod pool;
 #[expect(dead_code, reason = "the daemon's benchmark uses the rest")]
 #[path = "../processes.rs"]
 mod processes;
-mod scene;
+mod scenario;
 #[path = "../load/served.rs"]
 mod served;
 mod table;
 mod watchdog;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -72,12 +72,12 @@ fn measure_all(options: &Options) {
     let watchdog = Watchdog::start();
     let _device = Device::make();
     println!("{}", measure::machine());
-    for scene in &options.scenes {
-        let mut table = Table::new(*scene);
+    for scenario in &options.scenarios {
+        let mut table = Table::new(*scenario);
         for round in 0..options.runs {
-            for policy in scene.policies(&options.policies) {
-                eprintln!("{scene}, {policy}, run {} of {}", round + 1, options.runs);
-                let run = scene::play(*scene, policy, options, &watchdog);
+            for policy in scenario.policies(&options.policies) {
+                eprintln!("{scenario}, {policy}, run {} of {}", round + 1, options.runs);
+                let run = scenario::play(*scenario, policy, options, &watchdog);
                 eprintln!("{run:?}");
                 table.add(policy, run);
             }

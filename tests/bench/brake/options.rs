@@ -1,29 +1,29 @@
-//! What is measured.
+//! The options of the benchmark.
 
 use std::path::PathBuf;
 
 use crate::arguments::{bytes, named, number};
 use crate::policy::Policy;
-use crate::scene::Scene;
+use crate::scenario::Scenario;
 
 const HELP: &str = "\
 cargo bench --bench brake -- [OPTIONS]      (as root)
 
-  --scene NAME         collapse, or what must stop nobody: dip, served, lines, job-huge-pages,
-                       job-pipes, job-sockets; may be repeated [default: all]
+  --scenario NAME      collapse, or one in which no process may be stopped: dip, served, lines,
+                       job-huge-pages, job-pipes, job-sockets; may be repeated [default: all]
   --policy NAME        none, earlyoom or umawarden; may be repeated [default: all]
-  --runs N             of each policy in each scene [default: 5]
-  --rate GIB           taken a second [default: 4]
-  --innocent GIB       memory of the process that does nothing [default: 4]
-  --served GIB         size of the model that is served [default: 3]
+  --runs N             of each policy in each scenario [default: 5]
+  --rate GIB           taken per second [default: 4]
+  --innocent GIB       memory of the innocent process [default: 4]
+  --served GIB         size of the served model [default: 3]
   --rules FILE         for umawarden, instead of the shipped ones
-  --directory DIR      where that is kept [default: target/brake]
+  --directory DIR      where the files are kept [default: target/brake]
 ";
 
-/// What is measured, and with which sizes.
+/// Scenarios, policies and sizes to measure.
 #[derive(Debug)]
 pub struct Options {
-    pub scenes: Vec<Scene>,
+    pub scenarios: Vec<Scenario>,
     pub policies: Vec<Policy>,
     pub runs: usize,
     /// Bytes a second.
@@ -38,7 +38,7 @@ impl Options {
     /// `None` after the help text has been shown.
     pub fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
         let mut options = Self {
-            scenes: Vec::new(),
+            scenarios: Vec::new(),
             policies: Vec::new(),
             runs: 5,
             rate: 4 << 30,
@@ -54,9 +54,11 @@ impl Options {
                 return Ok(None);
             }
             let value =
-                arguments.next().ok_or_else(|| format!("{option} wants a value\n{HELP}"))?;
+                arguments.next().ok_or_else(|| format!("{option} needs a value\n{HELP}"))?;
             match option.as_str() {
-                "--scene" => options.scenes.push(named(value, &Scene::ALL, Scene::name)?),
+                "--scenario" => {
+                    options.scenarios.push(named(value, &Scenario::ALL, Scenario::name)?)
+                }
                 "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
                 "--runs" => options.runs = number(option, value)? as usize,
                 "--rate" => options.rate = bytes(option, value)?,
@@ -67,8 +69,8 @@ impl Options {
                 _ => return Err(format!("unknown option {option}\n{HELP}")),
             }
         }
-        if options.scenes.is_empty() {
-            options.scenes = Scene::ALL.to_vec();
+        if options.scenarios.is_empty() {
+            options.scenarios = Scenario::ALL.to_vec();
         }
         if options.policies.is_empty() {
             options.policies = Policy::ALL.to_vec();

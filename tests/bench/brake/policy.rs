@@ -1,4 +1,4 @@
-//! Who brakes.
+//! The policies under test.
 
 use std::fmt;
 use std::fs;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::flow::comes_true;
 use crate::kernel_log::KernelLog;
 use crate::options::Options;
 use crate::processes::{Program, get};
-use crate::scene::Scene;
+use crate::scenario::Scenario;
 use crate::served::Served;
+use crate::worker::holds_within;
 
-/// Who is to stop the hog.
+/// What is to stop the hog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Nobody: this program kills the hog in the end.
+    /// Nothing: this program kills the hog in the end.
     None,
     /// earlyoom with its defaults.
     Earlyoom,
@@ -38,7 +38,7 @@ impl Policy {
         }
     }
 
-    /// With its version, where it has one.
+    /// Name and version, if it has one.
     pub fn version(self) -> String {
         let program = match self {
             Self::None => return self.name().to_owned(),
@@ -46,9 +46,9 @@ impl Policy {
             Self::Umawarden => env!("CARGO_BIN_EXE_umawarden"),
         };
         let flag = if self == Self::Earlyoom { "-v" } else { "--version" };
-        let told = Command::new(program).arg(flag).output().unwrap();
-        let told = [told.stdout, told.stderr].concat();
-        String::from_utf8(told).unwrap().lines().next().unwrap_or_default().to_owned()
+        let output = Command::new(program).arg(flag).output().unwrap();
+        let output = [output.stdout, output.stderr].concat();
+        String::from_utf8(output).unwrap().lines().next().unwrap_or_default().to_owned()
     }
 }
 
@@ -58,37 +58,42 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A policy at work; ended when dropped.
+/// A running policy, ended when dropped.
 pub struct InForce {
     child: Option<Child>,
     program: Option<Program>,
     pub kernel_log: Option<KernelLog>,
-    /// Where the journal is.
+    /// The folder of the journal.
     storage: TempDir,
 }
 
-/// Starts it, and waits until it watches.
-pub fn start(policy: Policy, options: &Options, served: Option<&Served>, scene: Scene) -> InForce {
+/// Starts the policy and waits until it watches.
+pub fn start(
+    policy: Policy,
+    options: &Options,
+    served: Option<&Served>,
+    scenario: Scenario,
+) -> InForce {
     let storage = tempfile::tempdir().unwrap();
-    let kernel_log = (scene == Scene::Lines).then(|| KernelLog::make(storage.path()));
+    let kernel_log = (scenario == Scenario::Lines).then(|| KernelLog::make(storage.path()));
     let mut in_force = InForce { child: None, program: None, kernel_log, storage };
     match policy {
         Policy::None => {}
         Policy::Earlyoom => {
-            // It must not go on where nobody looks after the machine any more.
+            // It must not outlive this program, which restores the machine.
             let mut earlyoom = Command::new("setpriv");
             earlyoom.args(["--pdeathsig", "KILL", "earlyoom"]);
             let quiet = earlyoom.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             in_force.child = Some(quiet.spawn().unwrap());
             std::thread::sleep(Duration::from_secs(1));
         }
-        Policy::Umawarden => in_force.umawarden(options, served, scene),
+        Policy::Umawarden => in_force.umawarden(options, served, scenario),
     }
     in_force
 }
 
 impl InForce {
-    fn umawarden(&mut self, options: &Options, served: Option<&Served>, scene: Scene) {
+    fn umawarden(&mut self, options: &Options, served: Option<&Served>, scenario: Scenario) {
         let storage = self.storage.path();
         let file = storage.join("umawarden.yaml");
         fs::write(&file, configuration(served)).unwrap();
@@ -103,15 +108,18 @@ impl InForce {
             arguments.extend(["--rules", rules]);
         }
         let program = Program::umawarden(storage, PORT, &arguments);
-        let name = if matches!(scene, Scene::Job(_)) { "serves" } else { "hog" };
-        let knows_it = || metrics(&program).contains(&format!("engine=\"{name}\""));
-        assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find {name}");
-        // So that it has seen the hog for a while, and is calm.
+        let name = if matches!(scenario, Scenario::Job(_)) { "serves" } else { "hog" };
+        let is_tracked = || metrics(&program).contains(&format!("engine=\"{name}\""));
+        assert!(
+            holds_within(Duration::from_secs(10), is_tracked),
+            "umawarden does not find {name}"
+        );
+        // Long enough to track the hog for a while and to return to the calm interval.
         std::thread::sleep(Duration::from_millis(2_500));
         self.program = Some(program);
     }
 
-    /// Whether umawarden has read so many of the driver's failures.
+    /// Whether umawarden has counted that many failures of the driver.
     pub fn counts(&self, failures: u64) -> bool {
         let counted = |program: &Program| {
             let metrics = metrics(program);
@@ -120,21 +128,21 @@ impl InForce {
             value.is_some_and(|value| value.trim().parse::<f64>().unwrap() >= failures as f64)
         };
         let has_counted =
-            |program: &Program| comes_true(Duration::from_secs(5), || counted(program));
+            |program: &Program| holds_within(Duration::from_secs(5), || counted(program));
         self.program.as_ref().is_some_and(has_counted)
     }
 
-    /// What umawarden has decided so far.
+    /// The decisions of umawarden so far, as text.
     pub fn decisions(&self) -> String {
         if self.program.is_none() {
             return String::new();
         }
-        let told = Command::new(env!("CARGO_BIN_EXE_umawarden"))
+        let output = Command::new(env!("CARGO_BIN_EXE_umawarden"))
             .args(["history", "--storage.path"])
             .arg(self.storage.path())
             .output()
             .unwrap();
-        String::from_utf8_lossy(&told.stdout).into_owned()
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -145,13 +153,14 @@ fn metrics(program: &Program) -> String {
 impl Drop for InForce {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _already_dead = child.kill();
-            let _already_reaped = child.wait();
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
 
-/// What a person writes for engines that have no known names; the rules are the shipped ones.
+/// A configuration that declares the workers as engines; it uses the shipped rules.
 fn configuration(served: Option<&Served>) -> String {
     let mut text = "mode: enforce\nengines:\n".to_owned();
     for (name, arguments) in

@@ -1,21 +1,21 @@
-//! What came of it, side by side.
+//! The table of results.
 
 use std::fmt;
 
 use crate::gib;
 use crate::policy::Policy;
-use crate::scene::{Run, Scene, Stopped};
+use crate::scenario::{Run, Scenario, Stopped};
 
-/// All runs of one scene.
+/// All runs of one scenario.
 #[derive(Debug)]
 pub struct Table {
-    scene: Scene,
+    scenario: Scenario,
     runs: Vec<(Policy, Run)>,
 }
 
 impl Table {
-    pub fn new(scene: Scene) -> Self {
-        Self { scene, runs: Vec::new() }
+    pub fn new(scenario: Scenario) -> Self {
+        Self { scenario, runs: Vec::new() }
     }
 
     pub fn add(&mut self, policy: Policy, run: Run) {
@@ -27,8 +27,8 @@ impl Table {
     }
 }
 
-const WHO: [(&str, Option<Stopped>); 6] = [
-    ("nobody", None),
+const PROCESSES: [(&str, Option<Stopped>); 6] = [
+    ("no process", None),
     ("the hog", Some(Stopped::Hog)),
     ("the innocent", Some(Stopped::Innocent)),
     ("the served model", Some(Stopped::Served)),
@@ -38,15 +38,15 @@ const WHO: [(&str, Option<Stopped>); 6] = [
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{}", self.scene)?;
+        writeln!(f, "\n{}", self.scenario)?;
         for policy in Policy::ALL {
             let runs = self.of(policy).count();
             if runs == 0 {
                 continue;
             }
             writeln!(f, "  {}, {runs} runs", policy.version())?;
-            for (name, who) in WHO {
-                let times = self.of(policy).filter(|run| run.stopped == who).count();
+            for (name, process) in PROCESSES {
+                let times = self.of(policy).filter(|run| run.stopped == process).count();
                 if times > 0 {
                     writeln!(f, "    stopped {name:<26} {times} of {runs}")?;
                 }
@@ -66,5 +66,5 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let last = (values.len() * 99).div_ceil(100) - 1;
-    [0, values.len() / 2, last].map(|place| values[place])
+    [0, values.len() / 2, last].map(|index| values[index])
 }

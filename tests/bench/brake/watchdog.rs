@@ -1,4 +1,4 @@
-//! Keeps the machine alive, and puts the pool back whatever happens.
+//! Keeps the machine alive, and restores the pool however the benchmark ends.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,28 +13,28 @@ use crate::huge_file;
 use crate::measure;
 use crate::pool::Pool;
 
-/// How often it looks.
+/// Interval between two checks.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Below this much free memory the machine is about to be lost.
+/// Below this much free memory the machine may be lost.
 pub const LAST_BYTES: u64 = 200 << 20;
 
-/// The watchdog. Whatever ends this program, the pool has its old size afterwards.
+/// Kills a process at a memory floor, and restores the pool when this program ends.
 pub struct Watchdog {
-    /// Puts it back where this program cannot; it sees the end of its input.
+    /// A process that restores the pool after a SIGKILL of this program.
     _keeper: Child,
     pool: Arc<Mutex<Pool>>,
     watched: Arc<Watched>,
-    /// What was allowed beyond the pool.
+    /// The setting `nr_overcommit_hugepages` from before.
     before: String,
 }
 
 #[derive(Default)]
 struct Watched {
-    /// Whom to kill; 0: nobody.
+    /// The process to kill; 0: none.
     pid: AtomicU32,
     floor_bytes: AtomicU64,
-    has_bitten: AtomicBool,
+    has_killed: AtomicBool,
 }
 
 impl Watchdog {
@@ -52,42 +52,42 @@ impl Watchdog {
         let (own, its_pool) = (Arc::clone(&watched), Arc::clone(&pool));
         std::thread::spawn(move || {
             loop {
-                own.look(&its_pool);
+                own.check(&its_pool);
                 std::thread::sleep(TURN);
             }
         });
-        let (own, its_pool, put_back) = (Arc::clone(&watched), Arc::clone(&pool), before.clone());
+        let (own, its_pool, setting) = (Arc::clone(&watched), Arc::clone(&pool), before.clone());
         std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(asked_to_end());
+            runtime.block_on(termination());
             own.kill();
             give_back(&its_pool);
-            huge_file::unmount(&put_back);
+            huge_file::unmount(&setting);
             exit(130);
         });
         Self { _keeper: keeper, pool, watched, before }
     }
 
-    /// Guards against that process, which is killed below so much free memory.
+    /// Kills the process once free memory is below the floor.
     pub fn guard(&self, pid: u32, floor_bytes: u64) {
-        self.watched.has_bitten.store(false, Ordering::SeqCst);
+        self.watched.has_killed.store(false, Ordering::SeqCst);
         self.watched.floor_bytes.store(floor_bytes, Ordering::SeqCst);
         self.watched.pid.store(pid, Ordering::SeqCst);
     }
 
-    /// Nobody is to be killed any more; returns whether somebody was.
+    /// Stops guarding; returns whether the process was killed.
     pub fn rest(&self) -> bool {
         self.watched.pid.store(0, Ordering::SeqCst);
-        self.watched.has_bitten.load(Ordering::SeqCst)
+        self.watched.has_killed.load(Ordering::SeqCst)
     }
 
-    /// Brings the machine back to where every run begins.
+    /// Restores the state in which every run begins.
     pub fn settle(&self) {
         measure::settle(&locked(&self.pool));
     }
 
-    /// Gives back what was taken.
+    /// Frees all huge pages.
     pub fn give_back(&self) {
         give_back(&self.pool);
     }
@@ -102,12 +102,12 @@ impl Drop for Watchdog {
 }
 
 impl Watched {
-    fn look(&self, pool: &Mutex<Pool>) {
+    fn check(&self, pool: &Mutex<Pool>) {
         let floor = self.floor_bytes.load(Ordering::SeqCst);
         if self.pid.load(Ordering::SeqCst) == 0 || measure::meminfo_bytes("MemFree:") >= floor {
             return;
         }
-        self.has_bitten.store(true, Ordering::SeqCst);
+        self.has_killed.store(true, Ordering::SeqCst);
         self.kill();
         give_back(pool);
     }
@@ -115,13 +115,13 @@ impl Watched {
     fn kill(&self) {
         let pid = self.pid.swap(0, Ordering::SeqCst);
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            // Gone, perhaps.
-            let _gone = kill_process(pid, Signal::KILL);
+            // It may have ended already.
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
 
-/// The keeper: gives back what was taken once whoever has started it is gone, however that came.
+/// The process of the keeper: frees the huge pages once the program that started it has ended.
 pub fn keep(arguments: &[String]) -> ExitCode {
     let _ended = io::stdin().read(&mut [0]);
     huge_file::unmount(&arguments[0]);
@@ -138,11 +138,11 @@ fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
 }
 
 /// Ends at Ctrl-C and at SIGTERM.
-async fn asked_to_end() {
+async fn termination() {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut told = signal(SignalKind::terminate()).unwrap();
+    let mut terminated = signal(SignalKind::terminate()).unwrap();
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
-        _ = told.recv() => {}
+        _ = terminated.recv() => {}
     }
 }

@@ -1,10 +1,10 @@
-//! What it costs to know other nodes: an agent that asks its peers, and one that asks a Prometheus
-//! which scrapes a thousand.
+//! The cost of a cluster: an agent that polls its peers, and one that queries a Prometheus which
+//! scrapes a thousand nodes.
 //!
-//! `cargo bench --bench cluster -- --agents 1000 --seconds 60` takes about ten minutes. The agents
-//! that are asked are simulated: one process answers for all of them, each under an address of its
-//! own, with what a real one says; its cost is left out. Without a `prometheus` in the path its rows
-//! are left out.
+//! `cargo bench --bench cluster -- --agents 1000 --seconds 60` takes about ten minutes. The polled
+//! agents are simulated: one process serves the metrics of a real agent for all of them, each under
+//! an address of its own; its cost is left out. Without a `prometheus` in the path its rows are
+//! left out.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
 mod simulated;
@@ -22,10 +22,10 @@ const AGENT: &str = "127.0.0.1:19943";
 const SERVER: &str = "127.0.0.1:19090";
 const SIMULATED_PORT: u16 = 19_944;
 
-/// Nothing takes longer to begin.
+/// Longer than any start.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// As many scrapes tell what one costs.
+/// Number of scrapes of which the mean cost is reported.
 const SCRAPES: u32 = 200;
 
 fn main() {
@@ -35,8 +35,8 @@ fn main() {
         return;
     }
     let number = |name: &str, usual: usize| {
-        let place = arguments.iter().position(|argument| argument == name);
-        place.and_then(|place| arguments.get(place + 1)?.parse().ok()).unwrap_or(usual)
+        let index = arguments.iter().position(|argument| argument == name);
+        index.and_then(|index| arguments.get(index + 1)?.parse().ok()).unwrap_or(usual)
     };
     let agents = number("--agents", 1_000);
     let watched = Duration::from_secs(number("--seconds", 60) as u64);
@@ -46,18 +46,19 @@ fn main() {
     for count in [4, 16, 64] {
         let peers: Vec<String> = (0..count).map(|number| simulated.address(number)).collect();
         let cluster = format!("cluster: {{node: me, peers: [{}]}}\n", peers.join(", "));
-        ask(folder.path(), &format!("{count} peers, each second"), &cluster, count, watched);
+        by_peers(folder.path(), &format!("{count} peers, each second"), &cluster, count, watched);
     }
-    let each = simulated.bytes() as f64 / simulated.answers().max(1) as f64;
-    println!("{:<52} {:>8.1} KiB", "what a peer is asked for, on average", each / 1024.0);
-    let selecting = simulated.selecting().expect("agents ask for what their rules read");
-    asked(folder.path(), &selecting);
+    let each = simulated.bytes() as f64 / simulated.responses().max(1) as f64;
+    println!("{:<52} {:>8.1} KiB", "one response of a peer, on average", each / 1024.0);
+    let selecting =
+        simulated.selecting().expect("agents request the metrics that their rules read");
+    polled(folder.path(), &selecting);
     for count in [agents / 10, agents] {
         by_prometheus(folder.path(), &simulated, count.max(1), watched);
     }
 }
 
-/// What an agent costs that knows nobody, and what it says.
+/// Measures an agent without peers; returns its metrics.
 fn alone(folder: &Path, watched: Duration) -> String {
     let agent = agent(&folder.join("alone"), "log: {level: warn}\n");
     std::thread::sleep(Duration::from_secs(5));
@@ -69,18 +70,17 @@ fn alone(folder: &Path, watched: Duration) -> String {
     body
 }
 
-/// What it costs an agent to be asked by another one for what its rules read, and by 15 of them
-/// each second.
-fn asked(folder: &Path, path: &str) {
-    let agent = agent(&folder.join("asked"), "log: {level: warn}\n");
+/// Measures an agent that peers poll for the metrics that their rules read.
+fn polled(folder: &Path, path: &str) {
+    let agent = agent(&folder.join("polled"), "log: {level: warn}\n");
     std::thread::sleep(Duration::from_secs(5));
-    let each = scrape(&agent, "agent, asked for what rules read", path);
+    let each = scrape(&agent, "agent, polled for what rules read", path);
     let kib = get(AGENT, path).len() as f64 / 1024.0;
-    println!("{:<52} {kib:>8.1} KiB", "  its answer");
+    println!("{:<52} {kib:>8.1} KiB", "  its response");
     println!("{:<52} {:>8.3} % of a core", "  by 15 others, each second", each * 15.0 * 100.0);
 }
 
-/// Seconds that one answer costs, in the mean.
+/// Mean processor time of one response, in seconds.
 fn scrape(agent: &Program, what: &str, path: &str) -> f64 {
     let before = agent.cpu_seconds();
     (0..SCRAPES).for_each(|_| drop(get(AGENT, path)));
@@ -89,11 +89,11 @@ fn scrape(agent: &Program, what: &str, path: &str) -> f64 {
     each
 }
 
-fn ask(folder: &Path, what: &str, cluster: &str, count: usize, watched: Duration) {
-    let agent = agent(&folder.join(format!("asks-{count}")), cluster);
+fn by_peers(folder: &Path, what: &str, cluster: &str, count: usize, watched: Duration) {
+    let agent = agent(&folder.join(format!("polls-{count}")), cluster);
     wait_for("all nodes are known", || known() >= count);
     let (cpu, _) = watch(&agent, watched);
-    row(&format!("agent, asks {what}"), cpu, agent.resident_mib());
+    row(&format!("agent, polls {what}"), cpu, agent.resident_mib());
 }
 
 fn by_prometheus(folder: &Path, simulated: &Simulated, count: usize, watched: Duration) {
@@ -118,12 +118,12 @@ fn by_prometheus(folder: &Path, simulated: &Simulated, count: usize, watched: Du
         return;
     };
     let is_up = || {
-        let told = get(SERVER, "/api/v1/query?query=sum(up)");
-        told.contains(&format!("\"{count}\"]"))
+        let response = get(SERVER, "/api/v1/query?query=sum(up)");
+        response.contains(&format!("\"{count}\"]"))
     };
     wait_for("the server has scraped all", is_up);
     let (cpu, _) = watch(&server, watched);
-    let scraped = simulated.answers();
+    let scraped = simulated.responses();
     row(&format!("Prometheus, {count} agents each 15 s"), cpu, server.resident_mib());
     let cluster =
         format!("cluster: {{name: fleet, node: me, prometheus: {{url: \"http://{SERVER}\"}}}}\n");
@@ -131,18 +131,18 @@ fn by_prometheus(folder: &Path, simulated: &Simulated, count: usize, watched: Du
     wait_for("all nodes are known", || known() >= count);
     let before = server.cpu_seconds();
     let (cpu, took) = watch(&agent, watched);
-    row(&format!("agent, asks a Prometheus of {count} each 15 s"), cpu, agent.resident_mib());
+    row(&format!("agent, queries a Prometheus of {count} each 15 s"), cpu, agent.resident_mib());
     let share = (server.cpu_seconds() - before) / took.as_secs_f64();
     println!("{:<52} {:>8.3} % of a core", "  the server with it", share * 100.0);
     println!("{:<52} {:>8.1} ms", "  all its queries together", queries_ms());
-    assert!(simulated.answers() > scraped, "the server scrapes no more");
+    assert!(simulated.responses() > scraped, "the server scrapes no more");
 }
 
-/// Nodes that the agent knows beside itself.
+/// Number of other nodes whose memory the agent knows.
 fn known() -> usize {
-    let told: serde_json::Value =
+    let cluster: serde_json::Value =
         serde_json::from_str(&get(AGENT, "/api/v1/cluster")).unwrap_or_default();
-    let nodes = told["data"]["nodes"].as_array().cloned().unwrap_or_default();
+    let nodes = cluster["data"]["nodes"].as_array().cloned().unwrap_or_default();
     let is_known = |node: &&serde_json::Value| {
         node["self"] == false && node["unknown"].is_null() && node["available_bytes"].is_number()
     };
@@ -150,9 +150,9 @@ fn known() -> usize {
 }
 
 fn queries_ms() -> f64 {
-    let told: serde_json::Value =
+    let cluster: serde_json::Value =
         serde_json::from_str(&get(AGENT, "/api/v1/cluster")).unwrap_or_default();
-    told["data"]["nodes"][1]["took_seconds"].as_f64().unwrap_or_default() * 1e3
+    cluster["data"]["nodes"][1]["took_seconds"].as_f64().unwrap_or_default() * 1e3
 }
 
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
@@ -194,7 +194,7 @@ impl Program {
         Some(program)
     }
 
-    /// Of all its threads so far.
+    /// Processor time of all threads so far.
     fn cpu_seconds(&self) -> f64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let nanoseconds = tasks.flatten().filter_map(|task| {
@@ -213,8 +213,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _gone = self.0.wait();
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -231,14 +232,14 @@ fn agent(storage: &Path, config: &str) -> Program {
     Program::start(env!("CARGO_BIN_EXE_umawarden"), &arguments, AGENT).unwrap()
 }
 
-/// The body of an answer.
+/// The body of the response.
 fn get(address: &str, path: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
     let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
-    let mut answer = String::new();
-    let asked = stream.write_all(request.as_bytes());
-    if asked.and_then(|()| stream.read_to_string(&mut answer)).is_err() {
+    let mut response = String::new();
+    let sent = stream.write_all(request.as_bytes());
+    if sent.and_then(|()| stream.read_to_string(&mut response)).is_err() {
         return String::new();
     }
-    answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())
+    response.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())
 }

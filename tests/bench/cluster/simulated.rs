@@ -1,4 +1,4 @@
-//! Agents that only answer: all of them in one thread, each at an address of its own.
+//! Simulated agents that only serve metrics: all in one thread, each at an address of its own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,25 +7,25 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Varies from agent to agent.
+/// The value of this series differs from agent to agent.
 const VARIES: &str = "\numa_memory_available_bytes ";
 
-/// The agents.
+/// All simulated agents.
 pub struct Simulated {
     port: u16,
-    seen: Arc<Seen>,
+    received: Arc<Received>,
 }
 
-/// What they were asked.
+/// Requests received, and responses sent.
 #[derive(Default)]
-struct Seen {
-    answers: AtomicU64,
+struct Received {
+    responses: AtomicU64,
     bytes: AtomicU64,
-    /// The last address that asked for some metrics alone.
+    /// The last path that selected some metrics.
     selecting: Mutex<Option<String>>,
 }
 
-/// What stands before and after the value that varies.
+/// The metrics before and after the value that differs.
 struct Body {
     before: String,
     value: u64,
@@ -33,7 +33,7 @@ struct Body {
 }
 
 impl Simulated {
-    /// Answers on all addresses of the loopback, until the process ends.
+    /// Serves all addresses of the loopback until the process ends.
     pub fn start(port: u16, metrics: &str) -> Self {
         let (before, rest) = metrics.split_once(VARIES).unwrap();
         let (value, after) = rest.split_once('\n').unwrap();
@@ -42,8 +42,8 @@ impl Simulated {
             value: value.parse().unwrap(),
             after: format!("\n{after}"),
         });
-        let seen = Arc::<Seen>::default();
-        let counted = Arc::clone(&seen);
+        let received = Arc::<Received>::default();
+        let counted = Arc::clone(&received);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
@@ -54,32 +54,32 @@ impl Simulated {
                 }
             });
         });
-        Self { port, seen }
+        Self { port, received }
     }
 
-    /// Where an agent is.
+    /// The address of an agent.
     pub fn address(&self, number: usize) -> String {
         let [.., high, low] = (number as u32 + 2).to_be_bytes();
         SocketAddr::from(([127, 1, high, low], self.port)).to_string()
     }
 
-    /// Answers of all of them so far.
-    pub fn answers(&self) -> u64 {
-        self.seen.answers.load(Ordering::Relaxed)
+    /// Number of responses so far.
+    pub fn responses(&self) -> u64 {
+        self.received.responses.load(Ordering::Relaxed)
     }
 
-    /// What all of them have said so far, without the heads.
+    /// Bytes of all response bodies so far.
     pub fn bytes(&self) -> u64 {
-        self.seen.bytes.load(Ordering::Relaxed)
+        self.received.bytes.load(Ordering::Relaxed)
     }
 
-    /// How an agent asked for what its rules read.
+    /// The path by which an agent requested the metrics that its rules read.
     pub fn selecting(&self) -> Option<String> {
-        self.seen.selecting.lock().unwrap().clone()
+        self.received.selecting.lock().unwrap().clone()
     }
 }
 
-/// The lines of those metrics that are asked for: all, unless some are named.
+/// The lines of the metrics that the path selects; all without a selection.
 fn selected(path: &str, text: &str) -> String {
     let named = path.split(['?', '&']).filter_map(|part| part.strip_prefix("name%5B%5D="));
     let named: Vec<&str> = named.collect();
@@ -90,20 +90,20 @@ fn selected(path: &str, text: &str) -> String {
         let line = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
         line.and_then(|line| line.split(' ').next()).map(str::to_owned)
     };
-    let is_asked = |line: &&str| {
+    let is_selected = |line: &&str| {
         let name = name(line);
         let name = name.as_deref().or_else(|| line.split(['{', ' ']).next());
         name.is_some_and(|name| named.contains(&name))
     };
-    text.lines().filter(is_asked).map(|line| format!("{line}\n")).collect()
+    text.lines().filter(is_selected).map(|line| format!("{line}\n")).collect()
 }
 
-async fn serve(mut stream: TcpStream, body: Arc<Body>, seen: Arc<Seen>) {
+async fn serve(mut stream: TcpStream, body: Arc<Body>, received: Arc<Received>) {
     let SocketAddr::V4(own) = stream.local_addr().unwrap() else { return };
     let less = u64::from(u32::from(*own.ip()) & 0xff) << 20;
     let value = body.value.saturating_sub(less);
     let text = format!("{}{value}{}", body.before, body.after);
-    let mut known: Option<(String, String)> = None;
+    let mut cached: Option<(String, String)> = None;
     let mut request = Vec::new();
     loop {
         let mut part = [0; 2048];
@@ -112,16 +112,16 @@ async fn serve(mut stream: TcpStream, body: Arc<Body>, seen: Arc<Seen>) {
             _ => return,
         }
         if request.ends_with(b"\r\n\r\n") {
-            let asked = String::from_utf8_lossy(&request);
-            let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
+            let text_of_request = String::from_utf8_lossy(&request);
+            let path = text_of_request.split(' ').nth(1).unwrap_or_default().to_owned();
             request.clear();
-            if known.as_ref().is_none_or(|(of, _)| *of != path) {
+            if cached.as_ref().is_none_or(|(of, _)| *of != path) {
                 if path.contains("name%5B%5D=") {
-                    *seen.selecting.lock().unwrap() = Some(path.clone());
+                    *received.selecting.lock().unwrap() = Some(path.clone());
                 }
-                known = Some((path.clone(), selected(&path, &text)));
+                cached = Some((path.clone(), selected(&path, &text)));
             }
-            let Some((_, body)) = &known else { return };
+            let Some((_, body)) = &cached else { return };
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\numawarden-instance: \
                  {own}\r\ncontent-length: {}\r\n\r\n",
@@ -130,8 +130,8 @@ async fn serve(mut stream: TcpStream, body: Arc<Body>, seen: Arc<Seen>) {
             if stream.write_all((head + body).as_bytes()).await.is_err() {
                 return;
             }
-            seen.answers.fetch_add(1, Ordering::Relaxed);
-            seen.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+            received.responses.fetch_add(1, Ordering::Relaxed);
+            received.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Somebody else on the machine, who keeps using files of their own, as programs that come and go do:
-//! mapped while they are used, and only in the page cache in between.
+//! A bystander that keeps using a file of its own: mapped while it is used, and only in the page
+//! cache in between.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,13 +11,13 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::measure::{bytes_read, major_faults};
 
-/// Mapped at a time.
+/// Bytes that are mapped at a time.
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// How long it takes over all of its pages once.
+/// Time for one pass over all pages.
 const ROUND: Duration = Duration::from_secs(2);
 
-/// The bystander, with all of its file in the page cache.
+/// A bystander with all of its file in the page cache.
 pub struct Bystander {
     child: Child,
     stdin: ChildStdin,
@@ -25,7 +25,7 @@ pub struct Bystander {
     bytes_before: u64,
 }
 
-/// Starts it, and waits until it has read its file once.
+/// Starts the bystander and waits until it has read its file once.
 pub fn start(file: &Path) -> Bystander {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .arg("bystander")
@@ -43,8 +43,9 @@ pub fn start(file: &Path) -> Bystander {
 }
 
 impl Bystander {
-    /// Ends it; returns its major faults since it was ready, and the bytes it has read again: a fault
-    /// may read a page, or megabytes ahead.
+    /// Ends the bystander; returns its major faults and the bytes it had to read again. A fault may
+    /// read
+    /// one page, or megabytes ahead.
     pub fn end(mut self) -> (u64, u64) {
         let faults = major_faults(self.child.id()).saturating_sub(self.faults_before);
         let bytes = bytes_read(self.child.id()).saturating_sub(self.bytes_before);
@@ -54,7 +55,8 @@ impl Bystander {
     }
 }
 
-/// The process itself: touches each page of its file every two seconds until its input ends.
+/// The process of the bystander: touches each page of its file every two seconds until its input
+/// ends.
 pub fn run(arguments: &[String]) -> ExitCode {
     let file = File::open(&arguments[0]).unwrap();
     let length = file.metadata().unwrap().len();
@@ -63,7 +65,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     io::stdout().write_all(b"!").unwrap();
     io::stdout().flush().unwrap();
     std::thread::spawn(|| {
-        let _ended = io::stdin().read(&mut [0]);
+        let _ = io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
     loop {
@@ -74,7 +76,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Maps one piece, touches its pages, and lets it go.
+/// Maps one piece, touches its pages and unmaps it.
 fn use_once(file: &File, length: u64, piece: u64) -> u64 {
     let begin = piece * PIECE_BYTES;
     let bytes = PIECE_BYTES.min(length - begin) as usize;
@@ -82,7 +84,7 @@ fn use_once(file: &File, length: u64, piece: u64) -> u64 {
     mapped.iter().step_by(4096).map(|byte| u64::from(*byte)).sum()
 }
 
-#[expect(unsafe_code, reason = "nobody writes to the file while it is mapped")]
+#[expect(unsafe_code, reason = "no process writes to the file while it is mapped")]
 fn map(file: &File, begin: u64, bytes: usize) -> io::Result<Mmap> {
     unsafe { MmapOptions::new().offset(begin).len(bytes).map(file) }
 }

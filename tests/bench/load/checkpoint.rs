@@ -15,7 +15,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Makes the shards that are not there yet, and keeps them for the next time.
+    /// Creates missing shards; they are kept for the next run.
     pub fn prepare(directory: &Path, bytes: u64) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let count = bytes.div_ceil(SHARD_BYTES).max(1);
@@ -44,8 +44,7 @@ impl Checkpoint {
     }
 }
 
-/// One tensor of bytes that do not compress, behind the header that the format asks for: its length,
-/// then JSON.
+/// Writes one tensor of incompressible bytes after the header of the format: its length, then JSON.
 fn write_shard(path: &Path, bytes: u64, number: u64) -> io::Result<()> {
     let mut header =
         format!(r#"{{"weight":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);

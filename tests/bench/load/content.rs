@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Makes a file of bytes that do not compress, which is kept for the next time.
+/// Creates a file of incompressible bytes, which is kept for the next run.
 pub fn file(directory: &Path, name: &str, bytes: u64) -> io::Result<PathBuf> {
     let path = directory.join(format!("{name}-{bytes}"));
     if !path.exists() {

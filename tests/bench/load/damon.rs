@@ -1,22 +1,22 @@
-//! Reclaim that a machine does for itself, which would be laid to the policies.
+//! Reclaim by the machine itself, which would be attributed to the policies.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// Data access monitoring (DAMON), which on some machines evicts what is used seldom: everybody's
-/// pages, however much is free. It goes on when this ends.
+/// Pauses data access monitoring (DAMON), which on some machines reclaims idle pages of all
+/// processes even with much free memory; it resumes when dropped.
 #[derive(Debug)]
 pub struct Paused {
     states: Vec<PathBuf>,
 }
 
-/// Where its monitors are switched on and off.
+/// The files that switch its monitors on and off.
 pub fn states() -> impl Iterator<Item = PathBuf> {
     let folder = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds").into_iter().flatten();
     folder.map(|entry| entry.unwrap().path().join("state")).filter(|state| state.exists())
 }
 
-/// Pauses it where it runs.
+/// Pauses all running monitors.
 pub fn pause() -> Paused {
     let is_on = |state: &PathBuf| fs::read_to_string(state).is_ok_and(|text| text.trim() == "on");
     let states: Vec<PathBuf> = states().filter(is_on).collect();
@@ -30,8 +30,8 @@ pub fn pause() -> Paused {
 impl Drop for Paused {
     fn drop(&mut self) {
         for state in &self.states {
-            // At the end of everything there is nobody left to tell.
-            let _stays_off = fs::write(state, "on");
+            // A failure at the very end cannot be reported.
+            let _ = fs::write(state, "on");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The simulated engine: reads its checkpoint and takes memory as it goes, in a process of its own.
+//! The simulated engine: a process that reads its checkpoint and takes memory meanwhile.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,21 +14,21 @@ use crate::measure::major_faults;
 use crate::options::{Loader, Options};
 use crate::pool::{PAGE_BYTES, grow_to, pages};
 
-/// Read before more weights are taken.
+/// Bytes that are read before more weights are taken.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// What one load came to.
+/// The result of one load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub seconds: f64,
     pub weights_bytes: u64,
     pub cache_bytes: u64,
     pub major_faults: u64,
-    /// Ended by somebody before it was done.
+    /// Whether the engine was killed before it was done.
     pub killed: bool,
 }
 
-/// Loads once, in a process of its own, and waits for its end.
+/// Runs one load in a process of its own and waits for its end.
 pub fn start(loader: Loader, options: &Options, checkpoint: &Checkpoint) -> Load {
     let mut command = match loader {
         Loader::Safetensors => {
@@ -42,20 +42,20 @@ pub fn start(loader: Loader, options: &Options, checkpoint: &Checkpoint) -> Load
     command.args([options.weights_bytes, options.cache_bytes].map(|bytes| bytes.to_string()));
     command.args(checkpoint.shards());
     let output = command.stderr(std::process::Stdio::inherit()).output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     Load {
-        seconds: told["seconds"].as_f64().unwrap_or(f64::NAN),
-        weights_bytes: told["weights_bytes"].as_u64().unwrap_or(0),
-        cache_bytes: told["cache_bytes"].as_u64().unwrap_or(0),
-        major_faults: told["major_faults"].as_u64().unwrap_or(0),
+        seconds: report["seconds"].as_f64().unwrap_or(f64::NAN),
+        weights_bytes: report["weights_bytes"].as_u64().unwrap_or(0),
+        cache_bytes: report["cache_bytes"].as_u64().unwrap_or(0),
+        major_faults: report["major_faults"].as_u64().unwrap_or(0),
         killed: !output.status.success(),
     }
 }
 
-/// The process itself.
+/// The process of the engine.
 pub fn run(arguments: &[String]) -> ExitCode {
     let loader = Loader::ALL.into_iter().find(|loader| loader.name() == arguments[0]).unwrap();
-    let [weights, cache] = [1, 2].map(|place| arguments[place].parse::<u64>().unwrap());
+    let [weights, cache] = [1, 2].map(|index| arguments[index].parse::<u64>().unwrap());
     let shards: Vec<PathBuf> = arguments[3..].iter().map(PathBuf::from).collect();
     let total = shards.iter().map(|shard| shard.metadata().unwrap().len()).sum();
     let mut engine =
@@ -66,14 +66,14 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
     let with_weights = pages().unwrap();
     let with_cache = grow_to(with_weights + cache / PAGE_BYTES).unwrap();
-    let told = json!({
+    let report = json!({
         "seconds": started.elapsed().as_secs_f64(),
         "weights_bytes": (with_weights - engine.began) * PAGE_BYTES,
         "cache_bytes": (with_cache - with_weights) * PAGE_BYTES,
         "major_faults": major_faults(std::process::id()),
         "checksum": engine.sum,
     });
-    println!("{told}");
+    println!("{report}");
     ExitCode::SUCCESS
 }
 
@@ -83,7 +83,7 @@ struct Engine {
     weights: u64,
     total: u64,
     read: u64,
-    /// Of all bytes, so that reading them cannot be optimised away.
+    /// The sum of all bytes, so that reading them cannot be optimised away.
     sum: u64,
     kept: Vec<Mmap>,
 }
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Uses a piece of the checkpoint, and then has as much of the weights as it has read of it.
+    /// Uses a piece of the checkpoint, then takes weights up to the share that has been read.
     fn take(&mut self, piece: &[u8]) -> io::Result<()> {
         let words = piece.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         self.sum = words.fold(self.sum, u64::wrapping_add);
@@ -135,7 +135,7 @@ impl Engine {
     }
 }
 
-#[expect(unsafe_code, reason = "nobody writes to the shards while they are mapped")]
+#[expect(unsafe_code, reason = "no process writes to the shards while they are mapped")]
 fn map(file: &File) -> io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }

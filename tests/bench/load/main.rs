@@ -1,11 +1,11 @@
-//! A checkpoint loads beside a full page cache: what each policy makes of it, on this machine.
+//! A checkpoint loads while the page cache is full: the effect of each policy on this machine.
 //!
-//! `cargo bench --bench load -- --directory DIR` as root, with as much room in DIR as the machine has
-//! memory. A simulated engine reads the checkpoint while it takes "weights" and then a "KV cache" as
-//! 2 MiB pages from the kernel's hugetlb pool, which asks for them as the NVIDIA driver does:
-//! unmovable, with direct reclaim, without the OOM killer. Policies take turns (A B C A B C), so that a
-//! noisy machine is noisy for all. Beside it another model is served through its mapping, and a
-//! bystander uses files of its own. `-- --help` lists the options.
+//! `cargo bench --bench load -- --directory DIR` as root, with as much space in DIR as the machine
+//! has memory. A simulated engine reads the checkpoint while it takes "weights" and then a "KV
+//! cache" as 2 MiB pages from the kernel's hugetlb pool, which allocates them as the NVIDIA driver
+//! does: unmovable, with direct reclaim, without the OOM killer. Policies take turns (A B C A B C),
+//! so that noise of the machine hits all of them. Meanwhile another model is served through its
+//! mapping, and a bystander uses files of its own. `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
 #[path = "../arguments.rs"]
@@ -19,9 +19,9 @@ mod measure;
 mod options;
 mod policy;
 mod pool;
-mod put_back;
 mod reaction;
-#[expect(dead_code, reason = "the benchmark of the brake asks whether it lives")]
+mod restore;
+#[expect(dead_code, reason = "the benchmark of the brake uses the rest")]
 mod served;
 mod table;
 
@@ -55,12 +55,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    put_back::after(|| measure_all(&options))
+    restore::after(|| measure_all(&options))
 }
 
 fn measure_all(options: &Options) {
     let pool = Pool::take_over().unwrap();
-    let _goes_on_at_the_end = damon::pause();
+    let _damon = damon::pause();
     if options.floods > 0 {
         fs::create_dir_all(&options.directory).unwrap();
         println!("{}", measure::machine());
@@ -77,7 +77,7 @@ fn measure_all(options: &Options) {
         gib(options.weights_bytes),
         gib(options.cache_bytes)
     );
-    println!("beside it {:.1} GiB are served", gib(options.served_bytes));
+    println!("a served model of {:.1} GiB", gib(options.served_bytes));
     for loader in &options.loaders {
         let mut table = Table::new(*loader);
         for round in 0..options.runs {
@@ -90,13 +90,13 @@ fn measure_all(options: &Options) {
                 let before = in_force.used();
                 let watch = Watch::start();
                 let load = engine::start(*loader, options, &checkpoint);
-                let seen = watch.end();
+                let impact = watch.end();
                 let used = in_force.used().since(before);
                 drop(in_force);
                 let (bystander_faults, bystander_bytes) = bystander.end();
                 let served_faults = served.end();
                 let run =
-                    Run { load, seen, bystander_faults, bystander_bytes, served_faults, used };
+                    Run { load, impact, bystander_faults, bystander_bytes, served_faults, used };
                 eprintln!("{run:?}");
                 table.add(*policy, run);
             }

@@ -1,4 +1,4 @@
-//! What the kernel says of a load.
+//! Counters of the kernel during a load.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use crate::pool::Pool;
 
-/// How often free memory is looked at.
+/// Interval between two readings of free memory.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a load did to the machine.
+/// The impact of a load on the machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Impact {
     pub direct_reclaim_scans: u64,
     pub allocation_stalls: u64,
     pub major_faults: u64,
     pub lowest_free_bytes: u64,
 }
 
-/// Watches the machine while something loads.
+/// Watches the machine during a load.
 pub struct Watch {
     before: [u64; 3],
     ended: Arc<AtomicBool>,
@@ -30,10 +30,10 @@ pub struct Watch {
 impl Watch {
     pub fn start() -> Self {
         let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
+        let stop = Arc::clone(&ended);
         let lowest = std::thread::spawn(move || {
             let mut lowest = u64::MAX;
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 lowest = lowest.min(meminfo_bytes("MemFree:"));
                 std::thread::sleep(INTERVAL);
             }
@@ -42,17 +42,17 @@ impl Watch {
         Self { before: counters(), ended, lowest }
     }
 
-    pub fn end(self) -> Seen {
+    pub fn end(self) -> Impact {
         let after = counters();
         self.ended.store(true, Ordering::Relaxed);
         let [direct_reclaim_scans, allocation_stalls, major_faults] =
-            [0, 1, 2].map(|place| after[place].saturating_sub(self.before[place]));
+            [0, 1, 2].map(|index| after[index].saturating_sub(self.before[index]));
         let lowest_free_bytes = self.lowest.join().unwrap();
-        Seen { direct_reclaim_scans, allocation_stalls, major_faults, lowest_free_bytes }
+        Impact { direct_reclaim_scans, allocation_stalls, major_faults, lowest_free_bytes }
     }
 }
 
-/// Brings the machine back to where every run begins: no pool, no page cache.
+/// Restores the state in which every run begins: no pool, no page cache.
 pub fn settle(pool: &Pool) {
     pool.give_back();
     rustix::fs::sync();
@@ -77,7 +77,7 @@ pub fn major_faults(pid: u32) -> u64 {
     behind_name.split(' ').nth(9).unwrap().parse().unwrap()
 }
 
-/// What a process has had read from disk.
+/// Bytes that a process has caused to be read from disk.
 pub fn bytes_read(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("read_bytes:")).unwrap();
@@ -95,7 +95,7 @@ pub fn meminfo_bytes(key: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// One line on where this was measured.
+/// One line that describes the machine.
 pub fn machine() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let processors = std::thread::available_parallelism().unwrap();

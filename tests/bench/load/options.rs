@@ -1,4 +1,4 @@
-//! What is measured.
+//! The options of the benchmark.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ cargo bench --bench load -- [OPTIONS]      (as root)
   --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom or umawarden; may be repeated
                        [default: all that are installed]
   --runs N             of each policy with each loader [default: 3]
-  --floods N           instead of loads: from the begin of reading at up to 4 GiB/s to the
-                       first eviction, N times with memory to spare and N times with as much of it
-                       taken as the pool can get, down to 200 MiB
-  --floor GIB          what umawarden is asked to keep free [default: what the shipped rule says]
+  --floods N           instead of loads: time from the begin of reading at up to 4 GiB/s to the
+                       first eviction, N times with memory to spare and N times on a starved
+                       machine with 200 MiB free, or as little as the pool can leave
+  --floor GIB          free memory that umawarden is to keep [default: as in the shipped rule]
   --checkpoint GIB     size of the checkpoint [default: the size of memory]
   --weights GIB        taken while it loads [default: half of memory]
   --cache GIB          taken at the end [default: a fifth of memory]
@@ -58,14 +58,14 @@ impl fmt::Display for Loader {
     }
 }
 
-/// Who keeps pages free meanwhile.
+/// What keeps pages free during a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The kernel alone.
     None,
     /// `echo 3 > drop_caches` ten times a second.
     DropLoop,
-    /// The same, with 8 KiB of readahead on the checkpoint's device.
+    /// `DropLoop`, with 8 KiB of readahead on the checkpoint's device.
     DropLoopReadahead,
     /// earlyoom with its defaults.
     Earlyoom,
@@ -94,25 +94,25 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What is measured, and with which sizes.
+/// Sizes, loaders and policies to measure.
 #[derive(Debug)]
 pub struct Options {
     pub directory: PathBuf,
     pub loaders: Vec<Loader>,
     pub policies: Vec<Policy>,
     pub runs: usize,
-    /// Instead of loads: so many floods.
+    /// Number of floods to measure instead of loads; 0: none.
     pub floods: usize,
-    /// What is to stay free.
+    /// Free memory that umawarden is to keep, instead of the shipped rule's.
     pub floor_bytes: Option<u64>,
     pub checkpoint_bytes: u64,
     pub weights_bytes: u64,
     pub cache_bytes: u64,
-    /// What the bystander keeps using.
+    /// The file of the bystander.
     pub bystander_bytes: u64,
-    /// The weights of the model that is served meanwhile.
+    /// The weights of the served model.
     pub served_bytes: u64,
-    /// Who runs the safetensors library.
+    /// A Python with safetensors and numpy.
     pub python: PathBuf,
 }
 
@@ -141,7 +141,7 @@ impl Options {
                 return Ok(None);
             }
             let value =
-                arguments.next().ok_or_else(|| format!("{option} wants a value\n{HELP}"))?;
+                arguments.next().ok_or_else(|| format!("{option} needs a value\n{HELP}"))?;
             match option.as_str() {
                 "--directory" => options.directory = PathBuf::from(value),
                 "--python" => options.python = PathBuf::from(value),

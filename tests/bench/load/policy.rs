@@ -1,4 +1,4 @@
-//! Who keeps pages free while an engine loads.
+//! The policies that keep pages free while an engine loads.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,32 +12,32 @@ use crate::checkpoint::Checkpoint;
 use crate::options::Policy;
 use crate::served::Served;
 
-/// What the published recipe sets the readahead to.
+/// The readahead of the published recipe.
 const READAHEAD_KIB: &str = "8";
 
 const DROP_LOOP: &str = "while :; do echo 3 > /proc/sys/vm/drop_caches; sleep 0.1; done";
 
-/// A policy at work; everything is as before when it ends.
+/// A running policy; dropping it restores all settings.
 pub struct InForce {
     child: Option<Child>,
     readahead: Option<(PathBuf, String)>,
     storage: Option<TempDir>,
-    /// Where rules that are not the shipped ones are.
+    /// The folder of rules, unless they are the shipped ones.
     rules: Option<TempDir>,
 }
 
-/// What the shipped rule has done, to which a floor is added.
+/// The step of the shipped rule to which a floor is added.
 const STEP: &str = "evict_checkpoint: {behind: 64MiB";
 
-/// Processor time that was used.
+/// Processor time of a policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     pub seconds: f64,
-    /// How much of it by the kernel.
+    /// The share of it in the kernel.
     pub in_kernel_seconds: f64,
 }
 
-/// Starts it; what is served while others load is known to whom it concerns.
+/// Starts the policy; umawarden has the served model in its configuration.
 pub fn start(
     policy: Policy,
     checkpoint: &Checkpoint,
@@ -86,7 +86,7 @@ pub fn start_umawarden(configuration: &str) -> InForce {
     in_force
 }
 
-/// The shipped rules, but for the floor.
+/// The shipped rules with another floor.
 fn rules_with_floor(floor_bytes: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/rules")).unwrap() {
@@ -105,8 +105,8 @@ fn rules_with_floor(floor_bytes: u64) -> TempDir {
     folder
 }
 
-/// What a person writes for engines that have no known names; the rules are the shipped ones unless
-/// there are others.
+/// A configuration that declares the processes as engines, with the shipped rules unless `rules` is
+/// given.
 fn configuration(checkpoint: &Checkpoint, served: &Served, rules: Option<&Path>) -> String {
     let rules = rules.map(|folder| format!("rule_files: [\"{}\"]\n", folder.display()));
     let shards = checkpoint.shards()[0].parent().unwrap().canonicalize().unwrap();
@@ -135,14 +135,14 @@ impl InForce {
         self.child = Some(quiet.spawn().unwrap());
     }
 
-    /// The processor time that it has used so far, children included.
+    /// Processor time so far, children included.
     pub fn used(&self) -> Used {
         let Some(child) = &self.child else {
             return Used::default();
         };
         let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<_> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
-        // By itself and by the kernel for it, and the same of its children.
+        // User and kernel time of the process and of its children.
         let seconds = |field: usize| fields[field].parse::<f64>().unwrap() / 100.0;
         let in_kernel_seconds = seconds(12) + seconds(14);
         Used { seconds: seconds(11) + seconds(13) + in_kernel_seconds, in_kernel_seconds }
@@ -150,8 +150,9 @@ impl InForce {
 
     fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _already_dead = child.kill();
-            let _already_reaped = child.wait();
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
         }
         if let Some((setting, before)) = self.readahead.take() {
             fs::write(setting, before.trim()).unwrap();
@@ -160,7 +161,7 @@ impl InForce {
 }
 
 impl Used {
-    /// What was used since `before`.
+    /// The difference to `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             seconds: self.seconds - before.seconds,
@@ -181,7 +182,7 @@ fn readahead_of(file: &Path) -> PathBuf {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).unwrap();
     // A partition has its disk's queue.
-    let places = [device.join("queue"), device.parent().unwrap().join("queue")];
-    let queue = places.into_iter().find(|place| place.exists()).unwrap();
+    let queues = [device.join("queue"), device.parent().unwrap().join("queue")];
+    let queue = queues.into_iter().find(|queue| queue.exists()).unwrap();
     queue.join("read_ahead_kb")
 }

@@ -1,7 +1,7 @@
 //! 2 MiB pages from the kernel's hugetlb pool, which stand for a driver's memory.
 //!
-//! Growing the pool allocates as the driver does: `GFP_KERNEL | __GFP_RETRY_MAYFAIL`, no OOM killer,
-//! and less than asked for where the kernel finds no more. The pages are in nobody's RSS.
+//! Growing the pool allocates as the driver does: `GFP_KERNEL | __GFP_RETRY_MAYFAIL`, no OOM
+//! killer, and less than requested if the kernel finds no more. The pages are in no process's RSS.
 
 use std::{fs, io};
 
@@ -11,14 +11,14 @@ pub const SIZE: &str = "/proc/sys/vm/nr_hugepages";
 /// Bytes of one page.
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// The pool; it has its old size again when this ends.
+/// The pool; dropping it restores its size.
 #[derive(Debug)]
 pub struct Pool {
     before: u64,
 }
 
 impl Pool {
-    /// Remembers its size.
+    /// Stores the present size of the pool.
     pub fn take_over() -> io::Result<Self> {
         let before = pages()?;
         fs::write(SIZE, before.to_string()).map_err(|error| {
@@ -27,7 +27,7 @@ impl Pool {
         Ok(Self { before })
     }
 
-    /// Gives back what an engine has taken.
+    /// Shrinks the pool to its stored size.
     pub fn give_back(&self) {
         fs::write(SIZE, self.before.to_string()).unwrap();
     }
@@ -35,19 +35,19 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // At the end of everything there is nobody left to tell.
-        let _not_given_back = fs::write(SIZE, self.before.to_string());
+        // A failure at the very end cannot be reported.
+        let _ = fs::write(SIZE, self.before.to_string());
     }
 }
 
-/// Asks for `wanted` pages in all; returns how many there are then.
+/// Requests `wanted` pages in all; returns the resulting number of pages.
 pub fn grow_to(wanted: u64) -> io::Result<u64> {
     let have = pages()?;
     if wanted <= have {
         return Ok(have);
     }
-    // Refused outright where not one page more was found, which is an answer too.
-    let _refused = fs::write(SIZE, wanted.to_string());
+    // The write fails if the kernel finds no further page at all.
+    let _ = fs::write(SIZE, wanted.to_string());
     pages()
 }
 

@@ -1,4 +1,4 @@
-//! How long it takes from the moment that an engine begins to read fast to the first eviction.
+//! The time from the moment an engine begins to read fast to the first eviction.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,34 +10,34 @@ use crate::options::Options;
 use crate::pool::{self, Pool};
 use crate::{measure, policy};
 
-/// What one flood reads, and how fast.
+/// Bytes of one flood, and its speed.
 const FLOOD_BYTES: u64 = 512 << 20;
 const BYTES_A_SECOND: f64 = (4_u64 << 30) as f64;
 const PIECE_BYTES: usize = 4 << 20;
 
-/// What is free in the starved scene.
+/// Free memory of the starved machine.
 const STARVED_BYTES: u64 = 200 << 20;
 
-/// By how much of it that is reached, and how often at most.
+/// Small pieces that are taken to reach it, and their largest number.
 const STARVING_BYTES: usize = 16 << 20;
 const MOST_PIECES: usize = 256;
 
-/// Floods before the first that counts: the engine is to be found and followed.
+/// Floods before the first measured one: the engine has to be found and tracked.
 const MOST_BEFORE: u64 = 60;
 
 const POLL: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Measures so many floods with memory to spare, and as many on a starved machine.
+/// Measures floods with memory to spare, and as many on a starved machine.
 pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     let file = options.directory.join("flood.safetensors");
-    // A hole: it is read as fast as memory can be filled.
+    // A sparse file is read as fast as memory can be filled.
     let length = FLOOD_BYTES * (MOST_BEFORE + 2 * floods as u64);
     File::create(&file).unwrap().set_len(length).unwrap();
     let in_force = policy::start_umawarden(&configuration(&file));
     let trace = Trace::begin().expect("as root, with mount -t tracefs tracefs /sys/kernel/tracing");
     let mut flood = Flood::start(&file, trace);
-    flood.is_followed();
+    flood.wait_until_tracked();
     flood.measure("memory to spare", floods);
     let taken = starve(pool);
     let free = measure::meminfo_bytes("MemFree:");
@@ -49,8 +49,8 @@ pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     fs::remove_file(file).unwrap();
 }
 
-/// Takes all but a little memory: as a driver does for as long as there are large blocks, and page
-/// by page after that. It stays taken until what is returned is dropped.
+/// Takes all but a little memory: huge pages like a driver while there are any, then small pages.
+/// They are freed when the result is dropped.
 fn starve(pool: &Pool) -> Vec<Vec<u8>> {
     measure::settle(pool);
     loop {
@@ -62,7 +62,7 @@ fn starve(pool: &Pool) -> Vec<Vec<u8>> {
         }
     }
     let mut taken = Vec::new();
-    // What is taken last may push out cache, so that as much is free as before: not for ever.
+    // The last pieces may evict cache instead of reducing free memory: the number is bounded.
     for _ in 0..MOST_PIECES {
         let free = measure::meminfo_bytes("MemFree:");
         if free < STARVED_BYTES + 2 * STARVING_BYTES as u64 {
@@ -73,7 +73,7 @@ fn starve(pool: &Pool) -> Vec<Vec<u8>> {
     taken
 }
 
-/// Only the rule that is measured.
+/// A configuration with only the measured rule.
 fn configuration(file: &Path) -> String {
     format!(
         "mode: enforce
@@ -88,8 +88,8 @@ engines:
     )
 }
 
-/// When files were evicted, as the kernel itself saw it: whoever looks for it at the page cache
-/// takes a processor from those who are measured.
+/// The kernel's trace of eviction calls. Polling the page cache instead would take processor time
+/// from the measured processes.
 struct Trace {
     folder: PathBuf,
 }
@@ -120,12 +120,12 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // At the end of everything there is nobody left to tell.
-        let _stays = fs::remove_dir(&self.folder);
+        // A failure at the very end cannot be reported.
+        let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Of a line such as `evict-1234    [001] .....  8123.123456: sys_fadvise64(fd: 5, …)`.
+/// The time in a line such as `evict-1234    [001] .....  8123.123456: sys_fadvise64(fd: 5, …)`.
 fn called_at(line: &str) -> Option<Duration> {
     let (before, _) = line.trim_start().strip_prefix("evict-")?.split_once(": sys_")?;
     let seconds = before.rsplit(' ').next()?.parse().ok()?;
@@ -135,7 +135,7 @@ fn called_at(line: &str) -> Option<Duration> {
 struct Flood {
     child: Child,
     orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
     trace: Trace,
     read_for: Duration,
     read: u64,
@@ -151,27 +151,27 @@ impl Flood {
             .spawn()
             .unwrap();
         let orders = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, orders, answers, trace, read_for: Duration::ZERO, read: 0 }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, orders, output, trace, read_for: Duration::ZERO, read: 0 }
     }
 
-    /// Floods until what was read is evicted.
-    fn is_followed(&mut self) {
+    /// Repeats floods until their pages are evicted.
+    fn wait_until_tracked(&mut self) {
         for number in 0..MOST_BEFORE as usize - 1 {
             if self.once(number) < PATIENCE {
                 return;
             }
         }
-        panic!("the engine is not followed");
+        panic!("the engine is not tracked");
     }
 
-    fn measure(&mut self, scene: &str, floods: usize) {
+    fn measure(&mut self, condition: &str, floods: usize) {
         (self.read_for, self.read) = (Duration::ZERO, 0);
         let mut took: Vec<Duration> = (0..floods).map(|number| self.once(number)).collect();
         took.sort_unstable();
         let at = |part: f64| took[((took.len() as f64 * part).ceil() as usize).max(1) - 1];
         println!(
-            "{scene}: first eviction after p50 {:.1?}, p99 {:.1?}, most {:.1?}; {} floods of \
+            "{condition}: first eviction after p50 {:.1?}, p99 {:.1?}, most {:.1?}; {} floods of \
              {:.1} GiB/s",
             at(0.5),
             at(0.99),
@@ -181,14 +181,14 @@ impl Flood {
         );
     }
 
-    /// One flood; from its begin to the first eviction.
+    /// Runs one flood; returns the time from its begin to the first eviction.
     fn once(&mut self, number: usize) -> Duration {
-        // Not in step with anything.
+        // Not in phase with any interval of umawarden.
         std::thread::sleep(Duration::from_millis(200 + (number as u64 * 37) % 100));
         self.trace.clear();
         writeln!(self.orders).unwrap();
-        let began = self.told();
-        let ended = self.told();
+        let began = self.read_time();
+        let ended = self.read_time();
         self.read_for += ended - began;
         self.read += FLOOD_BYTES;
         loop {
@@ -202,9 +202,9 @@ impl Flood {
         }
     }
 
-    fn told(&mut self) -> Duration {
+    fn read_time(&mut self) -> Duration {
         let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
+        self.output.read_line(&mut line).unwrap();
         Duration::from_nanos(line.trim().parse().unwrap())
     }
 
@@ -215,20 +215,21 @@ impl Flood {
 
 impl Drop for Flood {
     fn drop(&mut self) {
-        let _already_dead = self.child.kill();
-        let _already_reaped = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// The process itself: for each line it reads on, and tells when it began and ended.
+/// The process of the flood: for each input line it reads on, and prints when it began and ended.
 pub fn run(arguments: &[String]) -> ExitCode {
     let mut file = File::open(PathBuf::from(&arguments[0])).unwrap();
     let mut buffer = vec![0; PIECE_BYTES];
     for _order in io::stdin().lines() {
-        // It has begun when something has come in: until then there is nothing to find, and a
-        // virtual machine may take its time for the first new pages.
+        // A flood begins with its first piece: a virtual machine may be slow with the first new
+        // pages, and before them there is nothing to evict.
         file.read_exact(&mut buffer).unwrap();
-        tell(now());
+        print_time(now());
         let began = Instant::now();
         let mut read = PIECE_BYTES as u64;
         while read < FLOOD_BYTES {
@@ -237,17 +238,17 @@ pub fn run(arguments: &[String]) -> ExitCode {
             let due = Duration::from_secs_f64(read as f64 / BYTES_A_SECOND);
             std::thread::sleep(due.saturating_sub(began.elapsed()));
         }
-        tell(now());
+        print_time(now());
     }
     ExitCode::SUCCESS
 }
 
-fn tell(at: Duration) {
+fn print_time(at: Duration) {
     println!("{}", at.as_nanos());
     io::stdout().flush().unwrap();
 }
 
-/// The same for all processes.
+/// The monotonic clock, which is the same for all processes.
 fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())

@@ -1,5 +1,5 @@
-//! A model that is served through its mapping, beside the one that loads: its weights are mapped and
-//! read for ever, as llama.cpp does.
+//! A model served through its mapping while another one loads: its weights stay mapped and are read
+//! again and again, as by llama.cpp.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use memmap2::Mmap;
 
 use crate::measure::major_faults;
 
-/// How long it takes over all of its weights once.
+/// Time for one pass over all weights.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// The served model, with all of its weights in memory.
@@ -24,7 +24,7 @@ pub struct Served {
     faults_before: u64,
 }
 
-/// Starts it, and waits until it answers.
+/// Starts the server and waits until it responds.
 pub fn start(file: &Path) -> Served {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["served".as_ref(), file.as_os_str()])
@@ -32,11 +32,11 @@ pub fn start(file: &Path) -> Served {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = [0; 2];
-    child.stdout.as_mut().unwrap().read_exact(&mut told).unwrap();
+    let mut port = [0; 2];
+    child.stdout.as_mut().unwrap().read_exact(&mut port).unwrap();
     let stdin = child.stdin.take().unwrap();
     let faults_before = major_faults(child.id());
-    let (file, port) = (file.canonicalize().unwrap(), u16::from_le_bytes(told));
+    let (file, port) = (file.canonicalize().unwrap(), u16::from_le_bytes(port));
     Served { child, stdin, file, port, faults_before }
 }
 
@@ -45,17 +45,17 @@ impl Served {
         &self.file
     }
 
-    /// Where it says that it is healthy.
+    /// The port of its health endpoint.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether somebody has ended it.
+    /// Whether the process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Ends it; returns its major faults since it answered.
+    /// Ends the server; returns its major faults since it was ready.
     pub fn end(mut self) -> u64 {
         let faults = major_faults(self.child.id()).saturating_sub(self.faults_before);
         drop(self.stdin);
@@ -64,7 +64,7 @@ impl Served {
     }
 }
 
-/// The process itself: reads its weights again and again until its input ends.
+/// The process of the server: reads its weights again and again until its input ends.
 pub fn run(arguments: &[String]) -> ExitCode {
     let mapped = map(&File::open(&arguments[0]).unwrap()).unwrap();
     let mut sum = touch(&mapped);
@@ -74,7 +74,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     io::stdout().write_all(&port.to_le_bytes()).unwrap();
     io::stdout().flush().unwrap();
     std::thread::spawn(|| {
-        let _ended = io::stdin().read(&mut [0]);
+        let _ = io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
     loop {
@@ -86,7 +86,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
 }
 
 fn healthy(mut connection: impl Read + Write) {
-    let _request = connection.read(&mut [0; 4096]);
+    // The content of the request does not matter.
+    let _ = connection.read(&mut [0; 4096]);
     let _answered =
         connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
 }
@@ -95,7 +96,7 @@ fn touch(piece: &[u8]) -> u64 {
     piece.iter().step_by(4096).map(|byte| u64::from(*byte)).sum()
 }
 
-#[expect(unsafe_code, reason = "nobody writes to the file while it is mapped")]
+#[expect(unsafe_code, reason = "no process writes to the file while it is mapped")]
 fn map(file: &File) -> io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }

@@ -1,10 +1,10 @@
-//! What came of it, side by side.
+//! The table of results.
 
 use std::fmt;
 
 use crate::engine::Load;
 use crate::gib;
-use crate::measure::Seen;
+use crate::measure::Impact;
 use crate::options::{Loader, Policy};
 use crate::policy::Used;
 
@@ -12,9 +12,9 @@ use crate::policy::Used;
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub load: Load,
-    pub seen: Seen,
+    pub impact: Impact,
     pub bystander_faults: u64,
-    /// What it had to read again.
+    /// Bytes that the bystander had to read again.
     pub bystander_bytes: u64,
     pub served_faults: u64,
     /// Processor time of the policy.
@@ -48,10 +48,10 @@ const ROWS: [Row; 14] = [
     ("load s", |run| run.load.seconds, 1),
     ("weights GiB", |run| gib(run.load.weights_bytes), 1),
     ("KV GiB", |run| gib(run.load.cache_bytes), 1),
-    ("direct scans", |run| run.seen.direct_reclaim_scans as f64, 0),
-    ("alloc stalls", |run| run.seen.allocation_stalls as f64, 0),
-    ("lowest free GiB", |run| gib(run.seen.lowest_free_bytes), 2),
-    ("major faults", |run| run.seen.major_faults as f64, 0),
+    ("direct scans", |run| run.impact.direct_reclaim_scans as f64, 0),
+    ("alloc stalls", |run| run.impact.allocation_stalls as f64, 0),
+    ("lowest free GiB", |run| gib(run.impact.lowest_free_bytes), 2),
+    ("major faults", |run| run.impact.major_faults as f64, 0),
     ("engine's own", |run| run.load.major_faults as f64, 0),
     ("bystander's", |run| run.bystander_faults as f64, 0),
     ("it read again GiB", |run| gib(run.bystander_bytes), 2),
@@ -76,7 +76,7 @@ impl fmt::Display for Table {
                 let mut values: Vec<f64> = self.of(*policy).map(value).collect();
                 values.sort_by(f64::total_cmp);
                 let [lowest, median, highest] =
-                    [0, values.len() / 2, values.len() - 1].map(|place| values[place]);
+                    [0, values.len() / 2, values.len() - 1].map(|index| values[index]);
                 let text = format!("{lowest:.digits$}/{median:.digits$}/{highest:.digits$}");
                 write!(f, " {text:>20}")?;
             }

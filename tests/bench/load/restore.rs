@@ -1,4 +1,4 @@
-//! What the benchmark changes on this machine is put back, however it ends.
+//! Restores the settings of the machine, however the benchmark ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{damon, pool};
 
-/// Tells the one that measures that somebody puts back after it.
-const IS_FOLLOWED: &str = "UMAWARDEN_BENCH_IS_FOLLOWED";
+/// Set in the measuring process, whose parent restores the settings.
+const HAS_RESTORING_PARENT: &str = "UMAWARDEN_BENCH_CHILD";
 
-/// Runs `measure` in a process of its own. When that ends, by itself, by a signal to either, or by a
-/// failure, so does all that it has started, and the settings are as they were before.
+/// Runs `measure` in a child process. However that ends, its process group is killed and the
+/// settings are restored; a signal to this process ends both.
 pub fn after(measure: impl FnOnce()) -> ExitCode {
-    if std::env::var_os(IS_FOLLOWED).is_some() {
+    if std::env::var_os(HAS_RESTORING_PARENT).is_some() {
         measure();
         return ExitCode::SUCCESS;
     }
@@ -40,9 +40,9 @@ async fn measured_elsewhere() -> ExitCode {
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [mut interrupted, mut terminated, mut hung_up] = kinds.map(|kind| signal(kind).unwrap());
     let mut ended = signal(SignalKind::child()).unwrap();
-    // A group of its own: keys on the terminal reach this process alone.
+    // A process group of its own: keys on the terminal reach this process alone.
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(std::env::args_os().skip(1)).env(IS_FOLLOWED, "1").process_group(0);
+    command.args(std::env::args_os().skip(1)).env(HAS_RESTORING_PARENT, "1").process_group(0);
     let mut child = command.spawn().unwrap();
     let group = Pid::from_child(&child);
     let status = loop {
@@ -55,8 +55,8 @@ async fn measured_elsewhere() -> ExitCode {
             _ = hung_up.recv() => break None,
         }
     };
-    // Engines hold memory, and a loop would go on for ever.
-    let _all_have_ended = kill_process_group(group, Signal::KILL);
+    // Remaining engines would keep memory, and a loop would never end.
+    let _ = kill_process_group(group, Signal::KILL);
     child.wait().unwrap();
     match status {
         Some(0) => ExitCode::SUCCESS,
@@ -64,7 +64,7 @@ async fn measured_elsewhere() -> ExitCode {
     }
 }
 
-/// All that a load may change, as it is now.
+/// The present values of all settings that a load may change.
 fn settings() -> BTreeMap<PathBuf, String> {
     let devices = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
     let readahead = devices.map(|device| device.path().join("queue/read_ahead_kb"));

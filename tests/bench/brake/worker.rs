@@ -1,4 +1,4 @@
-//! A child that waits for its word, and never outlives this program.
+//! Worker processes: they wait for their start and never outlive this program.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// A child; killed when dropped.
-pub struct Flow {
+/// A worker process, killed when dropped.
+pub struct Worker {
     child: Child,
 }
 
-/// How a child has ended.
+/// How a worker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Somebody has killed it.
+    /// Killed by a signal.
     Stopped,
-    /// By itself.
+    /// Ended by itself.
     Done,
 }
 
-impl Flow {
-    /// Starts this program as something else, and waits until it says that it is ready.
+impl Worker {
+    /// Starts this program with the arguments of a worker, and waits until it is ready.
     pub fn start(arguments: &[String]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(arguments)
@@ -38,57 +38,58 @@ impl Flow {
         self.child.id()
     }
 
-    /// Gives it its word; returns when that was.
+    /// Lets the worker begin; returns the time.
     pub fn go(&mut self) -> Instant {
         let began = Instant::now();
         self.child.stdin.as_mut().unwrap().write_all(b"!").unwrap();
         began
     }
 
-    /// Waits until it has said that it is where it wanted to be.
-    pub fn arrived(&mut self) {
+    /// Waits until the worker has taken its memory.
+    pub fn wait_for_signal(&mut self) {
         self.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     }
 
-    /// How it has ended, if it has.
+    /// How the worker has ended, if it has.
     pub fn ended(&mut self) -> Option<Ended> {
         let status = self.child.try_wait().unwrap()?;
         Some(if status.signal().is_some() { Ended::Stopped } else { Ended::Done })
     }
 }
 
-impl Drop for Flow {
+impl Drop for Worker {
     fn drop(&mut self) {
-        let _already_dead = self.child.kill();
-        let _already_reaped = self.child.wait();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// In the child: it dies with its parent, and is shot rather than anybody who happens to run here: an
-/// OOM killer's choice among those of this program stays as it is.
-pub fn die_with_parent() {
+/// In the worker: ends it with its parent, and makes the OOM killer prefer it to foreign processes.
+/// Among the processes of this program the OOM killer's choice does not change.
+pub fn end_with_parent() {
     std::fs::write("/proc/self/oom_score_adj", "300").unwrap();
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
 }
 
-/// In the child: says that it is ready, or where it wanted to be.
-pub fn tell() {
+/// In the worker: reports that it is ready, or that it has taken its memory.
+pub fn signal() {
     io::stdout().write_all(b"!").unwrap();
     io::stdout().flush().unwrap();
 }
 
-/// In the child: waits for its word. Without one it ends.
-pub fn await_word() {
+/// In the worker: waits for the start; ends if the parent has closed the pipe.
+pub fn await_start() {
     if io::stdin().read_exact(&mut [0]).is_err() {
         std::process::exit(0);
     }
 }
 
-/// Waits for something, and says whether it has come in time.
-pub fn comes_true(within: Duration, mut is_true: impl FnMut() -> bool) -> bool {
+/// Whether the condition becomes true within that time.
+pub fn holds_within(within: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + within;
     while Instant::now() < deadline {
-        if is_true() {
+        if holds() {
             return true;
         }
         std::thread::sleep(Duration::from_millis(1));

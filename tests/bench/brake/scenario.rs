@@ -1,4 +1,4 @@
-//! What happens, and what came of it.
+//! Scenarios and their results.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::content;
-use crate::flow::{Ended, Flow};
-use crate::hog::{self, Appetite};
+use crate::hog::{self, Demand};
 use crate::innocent;
 use crate::job::{self, Way};
 use crate::measure::{Watch, meminfo_bytes};
@@ -16,47 +15,48 @@ use crate::policy::{self, InForce, Policy};
 use crate::pool::{self, PAGE_BYTES};
 use crate::served::{self, Served};
 use crate::watchdog::{LAST_BYTES, Watchdog};
+use crate::worker::{Ended, Worker};
 
-/// Where the hog is killed if nobody else is there to do it.
+/// Free memory at which the hog is killed if no policy runs.
 const KILLED_BELOW_BYTES: u64 = 256 << 20;
 
-/// Longer than any scene.
+/// Longer than any scenario.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Who takes what it can get does so for no longer.
+/// Longest time of a job that takes memory without end.
 const JOB_TAKES: Duration = Duration::from_secs(15);
 
-/// How much is left of free memory when CUDA graphs are captured.
+/// Free memory at the bottom of a dip, as when CUDA graphs are captured.
 const DIPS_TO: u64 = 4 << 30;
 
-/// How long what has been taken stays away in a harmless scene.
+/// How long a dip lasts.
 const DIP: Duration = Duration::from_millis(500);
 const LINES_COME_FOR: Duration = Duration::from_secs(3);
 const SERVED_FOR: Duration = Duration::from_secs(5);
 
-/// How much there is to take: what a virtual machine has not touched of late comes at 0.4 GiB a
-/// second, and a job's pipes hold 1 MiB each, of which it can have as many as files may be open.
-const ROOM_BYTES: u64 = 8 << 30;
+/// Memory left to take. A virtual machine supplies untouched memory at only 0.4 GiB/s, and a job
+/// can have only as many pipes of 1 MiB as files may be open.
+const AVAILABLE_BYTES: u64 = 8 << 30;
 
-/// Lines of the driver's in one scene.
+/// Lines of the driver in the scenario `lines`.
 const LINES: u64 = 1_000;
 
-/// What happens.
+/// A course of events that a policy has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scene {
+pub enum Scenario {
     /// The hog takes all memory.
     Collapse,
-    /// It leaves 4 GiB, and gives everything back: CUDA graphs are captured.
+    /// The hog leaves 4 GiB free and gives everything back, as when CUDA graphs are captured.
     Dip,
     /// A model is served through its mapping, with 2 GiB available and not enough to keep it.
     Served,
     /// The driver logs a thousand failures while 5 GiB are free.
     Lines,
-    /// A job that is no engine takes all memory, beside an engine that loads and one that serves.
+    /// A job that is no engine takes all memory, while one engine loads and another one serves.
     Job(Way),
 }
 
-impl Scene {
+impl Scenario {
     pub const ALL: [Self; 7] = [
         Self::Collapse,
         Self::Dip,
@@ -79,9 +79,9 @@ impl Scene {
         }
     }
 
-    /// Nothing is to be learnt of who does nothing where nothing is to be done.
-    pub fn policies(self, asked: &[Policy]) -> impl Iterator<Item = Policy> {
-        asked
+    /// The policies worth a run: `none` only where a process is to be stopped.
+    pub fn policies(self, chosen: &[Policy]) -> impl Iterator<Item = Policy> {
+        chosen
             .iter()
             .copied()
             .filter(move |policy| self == Self::Collapse || *policy != Policy::None)
@@ -90,20 +90,20 @@ impl Scene {
     fn expects(self, stopped: Option<Stopped>) -> bool {
         match self {
             Self::Collapse => stopped == Some(Stopped::Hog),
-            // It may find no huge page any more long before memory is at its end.
+            // A job may run out of huge pages long before memory ends.
             Self::Job(_) => matches!(stopped, None | Some(Stopped::ByWatchdog)),
             _ => stopped.is_none(),
         }
     }
 
-    fn appetite(self, options: &Options) -> Appetite {
+    fn demand(self, options: &Options) -> Demand {
         let all =
-            Appetite { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
+            Demand { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
         match self {
             Self::Collapse | Self::Job(_) => all,
-            Self::Dip => Appetite { leaves_bytes: DIPS_TO, ..all },
-            Self::Lines => Appetite { leaves_bytes: 5 << 30, keeps: LINES_COME_FOR, ..all },
-            Self::Served => Appetite {
+            Self::Dip => Demand { leaves_bytes: DIPS_TO, ..all },
+            Self::Lines => Demand { leaves_bytes: 5 << 30, keeps: LINES_COME_FOR, ..all },
+            Self::Served => Demand {
                 leaves_bytes: 2 << 30,
                 of: "MemAvailable:",
                 keeps: Duration::from_secs(3_600),
@@ -113,13 +113,13 @@ impl Scene {
     }
 }
 
-impl fmt::Display for Scene {
+impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Who was stopped.
+/// The process that was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     Hog,
@@ -131,36 +131,36 @@ pub enum Stopped {
     ByWatchdog,
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub stopped: Option<Stopped>,
     pub lowest_free_bytes: u64,
-    /// From the begin of the scene to the first death, or to its end.
+    /// From the begin of the scenario to the first death, or to its end.
     pub took: Duration,
 }
 
-/// Who is there.
+/// The processes of a scenario.
 struct Cast {
-    hog: Flow,
-    innocent: Flow,
+    hog: Worker,
+    innocent: Worker,
     served: Option<Served>,
-    bystanders: Vec<Flow>,
+    bystanders: Vec<Worker>,
 }
 
-/// Plays a scene once.
-pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog) -> Run {
+/// Runs a scenario once.
+pub fn play(scenario: Scenario, policy: Policy, options: &Options, watchdog: &Watchdog) -> Run {
     watchdog.settle();
-    let _kept_away = leave(ROOM_BYTES + options.innocent_bytes);
+    let _pages = leave(AVAILABLE_BYTES + options.innocent_bytes);
     let mut cast = Cast {
         innocent: innocent::start(options.innocent_bytes),
-        served: (scene == Scene::Served).then(|| served(options)),
-        hog: match scene {
-            Scene::Job(way) => job::start(way, options.rate),
-            _ => hog::start(scene.appetite(options)),
+        served: (scenario == Scenario::Served).then(|| served(options)),
+        hog: match scenario {
+            Scenario::Job(way) => job::start(way, options.rate),
+            _ => hog::start(scenario.demand(options)),
         },
-        bystanders: match scene {
-            Scene::Job(_) => ["loads", "serves"].map(job::bystander).into(),
+        bystanders: match scenario {
+            Scenario::Job(_) => ["loads", "serves"].map(job::bystander).into(),
             _ => Vec::new(),
         },
     };
@@ -169,52 +169,53 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
     }
     let floor = if policy == Policy::None { KILLED_BELOW_BYTES } else { LAST_BYTES };
     let pid = cast.hog.pid();
-    if scene == Scene::Served {
-        // It is like that already when anybody looks.
+    if scenario == Scenario::Served {
+        // Memory is short before the policy starts.
         watchdog.guard(pid, LAST_BYTES / 2);
         cast.hog.go();
-        cast.hog.arrived();
+        cast.hog.wait_for_signal();
     }
-    if scene != Scene::Served {
+    if scenario != Scenario::Served {
         touch_free();
     }
-    let mut in_force = policy::start(policy, options, cast.served.as_ref(), scene);
+    let mut in_force = policy::start(policy, options, cast.served.as_ref(), scenario);
     let watch = Watch::start();
-    let run = match scene {
-        Scene::Served => {
+    let run = match scenario {
+        Scenario::Served => {
             let stopped = cast.watch(Instant::now(), SERVED_FOR);
             (stopped, SERVED_FOR)
         }
-        Scene::Collapse | Scene::Dip | Scene::Lines | Scene::Job(_) => {
+        Scenario::Collapse | Scenario::Dip | Scenario::Lines | Scenario::Job(_) => {
             watchdog.guard(pid, floor);
             let began = cast.hog.go();
-            if scene == Scene::Lines {
+            if scenario == Scenario::Lines {
                 log_failures(&mut cast, &mut in_force, began)
             } else {
-                let longest = if matches!(scene, Scene::Job(_)) { JOB_TAKES } else { LONGEST };
+                let longest =
+                    if matches!(scenario, Scenario::Job(_)) { JOB_TAKES } else { LONGEST };
                 let stopped = cast.watch(began, longest);
                 (stopped, began.elapsed())
             }
         }
     };
     let (stopped, took) = run;
-    if scene == Scene::Lines && policy == Policy::Umawarden && stopped.is_none() {
+    if scenario == Scenario::Lines && policy == Policy::Umawarden && stopped.is_none() {
         assert!(in_force.counts(LINES), "the driver's lines are not read");
     }
     if stopped.is_none()
         && let Some(served) = cast.served.take()
     {
-        assert!(served.end() > 0, "all of the model stays in memory: that is not the scene");
+        assert!(served.end() > 0, "all of the model stays in memory: the scenario did not happen");
     }
-    let bitten = watchdog.rest();
+    let by_watchdog = watchdog.rest();
     watchdog.give_back();
     let lowest_free_bytes = watch.end().lowest_free_bytes;
     assert!(
-        scene != Scene::Dip || stopped.is_some() || lowest_free_bytes <= DIPS_TO,
-        "it did not dip"
+        scenario != Scenario::Dip || stopped.is_some() || lowest_free_bytes <= DIPS_TO,
+        "free memory did not dip"
     );
-    let stopped = stopped.map(|who| if bitten { Stopped::ByWatchdog } else { who });
-    if !scene.expects(stopped) {
+    let stopped = stopped.map(|process| if by_watchdog { Stopped::ByWatchdog } else { process });
+    if !scenario.expects(stopped) {
         // The journal is written within this time.
         std::thread::sleep(Duration::from_millis(500));
         eprint!("{}", in_force.decisions());
@@ -222,8 +223,8 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
     Run { stopped, lowest_free_bytes, took }
 }
 
-/// Takes all memory but so much for huge pages that nobody touches, until the answer is dropped and
-/// the pool is given back.
+/// Takes all but `bytes` of memory as untouched huge pages, until the result is dropped and the
+/// pool is given back.
 fn leave(bytes: u64) -> MmapMut {
     let pages = meminfo_bytes("MemAvailable:").saturating_sub(bytes) / PAGE_BYTES;
     let before = pool::pages().unwrap();
@@ -232,22 +233,22 @@ fn leave(bytes: u64) -> MmapMut {
     MmapOptions::new().len(length).huge(Some(21)).map_anon().unwrap()
 }
 
-/// Touches all free memory but for a last GiB: what a virtual machine has not touched of late its
-/// host takes away (free page reporting), and each page is slow to come back.
+/// Touches all free memory but the last GiB. The host of a virtual machine reclaims untouched
+/// memory (free page reporting) and returns each page slowly.
 fn touch_free() {
     let free = meminfo_bytes("MemFree:").saturating_sub(1 << 30);
     let all = MmapOptions::new().len(free as usize).map_anon().unwrap();
-    // Where the kernel is older than 5.14, the scene is slower.
+    // Not supported before Linux 5.14: the scenario is slower then.
     let _ = all.advise(Advice::PopulateWrite);
 }
 
-/// Has the driver fail while memory is short.
+/// Logs failures of the driver while memory is short.
 fn log_failures(
     cast: &mut Cast,
     in_force: &mut InForce,
     began: Instant,
 ) -> (Option<Stopped>, Duration) {
-    cast.hog.arrived();
+    cast.hog.wait_for_signal();
     for _ in 0..LINES / 10 {
         if let Some(log) = &mut in_force.kernel_log {
             log.fail(10);
@@ -263,7 +264,7 @@ fn served(options: &Options) -> Served {
 }
 
 impl Cast {
-    /// Waits until somebody is stopped or the hog has done what it wanted, but no longer than that.
+    /// Waits until a process is stopped or the hog has ended, but no longer than `most`.
     fn watch(&mut self, began: Instant, most: Duration) -> Option<Stopped> {
         while began.elapsed() < most {
             if self.innocent.ended().is_some() {
