@@ -1,5 +1,5 @@
-//! Inputs of access control: its two files, an Authorization header, a client's certificate. The first
-//! byte chooses which.
+//! Inputs of access control: its two files, an Authorization header, a client's certificate. The
+//! first byte selects one of them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What an Alertmanager posts: within bounds or refused, and the same from a printed form.
+//! Posts of an Alertmanager: within bounds or refused, and unchanged by printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,11 +1,11 @@
-//! A black box' file, whole or torn: it is read or refused, and a record that is read comes back the
-//! same when it is written again.
+//! The file of a black box, complete or torn: it is read or refused, and a record is unchanged by
+//! writing and reading it again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::journal::black_box::{PAGE_BYTES, RECORD_BYTES, Record, Recovered, Slot};
 
-/// Changes that a fuzzer cannot make past a checksum.
+/// Corrects the checksums, which a fuzzer cannot guess.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some((header, rest)) = bytes.split_at_mut_checked(PAGE_BYTES) else { return bytes };

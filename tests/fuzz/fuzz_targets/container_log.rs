@@ -1,4 +1,4 @@
-//! What containers write, as the client of Docker hands it on.
+//! Output of containers, as delivered by the Docker client.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,19 +6,19 @@ use umawarden::engines::last_words;
 use umawarden::parse::container::log_end;
 
 fuzz_target!(|log: &[u8]| {
-    let tells_why = |line: &str| last_words(line).is_some();
+    let is_last_word = |line: &str| last_words(line).is_some();
     let since = "2026-11-22T10:00:00Z".parse().ok();
     let piece = |bytes: &[u8]| (usize::from(bytes[0] % 3), bytes[1..].to_vec());
     let pieces: Vec<_> = log.chunks(64).map(piece).collect();
     for log in [pieces, vec![(0, log.to_vec())]] {
-        let told = log_end(&log, None, tells_why);
-        assert!(told.len() <= 40);
-        for line in &told {
+        let end = log_end(&log, None, is_last_word);
+        assert!(end.len() <= 40);
+        for line in &end {
             assert!(!line.is_empty() && line.chars().count() <= 401);
             assert!(!line.chars().any(char::is_control));
         }
-        // What is older is left out, and nothing is made up instead.
-        let later = log_end(&log, since, tells_why);
+        // Older lines are left out.
+        let later = log_end(&log, since, is_last_word);
         assert!(later.len() <= 40);
     }
 });

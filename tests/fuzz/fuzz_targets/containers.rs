@@ -1,4 +1,4 @@
-//! What Docker answers about containers.
+//! Responses of Docker about containers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

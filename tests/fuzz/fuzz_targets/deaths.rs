@@ -1,4 +1,5 @@
-//! What engines, Docker and unit files say, as the explainer of deaths and the doctor read it.
+//! Output of engines, responses of Docker and unit files, as the explainer of deaths and the doctor
+//! read them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,8 +13,8 @@ fuzz_target!(|bytes: &[u8]| {
     for line in text.lines() {
         let _ = last_words(line);
     }
-    if let Ok(told) = serde_json::from_slice::<serde_json::Value>(bytes)
-        && let Some(facts) = ContainerFacts::read(&told)
+    if let Ok(end) = serde_json::from_slice::<serde_json::Value>(bytes)
+        && let Some(facts) = ContainerFacts::read(&end)
     {
         assert!(!facts.name.chars().any(char::is_control));
     }

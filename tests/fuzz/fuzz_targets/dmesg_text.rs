@@ -1,4 +1,4 @@
-//! A log as text, in any of the forms that people have it in.
+//! A kernel log as text, in any of its formats.
 #![no_main]
 
 use kernel_faults::EventAssembler;

@@ -1,4 +1,4 @@
-//! Headers as people write them down: what is read can be sent, and what is not is not shown.
+//! A file of HTTP headers: accepted headers can be sent, refused ones are not shown.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(record) = kmsg::parse_record(bytes) {
-        // What was read once is read again from its own form.
+        // A parsed record is parsed again from its printed form.
         let text = &record.text;
         let priority = u64::from(record.facility) << 3 | u64::from(record.level);
         let written = format!("{priority},{},{},-;{text}\n", record.seq, record.usec);

@@ -1,4 +1,4 @@
-//! A model's `config.json`: it is read or refused, and what is read is no more than any model has.
+//! A model's `config.json`: it is read or refused, and its numbers are within those of any model.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

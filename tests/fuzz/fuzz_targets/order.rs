@@ -1,4 +1,4 @@
-//! The body of an order: the first byte chooses which.
+//! The body of an order: the first byte selects its kind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((kind, name, comment)) = read_order(*first, body) else { return };
     if let OrderKind::Reboot { delay, force } = &kind {
         assert!(delay.is_none_or(|delay| delay <= MOST_DELAY), "{delay:?}");
-        assert!(!comment.trim().is_empty(), "nobody is rebooted without a reason");
+        assert!(!comment.trim().is_empty(), "a reboot without a reason");
         assert!(force.len() <= RebootForce::ALL.len());
     }
     let words = [name.unwrap_or_default(), comment];

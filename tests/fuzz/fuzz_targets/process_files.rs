@@ -1,4 +1,4 @@
-//! Every parser of `/proc/PID` files, and who is taken for an engine by them.
+//! Every parser of `/proc/PID` files, and the detection of engines by them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

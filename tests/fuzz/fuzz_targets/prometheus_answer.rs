@@ -1,4 +1,4 @@
-//! What a Prometheus answers.
+//! Responses of a Prometheus.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -60,7 +60,7 @@ fuzz_target!(|text: &str| {
     let (facts, mut effort) = (expr.facts(&Catalogue), Effort::default());
     facts.implies(&facts, &mut effort);
     facts.excludes(&facts, &mut effort);
-    // Printing may lengthen, and so pass the bound on length.
+    // Printing may lengthen the expression beyond the limit.
     let again = match promql_rules::parse(&printed) {
         Ok(again) => again,
         Err(error) => {

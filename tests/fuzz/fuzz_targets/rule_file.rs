@@ -1,4 +1,4 @@
-//! A rule file: what is wrong with it is shown at a place within it.
+//! A rule file: every mistake has a line and column within the file.
 #![no_main]
 
 use std::time::Duration;

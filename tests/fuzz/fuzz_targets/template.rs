@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use promql_rules::template::Template;
 
-/// No rendered text is longer.
+/// The maximum length of a rendered text.
 const MAX_RENDERED: usize = 16 * 1024;
 
 fuzz_target!(|text: &str| {

@@ -1,4 +1,4 @@
-//! A rule test file: what is wrong with it is shown at a place within it.
+//! A rule test file: every mistake has a line and column within the file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

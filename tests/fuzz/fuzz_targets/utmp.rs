@@ -1,4 +1,4 @@
-//! Who is logged in, by utmp(5).
+//! Logged-in users, from utmp(5).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +6,7 @@ use umawarden::parse::utmp::{Layout, logins};
 
 fuzz_target!(|text: &[u8]| {
     for layout in [Layout::Narrow, Layout::Wide] {
-        // Most lengths are refused: the records that fit are looked at too.
+        // Most lengths are refused: the complete records are parsed, too.
         let whole = text.len() - text.len() % layout.record_bytes();
         for text in [text, &text[..whole]] {
             let Ok(all) = logins(text, layout) else { continue };
