@@ -1,4 +1,4 @@
-"""What happens to the machine in each incident, and which rules must act on it.
+"""The incidents: what happens to the machine, and which rules must act on it.
 
 An incident is a function that gets a Node (see ./record). A rule that it does not name must not
 act. Sizes are for a machine of 16 to 64 GiB."""
@@ -40,7 +40,7 @@ class Incident:
     mode: str = "observe"
     must_act: list = field(default_factory=list)
     may_act: list = field(default_factory=list)
-    # What must have been the case at some time, or the recording is not of what it says.
+    # Expressions that must have held at some time; otherwise the recording is not of the incident.
     shows: list = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ def meminfo(wanted):
 
 
 def begin_with_empty_page_cache(node):
-    """And with free memory in large blocks, wherever the machine has been before."""
+    """Starts with an empty page cache, and with free memory in large blocks."""
     node.run("sync")
     for name in ("drop_caches", "compact_memory"):
         with open("/proc/sys/vm/" + name, "w") as file:
@@ -70,7 +70,7 @@ def begin_with_empty_page_cache(node):
 
 
 class Checkpoint:
-    """A file that is larger than memory. Without blocks it fills the page cache just as well."""
+    """A file larger than memory. It is sparse, and fills the page cache all the same."""
 
     def __init__(self, node, size=60 * GIB):
         self.path = os.path.join(node.folder, "checkpoint")
@@ -89,15 +89,15 @@ class Checkpoint:
             self.read()
 
     def read_for(self, seconds):
-        """Goes on reading where it was."""
+        """Continues to read at the present position."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.read()
 
 
 def hold(total, per_second, huge=False, until_available=0):
-    """What a forked process does: takes memory at a pace, a step every 20 ms, and keeps it. Where
-    no more than so much may be left, it waits, and takes more when others give some back."""
+    """The work of a forked process: takes memory at a pace, a step every 20 ms, and keeps it. It
+    waits while no more than `until_available` is available."""
 
     def work():
         memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -117,20 +117,20 @@ def hold(total, per_second, huge=False, until_available=0):
 
 
 def hugetlb(node, size):
-    """Memory that is taken as a driver takes it: 2 MiB at a time, with reclaim and compaction.
-    Waits until the kernel has it, or has given up."""
+    """Takes memory as a driver does: 2 MiB at a time, with reclaim and compaction. Waits until the
+    kernel has found it or given up."""
     node.sysctl("vm/nr_hugepages", size // (2 * MIB))
 
 
 def kill_in(procs, program="tail", *arguments):
-    """A process that asks for more than its cgroup may have."""
+    """Starts a process that exceeds the limit of its cgroup."""
     arguments = arguments or ("/dev/zero",)
     script = f'echo $$ >{procs} && exec "$0" "$@"'
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(["/bin/sh", "-c", script, program, *arguments], **quiet)
 
 
-@incident("A process asks for more than its memory cgroup of 32 MiB may have; the kernel kills it.",
+@incident("A process exceeds its memory cgroup of 32 MiB; the kernel kills it.",
           must_act=[OOM_KILL],
           shows=['uma_kernel_events_total{event="oom_kill"} > 0'])
 def cgroup_oom(node):
@@ -140,7 +140,8 @@ def cgroup_oom(node):
     node.wait(5)
 
 
-@incident("User space writes twenty lines into /dev/kmsg that look like Xid 79; they are nobody's.",
+@incident("User space writes twenty lines into /dev/kmsg that look like Xid 79; they do not count "
+          "as the kernel's.",
           shows=['uma_kernel_log_userspace_records_total >= 20'])
 def quoted_by_user_space(node):
     node.start()
@@ -152,8 +153,8 @@ def quoted_by_user_space(node):
     node.wait(2)
 
 
-@incident("A checkpoint is read with read(2) until the page cache has filled memory, while 150 MiB "
-          "a second are taken for good: the cache is dropped, once, and that is enough.",
+@incident("A checkpoint is read with read(2) until the page cache has filled memory, while 150 "
+          "MiB a second are taken for good: one drop of the cache is enough.",
           mode="enforce", must_act=[CACHE_EATS_RESERVE],
           shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def page_cache_flood_by_read(node):
@@ -168,8 +169,8 @@ def page_cache_flood_by_read(node):
     node.wait(4)
 
 
-@incident("The same in observe mode: nothing is dropped, so the rule would act again and again, and "
-          "its cooldown holds it.",
+@incident("A page-cache flood in observe mode: nothing is dropped, so the rule would act again "
+          "and again; its cooldown holds it.",
           must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
           shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def page_cache_flood_observed(node):
@@ -182,8 +183,8 @@ def page_cache_flood_observed(node):
     node.wait(2)
 
 
-@incident("A checkpoint stays mapped while 2 MiB pages are asked for as a driver asks: allocations "
-          "scan for pages themselves, and dropping the cache does not help, for it is mapped.",
+@incident("A checkpoint stays mapped while 2 MiB pages are requested as by a driver: allocations "
+          "scan for pages themselves, and dropping the cache does not help because it is mapped.",
           mode="enforce", must_act=[RECLAIM_STORM],
           may_act=[CACHE_EATS_RESERVE, FRAGMENTED, "memory/MemoryPressureFull", RUNS_OUT],
           shows=['uma_memory_page_cache_bytes{state="mapped"} > on() uma_memory_total_bytes / 2'])
@@ -207,8 +208,8 @@ def page_cache_flood_by_mmap(node):
     node.wait(4)
 
 
-@incident("A download fills the page cache within seconds until a sixteenth is free; nobody asks for "
-          "memory, so that is as it should be.",
+@incident("A download fills the page cache within seconds until a sixteenth of memory is free; no "
+          "process requests memory, so no rule may act.",
           shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes * 0.85',
                  'uma_memory_free_bytes < uma_memory_total_bytes / 16'])
 def download_fills_the_cache(node):
@@ -219,8 +220,8 @@ def download_fills_the_cache(node):
     node.wait(6)
 
 
-@incident("Memory is free in single pages between pages that are held: hardly any of it in blocks "
-          "of 2 MiB. Compaction brings them together.",
+@incident("Free memory consists of single pages between used ones: hardly any of it in blocks of "
+          "2 MiB. Compaction joins them.",
           mode="enforce", must_act=[FRAGMENTED],
           shows=['sum(uma_memory_contiguous_bytes{block="2MiB"}) < uma_memory_free_bytes / 8'])
 def fragmentation(node):
@@ -234,7 +235,7 @@ def fragmentation(node):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         for at in range(0, size, 64 * MIB):
             memory[at:at + 64 * MIB:PAGE] = b"x" * (64 * MIB // PAGE)
-        # What is left is filled, so that nothing but these pages will be free.
+        # The rest is filled with cache, so that only these pages will be free.
         checkpoint.read_until(700 * MIB)
         for at in range(0, size, 2 * PAGE):
             memory.madvise(mmap.MADV_DONTNEED, at, PAGE)
@@ -245,8 +246,8 @@ def fragmentation(node):
     node.wait(45)
 
 
-@incident("A process fills pipes, 60 MiB a second: memory that no counter of the kernel names, as a "
-          "driver's leak would be.",
+@incident("A process fills pipes at 60 MiB a second: no counter of the kernel includes this "
+          "memory, as with a leak of the driver.",
           must_act=["memory/UnaccountedMemoryGrows"],
           shows=['uma_memory_unaccounted_bytes > 1.5 * 1024^3'])
 def slow_leak_through_pipes(node):
@@ -267,8 +268,8 @@ def slow_leak_through_pipes(node):
     node.wait(36)
 
 
-@incident("A cgroup's processes go to swap, 2.5 GiB of them, while little is available: swap hides "
-          "that memory has run out.",
+@incident("2.5 GiB of a cgroup go to swap while little memory is available: swap hides that "
+          "memory has run out.",
           must_act=["memory/SwapHidesExhaustion"], may_act=[RUNS_OUT, CACHE_EATS_RESERVE],
           shows=['uma_swap_total_bytes - uma_swap_free_bytes > 2 * 1024^3'])
 def swap_storm(node):
@@ -277,7 +278,7 @@ def swap_storm(node):
         file.write(str(4 * GIB))
 
     def remove_swap():
-        # What is left in it has to find room first.
+        # The pages in swap need free memory first.
         node.wait_until(lambda: subprocess.run(["swapoff", "/dev/zram0"]).returncode == 0)
         with open("/sys/block/zram0/reset", "w") as file:
             file.write("1")
@@ -305,8 +306,8 @@ def swap_storm(node):
     node.wait(2)
 
 
-@incident("Memory falls fast to an eighth and comes back, as when CUDA graphs are captured. That is "
-          "no incident.",
+@incident("Available memory falls fast to an eighth and recovers, as when CUDA graphs are "
+          "captured. This is no incident.",
           shows=['uma_memory_available_bytes < uma_memory_total_bytes / 8',
                  'uma_memory_available_bytes > uma_memory_total_bytes / 4'])
 def harmless_dip(node):
@@ -323,7 +324,8 @@ def harmless_dip(node):
     node.release(engine)
 
 
-@incident("An engine starts on an empty machine and takes half of it at once: there is enough left.",
+@incident("An engine starts on an empty machine and takes half of its memory at once: enough is "
+          "left.",
           shows=['uma_memory_available_bytes < uma_memory_total_bytes * 0.6'])
 def large_start(node):
     begin_with_empty_page_cache(node)
@@ -334,8 +336,8 @@ def large_start(node):
     node.wait(3)
 
 
-@incident("A process takes all there is, 240 MiB a second, from a machine full of cache: what is "
-          "available, cache included, will be gone in ten seconds.",
+@incident("A process takes 240 MiB a second without end on a machine full of cache: available "
+          "memory, cache included, will be used up in ten seconds.",
           must_act=[RUNS_OUT], may_act=[CACHE_EATS_RESERVE, RECLAIM_STORM],
           shows=['uma_memory_available_bytes < uma_memory_total_bytes / 10'])
 def memory_runs_out(node):
@@ -353,8 +355,8 @@ def memory_runs_out(node):
     node.wait(3)
 
 
-@incident("The driver logs a thousand failed tries in twenty seconds and recovers from all of them; "
-          "there is plenty of memory.",
+@incident("The driver logs a thousand failed attempts in twenty seconds and recovers from all of "
+          "them; there is plenty of memory.",
           shows=['uma_kernel_events_total{event="nv_no_memory"} >= 1000'])
 def thousand_harmless_nv_err_no_memory(node):
     begin_with_empty_page_cache(node)
@@ -366,8 +368,8 @@ def thousand_harmless_nv_err_no_memory(node):
     node.wait(3)
 
 
-@incident("The driver fails ten allocations a second while page cache has filled memory: caches are "
-          "dropped, the driver's pools too, and then there is memory.",
+@incident("The driver fails ten allocations a second while the page cache has filled memory: "
+          "caches and the driver's pools are dropped, and memory is free again.",
           mode="enforce", must_act=["kernel/DriverOutOfMemory"], may_act=[CACHE_EATS_RESERVE],
           shows=['uma_memory_free_bytes < uma_memory_total_bytes / 16'])
 def nv_err_no_memory_in_earnest(node):
@@ -384,7 +386,7 @@ def nv_err_no_memory_in_earnest(node):
     node.wait(6)
 
 
-@incident("A task waits in state D for a frozen file system, and the kernel says so.",
+@incident("A task waits in state D for a frozen file system, and the kernel logs it.",
           must_act=["kernel/HungTask"],
           shows=['uma_kernel_events_total{event="hung_task"} > 0'])
 def hung_task(node):
@@ -407,8 +409,9 @@ def hung_task(node):
     node.wait(2)
 
 
-@incident("Forty processes are killed at their cgroup's limit faster than the log can be read: traces "
-          "are rate-limited, records are lost, and the kernel's own counter still tells.",
+@incident("Forty processes are killed at their cgroup's limit faster than the log can be read: "
+          "traces are rate-limited and records are lost, but the kernel's own counter is "
+          "complete.",
           must_act=[OOM_KILL, "kernel/KernelLogRecordsLost"],
           shows=['uma_kernel_log_lost_records_total > 0',
                  'increase(uma_memory_oom_kills_total[10s]) >= 40'])
@@ -428,8 +431,8 @@ def oom_storm_with_lost_records(node):
     node.wait(6)
 
 
-@incident("meminfo cannot be read for ten seconds, while the page cache floods: what would act does "
-          "not, since it is unknown, and that is told; then it acts.",
+@incident("meminfo cannot be read for ten seconds during a page-cache flood: rules that need it "
+          "are unknown and do not act, and the failed source is reported; afterwards they act.",
           must_act=["umawarden/SourceDown", CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
           shows=['uma_source_up{source="meminfo"} == 0'])
 def a_source_fails(node):
@@ -440,11 +443,11 @@ def a_source_fails(node):
     for name in os.listdir("/proc"):
         if name != "meminfo" and not name.isdigit():
             os.symlink(os.path.join("/proc", name), os.path.join(procfs, name))
-    # The kernel's own words, but in a file that can be emptied.
+    # A copy of the kernel's file that can be emptied.
     copy = os.open(os.path.join(procfs, "meminfo"), os.O_RDWR | os.O_CREAT)
     fails, ended = threading.Event(), threading.Event()
 
-    def follow():
+    def copy_meminfo():
         while not ended.is_set():
             with open("/proc/meminfo", "rb") as file:
                 text = file.read()
@@ -454,7 +457,7 @@ def a_source_fails(node):
                 os.pwrite(copy, text.ljust(4000, b"\n"), 0)
             time.sleep(0.05)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=copy_meminfo, daemon=True).start()
     node.undo.callback(ended.set)
     time.sleep(0.2)
     node.start("--path.procfs", procfs)
@@ -468,8 +471,8 @@ def a_source_fails(node):
     node.wait(2)
 
 
-@incident("The daemon is killed in the middle of a flood and started again: it holds for the "
-          "cooldown of what it did before, then acts again.",
+@incident("The daemon is killed in the middle of a flood and restarted: it holds for the cooldown "
+          "of its earlier act, then acts again.",
           must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
           shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def restart_in_the_middle(node):

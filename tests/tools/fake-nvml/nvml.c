@@ -1,18 +1,18 @@
-// A libnvidia-ml that says what a test wants. Before each call it reads a script, the file of its
-// own path with ".script" behind it, of lines "KEY VALUE":
+// A fake libnvidia-ml. Before each call it reads a script, the file of its own path with ".script"
+// appended, with lines "KEY VALUE":
 //
-//   machine gb10 | discrete | mig | none   which GPUs there are
-//   error FUNCTION CODE                    that call answers with that code
-//   hang FUNCTION                          it does not return while the script says so
-//   stuck FUNCTION                         the same, asleep in the kernel (state D)
-//   slow FUNCTION MILLISECONDS             it takes so long
-//   crash FUNCTION                         it aborts
-//   garbage                                numbers that cannot be
-//   zeros                                  memory is told as 0 instead of not at all
-//   noise                                  it prints to standard output and error
-//   process PID BYTES                      on the first GPU; -1 is "not available"
+//   machine gb10 | discrete | mig | none   the GPUs of the machine
+//   error FUNCTION CODE                    the call returns that code
+//   hang FUNCTION                          the call does not return while the line is there
+//   stuck FUNCTION                         like hang, asleep in the kernel (state D)
+//   slow FUNCTION MILLISECONDS             the call takes so long
+//   crash FUNCTION                         the call aborts
+//   garbage                                impossible numbers
+//   zeros                                  memory is reported as 0 instead of as unsupported
+//   noise                                  each call prints to standard output and error
+//   process PID BYTES                      a process on the first GPU; -1 is "not available"
 //
-// With -DWITHOUT_X the library lacks a call. Each call is appended to the file ".calls".
+// -DWITHOUT_X leaves out functions. Each call is appended to the file ".calls".
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ static const char *path_of(int which, const char *ending) {
   return names[which];
 }
 
-// Without anything that allocates: it is called between vfork and _exit too.
+// Allocates nothing: it is called between vfork and _exit, too.
 static void read_script(void) {
   int file = open(path_of(0, ".script"), O_RDONLY | O_CLOEXEC);
   ssize_t length = file < 0 ? 0 : read(file, script, sizeof script - 1);
@@ -53,7 +53,7 @@ static void read_script(void) {
   if (file >= 0) close(file);
 }
 
-// The line of a key, and of a first word behind it if one is given: what follows, or null.
+// The rest of the line with that key, and with that first word if one is given; null without one.
 static const char *line(const char *key, const char *word) {
   for (const char *at = script; at && *at;) {
     size_t length = strlen(key);
@@ -76,17 +76,16 @@ static void pause_a_moment(void) {
 }
 
 static int machine(const char *name) {
-  const char *told = line("machine", name);
-  return told != NULL;
+  return line("machine", name) != NULL;
 }
 
-// What every call does first; anything but SUCCESS is its answer.
+// The begin of every call; a code other than SUCCESS is its result.
 static code begin(const char *function) {
   read_script();
   int calls = open(path_of(1, ".calls"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (calls >= 0) dprintf(calls, "%s\n", function), close(calls);
   if (line("noise", NULL)) {
-    printf("{\"version\":1,\"number\":1,\"told\":\"%s\"}\n", function);
+    printf("{\"version\":1,\"number\":1,\"result\":\"%s\"}\n", function);
     fflush(stdout);
     fprintf(stderr, "noise of %s\n", function);
   }
@@ -95,7 +94,7 @@ static code begin(const char *function) {
   if (slow) usleep(1000 * atoi(slow));
   while (line("hang", function)) pause_a_moment(), read_script();
   if (line("stuck", function)) {
-    // Whoever calls vfork(2) sleeps in state D until its child has ended.
+    // The caller of vfork(2) sleeps in state D until its child has ended.
     pid_t parent = getpid();
     if (vfork() == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
