@@ -349,7 +349,10 @@ fn configured_users_require_credentials_except_on_the_control_socket() {
         assert_eq!(server.request("POST", "/api/v1/pause", &[header]).status, 403);
     }
     let page = server.request("GET", "/", &[ALICE]);
-    assert!(page.headers["content-security-policy"].contains("default-src"), "the page's own");
+    assert!(
+        page.headers["content-security-policy"].contains("default-src"),
+        "the page keeps its own policy"
+    );
     let local = server.order("GET", "/metrics", "");
     assert_eq!((local.status, local.headers.get("x-frame-options")), (200, None));
     server.end();

@@ -138,7 +138,7 @@ impl Daemon {
             .collect()
     }
 
-    /// One sample, which must be there.
+    /// The value of one series; panics without it.
     pub fn metric(&self, series: &str) -> f64 {
         let metrics = self.metrics();
         *metrics.get(series).unwrap_or_else(|| panic!("no {series} in {metrics:#?}"))
@@ -153,7 +153,7 @@ impl Daemon {
         }
     }
 
-    /// kill -9.
+    /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

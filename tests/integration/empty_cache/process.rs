@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Serves the responses of a busy SGLang and logs its requests. A flush hangs while the file `hang`
 /// exists; /continue_generation fails while the file `deaf` exists.
 #[test]
-fn sglang_of_other_tests() {
+fn sglang_for_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
@@ -75,7 +75,7 @@ impl Sglang {
             std::os::unix::process::CommandExt::arg0(&mut command, "sglang");
         }
         // The arguments after the name make it look like SGLang; no test has such a name.
-        let test = "empty_cache::process::sglang_of_other_tests";
+        let test = "empty_cache::process::sglang_for_other_tests";
         let child = command
             .args(["serve", "--exact", test, "--nocapture", "--", "--port", &port.to_string()])
             .env(FOLDER, folder.path())

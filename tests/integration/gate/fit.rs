@@ -15,7 +15,7 @@ fn fit(node: &Node, arguments: &[&str]) -> Output {
     node.command("fit", arguments).output().unwrap()
 }
 
-/// The umawarden of a node of 120 GiB with `had_gib` available.
+/// The umawarden of a node of 120 GiB with `available_gib` available.
 fn peer_with(available_gib: u64) -> FakeServer {
     let data = json!({
         "open": true, "need_bytes": 0, "available_bytes": available_gib * GIB,

@@ -69,7 +69,7 @@ const UP: &str = "uma_source_up{source=\"gpu\"}";
 fn gb10_discrete_and_mig_machines_are_exported() {
     let Some(node) = Node::new("machine gb10\nprocess 4000000 64424509440") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| {
+    daemon.wait_until("responsive", |daemon| {
         has_value(daemon, RESPONSIVE, 1.0) && has_value(daemon, UP, 1.0)
     });
     daemon.wait_until("exported", |daemon| is_exported(daemon, "uma_gpu_info"));
@@ -84,7 +84,7 @@ fn gb10_discrete_and_mig_machines_are_exported() {
     assert!(has_value(&daemon, info, 1.0), "{:#?}", daemon.metrics());
     node.library.set_script("machine discrete");
     let used = |gpu: u32| format!("uma_gpu_memory_used_bytes{{gpu=\"{gpu}\"}}");
-    daemon.wait_until("two", |daemon| is_exported(daemon, &used(1)));
+    daemon.wait_until("two GPUs exported", |daemon| is_exported(daemon, &used(1)));
     assert!(
         has_value(&daemon, &used(0), 3_221_225_472.0)
             && has_value(&daemon, &used(1), 4_294_967_296.0)
@@ -99,8 +99,9 @@ fn gb10_discrete_and_mig_machines_are_exported() {
     node.library.set_script("machine mig");
     let part = "uma_gpu_instance_memory_total_bytes{compute_instance=\"0\",gpu=\"0\",\
                 gpu_instance=\"7\"}";
-    daemon
-        .wait_until("parts", |daemon| is_exported(daemon, part) && !is_exported(daemon, &used(1)));
+    daemon.wait_until("MIG instances exported", |daemon| {
+        is_exported(daemon, part) && !is_exported(daemon, &used(1))
+    });
     assert!(
         !is_exported(&daemon, "uma_gpu_memory_unheld"),
         "MIG instances have processes of their own"
@@ -112,7 +113,7 @@ fn gb10_discrete_and_mig_machines_are_exported() {
 fn a_hanging_driver_is_reported_and_blocks_nothing() {
     let Some(node) = Node::new("machine discrete") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| is_exported(daemon, "uma_gpu_memory_used_bytes"));
+    daemon.wait_until("responsive", |daemon| is_exported(daemon, "uma_gpu_memory_used_bytes"));
     let child = *children(daemon.pid()).first().unwrap();
     node.library.set_script("machine discrete\nstuck nvmlDeviceGetCount_v2");
     daemon.wait_until("silent", |daemon| {
@@ -175,7 +176,7 @@ fn the_daemon_survives_every_failure_of_the_nvml_child_and_ends_in_time() {
 fn the_nvml_child_inherits_nothing_of_the_daemon_and_ends_with_it() {
     let Some(node) = Node::new("machine gb10") else { return };
     let daemon = node.start(&[]);
-    daemon.wait_until("answered", |daemon| has_value(daemon, RESPONSIVE, 1.0));
+    daemon.wait_until("responsive", |daemon| has_value(daemon, RESPONSIVE, 1.0));
     let child = *children(daemon.pid()).first().unwrap();
     let read = |name: &str| fs::read_to_string(format!("/proc/{child}/{name}")).unwrap();
     assert_eq!(read("comm").trim(), "umawarden-nvml");
@@ -227,6 +228,6 @@ fn the_driver_is_not_queried_if_disabled_or_absent() {
     let daemon = Daemon::start(&folder, &[&missing, "--recording.size=0"]);
     daemon.wait_until("down", |daemon| has_value(daemon, UP, 0.0));
     assert!(!is_exported(&daemon, RESPONSIVE), "the value is unknown");
-    daemon.wait_until("gone", |daemon| children(daemon.pid()).is_empty());
+    daemon.wait_until("child ended", |daemon| children(daemon.pid()).is_empty());
     assert!(daemon.log().contains("name its file in gpu.library"), "{}", daemon.log());
 }

@@ -124,10 +124,10 @@ const ANSWERS: &str = "machine gb10\nprocess 4242 1073741824";
 fn the_child_responds_repeatedly_and_ends_with_the_watch() {
     let Some(library) = Library::new(ANSWERS) else { return };
     let mut observed = Observed::start(library.path(), &binary());
-    observed.until("answered", |observed| observed.picture.is_some());
+    observed.until("first picture", |observed| observed.picture.is_some());
     assert_eq!((observed.is_responsive(), gib_used(&observed)), (Some(true), 1));
     library.set_script("machine gb10\nprocess 4242 2147483648");
-    observed.until("answered anew", |observed| gib_used(observed) == 2);
+    observed.until("second picture", |observed| gib_used(observed) == 2);
     assert!((observed.value(0) - 1.0).abs() < 0.1 && observed.error.is_none());
     assert_eq!((observed.value(2), observed.children.len()), (0.0, 1), "always the same child");
     let child = observed.children[0];
@@ -144,7 +144,7 @@ fn a_late_response_marks_the_driver_responsive_but_gives_no_picture() {
     let Some(library) = Library::new(ANSWERS) else { return };
     // The child sleeps in the kernel and is not killed.
     let mut observed = Observed::start(library.path(), &binary());
-    observed.until("answered", |observed| observed.picture.is_some());
+    observed.until("first picture", |observed| observed.picture.is_some());
     let child = observed.children[0];
     library.set_script("machine gb10\nprocess 4242 3221225472\nstuck nvmlDeviceGetCount_v2");
     observed.until("silent", |observed| observed.process_state() == Some('D'));
@@ -154,7 +154,7 @@ fn a_late_response_marks_the_driver_responsive_but_gives_no_picture() {
     observed.picture = None;
     library.set_script("machine gb10\nprocess 4242 5368709120");
     observed.until("responsive", |observed| observed.is_responsive() == Some(true));
-    observed.until("answered", |observed| observed.picture.is_some());
+    observed.until("first picture", |observed| observed.picture.is_some());
     assert_eq!((gib_used(&observed), &*observed.children), (5, &[child][..]));
     assert_eq!(
         (observed.value(2), observed.value(3)),
@@ -174,7 +174,7 @@ fn a_child_that_hangs_in_user_space_is_killed_and_restarted_with_growing_delay()
     assert_eq!(observed.value(3), 0.0, "a child that can be killed is not given up");
     assert!(observed.alive() <= 1, "{:?}", observed.children);
     library.set_script(ANSWERS);
-    observed.until("answered", |observed| observed.is_responsive() == Some(true));
+    observed.until("first picture", |observed| observed.is_responsive() == Some(true));
     assert_eq!(gib_used(&observed), 1);
 }
 
@@ -182,14 +182,14 @@ fn a_child_that_hangs_in_user_space_is_killed_and_restarted_with_growing_delay()
 fn a_crashed_child_is_restarted_and_its_end_reported() {
     let Some(library) = Library::new(ANSWERS) else { return };
     let mut observed = Observed::start(library.path(), &binary());
-    observed.until("answered", |observed| observed.picture.is_some());
+    observed.until("first picture", |observed| observed.picture.is_some());
     library.set_script("machine gb10\nnoise\ncrash nvmlDeviceGetName");
     observed.until("ended", |observed| observed.is_unknown("signal: 6"));
     let error = observed.error.clone().unwrap();
     assert!(error.contains("noise of nvmlDeviceGetName"), "its last output: {error}");
     assert_eq!(observed.values[0], Reading::Failed, "the value is unknown");
     library.set_script(ANSWERS);
-    observed.until("answered", |observed| observed.is_responsive() == Some(true));
+    observed.until("first picture", |observed| observed.is_responsive() == Some(true));
     assert!(observed.value(2) >= 1.0 && observed.error.is_none());
 }
 
@@ -216,10 +216,10 @@ fn no_child_runs_without_a_driver_a_gpu_or_the_library() {
 fn a_removed_library_is_missed_only_by_the_next_child() {
     let Some(library) = Library::new(ANSWERS) else { return };
     let mut observed = Observed::start(library.path(), &binary());
-    observed.until("answered", |observed| observed.picture.is_some());
+    observed.until("first picture", |observed| observed.picture.is_some());
     fs::remove_file(library.path()).unwrap();
     library.set_script("machine gb10\nprocess 4242 2147483648");
-    observed.until("answered anew", |observed| gib_used(observed) == 2);
+    observed.until("second picture", |observed| gib_used(observed) == 2);
     library.set_script("crash nvmlDeviceGetCount_v2");
     observed.until("missed", |observed| observed.is_unknown("No such file"));
 }
