@@ -14,7 +14,7 @@ groups:
 - name: g
   interval: 100ms
   rules:
-  - alert: Asks
+  - alert: NeedsApproval
     expr: uma_memory_free_bytes >= 0
     labels: {severity: warning}
     remedy:
