@@ -59,8 +59,8 @@ fn idle_share(program: &Program, time: Duration) -> f64 {
     (program.cpu_seconds() - cpu) / began.elapsed().as_secs_f64()
 }
 
-/// The idle cost: sampling at the adaptive interval and ten times a second, and a scrape every 15
-/// s.
+/// The idle cost: sampling at the adaptive interval and ten times a second, with a scrape every
+/// 15 s.
 pub fn measure_idle(time: Duration) {
     let (storage, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fixed = ["--sampling-interval", "100ms"];

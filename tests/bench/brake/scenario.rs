@@ -41,7 +41,7 @@ const AVAILABLE_BYTES: u64 = 8 << 30;
 /// Lines of the driver in the scenario `lines`.
 const LINES: u64 = 1_000;
 
-/// A course of events that a policy has to handle.
+/// A situation that a policy has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// The hog takes all memory.

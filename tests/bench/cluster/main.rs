@@ -133,7 +133,7 @@ fn by_prometheus(folder: &Path, simulated: &Simulated, count: usize, watched: Du
     let (cpu, took) = watch(&agent, watched);
     row(&format!("agent, queries a Prometheus of {count} each 15 s"), cpu, agent.resident_mib());
     let share = (server.cpu_seconds() - before) / took.as_secs_f64();
-    println!("{:<52} {:>8.3} % of a core", "  the server with it", share * 100.0);
+    println!("{:<52} {:>8.3} % of a core", "  the Prometheus meanwhile", share * 100.0);
     println!("{:<52} {:>8.1} ms", "  all its queries together", queries_ms());
     assert!(simulated.responses() > scraped, "the server scrapes no more");
 }

@@ -44,8 +44,7 @@ pub fn start(file: &Path) -> Bystander {
 
 impl Bystander {
     /// Ends the bystander; returns its major faults and the bytes it had to read again. A fault may
-    /// read
-    /// one page, or megabytes ahead.
+    /// read one page, or megabytes ahead.
     pub fn end(mut self) -> (u64, u64) {
         let faults = major_faults(self.child.id()).saturating_sub(self.faults_before);
         let bytes = bytes_read(self.child.id()).saturating_sub(self.bytes_before);

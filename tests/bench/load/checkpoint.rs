@@ -25,7 +25,7 @@ impl Checkpoint {
             let path =
                 directory.join(format!("model-{number:05}-of-{count:05}-{each}.safetensors"));
             if !path.exists() {
-                eprintln!("making {}", path.display());
+                eprintln!("creating {}", path.display());
                 let unfinished = path.with_extension("unfinished");
                 write_shard(&unfinished, each, number)?;
                 fs::rename(&unfinished, &path)?;

@@ -22,7 +22,7 @@ pub fn pause() -> Paused {
     let states: Vec<PathBuf> = states().filter(is_on).collect();
     states.iter().for_each(|state| fs::write(state, "off").unwrap());
     if !states.is_empty() {
-        println!("DAMON, which evicts everybody's pages here, is paused");
+        println!("DAMON is paused: it reclaims idle pages of all processes here");
     }
     Paused { states }
 }

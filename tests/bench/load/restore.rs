@@ -29,7 +29,7 @@ pub fn after(measure: impl FnOnce()) -> ExitCode {
         .block_on(measured_elsewhere());
     for (setting, value) in before {
         if fs::read_to_string(&setting).is_ok_and(|now| now != value) {
-            eprintln!("{} is {} again", setting.display(), value.trim());
+            eprintln!("{} restored to {}", setting.display(), value.trim());
             fs::write(&setting, value.trim()).unwrap();
         }
     }
