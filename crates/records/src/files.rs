@@ -1,4 +1,4 @@
-//! Opens regular files by path, and nothing else.
+//! Opens regular files by path, and no other type of file.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 /// Opens a regular file to read. Never waits: a FIFO without a writer would keep its reader.
 ///
 /// # Errors
-/// It is no regular file, or cannot be opened.
+/// The path is no regular file, or cannot be opened.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     // The type is checked first: opening an unknown device may have effects.
     refuse_irregular(path)?;
@@ -20,10 +20,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses what is there, and is no regular file. What is not there is fine.
+/// Refuses a path that is not a regular file. A missing one is accepted.
 ///
 /// # Errors
-/// It is no regular file, or cannot be inspected.
+/// The path is no regular file, or cannot be inspected.
 pub fn refuse_irregular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) => check(found.file_type()),

@@ -11,10 +11,10 @@ use crate::model::{
     Outcome, ProgramEvent, RuleId, RuleSelector, Verdict,
 };
 
-/// The action of a decision about a reboot begins so.
+/// The prefix of the action of a decision about a reboot.
 const REBOOT: &str = "\"reboot\":";
 
-/// One entry.
+/// One entry of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// Events of the kernel log, and the position in it. Both are stored in one transaction.
@@ -23,8 +23,8 @@ pub enum Entry {
         boot_id: Arc<str>,
         /// May be empty: then only the position changes, and is stored within a second.
         events: Vec<Event>,
-        /// Where reading must begin after a restart: the first record whose event, if it has one,
-        /// is not certainly stored.
+        /// The position to resume from after a restart: the first record whose event may not be
+        /// stored.
         resume_seq: u64,
     },
     /// An event of the program. There is at most one of its kind in a boot.
@@ -38,7 +38,7 @@ pub enum Entry {
     Decision(Decision),
     /// The end of an action.
     Outcome(Outcome),
-    /// Whether an action helped.
+    /// The effect of an action.
     Assessment(Assessment),
     /// An alert changed its state.
     Alert(AlertChange),
@@ -84,7 +84,7 @@ pub(super) struct EventRow {
     pub(super) seq: Option<u64>,
     pub(super) utc_ms: Option<i64>,
     pub(super) kind: &'static str,
-    /// There is one of its kind in a boot.
+    /// At most one of its kind is stored in a boot.
     pub(super) is_once: bool,
     pub(super) json: String,
 }
@@ -198,7 +198,7 @@ impl Record {
         Ok(Self::Operator(OperatorRow::new(command)?))
     }
 
-    /// Roughly the memory that it takes, in bytes.
+    /// Its memory use, roughly, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text = match self {
             Self::KernelLog { events, .. } => {
@@ -216,7 +216,7 @@ impl Record {
         size_of::<Self>() + text
     }
 
-    /// How many things would be lost with it.
+    /// The number of rows that would be lost with it.
     pub(super) fn rows(&self) -> u64 {
         match self {
             Self::KernelLog { events, .. } => events.len() as u64,
@@ -225,20 +225,20 @@ impl Record {
         }
     }
 
-    /// Whether it only holds the position in the kernel log. That can wait: reading a few records
+    /// Whether it only has the position in the kernel log. That can wait: reading a few records
     /// again after a crash does no harm.
     pub(super) fn is_position_only(&self) -> bool {
         self.rows() == 0
     }
 
-    /// Whether it must not be stored late. The author of an approval that was not stored in time
-    /// was informed that nothing will be done.
+    /// Whether it must not be stored late: the author of an approval that was not stored in time
+    /// was informed that it has no effect.
     pub(super) fn is_nothing_if_late(&self) -> bool {
         matches!(self, Self::Operator(row) if row.decision.is_some())
     }
 
     /// The additional row of an entry about a reboot. An event is found by its kind. JSON is parsed
-    /// only where it may be about one.
+    /// only if it may be about one.
     pub(super) fn reboot(&self) -> Option<RebootRow> {
         match self {
             Self::Decision { verdict: Verdict::Act, json, .. } if json.contains(REBOOT) => {

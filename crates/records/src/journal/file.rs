@@ -1,4 +1,4 @@
-//! The directory and the file: who may write, what format, and what to do with a damaged one.
+//! The directory and the file: the lock, the format, and damaged files.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -15,22 +15,22 @@ pub const FILE_NAME: &str = "journal.sqlite3";
 const LOCK_NAME: &str = "journal.lock";
 /// "umaw": distinguishes our files from other databases.
 pub(super) const APPLICATION_ID: i64 = 0x756d_6177;
-/// Damaged journals that are kept, so that a bad disk does not fill up with them.
+/// The number of kept damaged journals, which must not fill a bad disk.
 const MOST_SET_ASIDE: u32 = 8;
 
 /// One script for each format, from nothing to the newest.
 pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
 
-/// Why a step on the database failed, by what can be done about it.
+/// Why a step on the database failed, by the remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Perhaps it works later: a disk that is read-only or broken, a locked file.
+    /// A later attempt may succeed: the disk is read-only or broken, or the file locked.
     Later(String),
-    /// It works when there is free space again. The open database stays valid.
+    /// The disk is full. The open database stays valid.
     Full(String),
-    /// The file's content is broken.
+    /// The file is damaged.
     Damaged(String),
-    /// These rows cannot be stored, ever.
+    /// The rows can never be stored.
     Refused(String),
 }
 
@@ -70,8 +70,8 @@ impl Locked {
 }
 
 impl Drop for Locked {
-    /// Closing it would not do at once where a process is being started: until that runs, it has
-    /// a copy of every descriptor, and the lock with it.
+    /// Closing alone is not enough: a process that is being started has a copy of every descriptor,
+    /// and the lock with it, until it runs.
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "cannot unlock");
@@ -86,7 +86,7 @@ pub(super) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Makes the directory if it is missing, and locks it.
+    /// Creates the directory if it is missing, and locks it.
     pub(super) fn take(dir: &Path) -> Result<Self, Failure> {
         DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(|error| {
             Failure::Later(format!("making the directory {}: {error}", dir.display()))
@@ -107,7 +107,7 @@ impl DirectoryLock {
             TryLockError::Error(error) => failed("locking", error),
         })?;
         let mut file = &locked.0;
-        // Only for people who find the lock held: the lock itself holds without it.
+        // Only for people who find the lock taken: the lock does not need it.
         let written = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -132,7 +132,8 @@ fn held_by_another(file: &mut File, dir: &Path) -> Failure {
     ))
 }
 
-/// Opens the database for writing, makes it if it is missing, brings it to the newest format.
+/// Opens the database for writing: creates it if it is missing, and upgrades it to the newest
+/// format.
 pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
     let path = dir.join(FILE_NAME);
     refuse_other_than_files(&path)
@@ -145,12 +146,12 @@ pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
     let mut connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
     // Long enough for a reader that recovers the log, short enough for a stop within a second.
     connection.busy_timeout(Duration::from_millis(100)).map_err(failed)?;
-    // Before anything else is written: it cannot be switched on afterwards.
+    // Before any other write: it cannot be switched on afterwards.
     connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
     refuse_foreign(&connection, &path)?;
     set_up(&connection, &path).map_err(failed)?;
     bring_to_format(&mut connection, &path, FORMATS)?;
-    // A read-only or full disk shows only at the first write.
+    // A read-only or full disk is detected only by the first write.
     connection
         .execute_batch(
             "INSERT INTO meta (key, value) VALUES ('times_opened', 1)
@@ -193,7 +194,7 @@ fn set_up(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     )
 }
 
-/// A database of somebody else's must not be written to, nor taken for a damaged journal.
+/// A foreign database must not be written to, nor taken for a damaged journal.
 fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), Failure> {
     let failed =
         |error: rusqlite::Error| Failure::new(&format!("reading {}", path.display()), &error);
@@ -212,7 +213,7 @@ fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Runs the scripts that this file has not seen yet, all or none.
+/// Runs the missing upgrade scripts, all or none.
 pub(super) fn bring_to_format(
     connection: &mut Connection,
     path: &Path,
@@ -248,11 +249,11 @@ pub(super) fn bring_to_format(
         ))
         .map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    // So that the database can be identified even where its log cannot be read.
+    // Identifies the database even if its log cannot be read.
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)
 }
 
-/// Whether that format number is unknown, for example negative.
+/// Whether a format number is unknown, for example negative.
 pub(super) fn is_newer(found: i64, formats: &[&str]) -> bool {
     usize::try_from(found).map_or(true, |found| found > formats.len())
 }
@@ -266,7 +267,7 @@ pub(super) fn newer_format(path: &Path, found: i64, formats: &[&str]) -> String 
     )
 }
 
-/// Renames a damaged database and what belongs to it. Says the new name.
+/// Renames a damaged database and its other files. Returns the new name.
 pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
     let path = dir.join(FILE_NAME);
     let with_suffix =
@@ -280,7 +281,7 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
             path.display()
         )));
     };
-    // The log first: without its database it would be taken for the next one's.
+    // The log first: without its database it would become the log of the next one.
     for part in ["-wal", "-shm", ""] {
         let from = dir.join(format!("{FILE_NAME}{part}"));
         match std::fs::rename(&from, with_suffix(number, part)) {
@@ -294,14 +295,14 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
     Ok(with_suffix(number, ""))
 }
 
-/// How often this database was opened for writing, in all its life.
+/// The number of times that this database was opened for writing.
 pub(super) fn times_opened(connection: &Connection) -> Result<i64, Failure> {
     let sql = "SELECT value FROM meta WHERE key = 'times_opened'";
     let read = connection.query_row(sql, [], |row| row.get(0));
     read.map_err(|error| Failure::new("reading how often the journal was opened", &error))
 }
 
-/// Which file the database is: its device and inode. `Ok(None)`: there is none.
+/// The device and inode of the database. `Ok(None)`: there is none.
 pub(super) fn identity(dir: &Path) -> std::io::Result<Option<(u64, u64)>> {
     match std::fs::metadata(dir.join(FILE_NAME)) {
         Ok(found) => Ok(Some((found.dev(), found.ino()))),
@@ -310,7 +311,7 @@ pub(super) fn identity(dir: &Path) -> std::io::Result<Option<(u64, u64)>> {
     }
 }
 
-/// Size of the database and its log, in bytes; `None` where there is no database.
+/// Size of the database and its log, in bytes; `None`: there is no database.
 pub(super) fn size_bytes(dir: &Path) -> Option<u64> {
     let size = |part| std::fs::metadata(dir.join(format!("{FILE_NAME}{part}"))).map(|m| m.len());
     Some(size("").ok()? + size("-wal").unwrap_or(0))

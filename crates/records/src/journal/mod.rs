@@ -1,10 +1,10 @@
 //! The journal on disk: kernel events, decisions, outcomes, and the position in the kernel log.
 //!
-//! One thread writes, in SQLite with a write-ahead log. Others wait for it only on request, so a
-//! disk that is full, slow, read-only or gone stops neither sampling nor exports. All queues for
-//! the disk are bounded.
+//! One thread writes, in SQLite with a write-ahead log. Others wait for it only on request, so that
+//! a full, slow, read-only or missing disk stops neither sampling nor exports. All queues for the
+//! disk are bounded.
 //!
-//! To keep a new kind of thing: a variant of [`Entry`] and of `entry::Record`, a table in a new
+//! To store a new kind of entry: a variant of [`Entry`] and of `entry::Record`, a table in a new
 //! `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the next start), an
 //! arm in `rows::insert`, a name in `retention::TABLES`, and a query in `reader`.
 
@@ -55,13 +55,13 @@ use crate::model::{
 /// Why a request to the journal failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be written now; it is tried again in the background.
+    /// The journal cannot be written now; a retry follows in the background.
     #[error("the journal is down: {0}")]
     Down(Arc<str>),
-    /// It is up, but a question could not be answered from it.
+    /// The journal is up, but a query of it failed.
     #[error("the journal cannot be read: {0}")]
     Unreadable(Arc<str>),
-    /// The disk has not answered in time.
+    /// The disk has not responded in time.
     #[error("the journal has not answered within {0:?}")]
     TimedOut(Duration),
     /// The entry can never be stored.
@@ -72,22 +72,22 @@ pub enum JournalError {
     Dropped,
 }
 
-/// Where to go on reading the kernel log of this boot.
+/// The position to resume reading the kernel log of this boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumePoint {
     /// The first record to read.
     pub resume_seq: u64,
     /// Records from there on whose event is stored already and must not be reported again.
     pub known: BTreeSet<u64>,
-    /// When an event of each kind last happened in this boot.
+    /// The last time of each kind of event in this boot.
     pub last_events: BTreeMap<String, Timestamp>,
 }
 
-/// What people have ordered and is not over.
+/// The orders in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorMemory {
-    /// Silences that have not ended and approvals that have not lapsed, in the order in which they
-    /// were given. Breaker resets are with the acts, see [`JournalReader::acts`].
+    /// Silences and approvals in force, in their order. Breaker resets are with the acts, see
+    /// [`JournalReader::acts`].
     pub commands: Vec<OperatorCommand>,
     /// The number of the latest silence ever; 0 if there was none.
     pub last_silence: u64,
@@ -114,8 +114,8 @@ struct Health {
 }
 
 impl Journal {
-    /// Opens or makes the journal in that directory. It never fails and never waits: a journal
-    /// that cannot be opened is down, says why in [`Self::readings`], and is tried again.
+    /// Opens or creates the journal in a directory. Never fails and never waits: a journal that
+    /// cannot be opened is down, with the reason in [`Self::readings`], and is retried.
     pub fn open(dir: &Path, retention: Retention) -> Self {
         let queue = Arc::new(Queue::default());
         let health = Arc::new(Health::new("it is being opened"));
@@ -138,8 +138,9 @@ impl Journal {
         Self { queue, health, ended: Mutex::new(ended), started, thread: Mutex::new(thread) }
     }
 
-    /// Keeps that, soon: within about 10 ms on a healthy disk. Never waits. While the disk cannot
-    /// be written, up to 4,096 entries or 2 MiB wait, and then the oldest are dropped and counted.
+    /// Queues an entry, which is stored within about 10 ms on a healthy disk. Never waits. While
+    /// the disk cannot be written, up to 4,096 entries or 2 MiB wait; the oldest beyond that are
+    /// dropped and counted.
     pub fn record(&self, entry: &Entry) {
         match Record::new(entry) {
             Ok(record) => self.queue.push(record, None),
@@ -150,7 +151,7 @@ impl Journal {
         }
     }
 
-    /// Keeps a decision, and returns when it will survive a power cut: to be called right before
+    /// Stores a decision, and returns when it will survive a power cut. Call it right before
     /// acting. After an error the decision may still be stored later.
     pub fn intent(&self, decision: &Decision, deadline: Duration) -> Result<(), JournalError> {
         let record = Record::decision(decision)
@@ -158,7 +159,7 @@ impl Journal {
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
     }
 
-    /// Keeps an order, and returns when it will survive a power cut. After an error an approval is
+    /// Stores an order, and returns when it will survive a power cut. After an error an approval is
     /// not stored later; other orders may be.
     pub fn keep_order(
         &self,
@@ -170,7 +171,7 @@ impl Journal {
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
     }
 
-    /// What people have ordered that is in force then.
+    /// The orders in force at a time.
     pub fn operator_memory(
         &self,
         now: Timestamp,
@@ -180,7 +181,8 @@ impl Journal {
         self.await_answer(deadline, |to| self.queue.ask(Question::Operator(now_ms, to)))
     }
 
-    /// Where reading that boot's kernel log must go on; `None` if nothing of it was read before.
+    /// The position to resume reading the kernel log of a boot; `None` if nothing of it was read
+    /// before.
     pub fn resume_point(
         &self,
         boot_id: &str,
@@ -190,7 +192,8 @@ impl Journal {
         self.await_answer(deadline, question)
     }
 
-    /// The boot whose kernel log was read last, if any: another one than now means a reboot.
+    /// The boot whose kernel log was read last, if any. Another one than the present means a
+    /// reboot.
     pub fn last_boot_id(&self, deadline: Duration) -> Result<Option<String>, JournalError> {
         self.await_answer(deadline, |to| self.queue.ask(Question::LastBoot(to)))
     }
@@ -208,8 +211,8 @@ impl Journal {
         }
     }
 
-    /// The position after which the acts of that boot are, see [`StoredAct::position`]. From there
-    /// on the uptime clock is this boot's. Call it before the first act of every process.
+    /// The position after which the acts of a boot are stored, see [`StoredAct::position`]. From
+    /// there on the uptime clock is this boot's. Call it before the first act of every process.
     pub fn boot_begins_after(
         &self,
         boot_id: &str,
@@ -254,8 +257,8 @@ impl Journal {
         }
     }
 
-    /// Writes what waits, closes the file, and lets the next one have the directory. An error
-    /// means that the disk did not answer in time, or that entries could not be written.
+    /// Writes queued entries, closes the file, and unlocks the directory. An error: the disk did
+    /// not respond in time, or entries could not be written.
     pub fn close(&self, deadline: Duration) -> Result<(), JournalError> {
         self.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,4 +1,4 @@
-//! What guard rails need to know of earlier runs.
+//! The acts, orders and reboots of earlier runs, for the guard rails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::model::{
 /// An act of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAct {
-    /// The decision's number.
+    /// The id of the decision.
     pub id: DecisionId,
-    /// Which rule made it.
+    /// The rule.
     pub rule: RuleId,
-    /// In which mode.
+    /// The mode.
     pub mode: Mode,
     /// Position in the remedy's steps, from 0.
     pub step: usize,
@@ -31,23 +31,23 @@ pub struct StoredAct {
     pub is_notice: bool,
     /// Time of the decision.
     pub at: Moment,
-    /// Whether its end was reported.
+    /// Whether its outcome is known.
     pub has_ended: bool,
-    /// Whether its aim was met; `None` where that was not measured.
+    /// Whether its aim was met; `None` if that was not measured.
     pub aim_met: Option<bool>,
-    /// The decision whose approval it used up; what was not done has used none.
+    /// The decision whose approval it used; an act that was not done has used none.
     pub approved: Option<DecisionId>,
-    /// The mark of the end after which it started something again, if it did that.
+    /// The mark of the end before a restart, if it was one.
     pub started_after: Option<Arc<str>>,
-    /// In which phase what it started has died, if it has.
+    /// The phase in which the restarted workload died, if it did.
     pub died_in: Option<EnginePhase>,
-    /// The engine that it worked on, if it was one.
+    /// The engine that it acted on, if any.
     pub engine: Option<Arc<str>>,
-    /// Whether it only took from that engine what it can spare.
+    /// Whether it only reclaimed memory that the engine can spare.
     pub takes_from_engine: bool,
     /// Its number in the order of storing, independent of clocks.
     pub position: i64,
-    /// Whether a person has reset its rule's breaker after it was stored and judged.
+    /// Whether a person has reset the breaker of its rule since.
     pub is_forgiven: bool,
 }
 
@@ -80,8 +80,7 @@ struct Reset {
     rules: RuleSelector,
 }
 
-/// As much of a decision as guard rails need; an action that this program does not know is one all
-/// the same.
+/// The part of a decision that guard rails need. An unknown action counts as one.
 #[derive(Deserialize)]
 struct WrittenAct {
     at: Moment,
@@ -98,7 +97,7 @@ struct WrittenAct {
 }
 
 impl WrittenAct {
-    /// The engine that it worked on.
+    /// The engine that it acted on.
     fn engine(&self) -> Option<Arc<str>> {
         let is_engine = self.target.get("kind").is_some_and(|kind| kind == "engine");
         let target = self.target.get("name").filter(|_| is_engine);
@@ -125,7 +124,7 @@ const MOST_ASKED: i64 = 1_000;
 /// Newest breaker resets that are read.
 const MOST_RESETS: i64 = 1_000;
 
-/// Changes of restarts that are searched for the last one of each.
+/// Newest changes of restarts that are searched for the last one of each.
 const MOST_RESTARTS: i64 = 1_000;
 /// Received alerts that are remembered.
 const MOST_RECEIVED: i64 = 2_000;
@@ -134,8 +133,8 @@ const MOST_RECEIVED: i64 = 2_000;
 const MOST_EVENTS: i64 = 100_000;
 
 impl JournalReader {
-    /// The newest acts, in the order in which they were stored; with a number, only those stored
-    /// before the decision of that number.
+    /// The newest acts, in the order in which they were stored; with an id, only those stored
+    /// before that decision.
     pub fn acts(&self, before: Option<DecisionId>) -> Result<Vec<StoredAct>, ReadError> {
         let sql = "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json,
                  d.position AS act_position, coalesce(a.position, 0) AS judged_position
@@ -171,7 +170,7 @@ impl JournalReader {
         read().map_err(|error| self.failed(error))
     }
 
-    /// The newest breaker resets. One that is not understood resets nothing.
+    /// The newest breaker resets. An unreadable one resets nothing.
     fn resets(&self) -> rusqlite::Result<Vec<Reset>> {
         let sql = "SELECT position, json FROM operator_commands WHERE word = 'reset_breaker'
             ORDER BY position DESC LIMIT ?";
@@ -190,7 +189,7 @@ impl JournalReader {
         Ok(resets)
     }
 
-    /// Decisions from then on that were held for want of approval, oldest first.
+    /// Decisions since a time that were held for an approval, oldest first.
     pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<Decision>, ReadError> {
         let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ?
             AND json_extract(json, '$.reason') = 'approval' ORDER BY position DESC LIMIT ?";
@@ -208,7 +207,7 @@ impl JournalReader {
         Ok(read.filter(wants_approval).collect())
     }
 
-    /// How much memory no counter named while no engine ran in that boot, as far as it is known.
+    /// The unaccounted memory while no engine ran in a boot, if known.
     pub fn unaccounted_baseline(&self, boot_id: &str) -> Result<Option<u64>, ReadError> {
         let sql = "SELECT json FROM events WHERE boot_id = ?
             AND kind = 'unaccounted_baseline' ORDER BY id DESC LIMIT 1";
@@ -272,8 +271,8 @@ impl JournalReader {
         Ok(received.collect())
     }
 
-    /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot
-    /// be understood may be a reboot: then no name is given, and nothing is rebooted.
+    /// The known reboots, as of a boot id; `None`: the boot has none. An unreadable row may be a
+    /// reboot: then the id is dropped, which prevents reboots.
     pub fn reboots(&self, boot_id: Option<&str>) -> Result<PastReboots, ReadError> {
         let Some(boot_id) = boot_id else { return Ok(PastReboots::default()) };
         let read = || -> rusqlite::Result<(Vec<Option<RebootRow>>, Vec<BootLasted>)> {
@@ -293,7 +292,7 @@ impl JournalReader {
             tracing::error!("a row about a reboot is not understood: nothing is rebooted");
             return Ok(PastReboots::default());
         };
-        // An older program has left a note elsewhere alone.
+        // An older program has left only a note elsewhere.
         let is_noted = rows.iter().any(|row| matches!(row, RebootRow::Lost { .. }));
         if !is_noted && self.lost_before()?.is_some() {
             rows.insert(0, RebootRow::Lost { at: None });
@@ -301,7 +300,7 @@ impl JournalReader {
         Ok(past_reboots(&rows, &boots, boot_id))
     }
 
-    /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.
+    /// The time of the replacement of a damaged journal, whose entries are lost, if there was one.
     pub fn lost_before(&self) -> Result<Option<Timestamp>, ReadError> {
         let sql = "SELECT value FROM meta WHERE key = 'lost_before_utc_ms'";
         let read = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).optional();
@@ -310,16 +309,15 @@ impl JournalReader {
     }
 }
 
-/// What follows on a reboot that was scheduled: no act of its rule.
+/// Whether an action is part of a scheduled reboot, and so no act of its rule.
 const FOLLOW_UPS: [&str; 5] = ["tell_users", "take_slot", "perform", "call_off", "release_slot"];
 
 fn row_id(decision: DecisionId) -> i64 {
     i64::try_from(decision.0).unwrap_or(i64::MAX)
 }
 
-/// A row that cannot be understood is an act all the same, and a real one. What undoes another act
-/// is none, and neither is what follows on a reboot that was scheduled: nor the end of an engine
-/// that makes way for one.
+/// An unreadable row counts as a real act. An undo is no act, and neither are the steps of a
+/// scheduled reboot, such as the stop of an engine for it.
 fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<StoredAct>> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
@@ -353,13 +351,13 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     let was_not_done =
         outcome.as_ref().is_some_and(|outcome| matches!(outcome.result, OutcomeResult::NotDone(_)));
     let has_ended = outcome.is_some_and(|outcome| {
-        // An action that had not ended in time may have taken the machine with it.
+        // An action without an end in time may have hung the machine.
         outcome.result != OutcomeResult::TimedOut
     }) || assessment.is_some();
     let forgives = |reset: &Reset| {
         reset.position > position.max(judged_position) && reset.rules.selects(&written.rule)
     };
-    // What was not begun has started nothing that could still fail.
+    // An act that was not begun has started nothing that could fail.
     let starts = ["start_container", "start_unit"]
         .into_iter()
         .filter(|_| was_begun)

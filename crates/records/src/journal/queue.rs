@@ -1,4 +1,4 @@
-//! The bounded queue between those who record and the one who writes.
+//! The bounded queue between the recording threads and the writer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +9,20 @@ use std::time::Duration;
 use super::entry::Record;
 use super::{JournalError, OperatorMemory, ResumePoint};
 
-/// Most entries that wait to be written.
+/// The most queued entries.
 pub(super) const MOST_ENTRIES: usize = 4_096;
-/// Most memory that they take. The whole daemon means to live in 12 MiB.
+/// The most memory of queued entries, in bytes. The target for the whole daemon is 12 MiB.
 pub(super) const MOST_BYTES: usize = 2 << 20;
-/// Most that go into one transaction.
+/// The most entries and bytes of one transaction.
 const BATCH_ENTRIES: usize = 512;
 const BATCH_BYTES: usize = 512 << 10;
 /// Longest delay of a position in the kernel log without events.
 const POSITION_WAITS: Duration = Duration::from_secs(1);
 
-/// Where the answer to an intent goes.
+/// The receiver of the result of an intent.
 pub(super) type Receipt = SyncSender<Result<(), JournalError>>;
 
-/// An entry that waits.
+/// A queued entry.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) record: Record,
@@ -30,7 +30,7 @@ pub(super) struct Queued {
     bytes: usize,
 }
 
-/// A question that only the writer can answer.
+/// A query that only the writer can perform.
 #[derive(Debug)]
 pub(super) enum Question {
     ResumePoint(Arc<str>, SyncSender<Result<Option<ResumePoint>, JournalError>>),
@@ -40,7 +40,7 @@ pub(super) enum Question {
     BootBeginsAfter(Arc<str>, SyncSender<Result<i64, JournalError>>),
 }
 
-/// What the writer is to do next. Everything may be empty: then the time it asked for is up.
+/// The next work of the writer. All may be empty: then its wait is over.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) batch: Vec<Queued>,
@@ -48,7 +48,7 @@ pub(super) struct Work {
     pub(super) closing: bool,
 }
 
-/// See the module.
+/// The queue, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     inside: Mutex<Inside>,
@@ -61,11 +61,11 @@ struct Inside {
     waiting: VecDeque<Queued>,
     /// Bytes of `waiting`.
     bytes: usize,
-    /// How many of `waiting` are more than a position.
+    /// The number of entries in `waiting` that are more than a position.
     pressing: usize,
-    /// How many of `waiting` have somebody waiting for them.
+    /// The number of entries in `waiting` with a receiver.
     awaited: usize,
-    /// Entries and bytes that the writer has in hand; they count towards the bounds.
+    /// Entries and bytes in the current transaction; they count towards the bounds.
     in_hand: (usize, usize),
     questions: Vec<Question>,
     closing: bool,
@@ -77,7 +77,7 @@ impl Queue {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry, at the oldest ones' cost if need be.
+    /// Adds an entry, and drops the oldest beyond the bounds.
     pub(super) fn push(&self, record: Record, receipt: Option<Receipt>) {
         let mut inside = self.lock();
         if let Some(last) = inside.waiting.back_mut()
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Asks the writer something.
+    /// Queues a query for the writer.
     pub(super) fn ask(&self, question: Question) {
         self.lock().questions.push(question);
         self.wake.notify_one();
@@ -109,8 +109,8 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Waits until there is something to do, at most `patience`. With `eager` unset (the last
-    /// attempt failed) only somebody's waiting for an answer, or the end, cuts the wait short.
+    /// Waits for work, at most `patience`. With `eager` unset (the last attempt failed) only a
+    /// waiting receiver or the end shortens the wait.
     pub(super) fn wait(&self, patience: Duration, eager: bool) -> Work {
         let idle =
             |inside: &mut Inside| !inside.is_awaited() && (!eager || inside.waiting.is_empty());
@@ -128,7 +128,7 @@ impl Queue {
         inside.take()
     }
 
-    /// The batch in hand is dealt with: what is given back goes to the front again.
+    /// Ends the current transaction: returned entries go to the front again.
     pub(super) fn settle(&self, unwritten: Vec<Queued>) {
         let mut inside = self.lock();
         inside.in_hand = (0, 0);
@@ -138,12 +138,12 @@ impl Queue {
         self.count_dropped(inside.drop_excess());
     }
 
-    /// Counts what could not be kept.
+    /// Counts dropped entries.
     pub(super) fn count_dropped(&self, rows: u64) {
         self.dropped.fetch_add(rows, Ordering::Relaxed);
     }
 
-    /// How many entries have been lost.
+    /// The number of lost entries.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -154,7 +154,7 @@ impl Queue {
         inside.waiting.len() > MOST_ENTRIES / 4 || inside.bytes > MOST_BYTES / 8
     }
 
-    /// How many entries wait, those in hand included.
+    /// The number of queued entries, with those of the current transaction.
     pub(super) fn len(&self) -> usize {
         let inside = self.lock();
         inside.waiting.len() + inside.in_hand.0

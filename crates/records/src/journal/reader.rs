@@ -1,4 +1,4 @@
-//! Reading the journal, also while a daemon writes it, and without one.
+//! Reads the journal, with or without a daemon that writes it.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,7 @@ pub enum ReadError {
     },
 }
 
-/// Which end comes first.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The latest entry first; pages go back in time.
@@ -56,19 +56,19 @@ pub enum Order {
     OldestFirst,
 }
 
-/// Rows in the asked order, and where to go on.
+/// A page of rows in the requested order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// At most as many as asked for.
+    /// At most the requested number of rows.
     pub rows: Vec<T>,
     /// Give it as `before_id` (newest first) or `after_id` (oldest first) for the next page;
     /// `None` at the end.
     pub next: Option<i64>,
-    /// Rows left out since this program does not understand them.
+    /// Omitted rows of unknown meaning.
     pub unreadable: usize,
 }
 
-/// Which kernel events.
+/// Selects kernel events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventQuery {
     /// Only those with a greater number.
@@ -81,9 +81,9 @@ pub struct EventQuery {
     pub until: Option<Timestamp>,
     /// Only these kinds; empty: all.
     pub kinds: Vec<String>,
-    /// Which end comes first.
+    /// The order of rows.
     pub order: Order,
-    /// At most so many.
+    /// The limit of rows.
     pub limit: usize,
 }
 
@@ -102,9 +102,9 @@ pub struct DecisionQuery {
     pub rule: Option<String>,
     /// Only `act` or only `hold`.
     pub verdict: Option<String>,
-    /// Which end comes first.
+    /// The order of rows.
     pub order: Order,
-    /// At most so many.
+    /// The limit of rows.
     pub limit: usize,
 }
 
@@ -119,9 +119,9 @@ pub struct OrderQuery {
     pub since: Option<Timestamp>,
     /// Only those before then.
     pub until: Option<Timestamp>,
-    /// Which end comes first.
+    /// The order of rows.
     pub order: Order,
-    /// At most so many.
+    /// The limit of rows.
     pub limit: usize,
 }
 
@@ -154,14 +154,14 @@ pub struct StoredNote {
     pub note: Note,
 }
 
-/// A decision and what came of it.
+/// A decision with its outcome and effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionRecord {
     /// The stored decision.
     pub decision: Decision,
-    /// How the action ended, if it was one and has ended.
+    /// The outcome of the action, if it has one.
     pub outcome: Option<Outcome>,
-    /// What it changed, once that was measured.
+    /// The effect, once measured.
     pub assessment: Option<Assessment>,
 }
 
@@ -174,7 +174,7 @@ pub struct JournalReader {
 }
 
 impl JournalReader {
-    /// Opens the journal in that directory.
+    /// Opens the journal in a directory.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let path = std::path::absolute(dir.join(FILE_NAME)).unwrap_or_else(|_| dir.join(FILE_NAME));
         if let Err(error) = path.metadata()
@@ -261,7 +261,7 @@ impl JournalReader {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Decisions, each with what came of it.
+    /// Decisions, each with its outcome and effect.
     pub fn decisions(&self, query: &DecisionQuery) -> Result<Page<DecisionRecord>, ReadError> {
         let mut filter = Filter::default();
         filter.ids("d.id", query.after_id, query.before_id);
@@ -300,7 +300,7 @@ impl JournalReader {
         })
     }
 
-    /// What people ordered.
+    /// Orders of people.
     pub fn orders(&self, query: &OrderQuery) -> Result<Page<StoredOrder>, ReadError> {
         let mut filter = Filter::default();
         filter.ids("id", query.after_id, query.before_id);
@@ -398,7 +398,7 @@ impl Filter {
         self.require(format!("? IN ({rule}, {alert})"), [Value::Text(name.to_owned())]);
     }
 
-    /// Only orders that concern that rule: by its name, by all of them, by one of its decisions.
+    /// Only orders that concern a rule: by its name, by all of them, by one of its decisions.
     pub(super) fn concerns_rule(&mut self, name: &str) {
         let alert = name.rsplit_once('/').map_or(name, |(_, alert)| alert);
         let names_rule = "? IN (rule, alert) OR (rule IS NULL AND alert = ?)";
@@ -433,7 +433,7 @@ fn is_read_only(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// A path may hold anything; a URI may not.
+/// Escapes a path for a URI.
 fn uri(path: &Path, parameters: &str) -> String {
     let mut uri = String::from("file:");
     for byte in path.as_os_str().as_bytes() {

@@ -1,5 +1,5 @@
-//! What is kept of reboots, apart from all else: neither age nor size deletes it, since budgets
-//! reach back for weeks, and a reboot that is forgotten is one more.
+//! Rows about reboots, which neither age nor size deletes: budgets reach back for weeks, and a
+//! forgotten reboot would allow one more.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub enum RebootRow {
         /// Whether it helped.
         result: RebootResult,
     },
-    /// A person has called one off, or forgiven some.
+    /// An order that cancels a reboot, or clears some.
     Order(OperatorCommand),
     /// Earlier rows are lost.
     Lost {
@@ -41,12 +41,12 @@ pub enum RebootRow {
 pub struct BootLasted {
     /// Id of the boot.
     pub boot_id: Arc<str>,
-    /// At least so long, in milliseconds.
+    /// Its least duration, in milliseconds.
     pub uptime_ms: i64,
 }
 
 impl RebootRow {
-    /// What of an entry is kept, if anything is.
+    /// The row of an entry, if it has one.
     pub fn of(entry: &Entry) -> Option<Self> {
         match entry {
             Entry::Decision(decision) => Self::of_decision(decision),
@@ -81,7 +81,7 @@ impl RebootRow {
             .then(|| Self::Order(command.clone()))
     }
 
-    /// Boot and uptime of the row, where it has them.
+    /// Boot and uptime of the row, if it has them.
     pub(super) fn boot(&self) -> Option<BootLasted> {
         let decision = match self {
             Self::Decision(decision) => decision,
@@ -100,7 +100,7 @@ impl RebootRow {
     }
 }
 
-/// What follows from all rows, oldest first, and from all boots in their order, for this boot.
+/// The state of reboots for this boot, from all rows, oldest first, and all boots in their order.
 pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> PastReboots {
     let known = PastReboots {
         boot_id: Some(Arc::from(boot_id)),
@@ -124,11 +124,11 @@ struct Reading<'r> {
     boots: &'r [BootLasted],
     boot_id: &'r str,
     known: PastReboots,
-    /// What was scheduled last in this boot, and not called off.
+    /// The last reboot scheduled in this boot and not cancelled.
     open: Option<ScheduledReboot>,
     /// The boot in which the last one was scheduled.
     boot: Option<Arc<str>>,
-    /// The decision that was the first to ask for the slot that may be held.
+    /// The decision that first requested the slot that may be held.
     taken_by: Option<DecisionId>,
 }
 
@@ -187,7 +187,7 @@ impl Reading<'_> {
     }
 
     fn takes(&mut self, lock: &RebootLock, decision: DecisionId) {
-        // It is asked for again while it is held.
+        // The slot is requested again while it is held.
         if self.known.slot.as_ref() != Some(lock) {
             self.known.slot = Some(lock.clone());
             self.known.is_slot_of_boot = self.boot.as_deref() == Some(self.boot_id);
@@ -200,7 +200,7 @@ impl Reading<'_> {
         self.known.is_slot_of_boot = false;
     }
 
-    /// When that was on this boot's clock, as far back as the uptimes of the boots since prove.
+    /// The time on this boot's clock, as far back as the uptimes of the boots since then prove.
     fn proved_ms(&self, boot_id: &str, uptime_ms: i64) -> i64 {
         if boot_id == self.boot_id {
             return uptime_ms;

@@ -1,4 +1,4 @@
-//! Deleting the oldest, in small steps.
+//! Deletes the oldest entries, in small steps.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::file::Failure;
 
-/// How much is kept.
+/// The limits of age and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Older entries are deleted. Counted back from the newest entry.
@@ -18,14 +18,14 @@ pub struct Retention {
 
 /// Rows that one step deletes from one table.
 const STEP_ROWS: u32 = 256;
-/// Pages that one step gives back to the file system.
+/// Pages that one step returns to the file system.
 const STEP_PAGES: u32 = 256;
-/// Boots whose position in the kernel log is remembered.
+/// The number of boots whose position in the kernel log is kept.
 const BOOTS: u32 = 64;
 /// Tables with a time; the decisions' outcomes and assessments go with them.
 const TABLES: [&str; 5] = ["events", "decisions", "alerts", "notes", "operator_commands"];
 
-/// Which rows of a table may go, for a WHERE: what a person ordered stays while it is in force.
+/// The WHERE condition of deletable rows of a table: orders stay while they are in force.
 fn may_go(table: &str, now_ms: i64) -> String {
     match table {
         "operator_commands" => format!("until_ms <= {now_ms}"),
@@ -33,8 +33,8 @@ fn may_go(table: &str, now_ms: i64) -> String {
     }
 }
 
-/// Does one step. Says whether there is more to do. `age_from_ms` is the instant from which age
-/// is counted, in milliseconds since 1970; `None` leaves age alone.
+/// Performs one step. Returns whether there is more to do. `age_from_ms` is the instant from which
+/// age is counted, in milliseconds since 1970; `None` leaves age alone.
 pub(super) fn step(
     connection: &mut Connection,
     retention: Retention,
@@ -126,8 +126,8 @@ fn delete_oldest(
     Ok(deleted)
 }
 
-/// Takes free pages off the file's end and lets it shrink on disk. Forgets old boots, and what
-/// came of decisions that were never stored, on the way.
+/// Returns free pages at the end of the file to the file system. Also deletes old boots, and
+/// outcomes of decisions that were never stored.
 fn give_back(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute(
         &format!(
@@ -147,12 +147,12 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
             [],
         )?;
     }
-    // One page a row: it goes on only while it is asked for the next one.
+    // One page a row: the pragma continues only while rows are read.
     connection
         .prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?
         .query([])
         .and_then(|mut rows| while_some(&mut rows))?;
-    // A reader in the way only means that the file shrinks later.
+    // An active reader only delays the truncation.
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 

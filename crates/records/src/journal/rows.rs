@@ -1,4 +1,4 @@
-//! Entries into rows, and the few questions that a starting daemon has.
+//! Writes entries as rows, and answers the queries of a starting daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use super::timeline::from_json;
 use super::{OperatorMemory, RebootRow, ResumePoint};
 use crate::model::SYSLOG_SEQ_BASE;
 
-/// Rows about reboots that are kept: each reboot has about eight.
+/// The number of kept rows about reboots: each reboot has about eight.
 const MOST_REBOOT_ROWS: u32 = 4_000;
 
-/// Boots whose time is remembered.
+/// The number of boots whose uptime is kept.
 const MOST_BOOTS: u32 = 1_000;
 
-/// Writes all of them in one transaction. `latest_ms` is the time of the newest entry so far, in
+/// Writes all entries in one transaction. `latest_ms` is the time of the newest entry so far, in
 /// milliseconds since 1970: events without a time of their own get it.
 pub(super) fn write<'a>(
     connection: &mut Connection,
@@ -211,7 +211,8 @@ fn insert_event(
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
     )?;
-    // What may be forged is kept to be shown, and is no memory of what holds until a reboot.
+    // Events that may be forged are stored for display, and not for state that lasts until a
+    // reboot.
     if event.seq.is_some_and(|seq| seq >= SYSLOG_SEQ_BASE) {
         return Ok(());
     }
@@ -223,7 +224,7 @@ fn insert_event(
     )
 }
 
-/// It has no number by which the table could know it again.
+/// An event without a sequence number, by which a repetition could be recognised.
 fn insert_event_once(
     transaction: &Transaction<'_>,
     boot_id: &str,
@@ -276,7 +277,7 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
         .and_then(|mut select| select.query_row([row], |row| row.get(0)).optional())
         .map_err(failed)?;
     match known {
-        // An intent that was reported as failed, and was written later nevertheless.
+        // An intent that was reported as failed, and written later.
         Some(known) if known == *json => return Ok(Stored::Before),
         Some(_) => {
             let text = format!("decision {id} is in the journal already, and is another one");
@@ -322,13 +323,13 @@ fn row_id(decision: u64) -> Result<i64, Failure> {
     i64::try_from(decision).map_err(|_| Failure::Refused(format!("number {decision} is too large")))
 }
 
-/// What is in force of what people ordered, the oldest first.
+/// The orders in force, the oldest first.
 pub(super) fn operator_memory(
     connection: &Connection,
     now_ms: i64,
 ) -> Result<OperatorMemory, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
-    // Of several approvals of one decision the last one counts, even where it has lapsed.
+    // Of several approvals of one decision the last one counts, even a lapsed one.
     let sql = "SELECT json FROM operator_commands AS given
         WHERE until_ms > ?1 AND (word = 'silence' OR word = 'approve' AND NOT EXISTS (
             SELECT 1 FROM operator_commands AS later WHERE later.word = 'approve'
@@ -338,7 +339,7 @@ pub(super) fn operator_memory(
         .prepare(sql)
         .and_then(|mut select| select.query_map([now_ms], |row| row.get(0))?.collect())
         .map_err(failed)?;
-    // An order that this program does not understand may forbid anything.
+    // An unreadable order may forbid anything.
     let commands = rows
         .iter()
         .map(|json| {
@@ -413,7 +414,7 @@ pub(super) fn note_loss(connection: &mut Connection) -> Result<(), Failure> {
     transaction.commit().map_err(failed)
 }
 
-/// Where reading that boot's log must go on.
+/// The position to resume reading the log of a boot.
 pub(super) fn resume_point(
     connection: &Connection,
     boot_id: &str,

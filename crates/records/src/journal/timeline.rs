@@ -1,4 +1,4 @@
-//! Everything in the journal in the order of time, for people.
+//! All entries of the journal in the order of time, for people.
 
 use std::cmp::Ordering;
 
@@ -20,35 +20,35 @@ pub struct TimelineQuery {
     pub until: Option<Timestamp>,
     /// Only these kinds: of kernel events, and [`TimelineItem::KINDS`]; empty: all.
     pub kinds: Vec<String>,
-    /// Only what this rule did: `group/alert`, or the alert's name alone.
+    /// Only entries of this rule: `group/alert`, or the alert's name alone.
     pub rule: Option<String>,
     /// Only the newest of them; `None`: all.
     pub limit: Option<usize>,
 }
 
-/// One entry.
+/// One entry of the timeline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TimelineItem {
     /// A kernel event.
     Event(StoredEvent),
     /// A decision.
     Decision(Decision),
-    /// The end of an action, and what it changed if that was measured.
+    /// The outcome of an action, with its effect if measured.
     Outcome {
-        /// How it ended.
+        /// The result.
         outcome: Outcome,
-        /// The decision that it belongs to, unless that is gone.
+        /// Its decision, unless that was deleted.
         decision: Option<Decision>,
-        /// What it changed.
+        /// Its effect.
         assessment: Option<Assessment>,
     },
     /// An alert changed its state.
     Alert(AlertChange),
     /// A note.
     Note(Note),
-    /// What a person ordered.
+    /// An order of a person.
     Operator(OperatorCommand),
-    /// A row that this program does not understand.
+    /// A row of unknown meaning.
     Unreadable,
 }
 
@@ -187,7 +187,7 @@ impl TimelineQuery {
         (!parts.is_empty()).then(|| (parts.join(" UNION ALL "), values))
     }
 
-    /// The conditions on one part; `None` if it is not asked for.
+    /// The conditions on one part; `None` if it is not selected.
     fn filter(&self, part: &str) -> Option<Filter> {
         let mut filter = Filter::default();
         filter.times(time_and_id(part).0, self.since, self.until);
@@ -251,7 +251,7 @@ fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
     Ok(item.unwrap_or(TimelineItem::Unreadable))
 }
 
-/// `None` for what a newer or older program wrote in words that this one does not know.
+/// `None`: a row of a newer or older program with unknown words.
 pub(super) fn from_json<T: DeserializeOwned>(json: &str) -> Option<T> {
     serde_json::from_str(json).ok()
 }

@@ -1,4 +1,4 @@
-//! The one thread that touches the disk.
+//! The only thread that accesses the disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Entries after which old ones are removed at the latest.
 const UPKEEP_ENTRIES: usize = 1_000;
 
-/// See the module.
+/// The state of the thread.
 pub(super) struct Writer {
     dir: PathBuf,
     retention: Retention,
@@ -29,12 +29,12 @@ pub(super) struct Writer {
     health: Arc<Health>,
     lock: Option<DirectoryLock>,
     connection: Option<Connection>,
-    /// Which file is open.
+    /// The open file.
     identity: Option<(u64, u64)>,
-    /// How often that had been opened then: in another file, or an older copy, it was less often.
+    /// The number of openings of that file then: another file or an older copy has fewer.
     times_opened: Option<i64>,
-    /// What this process has written before is not in the file that is opened next, and that has
-    /// not been noted in it.
+    /// Earlier entries of this process are not in the file opened next, and the loss is not
+    /// recorded there yet.
     is_lost: bool,
     pause: Duration,
     since_upkeep: usize,
@@ -43,7 +43,7 @@ pub(super) struct Writer {
     latest_ms: i64,
     /// The same when the last upkeep began: one entry with a wrong time deletes nothing.
     latest_at_upkeep_ms: Option<i64>,
-    /// Where this upkeep counts age from.
+    /// The instant from which this upkeep counts age.
     age_from_ms: Option<i64>,
 }
 
@@ -108,7 +108,7 @@ impl Writer {
         }
     }
 
-    /// Writes a batch, and says what could not be written yet.
+    /// Writes a batch. Returns the entries that could not be written yet.
     fn write(&mut self, mut batch: Vec<Queued>) -> Vec<Queued> {
         let failure = match self.try_write(&batch) {
             Ok(()) => {
@@ -165,7 +165,7 @@ impl Writer {
         unwritten
     }
 
-    /// One attempt, or two where the first one finds the file damaged.
+    /// One attempt, or two if the first one finds the file damaged.
     fn try_write(&mut self, batch: &[Queued]) -> Result<(), Failure> {
         let mut result = self.write_once(batch);
         if let Err(Failure::Damaged(text)) = &result {
@@ -174,9 +174,9 @@ impl Writer {
         }
         match result {
             Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
-            // A connection that has seen the disk fail is not trusted to know what is on it.
+            // A connection that has seen a disk failure may have a wrong view of the file.
             Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
-            // Closing would take the log away from readers, who could not make a new one now.
+            // Closing would remove the log from readers, which could not create a new one now.
             Err(Failure::Full(_)) => {}
         }
         result
@@ -209,12 +209,12 @@ impl Writer {
         }
     }
 
-    /// Goes on with that file, and notes in it if what was written before is in another one.
+    /// Continues with a file, and records in it the loss of entries that are in another one.
     fn take_up(&mut self, mut connection: Connection) -> Result<(), Failure> {
         let times_opened = file::times_opened(&connection)?;
         let identity = file::identity(&self.dir).ok().flatten();
         let is_older = self.times_opened.is_some_and(|before| times_opened <= before);
-        // A file system that is mounted again may have another number; its files keep theirs.
+        // A remounted file system may have another device number; its files keep their inodes.
         let is_other = self.identity.zip(identity).is_some_and(|(before, now)| before.1 != now.1);
         self.is_lost |= is_older || is_other;
         if self.is_lost {
@@ -314,7 +314,7 @@ impl Writer {
         reply(to, answer);
     }
 
-    /// One step of deleting what is too old or too much, when it is time.
+    /// One step of retention, if it is due.
     fn upkeep(&mut self, quiet: bool) {
         if !self.in_upkeep {
             if self.since_upkeep < if quiet { 1 } else { UPKEEP_ENTRIES } {
@@ -368,7 +368,7 @@ impl Drop for Writer {
     }
 }
 
-/// Returns whether somebody has the answer.
+/// Returns whether the receiver took the result.
 fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) -> bool {
     queued.receipt.take().is_some_and(|receipt| reply(&receipt, answer))
 }

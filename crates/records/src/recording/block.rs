@@ -16,7 +16,7 @@ const MAX_DEFLATED_BYTES: usize = MAX_BLOCK_BYTES + MAX_BLOCK_BYTES / 1024 + 102
 /// Why a block cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BlockError {
-    /// It is cut, or not what was written.
+    /// The block is truncated or damaged.
     #[error("{0}")]
     Torn(&'static str),
     /// Reading failed.
@@ -48,7 +48,7 @@ fn crc(deflated: [u8; 4], length: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What inflates one block after the other.
+/// Inflates one block after the other.
 #[derive(Debug)]
 pub(super) struct Inflater(Decompress);
 
@@ -59,7 +59,7 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// The bytes that were deflated, if they are exactly so many.
+    /// The inflated bytes, if they have exactly the given length.
     fn inflate(&mut self, body: &[u8], size: usize) -> Option<Vec<u8>> {
         self.0.reset(false);
         // One more than allowed, to detect an excess.

@@ -3,7 +3,7 @@
 //!
 //! Nearly all values are whole numbers (bytes, counts) or millionths (seconds that the kernel
 //! counts in microseconds, percentages): a short difference to the value before. All others are
-//! stored as they are. Every value comes back bit for bit.
+//! stored as they are. Every value is read back bit for bit.
 
 use super::wire::{Bytes, Malformed, put_number, unzigzag, zigzag};
 use crate::model::Reading;
@@ -23,17 +23,17 @@ const LARGEST: f64 = 9_007_199_254_740_992.0;
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     last: Vec<Reading<f64>>,
-    /// The whole number or the millionths that the last value was; 0 for others.
+    /// The last value as a whole number or in millionths; 0 for others.
     bases: Vec<[i64; 2]>,
 }
 
 impl Columns {
-    /// So many series, of which nothing is known yet.
+    /// Columns for a number of series, without values.
     pub(super) fn new(count: usize) -> Self {
         Self { last: vec![Reading::Unsupported; count], bases: vec![[0; 2]; count] }
     }
 
-    /// How many series these are.
+    /// The number of series.
     pub(super) fn len(&self) -> usize {
         self.last.len()
     }
@@ -55,7 +55,7 @@ impl Columns {
         }
     }
 
-    /// Reads one back.
+    /// Reads a reading back.
     pub(super) fn decode(&mut self, from: &mut Bytes<'_>) -> Result<Vec<Reading<f64>>, Malformed> {
         let bitmap = from.take(self.last.len().div_ceil(8))?;
         let known = self.last.chunks_mut(8).zip(self.bases.chunks_mut(8)).zip(bitmap);

@@ -1,4 +1,4 @@
-//! Bytes to entries.
+//! Decodes entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::model::{
     KernelRecord, Moment, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
 
-/// Labels of one series beyond this are no series of ours.
+/// The most labels of one series.
 const MAX_LABELS: usize = 64;
 
-/// What a decoder remembers over a segment.
+/// The state of a decoder within a segment.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     last: Option<Moment>,

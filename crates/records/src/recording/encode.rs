@@ -1,4 +1,4 @@
-//! Entries to bytes.
+//! Encodes entries.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
 pub(super) const SAMPLE_VALUE: u8 = 2;
 
-/// What an encoder remembers over a segment.
+/// The state of an encoder within a segment.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     last: Option<Moment>,
@@ -58,7 +58,7 @@ pub(super) enum Refused {
 }
 
 impl Encoder {
-    /// Appends an entry; on refusal nothing has changed.
+    /// Appends an entry; a refused entry changes nothing.
     pub(super) fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<(), Refused> {
         match entry {
             Entry::Begin(begin) => self.begin(begin, out),
@@ -264,7 +264,7 @@ fn difference(last: Option<Moment>, at: Moment) -> (i64, i64) {
         None => (uptime(at), utc(at)),
         Some(last) => {
             let steps = uptime(at).wrapping_sub(uptime(last));
-            // The clocks mostly go on together.
+            // The clocks mostly advance together.
             (steps, utc(at).wrapping_sub(utc(last)).wrapping_sub(steps))
         }
     }
@@ -301,7 +301,7 @@ fn put_key(key: &SeriesKey, out: &mut Vec<u8>) {
     }
 }
 
-/// What it is, and what it says.
+/// The tag of an entry, and its JSON.
 fn put_tagged<T: serde::Serialize>(tag: u8, value: &T, out: &mut Vec<u8>) {
     out.push(tag);
     put_json(value, out);

@@ -16,7 +16,7 @@ use crate::model::{
 /// One entry of a recording.
 #[derive(Clone, Debug)]
 pub enum Entry {
-    /// What is needed to start from here; the first entry of every segment, and nowhere else.
+    /// The state at the begin; only the first entry of every segment.
     Begin(Box<Begin>),
     /// One step of the policy.
     Step(RecordedStep),
@@ -29,28 +29,28 @@ pub enum Entry {
         /// The alerts that ended with the old rules.
         ended: Vec<AlertChange>,
     },
-    /// So many steps were not written: a replay is incomplete from here.
+    /// Steps are missing: a replay is incomplete from here.
     Gap {
         /// Number of steps.
         steps: u64,
     },
 }
 
-/// Where a segment starts.
+/// The begin of a segment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Begin {
     /// The version of the program that recorded.
     pub program: String,
-    /// The name of the boot's kernel log.
+    /// The id of the boot.
     pub boot_id: String,
     /// When the process started.
     pub started: Moment,
-    /// The moment from which this segment goes on; `started` for the first one of a process.
+    /// The begin of this segment; `started` for the first one of a process.
     pub at: Moment,
     /// The segment's number within its ring.
     pub segment: u64,
-    /// The number of the segment that this one goes on from without a gap. `None` in the first one
-    /// of a process and in incidents.
+    /// The number of the segment that this one continues without a gap. `None` in the first one of
+    /// a process and in incidents.
     pub goes_on_from: Option<u64>,
     /// Whether the process starts here, so that a replay from here is complete.
     pub is_start: bool,
@@ -58,11 +58,11 @@ pub struct Begin {
     pub next_decision: DecisionId,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
-    /// When an event of each kind last happened in this boot.
+    /// The last time of each kind of event in this boot.
     #[serde(default)]
     pub last_events: BTreeMap<String, Timestamp>,
-    /// As older programs recorded what earlier processes did: whose rule, in which mode, and how
-    /// long before the start.
+    /// The acts of earlier processes as older programs recorded them: rule, mode, and time before
+    /// the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Whether the policy holds until an observation reports the acts of earlier processes.
@@ -76,14 +76,14 @@ pub struct Begin {
     /// here they are among the observations instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub received: Vec<PastReceived>,
-    /// On whose word nothing was done here.
+    /// The author of a pause in force here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
     /// The mode and the rules in force.
     pub rules: RecordedRules,
 }
 
-/// The rules in force, as they were written.
+/// The texts of the rules in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedRules {
     /// Mode of the daemon.
@@ -101,7 +101,7 @@ pub struct RecordedRules {
     /// Time after which a received alert was forgotten without repetition.
     #[serde(default = "usual_forget_after")]
     pub forget_received_after: Duration,
-    /// How the node was called in its cluster, if it was in any.
+    /// The name of the node in its cluster, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterNames>,
 }
@@ -115,7 +115,7 @@ fn usual_forget_after() -> Duration {
 pub struct RuleText {
     /// Path of the file.
     pub name: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
@@ -126,11 +126,11 @@ pub struct RecordedStep {
     pub at: Moment,
     /// The observations.
     pub seen: Vec<Observation>,
-    /// What it said.
+    /// The result.
     pub said: Said,
 }
 
-/// What the policy said.
+/// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Said {
     /// Events of the kernel log.
@@ -139,16 +139,16 @@ pub struct Said {
     /// Alerts that changed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub alerts: Vec<AlertChange>,
-    /// What to do, and what not.
+    /// Decisions to act and to hold.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub decisions: Vec<Decision>,
-    /// What earlier actions have changed.
+    /// The effects of earlier actions.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub assessments: Vec<Assessment>,
 }
 
 impl Said {
-    /// Whether there was nothing to say.
+    /// Whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
             && self.alerts.is_empty()
@@ -158,7 +158,7 @@ impl Said {
 }
 
 impl Entry {
-    /// When it happened; a gap has no time of its own.
+    /// The time; a gap has none.
     pub fn at(&self) -> Option<Moment> {
         match self {
             Self::Begin(begin) => Some(begin.at),
@@ -170,7 +170,7 @@ impl Entry {
 }
 
 impl Begin {
-    /// A process starts, of which nothing is known yet but this.
+    /// The begin of a process without earlier state.
     pub fn of_process(
         boot_id: &str,
         started: Moment,

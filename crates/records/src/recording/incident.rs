@@ -1,4 +1,4 @@
-//! Incidents: what came before and after a rule fired, kept out of the ring.
+//! Incidents: the recording before and after a rule fired, copied from the ring.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -12,25 +12,25 @@ use super::segment::{SegmentReader, SegmentWriter, Taken, write_block};
 use crate::files::open_regular;
 use crate::model::{AlertState, Moment, RuleId};
 
-/// What incidents hold and how much of them is kept.
+/// The limits of incidents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncidentLimits {
-    /// How much of the time before.
+    /// The recorded time before.
     pub before: Duration,
-    /// How much of the time after.
+    /// The recorded time after.
     pub after: Duration,
-    /// An incident begins with its process where that takes no more than this.
+    /// An incident begins with the start of its process up to this size.
     pub from_start_bytes: u64,
-    /// One file holds no more.
+    /// The size limit of one file.
     pub file_bytes: u64,
-    /// All files together hold no more.
+    /// The size limit of all files.
     pub total_bytes: u64,
     /// The most files.
     pub files: usize,
 }
 
 impl IncidentLimits {
-    /// As the daemon uses them, within that size.
+    /// The limits of the daemon, within a total size.
     pub fn within(total_bytes: u64) -> Self {
         Self {
             before: Duration::from_secs(5 * 60),
@@ -63,13 +63,13 @@ struct Open {
 }
 
 impl Incidents {
-    /// Incidents in that folder.
+    /// Incidents in a folder.
     pub fn new(folder: &Path, limits: IncidentLimits) -> Self {
         Self { folder: folder.to_owned(), limits, open: None, begun: 0, written_bytes: 0 }
     }
 
-    /// Follows an entry that the ring has taken just now. Returns the file of an incident that
-    /// begins with it.
+    /// Adds an entry that the ring has just taken. Returns the file of an incident that begins with
+    /// it.
     pub fn follow(&mut self, entry: &Entry, ring: &mut Ring) -> io::Result<Option<PathBuf>> {
         let fired = match entry {
             Entry::Step(step) => {
@@ -94,12 +94,12 @@ impl Incidents {
         Ok(Some(path))
     }
 
-    /// How many incidents have begun.
+    /// The number of incidents.
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Bytes that went to their files.
+    /// Written bytes.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes + self.open.as_ref().map_or(0, |open| open.bytes)
     }
@@ -163,7 +163,7 @@ impl Incidents {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Deletes the oldest incidents until so many more bytes, in one more file, fit.
+    /// Deletes the oldest incidents until one more file of a size fits.
     fn trim(&self, more: u64) {
         let mut files: Vec<(PathBuf, u64)> = segment_files(&self.folder)
             .into_iter()
@@ -279,7 +279,7 @@ impl Cut {
         Ok(Open { file, writer, bytes: head.len() as u64, until })
     }
 
-    /// A segment that does not go on from the one before leaves a gap.
+    /// A segment that does not continue the one before leaves a gap.
     fn follow_on(&mut self, begin: &Begin, before: Option<&Begin>, most: u64) -> io::Result<()> {
         let goes_on = before.is_some_and(|before| begin.goes_on_from == Some(before.segment));
         match &mut self.begun {

@@ -3,13 +3,12 @@
 //!
 //! A **segment** is one file: the eight bytes of [`MAGIC`] and version, then blocks. A **block** is
 //! its two lengths, a CRC and deflated entries; it is written whole, so that a crash leaves whole
-//! blocks and at most one torn one. The first entry of a segment, [`Begin`], says what is needed to
-//! start from there. Readings are kept by column: for each series what it differs by from the
-//! reading before it in the same segment.
+//! blocks and at most one torn one. The first entry of a segment, [`Begin`], has the state to start
+//! from. Readings are stored by column: each series has its difference from the previous reading in
+//! the segment.
 //!
 //! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut
-//! out of it. A reader does not trust segments: every length is bounded before it is
-//! believed.
+//! out of it. A reader does not trust segments: every length is checked before its use.
 
 mod block;
 mod columns;
@@ -28,16 +27,16 @@ pub use incident::{IncidentLimits, Incidents};
 pub use ring::{Ring, RingError, RingTally, segment_files};
 pub use segment::{OpenError, SegmentReader, SegmentWriter, Taken, Torn};
 
-/// How a recording begins; the version follows as two bytes, little-endian.
+/// The magic bytes of a recording; the version follows as two bytes, little-endian.
 pub const MAGIC: [u8; 6] = *b"umarec";
 
 /// The version of the format that this build writes and reads.
 pub const VERSION: u16 = 1;
 
-/// The ending of a recording's file name.
+/// The extension of a recording.
 pub const FILE_ENDING: &str = "umarec";
 
-/// A block holds no more than this before it is deflated.
+/// The size limit of a block before deflating, in bytes.
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 
 /// Beyond this a block is written even though it is young.

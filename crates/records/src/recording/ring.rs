@@ -1,4 +1,4 @@
-//! A folder of segments that stays within its size.
+//! A folder of segments of bounded size.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -12,12 +12,12 @@ use super::entry::{Begin, Entry};
 use super::segment::{SegmentWriter, Taken};
 use crate::model::counted;
 
-/// The ring consists of about so many segments: the oldest one goes at once.
+/// The approximate number of segments of a ring; the oldest one is deleted as a whole.
 const SEGMENTS: u64 = 16;
 
 const LARGEST_SEGMENT_BYTES: u64 = 8 << 20;
 
-/// A disk that has failed is tried again after this.
+/// The time until a retry after a disk failure.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Why entries were lost.
@@ -30,22 +30,22 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 pub struct RingError {
     /// The failed step.
     pub step: &'static str,
-    /// On which file.
+    /// The file.
     pub path: PathBuf,
     /// The error of the system.
     pub error: io::Error,
-    /// How many steps have not been written down.
+    /// The number of lost steps.
     pub lost: u64,
 }
 
-/// The ring of one process. What it is given is written at the latest with the entry that makes a
-/// block five seconds old.
+/// The ring of one process. Entries are written at the latest with the one that makes a block five
+/// seconds old.
 #[derive(Debug)]
 pub struct Ring {
     folder: PathBuf,
     max_bytes: u64,
     segment_bytes: u64,
-    /// What a segment that began now would begin with.
+    /// The first entry of a segment that would begin now.
     here: Begin,
     current: Option<Current>,
     older: VecDeque<(PathBuf, u64)>,
@@ -59,14 +59,14 @@ pub struct Ring {
     retry_at: Option<Duration>,
 }
 
-/// What a ring has done so far.
+/// The counters of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingTally {
-    /// Bytes that went to its files.
+    /// Written bytes.
     pub written_bytes: u64,
-    /// Steps given to it that are in no file.
+    /// Steps that are in no file.
     pub lost_steps: u64,
-    /// How often its folder or a file failed.
+    /// Failures of the folder or a file.
     pub write_errors: u64,
 }
 
@@ -76,13 +76,12 @@ struct Current {
     file: File,
     bytes: u64,
     writer: SegmentWriter,
-    /// Steps that a loss of the block which is not written yet would lose: those in it.
+    /// The steps in the pending block.
     pending: Lost,
 }
 
 impl Ring {
-    /// A ring in that folder, of which `max_bytes` are never exceeded. Nothing is written before
-    /// the first entry.
+    /// A ring in a folder, of at most `max_bytes`. Nothing is written before the first entry.
     pub fn new(folder: &Path, max_bytes: u64, begin: Begin) -> Self {
         let older: VecDeque<(PathBuf, u64)> = segment_files(folder)
             .into_iter()
@@ -123,7 +122,7 @@ impl Ring {
         self.write_pending()
     }
 
-    /// What a segment that began now would begin with.
+    /// The first entry of a segment that would begin now.
     pub fn here(&self) -> &Begin {
         &self.here
     }
@@ -133,7 +132,7 @@ impl Ring {
         self.lost
     }
 
-    /// What it has done so far.
+    /// The counters.
     pub fn tally(&self) -> RingTally {
         self.tally
     }
@@ -331,12 +330,12 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(folder)
 }
 
-/// A new file, never one that is there already.
+/// Creates a new file; an existing one is an error.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)
 }
 
-/// A file that cannot be removed is gone already or will be tried by its owner.
+/// A file that cannot be removed is gone already, or its owner will retry.
 pub(super) fn remove(path: &Path) {
     let _gone = fs::remove_file(path);
 }

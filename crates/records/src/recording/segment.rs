@@ -13,31 +13,31 @@ use super::{BLOCK_BYTES, MAGIC, MAX_BLOCK_BYTES, VERSION};
 /// Bytes that a crash may lose, in addition to those that the kernel has not written.
 const BLOCK_AGE: Duration = Duration::from_secs(5);
 
-/// What a writer did with an entry.
+/// The result of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It will be written.
+    /// The entry is pending.
     Yes,
     /// The segment is full of schemas: a new one is needed.
     Full,
-    /// It is beyond every bound.
+    /// The entry is beyond every bound.
     TooLarge,
 }
 
-/// Gathers entries into blocks. Nothing is written anywhere: [`SegmentWriter::block`] gives the
-/// bytes that the file goes on with.
+/// Gathers entries into blocks. It writes no file: [`SegmentWriter::block`] returns the next bytes
+/// of the file.
 #[derive(Debug)]
 pub struct SegmentWriter {
     encoder: Encoder,
     pending: Vec<u8>,
-    /// When the oldest pending entry happened.
+    /// The time of the oldest pending entry.
     since: Option<Duration>,
     last: Option<Duration>,
     urgent: bool,
 }
 
 impl SegmentWriter {
-    /// A segment that starts there, and the first bytes of its file.
+    /// A segment, and the first bytes of its file.
     pub fn new(begin: &Begin) -> io::Result<(Self, Vec<u8>)> {
         let mut writer = Self {
             encoder: Encoder::default(),
@@ -53,12 +53,12 @@ impl SegmentWriter {
         Ok((writer, head))
     }
 
-    /// Takes in an entry.
+    /// Adds an entry.
     pub fn take(&mut self, entry: &Entry) -> Taken {
         let before = self.pending.len();
         match self.encoder.entry(entry, &mut self.pending) {
             Ok(()) if self.pending.len() > MAX_BLOCK_BYTES => {
-                // What the encoder remembers now is not in the file: nothing may follow here.
+                // The state of the encoder is not in the file: no entry may follow here.
                 self.pending.truncate(before);
                 return if before > 0 { Taken::Full } else { Taken::TooLarge };
             }
@@ -83,7 +83,7 @@ impl SegmentWriter {
         self.urgent || self.pending.len() >= BLOCK_BYTES || age.is_some_and(|age| age >= BLOCK_AGE)
     }
 
-    /// The pending entries as bytes for the file; `None` where there are none.
+    /// The pending entries as bytes for the file; `None` if there are none.
     pub fn block(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.since = None;
         self.urgent = false;
@@ -96,13 +96,13 @@ impl SegmentWriter {
     }
 }
 
-/// Why a file is no recording that can be read.
+/// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It does not begin like one.
+    /// The file has no header of a recording.
     #[error("it is not a recording")]
     NotARecording,
-    /// It was written by a newer version.
+    /// The file is of a newer version.
     #[error(
         "its format {0} is newer than {VERSION}, which this build reads: use a newer umawarden"
     )]
@@ -112,13 +112,13 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
-/// Where a recording ends too early, and why.
+/// A truncation or damage of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cut at byte {byte}: {why}")]
 pub struct Torn {
     /// The first byte that could not be used.
     pub byte: u64,
-    /// What is wrong there.
+    /// The reason.
     pub why: String,
 }
 
@@ -195,7 +195,7 @@ impl<R: Read> SegmentReader<R> {
         }
     }
 
-    /// Where and why reading had to end early.
+    /// The truncation or damage that ended the reading.
     pub fn torn(&self) -> Option<&Torn> {
         self.torn.as_ref()
     }

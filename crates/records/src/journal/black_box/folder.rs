@@ -1,4 +1,4 @@
-//! The files of the last boots in their folder.
+//! The folder with the files of the last boots.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
@@ -16,18 +16,18 @@ use crate::files::open_regular;
 use crate::journal::file::Locked;
 use crate::model::Moment;
 
-/// Below `storage.path`.
+/// The name of the folder below `storage.path`.
 const FOLDER: &str = "black-box";
 
 const FILE_ENDING: &str = "umabox";
 
-/// What is no black box gets this behind its name, and is left alone from then on.
+/// Foreign files get this suffix, and are left alone from then on.
 const ASIDE_ENDING: &str = "foreign";
 
-/// Files that are kept, that of this boot included.
+/// The number of kept files, with that of this boot.
 const BOOTS_KEPT: usize = 5;
 
-/// A failed step on the files.
+/// A step on the files failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step} {}: {error}", .path.display())]
 pub struct BlackBoxError {
@@ -39,7 +39,7 @@ pub struct BlackBoxError {
     pub error: io::Error,
 }
 
-/// What a folder holds.
+/// The content of a folder.
 #[derive(Debug, Default)]
 pub struct Folder {
     path: PathBuf,
@@ -52,26 +52,26 @@ pub struct Folder {
 /// Why a file is left out.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// It is no black box of this version.
+    /// The file is no black box of this version.
     #[error(transparent)]
     Format(Unusable),
-    /// Its first page cannot be read.
+    /// The first page cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(io::Error),
 }
 
-/// How the boot before this one ended, as far as is known.
+/// The end of the previous boot, as far as known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastBoot {
-    /// Which boot, how it ended, and when the next one began.
+    /// The boot, its end, and the begin of the next one.
     pub previous: Previous,
-    /// Boots that did not end in order, as far as is known, this one included.
+    /// The known number of unclean boots, with this one.
     pub unclean_boots: u32,
-    /// Its last record, if any is left.
+    /// The last record of that boot, if any is left.
     pub last: Option<Record>,
-    /// Whether this boot has reported of it already.
+    /// Whether this boot has reported it already.
     pub reported: bool,
-    /// Its file, if that is left.
+    /// The file of that boot, if it is left.
     pub path: Option<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ pub struct LastBoot {
 pub struct DiskFile {
     file: File,
     path: PathBuf,
-    /// Held as long as this process writes in the folder.
+    /// Locked while this process writes in the folder.
     _lock: Locked,
 }
 
@@ -118,13 +118,13 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where it is, or would be.
+    /// Its path, which need not exist.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the boot of a file ended, whose last record is `last`. `now` is within `current`, which
-    /// is another boot.
+    /// The end of the boot of a file whose last record is `last`. `now` is in another boot,
+    /// `current`.
     pub fn end_of(
         &self,
         index: usize,
@@ -150,7 +150,7 @@ impl Folder {
         &self.unusable
     }
 
-    /// How the boot before `boot_id` ended. `now` is within that boot.
+    /// The end of the boot before `boot_id`. `now` is in boot `boot_id`.
     pub fn last_boot(&self, boot_id: BootId, now: Moment) -> Option<LastBoot> {
         let (newest, header) = self.files.last()?;
         if header.boot_id != boot_id {
@@ -169,8 +169,8 @@ impl Folder {
         Some(LastBoot { previous, unclean_boots, last, reported, path })
     }
 
-    /// Opens the file of this boot, or makes it for so many records, and removes the oldest files.
-    /// Foreign files with such a name are set aside, with a remark for each.
+    /// Opens the file of this boot, or creates it for a number of records, and removes the oldest
+    /// files. Foreign files with such a name are set aside, with a remark for each.
     pub fn open(
         mut self,
         boot_id: BootId,
@@ -208,7 +208,7 @@ impl Folder {
         Ok((opened.into_ring(lock), remarks))
     }
 
-    /// Only one process writes in a folder.
+    /// Locks the folder: only one process writes in it.
     fn lock(&self) -> Result<Locked, BlackBoxError> {
         let lock = failed("lock the folder", &self.path);
         let folder = File::open(&self.path).map_err(&lock)?;
@@ -243,7 +243,7 @@ impl Folder {
         remarks
     }
 
-    /// A file that was made half is never taken for one: it gets its name last.
+    /// A half-created file is never used: it gets its name last.
     fn make(&mut self, header: &Header) -> Result<PathBuf, BlackBoxError> {
         let path = self.path.join(format!("{:08}.{FILE_ENDING}", self.next_number));
         let new = path.with_extension("new");
@@ -260,7 +260,7 @@ impl Folder {
     fn let_go_of_oldest(&mut self) {
         let too_many = self.files.len().saturating_sub(BOOTS_KEPT);
         for (path, _) in self.files.drain(..too_many) {
-            // It is tried again at the next start.
+            // The next start retries it.
             let _still_there = fs::remove_file(path);
         }
     }
@@ -281,7 +281,7 @@ fn number_of(path: &Path) -> Option<u64> {
     all_digits.then(|| digits.parse().ok()).flatten()
 }
 
-/// `None` too where nothing can be read: an old file is no reason not to begin a new one.
+/// `None` also for an unreadable file, which must not prevent a new one.
 fn newest_record(path: &Path, header: &Header) -> Option<Record> {
     let file = open_regular(path)
         .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
@@ -294,7 +294,7 @@ fn newest_record(path: &Path, header: &Header) -> Option<Record> {
     newest
 }
 
-/// How a boot ended after which `now` is in another one; and whether that was no order.
+/// The end of a previous boot, and whether it was unclean.
 fn end_of_boot(
     boot_id: BootId,
     current: BootId,
@@ -303,7 +303,7 @@ fn end_of_boot(
 ) -> (Previous, bool) {
     let began_ms = now.utc_ms().saturating_sub(i64::try_from(now.uptime.as_millis()).unwrap_or(0));
     let gap_ms = last.map(|last| began_ms.saturating_sub(last.at.utc_ms()));
-    // Without a name, this may be the same boot still.
+    // Without an id, this may still be the same boot.
     let nameless = boot_id.is_empty() || current.is_empty();
     let end = match last {
         Some(last) if !nameless => EndOfBoot::of(last.closed, gap_ms),
@@ -312,15 +312,15 @@ fn end_of_boot(
     (Previous { boot_id, end, gap_ms }, end == EndOfBoot::Unclean)
 }
 
-/// Every block is written, so that a record never needs one to be found for it: no space, and with
-/// it no memory for the file system's own bookkeeping.
+/// Every block is written at once, so that no record needs a new block, or memory for the metadata
+/// of the file system.
 fn fill(path: &Path, header: &Header) -> io::Result<()> {
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(path)?;
     let pages = 1 + header.records / RECORDS_A_PAGE;
     let bytes = u64::from(pages) * PAGE_BYTES as u64;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-        // Not every file system can; writing does the same, only less well ordered.
+        // Not every file system supports it; writing has the same effect, with more fragments.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
     }
@@ -334,7 +334,7 @@ fn fill(path: &Path, header: &Header) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A file that is ready to be written.
+/// A file that is open for records.
 struct Opened {
     file: File,
     path: PathBuf,
@@ -359,7 +359,7 @@ impl Opened {
         let offset = page_offset(next % u64::from(header.records));
         match file.read_exact_at(&mut page.0, offset) {
             Ok(()) => {}
-            // Cut: the file grows again with what is written.
+            // A truncated file grows again with its records.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => page.0.fill(0),
             Err(error) => return Err(open(error)),
         }
@@ -368,7 +368,7 @@ impl Opened {
 
     fn into_ring(self, lock: Locked) -> Ring<DiskFile> {
         let mut disk = DiskFile { file: self.file, path: self.path, _lock: lock };
-        // The page cache would need memory when there is none.
+        // The page cache would need memory when none is free.
         if let Err(error) = disk.set_direct(true) {
             let path = disk.path.display();
             tracing::debug!(%error, %path, "the black box is written through the page cache");
@@ -378,12 +378,12 @@ impl Opened {
 }
 
 impl DiskFile {
-    /// Whether the file still is where it was made.
+    /// Whether the file still exists at its path.
     pub fn is_there(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.nlink() > 0)
     }
 
-    /// Where it was made.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! The first page of a file: whose seconds these are, and what was known of the boot before.
+//! The first page of a file: the boot of the records, and the end of the previous boot.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use jiff::Timestamp;
 use super::record::{BootId, RECORD_BYTES, put, put_text, take, take_text, whole_ms};
 use crate::model::Moment;
 
-/// How a black box' file begins; the version follows as two bytes, little-endian.
+/// The magic bytes of a file; the version follows as two bytes, little-endian.
 pub const MAGIC: [u8; 6] = *b"umabox";
 
 /// The version of the format that this build writes and reads.
 pub const VERSION: u16 = 1;
 
-/// What is written at once: a page holds eight records, and every block device takes whole pages.
+/// The unit of a write: a page has eight records, and every block device takes whole pages.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Records of a page.
 pub const RECORDS_A_PAGE: u32 = (PAGE_BYTES / RECORD_BYTES) as u32;
 
-/// A day. A header that says more is not believed.
+/// A day of records. A header with more is invalid.
 pub const MOST_RECORDS: u32 = 86_400;
 
-/// A boot that ended in order has the next one begin so soon after the program's end. Servers need
-/// up to ten minutes before their kernel starts.
+/// The longest time from a clean end of the program to the next boot. Servers need up to ten
+/// minutes before their kernel starts.
 const CLEAN_WITHIN: Duration = Duration::from_secs(15 * 60);
 
-/// So far may two readings of the wall clock contradict each other.
+/// The tolerated contradiction of two readings of the wall clock.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 
 const VERSION_AT: usize = 6;
@@ -46,15 +46,14 @@ const PREVIOUS_ID: usize = 96;
 
 const NO_GAP: i64 = i64::MIN;
 
-/// How a boot ended.
+/// The end of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndOfBoot {
-    /// The program was ended in order, and the next boot began soon after that.
+    /// Clean: the program ended, and the next boot began soon after that.
     Clean,
-    /// The records stop without the program having been ended.
+    /// Unclean: the records stop without an end of the program.
     Unclean,
-    /// The program was ended in order long before the next boot, or the clocks contradict each
-    /// other: what happened after that is not known.
+    /// Unknown: the program ended long before the next boot, or the clocks contradict each other.
     Unknown,
 }
 
@@ -85,9 +84,9 @@ impl EndOfBoot {
 pub struct Previous {
     /// Id of that boot.
     pub boot_id: BootId,
-    /// How it ended.
+    /// Its end.
     pub end: EndOfBoot,
-    /// Time from its last record to the beginning of the next boot, in milliseconds. Negative where
+    /// Time from its last record to the beginning of the next boot, in milliseconds. Negative if
     /// the wall clock was set back.
     pub gap_ms: Option<i64>,
 }
@@ -99,18 +98,18 @@ pub struct Header {
     pub boot_id: BootId,
     /// Number of records in the file; a multiple of [`RECORDS_A_PAGE`].
     pub records: u32,
-    /// When the file was made.
+    /// The time of the creation of the file.
     pub created: Moment,
-    /// Boots up to then that did not end in order, as far as is known.
+    /// The known number of unclean boots up to then.
     pub unclean_boots: u32,
     /// The boot before, if one is known.
     pub previous: Option<Previous>,
 }
 
-/// Why a file is not used.
+/// Why a file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// It is something else, or its first page is damaged.
+    /// The file is foreign, or its first page is damaged.
     #[error("it is no black box of umawarden's, or its first page is damaged")]
     Foreign,
     /// A newer program wrote it.
@@ -119,7 +118,7 @@ pub enum Unusable {
 }
 
 impl Header {
-    /// Writes it down.
+    /// Encodes the header.
     pub fn encode(&self, out: &mut [u8; PAGE_BYTES]) {
         out.fill(0);
         put(out, 0, MAGIC);
@@ -147,7 +146,7 @@ impl Header {
         put(out, CRC, crc.to_le_bytes());
     }
 
-    /// Reads it back.
+    /// Decodes a header.
     pub fn decode(page: &[u8; PAGE_BYTES]) -> Result<Self, Unusable> {
         if page[..MAGIC.len()] != MAGIC {
             return Err(Unusable::Foreign);

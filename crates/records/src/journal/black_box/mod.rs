@@ -1,11 +1,10 @@
-//! The black box: a record a second of what matters most, on disk before the second is over, so
-//! that after a wedge and a power cycle the last seconds can be seen.
+//! The black box: one record a second of the most important values, on disk before the second is
+//! over. After a wedge and a power cycle they show the last seconds.
 //!
-//! A **file** is one boot: a header of a page, then a ring of records of 512 bytes, made in its
-//! full size before the first record. A **record** has a CRC, the boot and a number, and its
-//! number gives its offset: whatever is torn, damaged, or an older block that a disk has
-//! kept, is found out and left out. A folder holds the files of the last boots; nothing that is no
-//! file of this version is ever written over.
+//! A **file** is one boot: a header of a page, then a ring of records of 512 bytes, created in its
+//! full size before the first record. A **record** has a CRC, the boot and a number that gives its
+//! offset: torn, damaged and stale records are detected and left out. A folder has the files of the
+//! last boots. Files of other versions and foreign files are never overwritten.
 
 mod folder;
 mod header;

@@ -43,7 +43,7 @@ const FIRING_BYTES: usize = 96;
 const CLOSED: u32 = 1;
 const REPORTED: u32 = 2;
 
-/// NaNs that no arithmetic makes.
+/// NaN values that no arithmetic yields.
 const UNSUPPORTED: u64 = 0xfff8_756d_6100_0001;
 const FAILED: u64 = 0xfff8_756d_6100_0002;
 
@@ -51,7 +51,7 @@ const NO_MS: u32 = u32::MAX;
 const NO_TIME: i64 = i64::MIN;
 const NO_SEQUENCE: u64 = u64::MAX;
 
-/// Names the boot that a record is of; a longer one is cut.
+/// The boot id of a record; a longer one is cut.
 pub type BootId = ShortText<BOOT_ID_BYTES>;
 
 /// Declares the values of a record in their order, which is that on disk.
@@ -64,10 +64,10 @@ macro_rules! signals {
         }
 
         impl Signal {
-            /// All of them, in their order on disk.
+            /// All values, in their order on disk.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// How many there are.
+            /// The number of values.
             pub const COUNT: usize = Self::ALL.len();
 
             /// The key in JSON.
@@ -99,17 +99,17 @@ signals! {
     Unevictable = "memory_unevictable_bytes",
     /// `SwapFree`.
     SwapFree = "swap_free_bytes",
-    /// What no counter of the kernel names.
+    /// Memory in no counter of the kernel.
     Unaccounted = "memory_unaccounted_bytes",
-    /// Share of the last 10 s in which some tasks waited for memory.
+    /// The share of the last 10 s in which some tasks waited for memory.
     MemorySome = "pressure_memory_some_ratio",
-    /// All tasks.
+    /// The same for all tasks.
     MemoryFull = "pressure_memory_full_ratio",
     /// The same for the disks.
     IoFull = "pressure_io_full_ratio",
     /// Share of the last 10 s in which some tasks waited for a CPU.
     CpuSome = "pressure_cpu_some_ratio",
-    /// The kernel's reserve; this and what follows is the loop's last picture.
+    /// The kernel's reserve; this and the following are of the loop's last snapshot.
     Reserve = "memory_reserve_bytes",
     /// The zones' low watermarks together.
     LowWatermark = "memory_low_watermark_bytes",
@@ -127,7 +127,7 @@ signals! {
     OomKills = "oom_kills_total",
 }
 
-/// A kernel event, cut to what fits.
+/// A kernel event, cut to its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastEvent {
     /// Time of the event, if the log has it.
@@ -136,7 +136,7 @@ pub struct LastEvent {
     pub seq: Option<u64>,
     /// Kind of the event.
     pub kind: ShortText<KIND_BYTES>,
-    /// Whom it hit, or what.
+    /// The process or device that it concerns.
     pub detail: ShortText<DETAIL_BYTES>,
 }
 
@@ -147,24 +147,24 @@ pub struct RuleCounts {
     pub firing: u16,
     /// Rules whose condition holds, but not for long enough yet.
     pub pending: u16,
-    /// Rules that cannot be judged.
+    /// Rules of unknown state.
     pub unknown: u16,
 }
 
 /// One second. Plain bytes: it can be copied and filled without any allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// Grows by one from record to record within a boot.
+    /// The number of the record within the boot.
     pub sequence: u64,
-    /// When, in whole milliseconds.
+    /// The time, in whole milliseconds.
     pub at: Moment,
-    /// Whether the program has ended in order with this record.
+    /// Whether the program ended cleanly with this record.
     pub closed: bool,
     /// Whether the end of the boot before has been reported as an event.
     pub reported: bool,
-    /// How old the loop's last picture is; `None` before the first one.
+    /// The age of the loop's last snapshot; `None` before the first one.
     pub loop_age: Option<Duration>,
-    /// How long it took to write the record before.
+    /// The duration of the previous write.
     pub write_took: Option<Duration>,
     /// Seconds before this one that have no record.
     pub missed: u32,
@@ -193,7 +193,7 @@ pub enum Slot {
 }
 
 impl Record {
-    /// A record that knows nothing yet.
+    /// A record without values.
     pub fn new(boot_id: BootId, at: Moment) -> Self {
         Self {
             sequence: 0,
@@ -221,7 +221,7 @@ impl Record {
         self.signals[signal as usize] = value;
     }
 
-    /// Writes it down.
+    /// Encodes the record.
     pub fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         out.fill(0);
         let flags = if self.closed { CLOSED } else { 0 } | if self.reported { REPORTED } else { 0 };
@@ -254,7 +254,7 @@ impl Record {
         put(out, CRC, crc.to_le_bytes());
     }
 
-    /// Reads it back.
+    /// Decodes a record.
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Slot {
         if bytes.iter().all(|byte| *byte == 0) {
             return Slot::Empty;
@@ -266,7 +266,7 @@ impl Record {
     }
 }
 
-/// `None`: it was not written by a black box of this version.
+/// `None`: the slot has no record of this version.
 fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
     let flags = u32::from_le_bytes(take(bytes, FLAGS));
     let number = |offset| u64::from_le_bytes(take(bytes, offset));

@@ -1,16 +1,16 @@
-//! Writing one record after the other over the oldest ones.
+//! A ring of records on disk, in which new ones replace the oldest.
 
 use std::io;
 
 use super::header::{PAGE_BYTES, RECORDS_A_PAGE};
 use super::record::{RECORD_BYTES, Record};
 
-/// A page where the disk can take it from directly.
+/// A page aligned for direct I/O.
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; PAGE_BYTES]);
 
-/// Where pages go.
+/// The disk of the pages.
 pub trait Disk {
     /// Returns when the page will survive a power cut.
     fn put(&mut self, offset: u64, page: &Page) -> io::Result<()>;
@@ -33,15 +33,15 @@ impl<D: Disk> Ring<D> {
         Self { disk, records, next, page }
     }
 
-    /// Numbers the record and writes it. After an error the next one may take it along.
+    /// Numbers the record and writes it. After an error the next write may repeat it.
     pub fn write(&mut self, record: &mut Record) -> io::Result<()> {
         record.sequence = self.next;
         self.next += 1;
         let slot = record.sequence % u64::from(self.records);
         let index = (slot % u64::from(RECORDS_A_PAGE)) as usize;
         if index == 0 {
-            // The seven oldest records of the ring go a few seconds early, so that nothing has to
-            // be read.
+            // The seven oldest records are dropped a few seconds early, so that no page has to be
+            // read.
             self.page.0.fill(0);
         }
         if let Some(bytes) = self.page.0.as_chunks_mut::<RECORD_BYTES>().0.get_mut(index) {

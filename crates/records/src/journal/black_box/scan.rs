@@ -1,4 +1,4 @@
-//! Reading a file back, whole, torn, or on a disk that is failing.
+//! Reads a file back, even if it is torn or its disk is failing.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -7,14 +7,13 @@ use std::os::unix::fs::FileExt;
 use super::header::{Header, PAGE_BYTES, RECORDS_A_PAGE, Unusable};
 use super::record::{RECORD_BYTES, Record, Slot};
 
-/// A disk on which so many pages cannot be read is asked for no more: each may take it half a
-/// minute.
+/// The number of unreadable pages after which the scan ends: each may take half a minute.
 const FAILED_PAGES_MAX: u32 = 8;
 
-/// What a file still holds.
+/// The recovered records of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
-    /// Whose seconds these are.
+    /// The header of the file.
     pub header: Header,
     /// The oldest first.
     pub records: Vec<Record>,
@@ -22,9 +21,9 @@ pub struct Recovered {
     pub damaged: u32,
 }
 
-/// What can be asked for a page.
+/// A source of pages.
 pub(super) trait Pages {
-    /// Reads the page of that number; an `UnexpectedEof` where there is none, or only a part.
+    /// Reads the page of a number; `UnexpectedEof`: there is none, or only a part.
     fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()>;
 }
 
@@ -43,12 +42,12 @@ impl Pages for [u8] {
 }
 
 impl Recovered {
-    /// Reads a file's bytes. What is damaged is left out.
+    /// Reads the bytes of a file. Damaged records are left out.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, Unusable> {
         Self::read(bytes).unwrap_or(Err(Unusable::Foreign))
     }
 
-    /// Fails only where not even the first page can be read.
+    /// The first page cannot be read.
     pub(super) fn read<P: Pages + ?Sized>(from: &P) -> io::Result<Result<Self, Unusable>> {
         let header = match read_header(from)? {
             Ok(header) => header,
@@ -71,8 +70,8 @@ pub(super) fn read_header<P: Pages + ?Sized>(from: &P) -> io::Result<Result<Head
     }
 }
 
-/// Shows each record behind the header, in no order; returns how many are damaged. A file that ends
-/// too soon has been cut: what is left of it counts.
+/// Visits each record behind the header, in no order. Returns the number of damaged ones. A
+/// truncated file is read as far as it goes.
 pub(super) fn scan<P: Pages + ?Sized>(
     header: &Header,
     from: &P,
@@ -105,7 +104,7 @@ pub(super) fn scan<P: Pages + ?Sized>(
     damaged
 }
 
-/// Whether a record is where it was written, by this boot: a disk may return an old block.
+/// Whether a record is at its own offset, and of this boot: a disk may return a stale block.
 fn belongs(header: &Header, slot: u32, record: &Record) -> bool {
     record.boot_id == header.boot_id
         && record.sequence % u64::from(header.records) == u64::from(slot)

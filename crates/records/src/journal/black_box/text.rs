@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// At most `N` bytes of UTF-8; `N` is below 256. What does not fit is cut.
+/// At most `N` bytes of UTF-8; `N` is below 256. Longer text is cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ShortText<const N: usize> {
     length: u8,
@@ -10,7 +10,7 @@ pub struct ShortText<const N: usize> {
 }
 
 impl<const N: usize> ShortText<N> {
-    /// As much of that text as fits.
+    /// The fitting part of a text.
     pub fn new(text: &str) -> Self {
         let mut short = Self::default();
         short.push(text);
@@ -23,12 +23,12 @@ impl<const N: usize> ShortText<N> {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 
-    /// Whether there is none.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Appends as much as fits; whether that was all.
+    /// Appends the fitting part. Returns whether that was all.
     pub fn push(&mut self, text: &str) -> bool {
         let begin = usize::from(self.length);
         let mut length = N.min(usize::from(u8::MAX)) - begin;
@@ -58,7 +58,7 @@ impl<const N: usize> fmt::Debug for ShortText<N> {
 }
 
 impl<const N: usize> fmt::Write for ShortText<N> {
-    /// Never fails: what does not fit is cut.
+    /// Never fails: longer text is cut.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text);
         Ok(())
