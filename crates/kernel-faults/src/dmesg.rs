@@ -1,5 +1,5 @@
-//! The forms in which a kernel log comes as text: dmesg, journalctl, syslog files, raw kmsg, JSON,
-//! bare lines. The form is detected line by line, so a file may mix them.
+//! The text formats of a kernel log: dmesg, journalctl, syslog files, raw kmsg, JSON, bare lines.
+//! The form is detected line by line, so a file may mix them.
 
 mod json;
 mod local;
@@ -22,29 +22,29 @@ pub use records::{JsonRecords, begins_with_records};
 
 use stamp::{Clock, Stamp};
 
-/// Longer lines are cut here.
+/// The length limit of a line, in bytes.
 const LONGEST_LINE: usize = 64 * 1024;
 
 /// One message of the log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// Number of the line that it begins at, from 1.
+    /// Number of its first line, from 1.
     pub line: u64,
     /// The record's sequence number, in raw kmsg.
     pub seq: Option<u64>,
-    /// Wall time, where the text has it with its zone.
+    /// Wall time, if the text has it with its zone.
     pub utc: Option<Timestamp>,
-    /// Wall time without a zone that is the same everywhere, where the text has that instead.
+    /// Wall time without an unambiguous zone, if the text has that instead.
     pub local: Option<LocalTime>,
     /// The kernel's own clock, which begins at the boot and stops in suspend.
     pub boot_clock: Option<Duration>,
-    /// The time as the text has it, for people.
+    /// The time as in the text, for people.
     pub stamp: String,
-    /// Position in time, on whatever clock the text has.
+    /// Position in time, on the clock of the text.
     pub position: Option<Duration>,
-    /// The position is the record's own, to the microsecond.
+    /// Whether the position is that of the record, to the microsecond.
     pub exact: bool,
-    /// The kernel wrote it, as far as can be seen.
+    /// Whether the kernel wrote it, as far as known.
     pub from_kernel: bool,
     /// Syslog facility, where visible.
     pub facility: Option<u16>,
@@ -71,7 +71,7 @@ impl Message {
     }
 }
 
-/// The form of the last line, which decides what a line without a stamp belongs to.
+/// The format of the last line, which decides whether a line without a stamp continues it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Form {
     /// No stamp has been seen yet.
@@ -79,7 +79,7 @@ enum Form {
     Bare,
     /// `6,123,456,-;text`.
     Kmsg,
-    /// Any form with a stamp on each message.
+    /// Any format with a stamp on each message.
     Stamped,
 }
 
@@ -96,7 +96,7 @@ enum Monotonic {
     },
 }
 
-/// Takes a log's text apart, line by line, in bounded memory.
+/// Splits the text of a log into messages, line by line, in bounded memory.
 #[derive(Debug, Default)]
 pub struct LogText {
     lines: u64,
@@ -111,13 +111,12 @@ pub struct LogText {
 }
 
 impl LogText {
-    /// A log of which nothing has been read.
+    /// A parser without any input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in one line, without its newline. Gives the message before it, which is now known to
-    /// be whole.
+    /// Takes one line, without its newline. Returns the message before it, which is now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
         self.lines += 1;
         let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
@@ -159,7 +158,7 @@ impl LogText {
         }
     }
 
-    /// `None` where the line is no JSON of a log; else the message that it ends, if any.
+    /// `None`: the line is no JSON of a log; else the message that it ends, if any.
     fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
         if json::is_bracket(text) && !self.json.is_inside() {
             return Some(None);
@@ -180,8 +179,8 @@ impl LogText {
         Some(Some(message))
     }
 
-    /// The line without what was put before all of them when the log was quoted or indented. Only
-    /// the first stamp of a log shows it: later it would be the text of another message.
+    /// The line without the common prefix of a quoted or indented log. Only the first stamp of a
+    /// log shows the prefix: later it would be the text of another message.
     fn without_margin<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         if self.form == Form::Bare && self.margin.is_empty() {
             let width = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count();
@@ -196,7 +195,7 @@ impl LogText {
         bytes.strip_prefix(self.margin.as_bytes()).unwrap_or(bytes)
     }
 
-    /// Whether any line so far bore a stamp as kernel logs have them.
+    /// Whether any line so far had a stamp of a kernel log.
     pub fn has_stamps(&self) -> bool {
         self.form != Form::Bare
     }
@@ -230,7 +229,7 @@ impl LogText {
             Form::Bare | Form::Kmsg => {}
         }
         let text = match self.form {
-            // Where somebody has cut the stamp and the host off, the identifier may be left.
+            // Without stamp and host, only the identifier may be left.
             Form::Bare => text.trim().strip_prefix("kernel: ").unwrap_or(text.trim()),
             Form::Kmsg | Form::Stamped => text,
         };
@@ -267,7 +266,7 @@ impl LogText {
             ..Message::default()
         };
         if journal {
-            // A container's log has its own stamp before those of what was run in it.
+            // The log of a container has its own stamp before those of its programs.
             if let Some(inner) = printed_in_container(rest)
                 && let Some(inner) = self.stamped(inner)
             {
@@ -467,14 +466,14 @@ fn from_record(record: &kmsg::Record<'_>) -> Message {
     }
 }
 
-/// What journalctl says itself: `-- Boot … --`, `-- Logs begin at …`.
+/// Lines of journalctl itself: `-- Boot … --`, `-- Logs begin at …`.
 fn is_journal_notice(text: &str) -> bool {
     ["-- Boot ", "-- Reboot --", "-- Logs begin ", "-- Journal begins ", "-- No entries --"]
         .iter()
         .any(|start| text.starts_with(start))
 }
 
-/// The bytes without the colour sequences that dmesg and journalctl put in for terminals.
+/// The bytes without the colour sequences of dmesg and journalctl.
 fn without_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !bytes.contains(&0x1b) {
         return Cow::Borrowed(bytes);

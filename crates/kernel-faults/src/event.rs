@@ -9,9 +9,9 @@ pub struct LoggedEvent {
     /// The fault.
     #[serde(flatten)]
     pub kind: KernelEvent,
-    /// When, if the log carries wall time.
+    /// Wall time, if the log has it.
     pub utc: Option<Timestamp>,
-    /// Sequence number of the record that completed the event. `None` where the log carries none.
+    /// Sequence number of the record that completed the event. `None`: the log has none.
     pub seq: Option<u64>,
 }
 
@@ -19,7 +19,7 @@ pub struct LoggedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
-    /// The text does not say which.
+    /// Not in the text.
     Any,
     /// Host memory.
     System,
@@ -31,7 +31,7 @@ pub enum Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recovery {
-    /// Nothing.
+    /// No recovery.
     None,
     /// Reset the GPU.
     GpuReset,
@@ -43,7 +43,7 @@ pub enum Recovery {
     DrainAndReset,
 }
 
-/// The bound of the memory that ran out.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OomConstraint {
@@ -57,7 +57,7 @@ pub enum OomConstraint {
     MemoryPolicy,
 }
 
-/// A daemon in user space that kills for memory.
+/// A daemon in user space that kills processes when memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillerDaemon {
     /// `systemd-oomd`.
@@ -81,7 +81,7 @@ pub enum KernelEvent {
         function: String,
         /// GPU number, if the line names one.
         gpu: Option<u32>,
-        /// Kind of memory that was requested.
+        /// Kind of the requested memory.
         pool: Pool,
         /// `mem_desc.c:1359`.
         location: Option<String>,
@@ -90,7 +90,7 @@ pub enum KernelEvent {
     NvAllocFailed {
         /// The function that failed.
         function: String,
-        /// Requested size.
+        /// Requested size in bytes.
         bytes: u64,
     },
     /// The GPU reported an error.
@@ -144,14 +144,14 @@ pub enum KernelEvent {
     },
     /// Memory ran out and nothing could be killed.
     OomNoVictim,
-    /// A killed process' memory has been taken back.
+    /// The memory of a killed process was reclaimed.
     OomReaped {
         /// Pid of the victim.
         pid: u32,
         /// Name of the victim.
         comm: String,
     },
-    /// A killed process' memory could not be taken back.
+    /// The memory of a killed process could not be reclaimed.
     OomUnreapable {
         /// Pid of the victim.
         pid: u32,
@@ -182,11 +182,11 @@ pub enum KernelEvent {
     UserspaceKill {
         /// The daemon that killed.
         by: KillerDaemon,
-        /// Pid of the victim, where it is a process.
+        /// Pid of the victim, if it is a process.
         pid: Option<u32>,
         /// Name of the victim.
         comm: Option<String>,
-        /// The victim's cgroup, where it is one.
+        /// The victim's cgroup, if it is one.
         memcg: Option<String>,
     },
 }

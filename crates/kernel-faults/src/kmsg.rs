@@ -22,7 +22,7 @@ pub struct Record<'a> {
     pub usec: u64,
     /// `-` a whole message, `c` the first part of one, `+` a further part.
     pub flags: Cow<'a, str>,
-    /// The task (`T123`) or CPU (`C1`) that printed, where the kernel reports it.
+    /// The task (`T123`) or CPU (`C1`) that printed it, if the kernel reports it.
     pub caller: Option<&'a str>,
     /// The message; bytes outside printable ASCII are `\xNN`.
     pub text: Cow<'a, str>,
@@ -47,13 +47,13 @@ pub enum RecordError {
     NotANumber(&'static str),
 }
 
-/// Takes one record apart.
+/// Parses one record.
 ///
 /// Further comma-separated header fields, bytes that are not UTF-8 (they become `\xNN`), CRLF and a
 /// missing last newline are accepted.
 ///
 /// # Errors
-/// [`RecordError`] says which part of the header is not as the kernel writes it.
+/// [`RecordError`] names the malformed part of the header.
 pub fn parse_record(bytes: &[u8]) -> Result<Record<'_>, RecordError> {
     let line_end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let semicolon =

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::template::Template;
 use super::{Labels, Sample};
 
-/// What an alerting rule says of its alerts.
+/// An alerting rule: the labels, texts and times of its alerts.
 pub trait AlertRule {
     /// The label `alertname` of its alerts.
     fn name(&self) -> &Arc<str>;
@@ -45,13 +45,13 @@ impl AlertState {
     }
 }
 
-/// The active alerts of one rule, one for each label set. `T` is an instant as the caller keeps it.
+/// The active alerts of one rule, one for each label set. `T` is an instant of the caller.
 #[derive(Clone, Debug)]
 pub struct Alerts<T> {
     active: Vec<Alert<T>>,
 }
 
-/// One alert.
+/// One alert of a rule.
 #[derive(Clone, Debug)]
 pub struct Alert<T> {
     /// Labels after templating, `alertname` included.
@@ -82,8 +82,7 @@ impl<T: Copy> Alerts<T> {
     /// the same instant as `at`, on a clock that never runs backwards. `on_change` gets each alert
     /// that is in another state, with the state before.
     ///
-    /// An error leaves everything as it was: two samples may give the same alert once templates are
-    /// filled in.
+    /// An error changes nothing: two samples may give the same alert once templates are rendered.
     pub fn update(
         &mut self,
         rule: &impl AlertRule,
@@ -157,7 +156,7 @@ impl<T: Copy> Alerts<T> {
         &self.active
     }
 
-    /// Ends all alerts, since their rule has gone or has changed.
+    /// Ends all alerts, since their rule was removed or changed.
     pub fn end(&mut self, mut on_change: impl FnMut(&Alert<T>, AlertState)) {
         for mut alert in self.active.drain(..) {
             let from = alert.state;

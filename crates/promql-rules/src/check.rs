@@ -19,7 +19,7 @@ pub(super) fn node(node: &Node, known: &dyn KnownSeries) -> Result<(), ExprError
     }
 }
 
-/// Finds labels to group or match by that nothing below has.
+/// Finds grouping or matching labels that no operand has.
 fn grouping(node: &Node, known: &dyn KnownSeries) -> Result<(), ExprError> {
     let written: Vec<&Arc<str>> = match &node.kind {
         Kind::Aggregate(aggregate) => aggregate.grouping.iter().collect(),
@@ -66,7 +66,7 @@ fn collect_labels(node: &Node, known: &dyn KnownSeries, labels: &mut Vec<String>
     node.children().into_iter().for_each(|child| collect_labels(child, known, labels));
 }
 
-/// Whether anything below is made by others, who have labels of their own.
+/// Whether an operand has series of other exporters, with labels of their own.
 fn has_other_labels(node: &Node, known: &dyn KnownSeries) -> bool {
     match &node.kind {
         Kind::Selector(selector) | Kind::Range { selector, .. } => {
@@ -96,7 +96,7 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprErro
         if known.has_other_labels(name) {
             continue;
         }
-        // A label that never is there equals "", which Prometheus allows to ask for.
+        // A label that is never present equals "", which Prometheus allows.
         if matcher.op == MatchOp::Equal && matcher.value.is_empty() {
             continue;
         }
@@ -111,7 +111,7 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprErro
     Ok(())
 }
 
-/// Where all values of a label are known, one of them must pass.
+/// If all values of a label are known, one of them must match.
 fn satisfiable(
     selector: &Selector,
     matcher: &Matcher,
@@ -138,7 +138,7 @@ fn satisfiable(
     Err(error.with_hint(values_hint(label, &matcher.value, values)))
 }
 
-/// The value that was meant, or all that there are.
+/// The most similar value, or all values.
 pub(super) fn values_hint(label: &str, written: &str, values: &[&str]) -> String {
     let there_are = || values.iter().copied().filter(|value| !value.is_empty());
     did_you_mean(written, there_are()).unwrap_or_else(|| {

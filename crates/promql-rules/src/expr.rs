@@ -1,4 +1,4 @@
-//! Expressions, what they yield, and what is known of the series that they read.
+//! Expressions, their results, and the catalogue of series that they read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct Expr {
     patterns: usize,
 }
 
-/// What is wrong with an expression, and where.
+/// A mistake in an expression, with its span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExprError {
     /// Byte range within the expression's text.
     pub span: Range<usize>,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// What to do about it, e.g. `did you mean "uma_memory_free_bytes"?`.
+    /// The remedy, e.g. `did you mean "uma_memory_free_bytes"?`.
     pub hint: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// What an expression yields.
+/// The value of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A number.
@@ -87,13 +87,13 @@ pub enum Value {
 /// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evaluated {
-    /// A result.
+    /// A known result.
     Known(Value),
     /// It is unknown: these readings are missing, each with the reason, and no other part decides.
     Unknown(Vec<String>),
 }
 
-/// Which series a build exports, for checks at load.
+/// The exported series of a build, for checks at load.
 pub trait KnownSeries {
     /// The label names of a metric, or `None` if there is no such metric.
     fn labels(&self, name: &str) -> Option<Vec<&str>>;
@@ -103,7 +103,7 @@ pub trait KnownSeries {
     fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
         None
     }
-    /// Whether series of a metric may have other labels than those, and lack some.
+    /// Whether series of a metric may have other labels, and lack some of these.
     fn has_other_labels(&self, _name: &str) -> bool {
         false
     }
@@ -111,7 +111,7 @@ pub trait KnownSeries {
     fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
         None
     }
-    /// What to do about the name of no metric, where no metric has a similar name.
+    /// The remedy for an unknown metric without a similar name.
     fn hint(&self, _name: &str) -> Option<String> {
         None
     }
@@ -147,7 +147,7 @@ impl Expr {
         check::node(&self.root, known)
     }
 
-    /// Parts that can never yield anything, whatever the values are.
+    /// Parts that can never have a result.
     pub fn never(&self, known: &dyn KnownSeries) -> Vec<Never> {
         analysis::never(&self.root, known)
     }
@@ -214,7 +214,7 @@ impl Expr {
         reads
     }
 
-    /// Whether it selects series, and does nothing with them.
+    /// Whether it is a bare selector.
     pub fn is_selector(&self) -> bool {
         matches!(self.root.kind, Kind::Selector(_))
     }
@@ -260,7 +260,7 @@ impl Expr {
     }
 
     /// Whether it yields any element, or a number that is neither 0 nor NaN; `None` where that is
-    /// unknown. It may be known where the result is not.
+    /// unknown. It may be known even if the result is not.
     pub fn yields(&self, store: &SeriesStore, at: EvalTime) -> Result<Option<bool>, String> {
         eval::evaluate_root(&self.root, store, at).map(|evaluation| evaluation.yields)
     }

@@ -1,4 +1,4 @@
-//! The functions that may be called, and what they take.
+//! The supported functions, and their arguments.
 
 use super::syntax::ValueType::{self, Range, Scalar, Text, Vector};
 
@@ -93,7 +93,7 @@ pub(super) enum Function {
     Vector,
 }
 
-/// How a function is called.
+/// The signature of a function.
 #[derive(Debug)]
 pub(super) struct Signature {
     /// The function.
@@ -102,7 +102,7 @@ pub(super) struct Signature {
     pub name: &'static str,
     /// The types of its arguments.
     pub arguments: &'static [ValueType],
-    /// How many arguments are needed at least.
+    /// The least number of arguments.
     pub at_least: usize,
     /// Whether the last argument may be repeated.
     pub repeats_last: bool,
@@ -170,7 +170,7 @@ pub(super) static FUNCTIONS: [Signature; 43] = [
     signature(Function::Vector, "vector", &[Scalar], Vector),
 ];
 
-/// Functions of Prometheus that are not built, each with what to do instead.
+/// Unsupported functions of Prometheus, each with an alternative.
 pub(super) static REFUSED: [(&str, &str); 10] = [
     ("histogram_avg", NATIVE),
     ("histogram_count", NATIVE),
@@ -188,7 +188,7 @@ const UNORDERED: &str = "it is experimental in Prometheus, and alerts have no or
 
 const NATIVE: &str = "there are no native histograms here: use the _sum and _count series";
 
-/// The rest of Prometheus' functions, which are not built either.
+/// Further unsupported functions of Prometheus.
 pub(super) static UNBUILT: [&str; 34] = [
     "acos",
     "acosh",
@@ -227,12 +227,12 @@ pub(super) static UNBUILT: [&str; 34] = [
 ];
 
 impl Function {
-    /// The function of that name.
+    /// The function with a name.
     pub(super) fn named(name: &str) -> Option<&'static Signature> {
         FUNCTIONS.iter().find(|signature| signature.name == name)
     }
 
-    /// How it is called.
+    /// The signature.
     pub(super) fn signature(self) -> &'static Signature {
         &FUNCTIONS[self as usize]
     }

@@ -1,14 +1,14 @@
-//! Text to tokens.
+//! Splits text into tokens.
 
 use std::ops::Range;
 
 use super::ExprError;
 use super::literal;
 
-/// One word of an expression.
+/// One token of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
-    /// A name or keyword; which of them is for the parser to say.
+    /// A name or keyword, which the parser distinguishes.
     Word,
     /// A number, already read.
     Number(f64),

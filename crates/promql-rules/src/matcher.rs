@@ -13,7 +13,7 @@ pub(super) const NAME_LABEL: &str = "__name__";
 /// Bound on the memory of one compiled regular expression, in bytes.
 const REGEX_SIZE: usize = 32 * 1024;
 
-/// How a matcher compares.
+/// The operator of a matcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchOp {
     /// `=`
@@ -27,7 +27,7 @@ pub(super) enum MatchOp {
 }
 
 impl MatchOp {
-    /// As written.
+    /// The operator as written.
     pub(super) fn symbol(self) -> &'static str {
         match self {
             Self::Equal => "=",
@@ -37,7 +37,7 @@ impl MatchOp {
         }
     }
 
-    /// The operator written so.
+    /// Parses an operator.
     pub(super) fn of_symbol(symbol: &str) -> Option<Self> {
         [Self::Equal, Self::NotEqual, Self::Matches, Self::NotMatches]
             .into_iter()
@@ -109,7 +109,8 @@ fn last_line(report: &str) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// Rewrites what Go reads differently: its classes are ASCII and know no nesting or set operations.
+/// Rewrites syntax with another meaning in Go: its classes are ASCII and know no nesting or set
+/// operations.
 fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
@@ -182,7 +183,7 @@ fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
         .map(|(written, replacement)| (written.len(), *replacement))
 }
 
-/// Whether braces hold `3`, `3,` or `3,5`; otherwise Go takes them as they are.
+/// Whether braces hold `3`, `3,` or `3,5`; otherwise Go takes them literally.
 fn is_repetition(rest: &str) -> bool {
     let Some((inside, _)) = rest[1..].split_once('}') else { return false };
     let (least, most) = inside.split_once(',').unwrap_or((inside, ""));

@@ -1,7 +1,7 @@
-//! Proves by a few numbers, without vectors, that an expression yields nothing.
+//! Proves by a few numbers, without vectors, that an expression has no result.
 //!
-//! Nearly every rule is quiet nearly all the time. A [`Watch`] proves that where it can, and
-//! evaluates the expression where it cannot.
+//! Nearly every rule is quiet nearly all the time. A [`Watch`] proves that if possible, and
+//! otherwise evaluates the expression.
 
 #[cfg(test)]
 mod tests;
@@ -16,15 +16,15 @@ use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Select
 use super::{EvalTime, Evaluated, Expr, Value};
 use crate::store::{Revisions, SeriesId, SeriesStore};
 
-/// More elements than this on a side of `or` are not reasoned about: there is a bound on both.
+/// The most elements on a side of `or` for a proof, since both have a bound.
 const MOST_ELEMENTS: usize = 5000;
 
 /// Whether, in a build with debug assertions, each proof is compared with the evaluation that it
 /// spares.
 static IS_CHECKED: AtomicBool = AtomicBool::new(true);
 
-/// From now on no proof is compared with the evaluation that it spares, as in a build without debug
-/// assertions: for whoever counts what the proofs themselves cost.
+/// Turns off the comparison of proofs with evaluations, as in a build without debug assertions, to
+/// measure the cost of the proofs.
 pub fn trust_proofs() {
     IS_CHECKED.store(false, Ordering::Relaxed);
 }
@@ -35,12 +35,12 @@ pub struct Watch {
     proof: Option<Proof>,
     /// Whether a reading had failed when `proof` was made.
     has_failed: bool,
-    /// The state of the store for which `proof` was made, and in which nothing was lacking.
+    /// The state of the store for which `proof` was made, without missing readings.
     known: Option<(Revisions, bool)>,
 }
 
 impl Watch {
-    /// What [`Expr::evaluate`] gives, which must always be asked of the same expression and store.
+    /// The result of [`Expr::evaluate`]. The expression and the store must always be the same.
     pub fn evaluate(
         &mut self,
         expr: &Expr,
@@ -74,29 +74,29 @@ impl Watch {
     }
 }
 
-/// What can be said of an expression whose evaluation cannot fail.
+/// The proof for an expression whose evaluation cannot fail.
 #[derive(Debug)]
 enum Part {
     /// One number.
     Scalar(Number),
     /// A vector.
     Vector(Numbers),
-    /// A vector that something is left out of.
+    /// A vector without some elements.
     Filtered(Proof),
 }
 
-/// When a vector is empty.
+/// The condition of an empty vector.
 #[derive(Debug)]
 enum Proof {
-    /// When there are no numbers.
+    /// There are no numbers.
     Absent(Numbers),
-    /// When no pair of them compares so. On one side there is one number at most.
+    /// No pair of numbers satisfies the comparison. One side has at most one number.
     Compares { op: BinaryOp, left: Numbers, right: Numbers },
-    /// When any of these is; the cheapest first.
+    /// Any of these is empty; the cheapest first.
     All(Vec<Proof>),
-    /// When all of these are.
+    /// All of these are empty.
     Any(Vec<Proof>),
-    /// Never, as readings failed; it has so many elements at most.
+    /// Never, since readings failed; with the most elements.
     Open(usize),
 }
 
@@ -105,11 +105,11 @@ enum Proof {
 enum Numbers {
     /// At most this one.
     One(Number),
-    /// These.
+    /// Several values.
     Many(Many),
 }
 
-/// A number, or none. Where elements must match by their labels, and do not, there is none either.
+/// A number, or none. Elements without a required match give none.
 #[derive(Debug)]
 enum Number {
     Constant(f64),
@@ -136,7 +136,7 @@ enum SeriesValue {
 }
 
 impl Part {
-    /// `None` where evaluation might fail, or where it does not pay to reason.
+    /// `None`: evaluation might fail, or a proof would cost more.
     fn of(node: &Node, store: &SeriesStore) -> Option<Self> {
         match &node.kind {
             Kind::Number(number) => Some(Self::Scalar(Number::Constant(*number))),
@@ -324,7 +324,7 @@ impl Proof {
         }
     }
 
-    /// How long it takes about, in lookups of a value.
+    /// The approximate cost, in lookups of a value.
     fn cost(&self) -> usize {
         match self {
             Self::Absent(numbers) => numbers.cost(),
@@ -436,7 +436,7 @@ impl SeriesValue {
     }
 }
 
-/// Whether that is 0 of a series that stays the same.
+/// Whether a function is 0 for a constant series.
 fn is_difference(function: Function) -> bool {
     matches!(function, Function::Rate | Function::Increase | Function::Delta)
 }

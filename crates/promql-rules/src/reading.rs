@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What asking for a value gave: absence is never written as zero.
+/// The result of reading a value: absence is never written as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reading<T> {
-    /// The source answered.
+    /// The source has the value.
     Value(T),
-    /// This machine, kernel or driver does not have it; asking again will not help.
+    /// This machine, kernel or driver does not have it; a retry will not help.
     Unsupported,
-    /// It should be there, but reading it failed this time.
+    /// It should exist, but reading it failed this time.
     Failed,
 }
 
@@ -70,7 +70,7 @@ pub mod as_number {
 
     use super::Reading;
 
-    /// Writes it.
+    /// Serializes a reading.
     pub fn serialize<S: Serializer>(reading: &Reading<f64>, to: S) -> Result<S::Ok, S::Error> {
         match reading {
             Reading::Value(value) if value.is_finite() => to.serialize_f64(*value),
@@ -82,7 +82,7 @@ pub mod as_number {
         }
     }
 
-    /// Reads it back.
+    /// Deserializes a reading.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Reading<f64>, D::Error> {
         from.deserialize_any(NumberOrWord)
     }

@@ -1,4 +1,4 @@
-//! The same expression for another reader: a Prometheus that scrapes several nodes, or seldom.
+//! Rewrites an expression for another reader: a Prometheus that scrapes several nodes, or seldom.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::syntax::{AggregateOp, Binary, BinaryOp, Kind, Node, ValueType};
 use super::{ExprError, KnownSeries};
 
 /// The expression for series with further labels of the scraped target, of which the named ones
-/// identify targets; `None` where it is the same. Expressions without labels cannot be separated by
+/// identify targets; `None`: it is the same. Expressions without labels cannot be separated by
 /// target.
 pub(super) fn by(
     root: &Node,
@@ -27,7 +27,7 @@ pub(super) fn by(
     Ok(changed(root, &mut |node| separate(node, labels, known)))
 }
 
-/// The expression with ranges of at least that length; `None` where it is the same.
+/// The expression with ranges of at least that length; `None`: it is the same.
 pub(super) fn widened(root: &Node, least_ms: i64) -> Option<Node> {
     changed(root, &mut |node| match &mut node.kind {
         Kind::Range { range_ms, .. } if *range_ms < least_ms => {
@@ -45,7 +45,7 @@ fn first<'n>(node: &'n Node, wanted: &dyn Fn(&Node) -> bool) -> Option<&'n Node>
     node.children().into_iter().find_map(|child| first(child, wanted))
 }
 
-/// A selector of series that others make, and their name.
+/// A selector of series of other exporters, and their name.
 fn of_others<'n>(root: &'n Node, known: &dyn KnownSeries) -> Option<(&'n Node, &'n str)> {
     let name = |node: &'n Node| match &node.kind {
         Kind::Selector(selector) | Kind::Range { selector, .. } => Some(&*selector.name),
@@ -70,7 +70,7 @@ fn without_labels(node: &Node) -> Option<&'static str> {
     is_one.then(|| function.signature().name)
 }
 
-/// Makes elements be matched and summed up target by target. Inner nodes come later.
+/// Makes elements match and aggregate target by target. Inner nodes come later.
 fn separate(node: &mut Node, labels: &[Arc<str>], known: &dyn KnownSeries) -> bool {
     let named = match &mut node.kind {
         Kind::Aggregate(aggregate) if !aggregate.without => &mut aggregate.grouping,
@@ -94,8 +94,8 @@ fn separate(node: &mut Node, labels: &[Arc<str>], known: &dyn KnownSeries) -> bo
     !missing.is_empty()
 }
 
-/// Where one side has lost the target's other labels, matching by all labels finds nothing: the
-/// labels of the series themselves are named instead.
+/// If one side has lost the other labels of the target, matching by all labels finds nothing: the
+/// labels of the series are named instead.
 fn name_matched_labels(binary: &mut Binary, known: &dyn KnownSeries) {
     let mut named: Vec<Arc<str>> = Vec::new();
     for side in [&binary.left, &binary.right] {
@@ -110,7 +110,7 @@ fn name_matched_labels(binary: &mut Binary, known: &dyn KnownSeries) {
     binary.matching.labels = named;
 }
 
-/// Whether elements still carry every label of the target that they come from.
+/// Whether elements still have every label of their target.
 fn keeps_target(node: &Node) -> bool {
     match &node.kind {
         Kind::Number(_) | Kind::Text(_) | Kind::Selector(_) | Kind::Range { .. } => true,
@@ -141,7 +141,7 @@ fn keeps_target(node: &Node) -> bool {
     }
 }
 
-/// A copy in which every node has been offered for a change; `None` if none was made.
+/// A copy in which each node may be changed; `None`: no node was changed.
 fn changed(root: &Node, change: &mut dyn FnMut(&mut Node) -> bool) -> Option<Node> {
     let mut copy = root.clone();
     visit(&mut copy, change).then_some(copy)

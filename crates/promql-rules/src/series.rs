@@ -1,4 +1,4 @@
-//! Names of series, and what is wanted of them.
+//! Names of series, and selections of them.
 
 use std::sync::Arc;
 
@@ -48,27 +48,27 @@ impl std::fmt::Display for SeriesKey {
     }
 }
 
-/// What is wanted of other nodes: series of that name with at least these labels.
+/// A selection of series of other nodes: by name, with at least these labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wanted {
     /// The metric.
     pub name: Arc<str>,
-    /// Labels that must be so, sorted by name.
+    /// Required labels, sorted by name.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
 }
 
 impl Wanted {
-    /// Whether all that the other one means is meant.
+    /// Whether it selects all series that the other one selects.
     pub fn covers(&self, other: &Self) -> bool {
         self.is(&other.name, &other.labels)
     }
 
-    /// Whether it selects that series. Further labels of the series do not matter.
+    /// Whether it selects a series, which may have further labels.
     pub fn is(&self, name: &str, labels: &[(Arc<str>, Arc<str>)]) -> bool {
         *self.name == *name && self.labels.iter().all(|wanted| labels.contains(wanted))
     }
 
-    /// The series that is wanted, with the labels that are known of it.
+    /// The selected series, with its known labels.
     pub fn series(&self) -> SeriesKey {
         SeriesKey { name: Arc::clone(&self.name), labels: self.labels.clone().into() }
     }

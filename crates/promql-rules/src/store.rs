@@ -70,7 +70,7 @@ pub struct SeriesStore {
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
-    /// The source of each metric, where it was given.
+    /// The source of each metric, if given.
     source_of: Option<SourceOf>,
     /// The error of each source that is down, by its name.
     faults: BTreeMap<&'static str, Arc<str>>,
@@ -81,7 +81,7 @@ pub struct SeriesStore {
     bounds: Bounds,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
-    /// Until when the series of each keeper stay as they are.
+    /// The time until which the series of each keeper stay unchanged.
     stayed_ms: Vec<Option<i64>>,
     revisions: Revisions,
     /// Number of reused indexes.
@@ -95,7 +95,7 @@ pub struct Revisions {
     pub series: u64,
     /// Grows when a series gets or loses its value, and when the reason changes.
     pub kinds: u64,
-    /// Grows when a series has lost its keeper, or can have none any more.
+    /// Grows when a series loses its keeper, or can no longer have one.
     pub kept: u64,
 }
 
@@ -112,7 +112,7 @@ impl Default for Bounds {
     }
 }
 
-/// Number of a keeper, whose series stay as they are; a series has at most one.
+/// Number of a keeper, whose series stay unchanged; a series has at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keeper(u8);
 
@@ -146,7 +146,7 @@ impl SeriesStore {
         Self { source_of: Some(source_of), ..self }
     }
 
-    /// Whether it holds declared series alone.
+    /// Whether it has declared series only.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -164,12 +164,12 @@ impl SeriesStore {
         Self { revisions, ..Self::of_cluster() }
     }
 
-    /// Whether there is that series.
+    /// Whether the series exists.
     pub fn knows(&self, key: &SeriesKey) -> bool {
         self.ids.contains_key(key)
     }
 
-    /// The id of that series, which is added if it is new. Beyond the bounds on series, and in a
+    /// The id of a series, which is added if it is new. Beyond the bounds on series, and in a
     /// closed store, it is [`SeriesId::REFUSED`].
     pub fn intern(&mut self, key: &SeriesKey) -> SeriesId {
         if self.is_closed { SeriesId::REFUSED } else { self.declare(key) }
@@ -236,7 +236,7 @@ impl SeriesStore {
         self.gaps.get(name).copied()
     }
 
-    /// Keeps at least the last `range_ms` of each series of that name.
+    /// Retains at least the last `range_ms` of each series of a metric.
     pub fn retain(&mut self, name: &str, range_ms: i64) {
         let entry = match self.names.get_mut(name) {
             Some(entry) => entry,
@@ -267,20 +267,20 @@ impl SeriesStore {
         self.add(id, at_ms, reading);
     }
 
-    /// The same, and from then on the series stays as it is, as if its keeper added the reading
-    /// again and again. Not so where a past is kept.
+    /// The same, and from then on the series stays unchanged, as if its keeper repeated the
+    /// reading. Series with a retained past do not.
     fn append_kept(&mut self, keeper: Keeper, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         let Some(present) = self.presents.get_mut(id.0 as usize) else { return };
         let is_taken = present.keeper.is_some_and(|other| other != keeper);
         self.revisions.kept += u64::from(is_taken);
         present.settle(&self.stayed_ms);
-        // What comes from before its keeper's last word is not of now.
+        // A reading older than the keeper's last one is outdated.
         let is_of_now = keeper.stayed_ms(&self.stayed_ms).is_none_or(|stayed| stayed <= at_ms);
         present.keeper = Some(keeper).filter(|_| is_of_now && !present.has_past);
         self.add(id, at_ms, reading);
     }
 
-    /// Which state of the store this is.
+    /// The version of the data in the store.
     pub fn revisions(&self) -> Revisions {
         self.revisions
     }
@@ -337,7 +337,7 @@ impl SeriesStore {
     }
 
     /// The latest reading of the series of that name with exactly these labels, in their order;
-    /// `Unsupported` where there is none.
+    /// `Unsupported`: there is none.
     pub fn latest_of(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
         let (ids, _) = self.named(name);
         let is_it = |key: &SeriesKey| {
@@ -352,12 +352,12 @@ impl SeriesStore {
         self.presents.iter().map(|present| present.latest.unwrap_or(Reading::Failed))
     }
 
-    /// How often a series beyond the bounds was asked for.
+    /// The number of refused series beyond the bounds.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Keeps why the source of that name is down, or that it is not.
+    /// Sets why a source is down; `None`: it is up.
     pub fn set_fault(&mut self, source: &'static str, fault: Option<&Arc<str>>) {
         match fault {
             None => _ = self.faults.remove(source),
@@ -366,7 +366,7 @@ impl SeriesStore {
         }
     }
 
-    /// Keeps why nothing is known of a node, or that something is.
+    /// Sets why a node is unknown; `None`: it is known.
     pub fn set_silent(&mut self, node: &Arc<str>, why: Option<&Arc<str>>) {
         match why {
             None => _ = self.silent.remove(node),
@@ -374,7 +374,7 @@ impl SeriesStore {
         }
     }
 
-    /// Why the source that feeds a series is down, or its node says nothing, if that is so.
+    /// Why the source of a series is down, or its node is unknown, if so.
     pub(crate) fn fault(&self, key: &SeriesKey) -> Option<&str> {
         let of_node = || {
             let (_, node) = key.labels.iter().find(|(name, _)| **name == *NODE_LABEL)?;
@@ -428,19 +428,19 @@ impl SeriesStore {
         past.is_some_and(|past| past.is_flat(after_ms, to_ms))
     }
 
-    /// Whether points after that instant gave way to the bound on samples.
+    /// Whether points after an instant were dropped by the bound on samples.
     pub(crate) fn is_cut(&self, id: SeriesId, after_ms: i64) -> bool {
         self.pasts.get(id.0 as usize).is_some_and(|past| past.is_cut_after(after_ms))
     }
 
-    /// Whether any points gave way to the bound on samples.
+    /// Whether any points were dropped by the bound on samples.
     pub(crate) fn was_cut(&self, id: SeriesId) -> bool {
         self.pasts.get(id.0 as usize).is_some_and(Past::is_cut)
     }
 }
 
 impl Present {
-    /// The newest point, which of a series that stays is as new as its keeper says.
+    /// The newest point; that of an unchanged series has the time of its keeper.
     #[inline]
     fn newest(&self, stayed_ms: &[Option<i64>]) -> Option<Point> {
         let newest = self.newest?;
@@ -448,13 +448,13 @@ impl Present {
         Some(Point { at_ms: newest.at_ms.max(stayed_ms.unwrap_or(newest.at_ms)), ..newest })
     }
 
-    /// From now on it does not stay.
+    /// Removes the keeper.
     fn settle(&mut self, stayed_ms: &[Option<i64>]) {
         self.newest = self.newest(stayed_ms);
         self.keeper = None;
     }
 
-    /// Takes the latest reading; returns whether it is of another kind.
+    /// Stores the latest reading. Returns whether it is of another kind.
     fn set(&mut self, reading: Reading<f64>) -> bool {
         let before = self.latest.replace(reading);
         before.map(|before| discriminant(&before)) != Some(discriminant(&reading))
@@ -462,7 +462,7 @@ impl Present {
 }
 
 impl Point {
-    /// Counts what happened at these instants, which are sorted, if it comes after them.
+    /// Adds counts at these sorted instants, if the point is after them.
     fn raise(&mut self, since_ms: &[i64]) {
         if !is_stale(self.value) {
             let happened = since_ms.partition_point(|since_ms| *since_ms <= self.at_ms);

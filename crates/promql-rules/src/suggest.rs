@@ -1,6 +1,6 @@
 //! Did-you-mean.
 
-/// A hint that names the candidate closest to what was written, if one is close enough.
+/// A hint with the candidate closest to a text, if one is close enough.
 pub fn did_you_mean<'c>(
     written: &str,
     candidates: impl IntoIterator<Item = &'c str>,

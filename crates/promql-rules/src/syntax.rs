@@ -1,4 +1,4 @@
-//! What an expression is made of.
+//! The syntax tree of an expression.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// What it reads of any node.
+    /// The series that it reads of any node.
     pub(super) fn wanted(&self) -> Wanted {
         let of_nodes = [CLUSTER_LABEL, NODE_LABEL, EXPORTED_NODE_LABEL];
         let is_plain = |matcher: &&Matcher| {
@@ -95,11 +95,11 @@ impl Selector {
 /// A binary operation.
 #[derive(Clone, Debug)]
 pub(super) struct Binary {
-    /// What is done.
+    /// The operator.
     pub op: BinaryOp,
     /// Whether a comparison yields 0 or 1 instead of filtering.
     pub returns_bool: bool,
-    /// How the elements of two vectors find each other.
+    /// The vector matching.
     pub matching: Matching,
     /// The left operand.
     pub left: Node,
@@ -194,7 +194,7 @@ impl BinaryOp {
         Self::Power,
     ];
 
-    /// As written; words in lower case.
+    /// The operator as written; words in lower case.
     pub(super) fn symbol(self) -> &'static str {
         match self {
             Self::Or => "or",
@@ -216,7 +216,7 @@ impl BinaryOp {
         }
     }
 
-    /// How strongly it binds; all but `^` bind to the left.
+    /// The precedence; all but `^` are left-associative.
     pub(super) fn precedence(self) -> u8 {
         match self {
             Self::Or => 1,
@@ -228,7 +228,7 @@ impl BinaryOp {
         }
     }
 
-    /// `==` and its kin.
+    /// Whether it is a comparison.
     pub(super) fn is_comparison(self) -> bool {
         self.precedence() == 3
     }
@@ -242,7 +242,7 @@ impl BinaryOp {
 /// An aggregation over the elements of a vector.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregate {
-    /// What is computed.
+    /// The operator.
     pub op: AggregateOp,
     /// `without` rather than `by`.
     pub without: bool,
@@ -297,7 +297,7 @@ impl AggregateOp {
         Self::Quantile,
     ];
 
-    /// As written.
+    /// The operator as written.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -334,7 +334,7 @@ pub(super) enum ValueType {
 }
 
 impl ValueType {
-    /// As Prometheus words it in errors.
+    /// The name in errors of Prometheus.
     pub(super) fn documented(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -363,7 +363,7 @@ impl Node {
         }
     }
 
-    /// The node without the parentheses around it.
+    /// The node without its outer parentheses.
     pub(super) fn bare(&self) -> &Self {
         let mut node = self;
         while let Kind::Parentheses(inner) = &node.kind {
@@ -377,7 +377,7 @@ impl Node {
         matches!(&self.kind, Kind::Binary(binary) if binary.op.is_comparison())
     }
 
-    /// Whether it lets through only some of what it is given, by value or by presence.
+    /// Whether it filters its operands, by value or by presence.
     pub(super) fn may_filter(&self) -> bool {
         match &self.kind {
             Kind::Binary(binary) if binary.op.is_set() => true,
@@ -389,7 +389,7 @@ impl Node {
         }
     }
 
-    /// Its direct parts.
+    /// Its direct operands.
     pub(super) fn children(&self) -> Vec<&Self> {
         match &self.kind {
             Kind::Number(_) | Kind::Text(_) | Kind::Selector(_) | Kind::Range { .. } => Vec::new(),
@@ -402,7 +402,7 @@ impl Node {
         }
     }
 
-    /// The metrics below it, each with how much past it needs, in milliseconds.
+    /// The metrics that it reads, each with the required past in milliseconds.
     pub(super) fn collect_reads(&self, reads: &mut Vec<(Arc<str>, i64)>) {
         match &self.kind {
             Kind::Selector(selector) if selector.offset_ms > 0 => {

@@ -8,30 +8,29 @@ use super::{EvalTime, Evaluated, Expr, Labels, Value};
 use crate::SeriesKey;
 use crate::store::SeriesStore;
 
-/// The reason for parts that need past samples where there are none.
+/// The reason for parts that need past samples, if there are none.
 const NO_PAST: &str = "only present values are kept, and this needs past ones";
 
 /// A part of an expression, with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traced {
-    /// As written, in one line.
+    /// Its text, in one line.
     pub text: String,
-    /// How its value follows from its parts.
+    /// The relation of its value to its parts.
     pub relation: Relation,
     /// Whether its numbers are bytes.
     pub is_bytes: bool,
     /// Its value.
     pub value: TracedValue,
-    /// Whether it yields anything; `None` where that is unknown. It may be known where the value is
-    /// not.
+    /// Whether it has a result; `None`: unknown. It may be known even if the value is not.
     pub yields: Option<bool>,
-    /// Where it is unknown without effect: the part that decides.
+    /// The part that decides, if this one is unknown without effect.
     pub decided_by: Option<&'static str>,
     /// Its parts, without literal numbers.
     pub parts: Vec<Self>,
 }
 
-/// What is needed of a part.
+/// The required knowledge of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Each element, with its value.
@@ -40,18 +39,18 @@ enum Need {
     Existence,
 }
 
-/// How a part's value follows from its own parts, to explain why it yields nothing.
+/// The relation of a value to its parts, to explain a missing result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// Both must yield something.
+    /// Both must have a result.
     And,
-    /// Either may.
+    /// Either must have a result.
     Or,
-    /// The second takes away from the first.
+    /// The second removes elements of the first.
     Unless,
     /// It filters by a comparison.
     Compares,
-    /// It yields what its parts yield, in another form.
+    /// Its result is that of its parts, in another form.
     Other,
 }
 
@@ -62,9 +61,9 @@ pub enum TracedValue {
     Known(Value),
     /// The samples of each series in a range.
     Range(Vec<TracedRange>),
-    /// It is unknown, for these reasons.
+    /// Unknown, with the reasons.
     Unknown(Vec<String>),
-    /// It cannot be computed from this data.
+    /// It cannot be computed from the data.
     Failed(String),
 }
 
@@ -86,12 +85,12 @@ pub struct TracedRange {
 }
 
 impl TracedValue {
-    /// Whether it certainly yields nothing.
+    /// Whether it certainly has no result.
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Known(Value::Vector(samples)) if samples.is_empty())
     }
 
-    /// Whether both are unknown for one reason at least.
+    /// Whether both are unknown with a common reason.
     fn shares_reason(&self, other: &Self) -> bool {
         let (Self::Unknown(one), Self::Unknown(other)) = (self, other) else { return false };
         one.iter().any(|reason| other.contains(reason))
@@ -99,7 +98,7 @@ impl TracedValue {
 }
 
 impl Traced {
-    /// Whether what must be known of it is known.
+    /// Whether the required knowledge is complete.
     fn is_decided(&self, need: Need) -> bool {
         match &self.value {
             TracedValue::Unknown(_) => need == Need::Existence && self.yields.is_some(),
@@ -107,7 +106,7 @@ impl Traced {
         }
     }
 
-    /// Says of all of it that is unknown what decides without it.
+    /// Sets the deciding part for all unknown parts below.
     fn leave_out(&mut self, decided_by: &'static str) {
         if matches!(self.value, TracedValue::Unknown(_)) {
             self.decided_by.get_or_insert(decided_by);
@@ -115,8 +114,7 @@ impl Traced {
         self.parts.iter_mut().for_each(|part| part.leave_out(decided_by));
     }
 
-    /// The parts that are the reason for a value of nothing: of an `and` what it lacks, of an `or`
-    /// everything.
+    /// The parts that explain a missing result: of an `and` the missing side, of an `or` both.
     pub fn culprits(&self) -> Vec<&Self> {
         if !self.value.is_nothing() {
             return Vec::new();
@@ -136,13 +134,13 @@ impl Traced {
 }
 
 impl Expr {
-    /// Traces it. `text` is what it was parsed from. Without past samples, parts that need them are
+    /// Traces the expression. `text` is its source. Without past samples, parts that need them are
     /// unknown.
     pub fn trace(&self, text: &str, store: &SeriesStore, at: EvalTime, has_past: bool) -> Traced {
         Tracer { text, store, at, has_past }.trace(self.root.bare(), Need::Value)
     }
 
-    /// As [`Self::trace`], where only the existence of a result matters.
+    /// As [`Self::trace`], if only the existence of a result matters.
     pub fn trace_aim(
         &self,
         text: &str,
@@ -153,7 +151,7 @@ impl Expr {
         Tracer { text, store, at, has_past }.trace(self.root.bare(), Need::Existence)
     }
 
-    /// The series that this is, if it is nothing else.
+    /// The series, if the part is a bare selector of one.
     pub fn as_series(&self) -> Option<SeriesKey> {
         let Kind::Selector(selector) = &self.root.bare().kind else { return None };
         let is_label = |op| op == MatchOp::Equal;
@@ -221,7 +219,7 @@ impl Tracer<'_> {
     }
 }
 
-/// What must be known of a part of what that must be known of.
+/// The required knowledge of a part, from that of its parent.
 fn part_need(node: &Node, index: usize, need: Need) -> Need {
     match &node.kind {
         Kind::Binary(binary) => match (binary.op, index) {

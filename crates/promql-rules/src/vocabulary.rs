@@ -1,23 +1,23 @@
-//! What rules can say and what they cannot, for documents: from the tables that the parser reads.
+//! The supported and unsupported vocabulary of rules, for documents, from the tables of the parser.
 
 use super::functions::{FUNCTIONS, REFUSED, Signature, UNBUILT};
 use super::parser::REFUSED_AGGREGATIONS;
 use super::syntax::{AggregateOp, BinaryOp, ValueType};
 
-/// The words of the language.
+/// The vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// Binary operators, those that bind as strongly together, the weakest first.
+    /// Binary operators in groups of equal precedence, the weakest first.
     pub operators: Vec<Vec<&'static str>>,
-    /// Aggregations, each with what it takes.
+    /// Aggregations, each with its arguments.
     pub aggregations: Vec<String>,
-    /// Functions, each with what it takes.
+    /// Functions, each with its arguments.
     pub functions: Vec<String>,
-    /// What Prometheus has and rules here have not, and what to do instead, if there is anything.
+    /// Unsupported parts of PromQL, each with an alternative, if there is one.
     pub refused: Vec<(&'static str, Option<&'static str>)>,
 }
 
-/// All words of the language.
+/// The complete vocabulary.
 pub fn vocabulary() -> Vocabulary {
     let mut operators: Vec<Vec<&'static str>> = Vec::new();
     for strength in 1..=6 {
@@ -38,7 +38,7 @@ pub fn vocabulary() -> Vocabulary {
     }
 }
 
-/// How a function is called.
+/// The signature of a function.
 pub(super) fn usage(signature: &Signature) -> String {
     let word = |kind: &ValueType| match kind {
         ValueType::Scalar => "number",

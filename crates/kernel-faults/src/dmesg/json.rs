@@ -9,14 +9,14 @@ use super::Message;
 use super::stamp::{self, Clock};
 use crate::kmsg;
 
-/// Longer entries are not read.
+/// The size limit of an entry, in bytes.
 const LONGEST_ENTRY: usize = 256 * 1024;
 
 /// Reads the JSON of dmesg, which it prints a member a line.
 #[derive(Debug, Default)]
 pub(super) struct DmesgJson {
     inside: bool,
-    /// The array is closed, and the object around it not yet.
+    /// The array is closed, and its object not yet.
     closing: bool,
     message: Message,
     has_text: bool,
@@ -28,7 +28,7 @@ impl DmesgJson {
         self.inside
     }
 
-    /// `None` where the line is not of such a document; else the message that it ends, if any.
+    /// `None`: the line is not of such a document; else the message that it ends, if any.
     pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
         let line = line.trim();
         if std::mem::take(&mut self.closing) && line == "}" {
@@ -54,7 +54,7 @@ impl DmesgJson {
         }
         let member = line.strip_suffix(',').unwrap_or(line);
         let Ok(Value::Object(member)) = serde_json::from_str(&format!("{{{member}}}")) else {
-            // The document was cut; what follows is something else.
+            // The document was truncated; other text follows.
             self.inside = false;
             return None;
         };
@@ -124,7 +124,7 @@ pub(super) struct PrettyJson {
 }
 
 impl PrettyJson {
-    /// `None` where the line is not of such an entry; else the message that it ends, if any.
+    /// `None`: the line is not of such an entry; else the message that it ends, if any.
     pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
         let line = line.trim();
         let Some(entry) = &mut self.entry else {
@@ -137,7 +137,7 @@ impl PrettyJson {
             || element.bytes().all(|byte| byte.is_ascii_digit());
         let ends = element == "}";
         if !(member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
-            // No entry, or one that was cut; what follows is something else.
+            // No entry, or a truncated one; other text follows.
             self.entry = None;
             return None;
         }
@@ -145,20 +145,20 @@ impl PrettyJson {
         Some(if ends { self.entry.take().and_then(|entry| record(&entry)) } else { None })
     }
 
-    /// The entry turns out to be another document's.
+    /// The entry belongs to another document.
     pub(super) fn forget(&mut self) {
         self.entry = None;
     }
 }
 
-/// Whether the line is a bracket around records of one line each.
+/// Whether the line is an opening or closing bracket of records with one line each.
 pub(super) fn is_bracket(line: &str) -> bool {
     let bare: String =
         line.chars().filter(|letter| !letter.is_ascii_whitespace()).take(16).collect();
     matches!(&*bare, "[" | "]" | "]}" | "{\"dmesg\":[" | "{\"dmesg\":[]}")
 }
 
-/// One line of Docker's `json-file` logs: what the container printed.
+/// One line of Docker's `json-file` logs: the output of the container.
 pub(super) fn container(line: &str) -> Option<String> {
     let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
     entry.get("stream")?.as_str()?;
@@ -166,8 +166,8 @@ pub(super) fn container(line: &str) -> Option<String> {
     Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed))
 }
 
-/// One record of `dmesg --json` or one entry of `journalctl -o json`, perhaps with the comma that
-/// parts it from the next one.
+/// One record of `dmesg --json` or one entry of `journalctl -o json`, perhaps with the comma before
+/// the next one.
 pub(super) fn record(line: &str) -> Option<Message> {
     let line = line.strip_suffix(',').unwrap_or(line);
     let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };

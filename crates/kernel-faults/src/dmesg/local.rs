@@ -30,7 +30,7 @@ impl LocalTime {
         Self { at, year_is_known: true, zone: Some(zone.to_owned()) }
     }
 
-    /// `Nov 21 02:31:07`: of `journalctl` and syslog files. The year of `at` says nothing.
+    /// `Nov 21 02:31:07`: of `journalctl` and syslog files. The year of `at` has no meaning.
     pub(super) fn without_year(at: DateTime) -> Self {
         Self { at, year_is_known: false, zone: None }
     }
@@ -41,7 +41,7 @@ impl LocalTime {
     }
 
     /// The instant in `zone`. A missing year is the last one in which the time was before `newest`.
-    /// `None` where the text names another zone.
+    /// `None`: the text names another zone.
     pub fn resolve(&self, zone: &TimeZone, newest: Timestamp) -> Option<Timestamp> {
         let instant = |at: DateTime| zone.to_ambiguous_zoned(at).compatible().ok();
         if self.year_is_known {

@@ -1,7 +1,8 @@
-//! Takes a JSON document on one line apart into its records, as `dmesg --json | jq -c` and
-//! `jq -sc` write it: such a line is as long as the log.
+//! Splits a JSON document on one line into its records, as `dmesg --json | jq -c` and `jq -sc`
+//! write it: such a line is as long as the log.
 
-/// A longer record is given in parts, none of which is a record then.
+/// The size limit of a record, in bytes; a longer one is returned in parts, none of which is a
+/// record.
 const LONGEST_RECORD: usize = 64 * 1024;
 
 /// Whether a text begins with an array of records, perhaps as the member `dmesg` of an object, with
@@ -16,7 +17,7 @@ pub fn begins_with_records(head: &[u8]) -> bool {
         .is_some_and(|rest| after(rest, b"\"").is_some())
 }
 
-/// What follows a token on the same line.
+/// The text after a token on the same line.
 fn after<'a>(text: &'a [u8], token: &[u8]) -> Option<&'a [u8]> {
     let blank = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     text.get(blank..)?.strip_prefix(token)
@@ -39,7 +40,7 @@ impl JsonRecords {
         Self::default()
     }
 
-    /// Takes the next byte; gives the record that it ends.
+    /// Takes the next byte. Returns the record that it ends.
     pub fn push(&mut self, byte: u8) -> Option<Vec<u8>> {
         if self.depth == 0 {
             self.in_array |= byte == b'[';
@@ -67,7 +68,7 @@ impl JsonRecords {
         is_over.then(|| std::mem::take(&mut self.record))
     }
 
-    /// What was begun when the line ended.
+    /// The incomplete record at the end of the line.
     pub fn finish(self) -> Option<Vec<u8>> {
         (!self.record.is_empty()).then_some(self.record)
     }

@@ -9,12 +9,12 @@ use super::LocalTime;
 /// Replaces a missing year: it has all days.
 const LEAP_YEAR: i16 = 1972;
 
-/// A line's stamp.
+/// The stamp of a line.
 #[derive(Debug)]
 pub(super) struct Stamp {
-    /// Wall time, where the zone is known.
+    /// Wall time, if the zone is known.
     pub utc: Option<Timestamp>,
-    /// Wall time, where the zone is not.
+    /// Wall time in an unknown zone.
     pub local: Option<LocalTime>,
     /// Position on the text's own clock.
     pub position: Duration,
@@ -32,7 +32,7 @@ pub(super) struct Clock {
     position: Duration,
 }
 
-/// Reads the stamp; gives what follows it.
+/// Parses a stamp. Returns the text after it.
 pub(super) fn parse<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
     if let Some(rest) = text.strip_prefix('[') {
         return bracketed(rest, clock);
@@ -80,7 +80,7 @@ fn bracketed<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
         None => (minute(when)?, None),
     };
     let position = position_of(at)?;
-    // A relative stamp goes on from here.
+    // The base of a relative stamp.
     clock.position = clock.position.max(position);
     Some((Stamp { local, ..stamp(when, position) }, rest))
 }
@@ -128,8 +128,7 @@ fn position(at: Timestamp) -> Option<Duration> {
     Some(Duration::from_micros(u64::try_from(at.as_microsecond()).ok()?))
 }
 
-/// A month, also in another language: which one is not known then, and what matters is that the
-/// stamp is taken off.
+/// A month, also in another language: the month is unknown then, but the stamp is recognised.
 fn any_month(text: &str) -> Option<i8> {
     month_number(text).or_else(|| is_word(text).then_some(1))
 }

@@ -1,4 +1,4 @@
-//! The lines of OOM traces, put together.
+//! Assembles the lines of OOM traces.
 
 use crate::{KernelEvent, LoggedEvent};
 
@@ -87,7 +87,7 @@ impl EventAssembler {
         self.traces.push(trace);
     }
 
-    /// The trace that a line without a name of its own belongs to.
+    /// The trace of a line without a process name.
     fn target(&self, line: &KernelLine<'_>) -> Option<usize> {
         if line.caller.is_some() {
             let same = self.traces.iter().rposition(|t| t.caller.as_deref() == line.caller);
@@ -124,7 +124,7 @@ impl EventAssembler {
         }
     }
 
-    /// A line that no other grammar knows: perhaps one of a stack or a table.
+    /// A line that matches no other grammar: perhaps of a stack or a table.
     pub(super) fn feed_body(&mut self, line: &KernelLine<'_>) {
         if let Some((pid, comm)) = oom::stack_header(line.text) {
             self.stack_header(pid, comm, line);
@@ -153,14 +153,14 @@ impl EventAssembler {
         }
     }
 
-    /// Whether the stack that was expected begins, without the line that says whose it is.
+    /// Whether the expected stack begins, without the line that names its task.
     fn is_other_stack(&mut self, line: &KernelLine<'_>) -> bool {
         line.caller.is_none()
             && matches!(line.text.trim(), "Call Trace:" | "Call trace:")
             && self.other_stack.take().is_some()
     }
 
-    /// The frames that follow are of something else.
+    /// The following frames are of another stack.
     pub(super) fn mute(&mut self, line: &KernelLine<'_>) {
         match self.target(line) {
             Some(at) if line.caller.is_some() => {
@@ -381,8 +381,8 @@ impl EventAssembler {
         fitting.max().map(|(_, at)| at)
     }
 
-    /// Whether the kill is known already: the kernel names the first victim of a group twice, and
-    /// logs that are merged from several sources repeat lines.
+    /// Whether the kill was reported already: the kernel names the first victim of a group twice,
+    /// and logs that are merged from several sources repeat lines.
     fn is_repeated(&self, killed: &Killed<'_>, text: &str) -> bool {
         self.killed.iter().any(|earlier| {
             earlier.pid == killed.pid
@@ -515,7 +515,7 @@ impl EventAssembler {
         }));
     }
 
-    /// The reaper works on victims only: a process that was chosen has been killed.
+    /// The reaper processes victims only: the chosen process was killed.
     fn confirm(&mut self, pid: u32, out: &mut Vec<LoggedEvent>) {
         let at = self
             .traces
@@ -533,7 +533,7 @@ impl EventAssembler {
         self.remember_kill(pid, &comm, "");
     }
 
-    /// A trace has ended: a kill whose own line was lost is reported now.
+    /// Ends a trace: a kill whose own line was lost is reported.
     pub(super) fn finish_trace(&mut self, trace: &Trace, out: &mut Vec<LoggedEvent>) {
         let Some((pid, comm, anchor)) = trace.unconfirmed() else { return };
         out.push(anchor.event(trace.kill(pid, comm, None)));

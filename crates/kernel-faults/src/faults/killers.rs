@@ -1,4 +1,4 @@
-//! Log lines of daemons in user space that kill for memory.
+//! Log lines of daemons in user space that kill processes when memory is short.
 
 use crate::{KernelEvent, KillerDaemon};
 
@@ -13,7 +13,7 @@ pub(super) enum Killer {
     Failed,
 }
 
-/// Reads a line of the program of that name.
+/// Parses a line of a program.
 pub(super) fn parse(identifier: &str, text: &str) -> Option<Killer> {
     match identifier.strip_suffix(".service").unwrap_or(identifier) {
         "systemd-oomd" => oomd(text),

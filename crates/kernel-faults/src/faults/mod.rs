@@ -29,30 +29,30 @@ use killers::Killer;
 use nvidia::Nvidia;
 use trace::{Anchor, Position, Trace};
 
-/// The container's id, where a control group's path names one.
+/// The container id in the path of a control group, if any.
 pub fn container_id(cgroup: &str) -> Option<String> {
     oom::container(cgroup)
 }
 
-/// An incomplete event waits this long after its last line.
+/// The wait for the rest of an event after its last line.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the rest of an event. A serial console prints a trace with a few thousand tasks
 /// at 10 KiB a second.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// The same in lines, for logs without times: since the last line that belonged to it, and in all.
+/// The same in lines, for logs without times: since its last line, and in total.
 const SILENT_LINES: u64 = 2_000;
 const LONGEST_WAIT_LINES: u64 = 20_000;
-/// A hung task's stack is shorter than this.
+/// The most lines of the stack of a hung task.
 const HUNG_TASK_LINES: u64 = 400;
-/// The rest of a broken message comes at once.
+/// The wait for the rest of a broken message, which follows at once.
 const BROKEN_MESSAGE_LINES: u64 = 8;
-/// Two reports of one kill are not further apart than this.
+/// The longest time between two reports of one kill.
 const REPETITION: Duration = Duration::from_secs(10);
-/// earlyoom waits for less than this between SIGTERM and SIGKILL.
+/// The longest time of earlyoom between SIGTERM and SIGKILL.
 const ESCALATION: Duration = Duration::from_secs(60);
-/// Incomplete events of a kind; the oldest is dropped first.
+/// The most incomplete events of a kind; the oldest is dropped first.
 const MOST_PENDING: usize = 16;
-/// Kills and reaps that are remembered to recognise repeated lines.
+/// The number of kept kills and reaps, which identify repeated lines.
 const MOST_REMEMBERED: usize = 64;
 /// Longer messages are cut: the kernel's own limit is 1 KiB a record (2 KiB from 6.10 on).
 const LONGEST_TEXT: usize = 8 * 1024;
@@ -60,9 +60,9 @@ const LONGEST_TEXT: usize = 8 * 1024;
 /// One line of the kernel log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelLine<'a> {
-    /// The record's sequence number, where the log carries one.
+    /// The record's sequence number, if the log has one.
     pub seq: Option<u64>,
-    /// Wall time, where known.
+    /// Wall time, if known.
     pub utc: Option<Timestamp>,
     /// Position on a clock that does not jump, to detect silence: the time of the record or of its
     /// arrival. [`EventAssembler::tick`] must use the same clock.
@@ -71,7 +71,7 @@ pub struct KernelLine<'a> {
     pub from_kernel: bool,
     /// The program that wrote the line, in journal text.
     pub identifier: Option<&'a str>,
-    /// The task (`T123`) or CPU (`C1`) that printed, where the log has it.
+    /// The task (`T123`) or CPU (`C1`) that printed it, if the log has it.
     pub caller: Option<&'a str>,
     /// The message, with bytes that do not print as `\xNN`.
     pub text: &'a str,
@@ -87,7 +87,7 @@ struct PendingHungTask {
     seconds: u64,
 }
 
-/// A driver's message that may go on in the next record.
+/// A message of the driver that may continue in the next record.
 #[derive(Debug)]
 struct BrokenMessage {
     anchor: Anchor,
@@ -97,7 +97,7 @@ struct BrokenMessage {
     event: Option<KernelEvent>,
 }
 
-/// A kill of earlyoom that its next line may take back.
+/// A kill of earlyoom that its next line may revoke.
 #[derive(Debug)]
 struct PendingKiller {
     anchor: Anchor,
@@ -113,11 +113,11 @@ struct Remembered {
     comm: String,
     text: String,
     at: Position,
-    /// How many traces had begun by then.
+    /// The number of traces begun by then.
     traces_begun: u64,
 }
 
-/// Turns lines into events. Bounded in time and memory whatever the input.
+/// Turns lines into events. Time and memory are bounded for any input.
 ///
 /// At most one event carries the sequence number of any one record, and the same records give the
 /// same events, so that `(boot_id, seq)` identifies an event for good.
@@ -127,7 +127,7 @@ pub struct EventAssembler {
     traces: Vec<Trace>,
     /// The trace that lines without a caller belong to: its `opened.line`.
     current: Option<u64>,
-    /// A stack that is no OOM trace's is about to come; whose, where known.
+    /// A stack of no OOM trace is expected; its task, if known.
     other_stack: Option<Option<String>>,
     traces_begun: u64,
     /// `Killed process` lines that were cut before their figures.
@@ -143,12 +143,12 @@ pub struct EventAssembler {
 }
 
 impl EventAssembler {
-    /// An assembler that has seen nothing.
+    /// An assembler without any input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in the next line; complete events are appended to `out`.
+    /// Takes the next line. Appends complete events to `out`.
     pub fn feed(&mut self, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
         self.now.line += 1;
         if line.uptime.is_some() {
@@ -171,7 +171,8 @@ impl EventAssembler {
         {
             return;
         }
-        // A process may be called `NVRM: x`, so what the driver does not say may be another's line.
+        // A process may be called `NVRM: x`, so that a line not of the driver may be of another
+        // subsystem.
         let driver = nvidia::parse(line.text);
         if let Some(message) = driver.filter(|message| *message != Nvidia::Other) {
             self.feed_nvidia(message, line, out);
@@ -311,7 +312,7 @@ impl EventAssembler {
         self.expire(true, out);
     }
 
-    /// The log has ended: everything pending is decided.
+    /// Ends the log: reports or drops all pending events.
     pub fn finish(&mut self, out: &mut Vec<LoggedEvent>) {
         out.extend(self.broken.take().and_then(BrokenMessage::finish));
         self.finish_broken_kill(out);
@@ -333,7 +334,7 @@ impl EventAssembler {
         traces.chain(hung).chain(broken).chain(kill).chain(killer).flatten().min()
     }
 
-    /// When [`Self::tick`] has something to do next, on the clock of [`KernelLine::uptime`].
+    /// The next deadline of [`Self::tick`], on the clock of [`KernelLine::uptime`].
     pub fn next_deadline(&self) -> Option<Duration> {
         let traces = self.traces.iter().flat_map(|trace| {
             let silent = trace.last.uptime.map(|at| at.saturating_add(SILENCE));
@@ -349,7 +350,7 @@ impl EventAssembler {
         traces.chain(rest).flatten().min()
     }
 
-    /// Decides what has been silent for long. `at_deadline` includes the very instant of a
+    /// Decides events that have been pending for long. `at_deadline` includes the very instant of a
     /// deadline.
     fn expire(&mut self, at_deadline: bool, out: &mut Vec<LoggedEvent>) {
         let now = self.now;
@@ -419,7 +420,7 @@ impl BrokenMessage {
     }
 }
 
-/// Whether a line begins a message that some other part of the kernel says.
+/// Whether a line begins a message of another part of the kernel.
 fn is_other_message(text: &str) -> bool {
     oom::parse(text).is_some()
         || text.starts_with("INFO: task ")

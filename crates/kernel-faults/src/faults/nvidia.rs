@@ -1,4 +1,4 @@
-//! What the NVIDIA driver prints.
+//! Messages of the NVIDIA driver.
 //!
 //! Shapes: `NV_PRINTF` and `nvCheckOk…` of open-gpu-kernel-modules; the Xid catalogue.
 
@@ -9,15 +9,15 @@ use super::text::{fits_comm, gpu_prefix, hex, identifier, number, pid, whole_pid
 /// A line of the driver.
 #[derive(Debug, PartialEq)]
 pub(super) enum Nvidia {
-    /// It says everything.
+    /// A complete fault.
     Event(KernelEvent),
-    /// It says what happened, but its end may follow in the next record.
+    /// A fault whose end may follow in the next record.
     Unfinished(Option<KernelEvent>),
-    /// It says nothing of interest.
+    /// No fault.
     Other,
 }
 
-/// Reads a line of the driver; `None` where it is none.
+/// Reads a line of the driver; `None`: it is of another source.
 pub(super) fn parse(text: &str) -> Option<Nvidia> {
     if let Some(message) = uvm_fatal(text) {
         return Some(message);
@@ -110,7 +110,7 @@ fn check(function: &str, gpu: Option<u32>, rest: &str) -> Nvidia {
     if whole { Nvidia::Event(event) } else { Nvidia::Unfinished(Some(event)) }
 }
 
-/// A check whose status has not come yet may go on in the next record; one with a location is done.
+/// A check without its status may continue in the next record; one with a location is complete.
 fn unfinished_if_cut(rest: &str) -> Nvidia {
     if split_location(rest).is_some() { Nvidia::Other } else { Nvidia::Unfinished(None) }
 }

@@ -1,7 +1,7 @@
 //! The lines of the OOM killer, each by itself.
 //!
-//! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may hold
-//! anything, so lines are read from their ends, which hold only numbers.
+//! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may contain
+//! anything, so that lines are parsed from their ends, which have only numbers.
 
 use crate::OomConstraint;
 
@@ -12,7 +12,7 @@ use super::text::{fits_comm, number, pid, whole_pid};
 pub(super) enum OomLine<'a> {
     /// `comm invoked oom-killer: …`: the trace's first line.
     Invoked { comm: &'a str },
-    /// `oom-kill:constraint=…`: who will be killed and why; perhaps not all of it.
+    /// `oom-kill:constraint=…`: the victim and the reason; perhaps incomplete.
     Summary,
     /// The kill itself.
     Killed(Killed<'a>),
@@ -22,9 +22,9 @@ pub(super) enum OomLine<'a> {
     Intention { pid: u32, comm: &'a str, memcg: bool },
     /// The chosen process ends by itself.
     AlreadyExiting { pid: u32 },
-    /// Its memory has been taken back.
+    /// Its memory was reclaimed.
     Reaped { pid: u32, comm: &'a str },
-    /// Its memory could not be taken back.
+    /// Its memory could not be reclaimed.
     Unreapable { pid: u32, comm: &'a str },
     /// There was no process to kill.
     NoVictim,
@@ -43,9 +43,9 @@ pub(super) enum OomLine<'a> {
 pub(super) struct Killed<'a> {
     pub pid: u32,
     pub comm: &'a str,
-    /// The line itself says that a cgroup's limit was hit.
+    /// The line names the limit of a cgroup.
     pub memcg: bool,
-    /// The line itself says that the machine ran out.
+    /// The line names the whole machine.
     pub global: bool,
     pub anon_rss_bytes: Option<u64>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Killed<'a> {
 const GROUP: &str = " are going to be killed due to memory.oom.group set";
 pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
-/// Reads a line; `None` where it is none of these.
+/// Parses a line; `None`: it is none of these.
 pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
     if text.starts_with("oom-kill:constraint=") {
         return Some(OomLine::Summary);
@@ -156,7 +156,7 @@ fn reaper(rest: &str) -> Option<OomLine<'_>> {
     Some(OomLine::Unreapable { pid, comm })
 }
 
-/// What the `oom-kill:` line says.
+/// The content of an `oom-kill:` line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Summary {
     pub constraint: Option<OomConstraint>,
@@ -184,7 +184,7 @@ pub(super) fn summary(text: &str) -> Option<Summary> {
     Some(Summary { constraint, oom_memcg, memcg, comm: comm.to_owned(), pid })
 }
 
-/// What the `oom-kill:` line says before it names the victim.
+/// The part of an `oom-kill:` line before the victim.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Cgroups {
     pub constraint: Option<OomConstraint>,
@@ -202,7 +202,7 @@ fn cgroups(head: &str) -> Cgroups {
     Cgroups { constraint: constraint(head), oom_memcg, memcg }
 }
 
-/// What is whole of a line whose end is missing: the kernel cuts it at 1 KiB, and it holds two
+/// The complete fields of a line without its end: the kernel cuts it at 1 KiB, and it holds two
 /// paths.
 pub(super) fn cut_summary(text: &str) -> Cgroups {
     let head = text.strip_prefix("oom-kill:constraint=").unwrap_or_default();
@@ -225,8 +225,8 @@ fn constraint(text: &str) -> Option<OomConstraint> {
     }
 }
 
-/// Whether a record goes on where an `oom-kill:` line was broken: the kernel prints that line in
-/// pieces, and another CPU's message may fall between them.
+/// Whether a record continues a broken `oom-kill:` line: the kernel prints that line in pieces, and
+/// another CPU's message may fall between them.
 pub(super) fn continues_summary(partial: &str, text: &str) -> bool {
     const KEYS: [&str; 9] = [
         ",cpuset=",
@@ -244,8 +244,8 @@ pub(super) fn continues_summary(partial: &str, text: &str) -> bool {
         || summary(&format!("{partial}{text}")).is_some()
 }
 
-/// The container's id, where the cgroup's path names one: Docker, containerd, CRI-O and Podman,
-/// under systemd or plain cgroups.
+/// The container id in the path of a cgroup, if any: Docker, containerd, CRI-O and Podman, under
+/// systemd or plain cgroups.
 pub(super) fn container(memcg: &str) -> Option<String> {
     let segments: Vec<&str> = memcg.split('/').collect();
     segments.iter().enumerate().rev().find_map(|(position, segment)| {

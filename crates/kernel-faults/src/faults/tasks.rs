@@ -29,12 +29,12 @@ pub(super) fn hung(text: &str) -> Option<Hung<'_>> {
 pub(super) enum Lock<'a> {
     /// The likely owner.
     Owner { pid: u32, comm: &'a str },
-    /// The kernel does not know it.
+    /// The owner is unknown to the kernel.
     Unknown,
 }
 
-/// Reads the line about the lock, if it is about that waiter; knowing its name already is what
-/// makes a hostile one harmless.
+/// Reads the line about the lock, if it is about the given waiter. The known name makes a hostile
+/// one harmless.
 pub(super) fn lock<'a>(text: &'a str, comm: &str, waiter: u32) -> Option<Lock<'a>> {
     let rest = text.strip_prefix("INFO: task ")?.strip_prefix(comm)?.strip_prefix(':')?;
     let (pid, rest) = pid(rest)?;
@@ -79,7 +79,7 @@ pub(super) fn page_allocation_failure(text: &str) -> Option<(&str, u32)> {
         .then_some((comm, u32::try_from(order).ok()?))
 }
 
-/// `systemd[1]: …`, `usb 1-1: …`: the line quotes, rather than is, the kernel's words.
+/// `systemd[1]: …`, `usb 1-1: …`: the line quotes a kernel message.
 fn is_other_program(comm: &str) -> bool {
     let Some((head, _)) = comm.split_once(": ") else { return false };
     let identifier = head.strip_suffix(']').and_then(|head| head.rsplit_once('['));

@@ -1,4 +1,4 @@
-//! One OOM trace while its lines come in.
+//! One OOM trace during the arrival of its lines.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{KernelEvent, LoggedEvent, OomConstraint};
 use super::KernelLine;
 use super::oom::{self, Cgroups, Frame, Killed, Summary};
 
-/// The line that an event is dated and numbered by.
+/// The line that gives an event its time and number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Anchor {
     pub seq: Option<u64>,
@@ -26,7 +26,7 @@ impl Anchor {
     }
 }
 
-/// Where in the log something was seen last.
+/// A position in the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Position {
     pub line: u64,
@@ -43,7 +43,7 @@ impl Position {
     }
 }
 
-/// What is known of one run of the OOM killer.
+/// The known facts of one run of the OOM killer.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     pub first: Anchor,
@@ -56,11 +56,11 @@ pub(super) struct Trace {
     pub invoked: bool,
     pub trigger_comm: Option<String>,
     pub trigger_pid: Option<u32>,
-    /// Another stack of the same task follows; its frames say nothing about this one.
+    /// Another stack of the same task follows; its frames are not of this one.
     pub muted: bool,
     pub oom_frames: bool,
     pub driver: bool,
-    /// What its body says of the limit that was hit: a cgroup's, or the machine's.
+    /// The limit that was reached, by its body: of a cgroup, or of the machine.
     pub memcg_hint: Option<bool>,
     pub oom_memcg: Option<String>,
     pub memcg: Option<String>,
@@ -102,7 +102,7 @@ impl Trace {
         self.summary.is_some() || self.intention.is_some()
     }
 
-    /// Takes in a line of the body.
+    /// Takes a line of the body.
     pub(super) fn body(&mut self, text: &str) {
         self.body_lines = self.body_lines.saturating_add(1);
         if text.starts_with("Mem-Info:") {
@@ -214,7 +214,8 @@ impl Trace {
             .or_else(|| summary.and_then(|summary| summary.memcg.clone()))
             .or(cut.memcg)
             .or_else(|| self.memcg.clone());
-        // Where the machine itself ran out, no cgroup's limit was hit, whatever else was printed.
+        // If the machine itself ran out of memory, no cgroup limit was reached, even if one was
+        // printed.
         let of_cgroup = matches!(constraint, Some(OomConstraint::Memcg) | None);
         let oom_memcg = summary
             .and_then(|summary| summary.oom_memcg.clone())

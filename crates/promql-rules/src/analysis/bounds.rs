@@ -7,22 +7,22 @@ use super::super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node,
 
 /// Every reading fits into 64 bits.
 const READING: f64 = 1e20;
-/// More samples than these are never summed up.
+/// The most samples that a sum can have.
 const SAMPLES: f64 = 1e12;
 
-/// No value is outside; NaN is not spoken of.
+/// The range of a value; NaN is not covered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bounds {
-    /// No value is less.
+    /// The least value.
     pub(super) least: f64,
-    /// No value is greater.
+    /// The greatest value.
     pub(super) most: f64,
-    /// No value is further from 0; infinite where it may also be infinite, or NaN.
+    /// The greatest distance from 0; infinite if the value may be infinite or NaN.
     pub(super) reach: f64,
 }
 
 impl Bounds {
-    /// Nothing is known.
+    /// Unknown bounds.
     pub(super) const ANY: Self =
         Self { least: f64::NEG_INFINITY, most: f64::INFINITY, reach: f64::INFINITY };
 
@@ -152,7 +152,7 @@ fn binary(binary: &Binary, known: &dyn KnownSeries) -> Bounds {
         BinaryOp::Or => left.joined(right),
         BinaryOp::And | BinaryOp::Unless => left,
         op if op.is_comparison() => match constant(&binary.left) {
-            // The value that is kept is the vector's.
+            // The result has the value of the vector.
             Some(_) => right,
             None => left,
         },

@@ -1,4 +1,4 @@
-//! The conditions under which an expression yields something, as alternatives of comparisons.
+//! The conditions for a result of an expression, as alternatives of comparisons.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -12,21 +12,21 @@ use super::order::{Atom, Order, Relation};
 use super::shape::{Shape, mismatch, shape, surely_match};
 use super::term::{Fuel, Leaf, Scope, Term};
 
-/// More alternatives than these are not distinguished.
+/// The most distinguished alternatives.
 const MOST_CASES: usize = 24;
-/// More comparisons than these in one alternative are not analyzed.
+/// The most analyzed comparisons in one alternative.
 const MOST_ATOMS: usize = 24;
 /// The cost limit of the analysis of one expression, in comparisons of terms.
 const FUEL: u32 = 100_000;
-/// Longer expressions are cut in messages.
+/// The length limit of an expression in a message.
 const LONGEST_TEXT: usize = 120;
 
-/// What holds whenever the expression yields an element.
+/// The facts that hold if the expression yields an element.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// Comparisons.
+    /// Comparisons that hold.
     pub(super) atoms: Vec<Atom>,
-    /// Vectors that have an element, and which.
+    /// Vectors that have an element, with its scope.
     pub(super) present: BTreeSet<(Rc<str>, Scope)>,
     /// Whether it is also enough for the expression to yield an element.
     pub(super) complete: bool,
@@ -41,7 +41,7 @@ impl Case {
         Self { complete: false, ..Self::always() }
     }
 
-    /// What follows where both hold.
+    /// The facts if both hold.
     pub(super) fn with(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.atoms.extend(other.atoms.iter().cloned());
@@ -65,11 +65,11 @@ pub(super) fn contradict(atoms: &[&Atom], fuel: &mut Fuel) -> bool {
     Order::of(atoms, std::iter::empty(), fuel).is_contradictory(atoms)
 }
 
-/// What is known of one part of an expression.
+/// The result of the analysis of one part of an expression.
 pub(super) struct Analysis {
-    /// Alternatives; none where it never yields anything.
+    /// Alternatives; empty: it never has a result.
     pub(super) cases: Vec<Case>,
-    /// The value that it yields.
+    /// The value of the result.
     term: Term,
 }
 
@@ -78,12 +78,12 @@ pub(super) struct Analyzer<'k> {
     known: &'k dyn KnownSeries,
     pub(super) fuel: Fuel,
     scopes: u32,
-    /// Parts that never yield anything.
+    /// Parts that never have a result.
     pub(super) dead: Vec<ExprError>,
 }
 
 impl<'k> Analyzer<'k> {
-    /// Scopes begin at `scopes`, so that elements of two expressions are not taken for the same.
+    /// Scopes begin at `scopes`, so that elements of two expressions differ.
     pub(super) fn new(known: &'k dyn KnownSeries, scopes: u32) -> Self {
         Self { known, fuel: Fuel(FUEL), scopes, dead: Vec::new() }
     }
@@ -93,7 +93,7 @@ impl<'k> Analyzer<'k> {
         Some(self.scopes)
     }
 
-    /// Examines what is below a node, for the element of that scope.
+    /// Analyzes a node, for the element of a scope.
     pub(super) fn analyze(&mut self, node: &Node, scope: Scope) -> Analysis {
         if let Some(number) = constant(node) {
             return Analysis { cases: vec![Case::always()], term: Term::Number(number) };
@@ -230,9 +230,9 @@ impl<'k> Analyzer<'k> {
         }
     }
 
-    /// Why nothing of the left side is left where the right side takes elements away.
+    /// The reason why `unless` leaves no element of the left side.
     fn takes_all(&self, binary: &Binary, right: &Analysis) -> Option<&'static str> {
-        // Whatever is matched by, an element has the same labels as itself.
+        // For any matching labels, an element matches itself.
         if key(&binary.left) == key(&binary.right) {
             return Some("both sides are the same");
         }
@@ -272,7 +272,7 @@ impl<'k> Analyzer<'k> {
         Analysis { cases, term }
     }
 
-    /// Which elements of the two sides make the element of that scope.
+    /// The elements of the two sides of the element of a scope.
     fn scopes(&mut self, binary: &Binary, scope: Scope) -> [Scope; 2] {
         let matching = &binary.matching;
         if !matching.written {
@@ -286,7 +286,7 @@ impl<'k> Analyzer<'k> {
         }
     }
 
-    /// Whether elements of the two sides can find each other.
+    /// Whether elements of the two sides can match.
     fn meet(&mut self, binary: &Binary, dead: bool) -> bool {
         let (Some(left), Some(right)) = (self.shape(&binary.left), self.shape(&binary.right))
         else {
@@ -351,7 +351,7 @@ impl<'k> Analyzer<'k> {
     }
 }
 
-/// How elements of the two sides could find each other.
+/// The advice for matching elements of the two sides.
 fn partner_hint(binary: &Binary, left: &Shape, right: &Shape) -> String {
     let operator = binary.op.symbol();
     let on = match (left.single, right.single) {
@@ -418,7 +418,7 @@ fn why(case: &Case, span: std::ops::Range<usize>, fuel: &mut Fuel) -> ExprError 
     ExprError::new(span, "these comparisons can never hold together")
 }
 
-/// What values there are, where a comparison asks for others.
+/// The possible values, if a comparison requires others.
 fn limits(atom: &Atom) -> Option<String> {
     let mut leaves = Vec::new();
     atom.left.leaves(&mut leaves);

@@ -1,4 +1,4 @@
-//! Expressions in one fixed form: what reads the same yields the same.
+//! Expressions in a canonical form: equal forms have equal results.
 
 use std::fmt::Write as _;
 

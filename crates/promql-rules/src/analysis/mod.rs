@@ -1,4 +1,4 @@
-//! What can be proven of expressions without any values: that they never yield anything, that one
+//! Proofs about expressions without any values: that an expression never has a result, that one
 //! follows from another, that two exclude each other.
 //!
 //! Everything here is one-sided: a result holds for every value that this build can export; without
@@ -26,25 +26,25 @@ use order::{Atom, Order};
 pub(super) use shape::shape;
 use term::{Fuel, Scope, Term};
 
-/// Elements of a second expression count from here.
+/// The first scope of a second expression.
 const OTHER_SCOPES: u32 = 1 << 16;
-/// More ways to take the elements of one expression for those of another are not tried.
+/// The most assignments of elements of one expression to those of another that are tried.
 const MOST_WAYS: usize = 64;
-/// How much comparing two expressions may cost, in comparisons of terms.
+/// The cost limit of the comparison of two expressions, in comparisons of terms.
 const FUEL: u32 = 20_000;
-/// What comparing two expressions costs at least.
+/// The least cost of the comparison of two expressions.
 const LEAST: u32 = 20;
 
-/// A part of an expression that never yields anything.
+/// A part of an expression that never has a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Never {
-    /// Where, why, and what to do.
+    /// The span, the reason, and the remedy.
     pub why: ExprError,
-    /// Whether the whole expression never yields anything then.
+    /// Whether the whole expression never has a result.
     pub whole: bool,
 }
 
-/// Parts that never yield anything, in the order in which they are evaluated.
+/// Parts that never have a result, in the order of evaluation.
 pub(super) fn never(root: &Node, known: &dyn KnownSeries) -> Vec<Never> {
     let mut analyzer = Analyzer::new(known, 0);
     let scope = analyzer.fresh();
@@ -52,7 +52,7 @@ pub(super) fn never(root: &Node, known: &dyn KnownSeries) -> Vec<Never> {
     analyzer.dead.into_iter().map(|why| Never { why, whole }).collect()
 }
 
-/// How much comparing expressions with each other may still cost: there may be many of them.
+/// The remaining cost limit of comparisons of many expressions.
 #[derive(Debug)]
 pub struct Effort {
     left: u32,
@@ -65,12 +65,12 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Whether it is used up: from then on nothing is proven any more.
+    /// Whether it is used up: then no proof succeeds.
     pub fn is_spent(&self) -> bool {
         self.left == 0
     }
 
-    /// What one comparison may cost is taken from it, as far as it was needed.
+    /// Runs one comparison, and subtracts its cost.
     fn spend<T>(&mut self, compare: impl FnOnce(&mut Fuel) -> T) -> T {
         let given = FUEL.min(self.left);
         let mut fuel = Fuel(given);
@@ -80,12 +80,12 @@ impl Effort {
     }
 }
 
-/// The labels that what an expression yields may have.
+/// The possible labels of the result of an expression.
 pub(super) fn labels(root: &Node, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
     shape(root, known).map(|shape| shape.names())
 }
 
-/// What can be proven of an expression together with others.
+/// Facts about an expression, for proofs with others.
 #[derive(Clone, Debug)]
 pub struct Facts {
     cases: Vec<Case>,
@@ -103,12 +103,12 @@ impl Facts {
         Self { cases }
     }
 
-    /// Whether it can yield anything at all, for all that is known.
+    /// Whether it may have a result.
     pub fn is_possible(&self) -> bool {
         !self.cases.is_empty()
     }
 
-    /// Whether the other expression yields something whenever this one does.
+    /// Whether the other expression has a result whenever this one has.
     pub fn implies(&self, other: &Self, effort: &mut Effort) -> bool {
         effort.spend(|fuel| {
             self.cases.iter().all(|given| {
@@ -118,7 +118,7 @@ impl Facts {
         })
     }
 
-    /// Whether this and the other expression never yield something at the same time.
+    /// Whether this and the other expression never have results at the same time.
     pub fn excludes(&self, other: &Self, effort: &mut Effort) -> bool {
         let apart = |case: &Case| moved(case, &|scope| scope.map(|scope| scope + OTHER_SCOPES));
         let others: Vec<Case> = other.cases.iter().map(apart).collect();
@@ -130,7 +130,7 @@ impl Facts {
     }
 }
 
-/// The same case of other elements.
+/// The case with other scopes.
 fn moved(case: &Case, to: &dyn Fn(Scope) -> Scope) -> Case {
     let atoms = case.atoms.iter().map(|atom| Atom {
         left: atom.left.moved(to),
@@ -155,7 +155,7 @@ fn scopes(case: &Case) -> Vec<u32> {
     compared.chain(present).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// Whether what is wanted holds wherever what is given does, for some choice of elements.
+/// Whether `wanted` follows from `given`, for some assignment of elements.
 fn follows(given: &Case, wanted: &Case, fuel: &mut Fuel) -> bool {
     let (there, needed) = (scopes(given), scopes(wanted));
     let ways = u32::try_from(needed.len()).ok().and_then(|count| there.len().checked_pow(count));
@@ -180,7 +180,7 @@ fn all_follow(given: &Case, wanted: &[Atom], fuel: &mut Fuel) -> bool {
     wanted.iter().all(|atom| order.proves(atom))
 }
 
-/// Values in matchers that no series has, in selectors that nevertheless match some.
+/// Label values of no series, in selectors that match others.
 pub(super) fn idle_values(root: &Node, known: &dyn KnownSeries) -> Vec<ExprError> {
     let mut found = Vec::new();
     let mut nodes = vec![root];

@@ -1,8 +1,8 @@
-//! What follows from comparisons that hold at once.
+//! Conclusions from comparisons that hold at once.
 
 use super::term::{Fuel, Leaf, Term};
 
-/// How two values compare.
+/// The relation of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
     /// `<`
@@ -20,15 +20,15 @@ pub(super) enum Relation {
 pub(super) struct Atom {
     /// The left value.
     pub(super) left: Term,
-    /// How it compares.
+    /// The relation.
     pub(super) relation: Relation,
     /// The right value.
     pub(super) right: Term,
-    /// As written.
+    /// The comparison as written.
     pub(super) text: std::rc::Rc<str>,
 }
 
-/// What is known of the order of two values, weakest first.
+/// The known order of two values, weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Known {
     #[default]
@@ -44,8 +44,8 @@ pub(super) struct Order<'t> {
 }
 
 impl<'t> Order<'t> {
-    /// What follows from these comparisons, also for further terms. Terms that may be NaN, for all
-    /// that is known, are left out: nothing follows for them.
+    /// The order by some comparisons, also of further terms. Terms that may be NaN are left out:
+    /// nothing follows for them.
     pub(super) fn of(
         atoms: &[&'t Atom],
         further: impl Iterator<Item = &'t Term>,
@@ -161,8 +161,7 @@ impl<'t> Order<'t> {
     }
 }
 
-/// Leaves of values that are compared by order and so are not NaN; what they are made of by adding
-/// and scaling is not either.
+/// Leaves of ordered values, which are not NaN: neither are the terms of their sums and multiples.
 fn leaves_of<'t>(terms: &[&'t Term]) -> Vec<&'t Leaf> {
     let mut leaves = Vec::new();
     terms.iter().for_each(|term| term.leaves(&mut leaves));

@@ -1,4 +1,4 @@
-//! Which labels the elements of a vector can have.
+//! The possible labels of the elements of a vector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::super::syntax::{
 /// The possible values of a label; "" means that the label is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Possible {
-    /// Anything, or absent.
+    /// Any value, or absent.
     Any,
-    /// Anything, but there.
+    /// Any value, not absent.
     Present,
     /// One of these.
     OneOf(BTreeSet<Arc<str>>),
@@ -30,7 +30,7 @@ impl Possible {
         Self::OneOf(BTreeSet::from([Arc::from(value)]))
     }
 
-    /// What both can be.
+    /// The intersection of two sets.
     fn meet(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Any, possible) | (possible, Self::Any) => possible.clone(),
@@ -42,7 +42,7 @@ impl Possible {
         }
     }
 
-    /// What either can be.
+    /// The union of two sets.
     fn join(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::OneOf(one), Self::OneOf(other)) => Self::OneOf(one | other),
@@ -68,7 +68,7 @@ impl Possible {
         matches!(self, Self::OneOf(values) if values.len() == 1)
     }
 
-    /// For people.
+    /// The values as text, for messages.
     pub(super) fn read(&self) -> String {
         match self {
             Self::Any => "anything".to_owned(),
@@ -98,7 +98,7 @@ impl Shape {
         Self { labels: BTreeMap::new(), single: true }
     }
 
-    /// What a label can be.
+    /// The possible values of a label.
     pub(super) fn of(&self, label: &str) -> Possible {
         self.labels.get(label).cloned().unwrap_or_else(Possible::absent)
     }
@@ -135,8 +135,8 @@ impl Shape {
     }
 }
 
-/// The shape of a vector; of a number, that of a single element without labels. `None` where a
-/// metric is not known, or others make its series.
+/// The shape of a vector; of a number, that of a single element without labels. `None`: a metric is
+/// unknown, or of another exporter.
 pub(crate) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
     match &node.kind {
         Kind::Number(_) | Kind::Text(_) => Some(Shape::single()),
@@ -231,12 +231,12 @@ fn binary(binary: &Binary, known: &dyn KnownSeries) -> Option<Shape> {
     Some(Shape { labels, single: left.single || right.single }.settled())
 }
 
-/// Whether elements must agree on a label to find each other.
+/// Whether elements must agree on a label to match.
 fn is_matched(matching: &Matching, label: &str) -> bool {
     matching.labels.iter().any(|named| **named == *label) == matching.on
 }
 
-/// Why no element of one vector can ever find one of another; `None` if some may.
+/// Why no elements of two vectors can ever match; `None` if some may.
 pub(super) fn mismatch(left: &Shape, right: &Shape, matching: &Matching) -> Option<String> {
     let both = left.united(right, Possible::meet);
     let found = both
@@ -255,7 +255,7 @@ pub(super) fn mismatch(left: &Shape, right: &Shape, matching: &Matching) -> Opti
     Some(format!("the label {label} is {left} on the left and {right} on the right"))
 }
 
-/// Whether two single elements find each other for sure, if both are there.
+/// Whether two single elements always match, if both exist.
 pub(super) fn surely_match(left: &Shape, right: &Shape, matching: &Matching) -> bool {
     let both = left.united(right, Possible::meet);
     let by_name = matching.on && matching.labels.iter().any(|label| &**label == NAME_LABEL);

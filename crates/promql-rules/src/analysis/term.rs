@@ -1,11 +1,11 @@
-//! Values as terms that can be compared without knowing them.
+//! Values as terms, which can be compared without numbers.
 
 use std::rc::Rc;
 
 use super::super::syntax::BinaryOp;
 use super::bounds::Bounds;
 
-/// Which element of a vector is meant: `None` is the only one that there can be.
+/// The element of a vector; `None`: the only possible one.
 pub(super) type Scope = Option<u32>;
 
 /// One value at one instant. Equal terms have the same value to the last bit.
@@ -22,20 +22,20 @@ pub(super) enum Term {
 /// The value of one element.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Leaf {
-    /// The expression, in one fixed form.
+    /// The expression, in canonical form.
     pub(super) key: Rc<str>,
-    /// Which element.
+    /// The element.
     pub(super) scope: Scope,
-    /// Its bounds.
+    /// The bounds of the value.
     pub(super) bounds: Bounds,
 }
 
-/// How much comparing one expression may cost.
+/// The cost limit of the analysis of one expression.
 #[derive(Debug)]
 pub(super) struct Fuel(pub(super) u32);
 
 impl Fuel {
-    /// Whether there was enough left.
+    /// Subtracts a cost. Returns whether enough was left.
     pub(super) fn burn(&mut self, amount: usize) -> bool {
         self.0 = self.0.saturating_sub(u32::try_from(amount).unwrap_or(u32::MAX));
         self.0 > 0
@@ -48,7 +48,7 @@ impl Term {
         Self::Combined(op, Rc::new((left, right)))
     }
 
-    /// Its bounds.
+    /// The bounds of the value.
     pub(super) fn bounds(&self) -> Bounds {
         match self {
             Self::Number(number) => Bounds::exactly(*number),
@@ -69,7 +69,7 @@ impl Term {
         }
     }
 
-    /// The same value of other elements.
+    /// The term with other scopes.
     pub(super) fn moved(&self, to: &dyn Fn(Scope) -> Scope) -> Self {
         match self {
             Self::Number(number) => Self::Number(*number),
@@ -79,7 +79,7 @@ impl Term {
     }
 
     /// Whether it is never greater than another, neither being NaN. Adding, scaling and rounding
-    /// keep the order of their operands, so what is proven holds for floating-point values too.
+    /// keep the order of their operands, so that proofs hold for floating-point values too.
     pub(super) fn never_exceeds(&self, other: &Self, fuel: &mut Fuel) -> bool {
         if !fuel.burn(1) {
             return false;
@@ -100,7 +100,7 @@ impl Term {
     }
 }
 
-/// `a ≤ c + d` where `a ≤ c` and `d` is not negative.
+/// `a ≤ c + d` if `a ≤ c` and `d` is not negative.
 fn grows(term: &Term, other: &Term, fuel: &mut Fuel) -> bool {
     let Term::Combined(op, sides) = other else { return false };
     match op {
@@ -113,7 +113,7 @@ fn grows(term: &Term, other: &Term, fuel: &mut Fuel) -> bool {
     }
 }
 
-/// `a - b ≤ c` where `a ≤ c` and `b` is not negative.
+/// `a - b ≤ c` if `a ≤ c` and `b` is not negative.
 fn shrinks(term: &Term, other: &Term, fuel: &mut Fuel) -> bool {
     let Term::Combined(op, sides) = term else { return false };
     let one = Term::Number(1.0);

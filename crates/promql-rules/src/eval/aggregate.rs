@@ -50,14 +50,14 @@ fn whole(
     }
 }
 
-/// What is known of a group.
+/// The known part of a group.
 #[derive(Default)]
 struct Members {
     known: Vec<Sample>,
     possible: Vec<Possible>,
     /// Whether there may be others.
     any: bool,
-    /// Whether there is one for certain.
+    /// Whether there is certainly one.
     exists: bool,
 }
 
@@ -67,7 +67,7 @@ impl Members {
     }
 }
 
-/// Groups in the order in which they are met.
+/// Groups in the order of their first element.
 #[derive(Default)]
 struct Groups {
     indexes: HashMap<Key, usize>,
@@ -84,7 +84,7 @@ impl Groups {
     }
 }
 
-/// The aggregation where not everything is known: a group is known if all its members are.
+/// The aggregation of a partly unknown vector: a group is known if all its members are.
 fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Vector, String> {
     let is_one = !aggregate.without && aggregate.grouping.is_empty();
     let exists = vector.exists() == Some(true);
@@ -190,7 +190,7 @@ pub(crate) fn reduced(op: AggregateOp, parameter: f64, values: impl Iterator<Ite
     }
 }
 
-/// The groups in the order in which they are met.
+/// The groups in the order of their first element.
 fn grouped(samples: Vec<Sample>, aggregate: &Aggregate) -> Vec<(Key, Vec<Sample>)> {
     if !aggregate.without && aggregate.grouping.is_empty() {
         return vec![((None, [].into()), samples)];

@@ -1,4 +1,4 @@
-//! Binary operators, and how the elements of two vectors find each other.
+//! Binary operators, and vector matching.
 
 use std::collections::{HashMap, HashSet};
 
@@ -172,7 +172,7 @@ fn matched(binary: &Binary, left: &[Sample], right: &[Sample]) -> Result<Vec<Sam
     })
 }
 
-/// The same where not everything is known. What may have more than one partner is not known.
+/// The same for partly unknown vectors. An element with several possible partners is unknown.
 fn matched_partly(binary: &Binary, left: &Vector, right: &Vector) -> Result<Vector, String> {
     if left.is_nothing() || right.is_nothing() {
         return Ok(Vector::default());

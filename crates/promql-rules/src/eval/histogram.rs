@@ -9,7 +9,7 @@ use super::{label, relabel, unique};
 /// The label with a bucket's upper bound.
 const BOUND_LABEL: &str = "le";
 
-/// Counts that differ by less than this share are taken for equal: sums of rates are not exact.
+/// Counts that differ by less than this share count as equal: sums of rates are not exact.
 const SMALL_DIFFERENCE: f64 = 1e-12;
 
 /// How many observations are at most that large.
@@ -48,7 +48,7 @@ pub(super) fn quantile(q: f64, samples: Vec<Sample>) -> Result<Vec<Sample>, Stri
     unique(quantiles.collect())
 }
 
-/// A bound as Go reads it: what is too large for a number is none.
+/// A bound as Go parses it: an overflow is an error.
 fn bound(text: &str) -> Option<f64> {
     let bound: f64 = text.parse().ok()?;
     let digits = text.trim_start_matches(['+', '-']);

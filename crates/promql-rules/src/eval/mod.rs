@@ -78,7 +78,7 @@ pub(super) fn evaluate_root(
     Ok(Evaluation { evaluated, yields, has_failed, lacks })
 }
 
-/// What this machine lacks, and why the failed readings failed, once each.
+/// The unsupported readings, and the reasons of the failed ones, once each.
 fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
     for (index, missing) in missing.into_iter().enumerate() {
@@ -122,23 +122,23 @@ struct Evaluator<'s> {
     missing: Vec<Missing>,
 }
 
-/// A reading that there is not.
+/// A missing reading.
 struct Missing {
-    /// Whether this machine does not have it at all; `absent` and `or` then can do without.
+    /// Whether it is unsupported on this machine; then `absent` and `or` can do without.
     unsupported: bool,
     is_forgiven: bool,
     reason: String,
 }
 
 impl Missing {
-    /// Whether the result needs it and this machine does not have it.
+    /// Whether the result needs it and it is unsupported.
     fn is_lack(&self) -> bool {
         self.unsupported && !self.is_forgiven
     }
 }
 
 impl Evaluator<'_> {
-    /// Notes what is missing.
+    /// Records a missing reading.
     fn note(&mut self, unsupported: bool, reason: String) -> Because {
         self.missing.push(Missing { unsupported, is_forgiven: false, reason });
         Because::of(self.missing.len() - 1)

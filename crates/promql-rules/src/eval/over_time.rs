@@ -89,13 +89,13 @@ impl Evaluator<'_> {
         }))
     }
 
-    /// Forgives what this machine does not have, as noted since `noted`.
+    /// Forgives unsupported readings that were recorded since `noted`.
     pub(super) fn forgive_unsupported(&mut self, noted: usize) {
         self.missing[noted..].iter_mut().for_each(|missing| missing.is_forgiven = true);
     }
 }
 
-/// What `absent` gives of a vector that exists, does not, or perhaps.
+/// The result of `absent` for a vector that exists, does not, or may exist.
 pub(super) fn absent_of(
     selector: Option<&Selector>,
     exists: Option<bool>,

@@ -64,11 +64,11 @@ pub(super) struct Vector {
 pub(super) struct Open {
     /// Elements that may be there.
     pub possible: Vec<Possible>,
-    /// Whether there may be others, whatever their labels.
+    /// Whether there may be others with any labels.
     pub any: bool,
     /// Sets of indexes in `possible`, of each of which at least one element exists.
     pub some: Vec<Vec<usize>>,
-    /// Whether the vector has an element for certain, whichever.
+    /// Whether the vector certainly has an element.
     pub exists: bool,
     /// The readings that it depends on.
     pub because: Because,
@@ -81,7 +81,7 @@ pub(super) struct Possible {
     pub is_valued: bool,
 }
 
-/// What becomes of an element, if it is there.
+/// The fate of an element, if it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Stays,
@@ -96,7 +96,7 @@ impl Possible {
 }
 
 impl Vector {
-    /// One of which everything is known.
+    /// A fully known vector.
     pub(super) fn whole(known: Vec<Sample>) -> Self {
         Self { known, open: None }
     }
@@ -109,7 +109,7 @@ impl Vector {
         Self { known, open: is_open.then_some(open) }
     }
 
-    /// One of which nothing is known.
+    /// A fully unknown vector.
     pub(super) fn unknown(because: Because) -> Self {
         Self::new(Vec::new(), Open { any: true, because, ..Open::default() })
     }
@@ -138,7 +138,7 @@ impl Vector {
         }
     }
 
-    /// Whether it may have elements of whatever labels.
+    /// Whether it may have elements with any labels.
     pub(super) fn has_any(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.any)
     }
@@ -176,7 +176,7 @@ impl Vector {
         Ok(self)
     }
 
-    /// The same elements without names, each with a value that depends on what is not known.
+    /// The same elements without names, each with a value that depends on missing readings.
     pub(super) fn valueless(self, because: Because) -> Self {
         let mut open = self.open.unwrap_or_default();
         open.possible.iter_mut().for_each(|possible| possible.is_valued = false);
@@ -189,7 +189,7 @@ impl Vector {
         Self::new(Vec::new(), open)
     }
 
-    /// The same where it depends on what is not known whether any of them is there.
+    /// The same, if the existence of the elements also depends on missing readings.
     pub(super) fn doubtful(self, because: Because) -> Self {
         self.sift(|_, _| Fate::MayLeave, Fate::MayLeave, because)
     }

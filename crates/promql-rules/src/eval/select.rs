@@ -7,7 +7,7 @@ use super::partial::{Because, Open, Possible, Vector};
 use crate::store::{Point, SeriesId, SeriesStore, Window};
 use crate::{Reading, SeriesKey};
 
-/// What cannot be known of the series that a selector matches.
+/// The unknown part of the series that a selector matches.
 #[derive(Default)]
 struct Gaps {
     /// Whether there may be others.
@@ -79,7 +79,7 @@ impl<'s> Evaluator<'s> {
         Windows { series, any, because }
     }
 
-    /// Visits the matching series, with whether each has failed. Records what is unknown of them.
+    /// Visits the matching series, with whether each has failed. Records their missing readings.
     fn matching(
         &mut self,
         selector: &Selector,
@@ -128,7 +128,7 @@ impl<'s> Evaluator<'s> {
     }
 }
 
-/// Whether of what a selector matches now not everything is known.
+/// Whether the match of a selector is partly unknown.
 pub(crate) fn is_open(selector: &Selector, store: &SeriesStore) -> bool {
     let (ids, overflowed) = store.named(&selector.name);
     let has_failed = |id: &SeriesId| {

@@ -1,4 +1,4 @@
-//! `and`, `or` and `unless` between vectors of which not everything is known.
+//! `and`, `or` and `unless` between partly unknown vectors.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ enum Met {
     Never,
 }
 
-/// For which elements a vector has a partner.
+/// The partners that a vector offers.
 struct Coverage<'s> {
     matching: &'s Matching,
     sure: HashSet<Signature<'s>>,
@@ -48,7 +48,7 @@ impl<'s> Coverage<'s> {
         }
     }
 
-    /// Whether all elements match, whatever their labels.
+    /// Whether all elements match, with any labels.
     fn is_of_all(&self) -> bool {
         self.matching.on && self.matching.labels.is_empty()
     }
@@ -88,7 +88,7 @@ pub(super) fn combined(
     }
 }
 
-/// What is left of one side: those that the other surely has, and has never, have these fates.
+/// The rest of one side, by the fates of elements with and without a certain partner.
 fn sifted(matching: &Matching, left: Vector, right: &Vector, [surely, never]: [Fate; 2]) -> Vector {
     let coverage = Coverage::of(right, matching);
     let fate = |met| match met {
@@ -104,7 +104,7 @@ fn sifted(matching: &Matching, left: Vector, right: &Vector, [surely, never]: [F
 fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, String> {
     let exists = [&left, &right].iter().any(|side| side.exists() == Some(true));
     let coverage = Coverage::of(&left, matching);
-    // Of each group that only the right side surely has, something is there all the same.
+    // Each group that certainly exists only on the right side has an element.
     let sure_of_right = Coverage::of(&right, matching).sure;
     let only_right = sure_of_right.iter().map(|signature| signature.sample);
     let only_right: Vec<Sample> =

@@ -11,7 +11,7 @@ use super::super::syntax::{Aggregate, AggregateOp, Kind, Node};
 use super::super::typing;
 use super::{Parser, is_label_name};
 
-/// Aggregations of Prometheus that are not built, each with what to do instead.
+/// Unsupported aggregations of Prometheus, each with an alternative.
 pub(crate) const REFUSED_AGGREGATIONS: [(&str, &str); 3] = [
     ("count_values", "count a comparison instead: count(metric == 1)"),
     ("limitk", "use topk"),

@@ -284,7 +284,7 @@ impl<'t> Parser<'t> {
         self.refuse_postfix(node)
     }
 
-    /// Reads what begins with a word: a number, an aggregation, a call or a selector.
+    /// Parses an operand that begins with a word: a number, an aggregation, a call or a selector.
     fn word(&mut self) -> Result<Node, ExprError> {
         let start = self.span().start;
         if self.at_keyword("inf") || self.at_keyword("nan") {
@@ -300,7 +300,7 @@ impl<'t> Parser<'t> {
         if called { self.call() } else { self.selector() }
     }
 
-    /// Refuses `[5m]`, `offset` and `@` where they mean nothing or are not built.
+    /// Refuses `[5m]`, `offset` and `@` where they are meaningless or unsupported.
     fn refuse_postfix(&self, node: Node) -> Result<Node, ExprError> {
         let is_selector = matches!(node.kind, Kind::Selector(_) | Kind::Range { .. });
         if self.at_sign("@") {

@@ -3,19 +3,20 @@
 use super::{Keeper, Revisions, SeriesId, SeriesStore};
 use crate::Reading;
 
-/// Writes series of which most have not changed: those stay as they are, as if each had been
-/// written again.
+/// Writes series of which most have not changed: those stay unchanged, as if each was written
+/// again.
 #[derive(Debug)]
 pub struct Batch {
     /// `None`: there are too many keepers, and all series are written each time.
     keeper: Option<Keeper>,
-    /// Which must be written each time, and the state of the store in which that is so.
+    /// The series that must be written each time, and the version of the store for which that
+    /// holds.
     restless: Vec<usize>,
     known: Option<Revisions>,
 }
 
 impl Batch {
-    /// A batch that has written nothing yet.
+    /// A batch without series.
     pub fn new(store: &mut SeriesStore) -> Self {
         let keeper = u8::try_from(store.stayed_ms.len()).ok().map(Keeper);
         if keeper.is_some() {
@@ -24,7 +25,7 @@ impl Batch {
         Self { keeper, restless: Vec::new(), known: None }
     }
 
-    /// As [`SeriesStore::append`]. The series stays as it is at each [`Self::stay`], unless it is
+    /// As [`SeriesStore::append`]. The series stays unchanged at each [`Self::stay`], unless it is
     /// one of [`Self::restless`].
     pub fn append(&self, store: &mut SeriesStore, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         match self.keeper {
@@ -41,7 +42,7 @@ impl Batch {
         }
     }
 
-    /// Whether they have been seen later than that: the store ignores what is older.
+    /// Whether the series have a later time: the store ignores older readings.
     pub fn is_past(&self, store: &SeriesStore, at_ms: i64) -> bool {
         let stayed_ms = self.keeper.and_then(|keeper| keeper.stayed_ms(&store.stayed_ms));
         stayed_ms.is_some_and(|stayed_ms| stayed_ms > at_ms)
@@ -69,14 +70,14 @@ impl Batch {
         &self.restless
     }
 
-    /// From now on it is of other series.
+    /// Resets the batch for other series.
     pub fn forget(&mut self) {
         self.known = None;
     }
 }
 
 impl Keeper {
-    /// Until when its series stay as they are.
+    /// The time until which its series stay unchanged.
     #[inline]
     pub(super) fn stayed_ms(self, of_all: &[Option<i64>]) -> Option<i64> {
         of_all.get(self.index()).copied().flatten()

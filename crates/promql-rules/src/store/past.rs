@@ -10,7 +10,7 @@ use super::{MAX_SAMPLES, Point, Window, is_stale};
 pub(super) struct Past {
     pub(super) retain_ms: i64,
     points: VecDeque<Point>,
-    /// The instant of the newest point that gave way to the bound on samples.
+    /// The instant of the newest point dropped by the bound on samples.
     cut_at_ms: Option<i64>,
     /// The instant of the newest point that is below the one before it, or ends the series.
     fell_at_ms: Option<i64>,
@@ -19,12 +19,12 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// A past that reaches back so far.
+    /// A past with a range.
     pub(super) fn of(retain_ms: i64) -> Self {
         Self { retain_ms, ..Self::default() }
     }
 
-    /// Begins with that point.
+    /// Begins with a point.
     pub(super) fn begin(&mut self, newest: Option<Point>) {
         self.points.extend(newest);
         self.fell_at_ms = newest.map(|newest| newest.at_ms);
@@ -56,7 +56,7 @@ impl Past {
         self.points.back().copied()
     }
 
-    /// Drops what no range reaches any more; the newest point stays.
+    /// Drops points out of range; the newest point stays.
     fn trim(&mut self, now_ms: i64) {
         let reach = now_ms.saturating_sub(self.retain_ms);
         while self.points.len() > 1 && self.points.front().is_some_and(|first| first.at_ms <= reach)
@@ -68,7 +68,7 @@ impl Past {
         }
     }
 
-    /// Counts what happened at these instants, which are sorted, in all points that come after.
+    /// Adds counts at these sorted instants to all later points.
     pub(super) fn raise(&mut self, since_ms: &[i64]) {
         self.points.iter_mut().for_each(|point| point.raise(since_ms));
         self.changed_at_ms = self.points.back().map(|newest| newest.at_ms);
@@ -97,12 +97,12 @@ impl Past {
         is_within && never_changes && last.value.is_finite()
     }
 
-    /// Whether any points gave way to the bound on samples.
+    /// Whether any points were dropped by the bound on samples.
     pub(super) fn is_cut(&self) -> bool {
         self.cut_at_ms.is_some()
     }
 
-    /// Whether points after that instant gave way to the bound on samples.
+    /// Whether points after an instant were dropped by the bound on samples.
     pub(super) fn is_cut_after(&self, after_ms: i64) -> bool {
         self.cut_at_ms.is_some_and(|cut_at_ms| cut_at_ms > after_ms)
     }

@@ -32,13 +32,13 @@ impl<'s> Window<'s> {
         Self { older: within(older), newer: within(newer), only: None, never_falls }
     }
 
-    /// The same of a series of which there is that point at most.
+    /// The same for a series with at most one point.
     pub(super) fn of_one(point: Option<Point>, after_ms: i64, to_ms: i64) -> Self {
         let only = point.filter(|point| point.at_ms > after_ms && point.at_ms <= to_ms);
         Self { only, ..Self::default() }
     }
 
-    /// How many samples there are, where it is certain that none is below the one before it.
+    /// The number of samples, if none is certainly below the one before it.
     pub fn count_if_never_falling(self) -> Option<usize> {
         self.never_falls.then_some(self.older.len() + self.newer.len())
     }

@@ -3,7 +3,7 @@
 use super::Datum;
 use super::go_float::{exponential, general, go_float, not_finite};
 
-/// The widest field and the longest fraction that are honoured.
+/// The limits of field width and precision.
 const MAX_WIDTH: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ struct Verb {
     precision: Option<usize>,
 }
 
-/// Formats arguments; mistakes show in the text as `%!d(float64=1.5)`, as Go shows them.
+/// Formats arguments; mistakes are printed as `%!d(float64=1.5)`, as Go shows them.
 pub(super) fn printf(format: &str, arguments: &[Datum]) -> String {
     let mut out = String::new();
     let mut arguments = arguments.iter();

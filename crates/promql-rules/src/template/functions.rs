@@ -7,10 +7,10 @@ use super::{Datum, MAX_RENDERED};
 /// Bound on the memory of one compiled regular expression, in bytes.
 const REGEX_SIZE: usize = 32 * 1024;
 
-/// The longest text that is searched: finding all matches may take quadratic time.
+/// The length limit of a searched text: finding all matches may take quadratic time.
 const MAX_SEARCHED: usize = 2048;
 
-/// A function.
+/// A template function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Humanize,
@@ -46,7 +46,7 @@ impl Function {
         NAMES.iter().find(|(candidate, _)| *candidate == name).map(|(_, function)| *function)
     }
 
-    /// Whether it takes so many arguments; an error says how many it takes.
+    /// Checks the number of arguments; an error has the expected number.
     pub(super) fn takes(self, count: usize) -> Result<(), &'static str> {
         match self {
             Self::Printf if count >= 1 => Ok(()),
@@ -91,7 +91,7 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     parse_go_float(text)
 }
 
-/// Each function of a pipe could otherwise multiply what the one before it gave.
+/// Limits the length: each function of a pipeline could otherwise multiply it.
 fn check_length(text: &str) -> Result<(), String> {
     match text.len() {
         ..=MAX_RENDERED => Ok(()),
@@ -99,7 +99,7 @@ fn check_length(text: &str) -> Result<(), String> {
     }
 }
 
-/// Values that no prefix helps.
+/// Values without a prefix.
 fn is_plain(value: f64) -> bool {
     value == 0.0 || value.is_nan() || value.is_infinite()
 }

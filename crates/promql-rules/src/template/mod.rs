@@ -1,6 +1,6 @@
 //! Templates of labels and annotations, as in Prometheus: text with `{{ … }}` actions.
 //!
-//! A value passes from left to right through the functions of a pipe. Control structures and
+//! A value passes from left to right through the functions of a pipeline. Control structures and
 //! queries are refused by name.
 
 mod format;
@@ -25,12 +25,12 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// What is wrong with a template, and where.
+/// A mistake in a template, with its span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
     /// Byte range within the template's text.
     pub span: std::ops::Range<usize>,
-    /// What is wrong and what to do.
+    /// The message with the remedy.
     pub message: String,
 }
 
@@ -70,7 +70,7 @@ enum Operand {
     Pipe(Pipe),
 }
 
-/// What an operand or function yields.
+/// The value of an operand or function.
 #[derive(Clone, Debug, PartialEq)]
 enum Datum {
     Number(f64),
@@ -95,7 +95,7 @@ impl Datum {
     }
 }
 
-/// What a template may refer to.
+/// The data of a template.
 struct Context<'c> {
     labels: &'c [(Arc<str>, Arc<str>)],
     value: f64,
@@ -115,7 +115,7 @@ impl Template {
         })
     }
 
-    /// The same; the error holds everything that is wrong, in the order of the text.
+    /// The same; the error has all mistakes, in the order of the text.
     pub fn parse_all(text: &str) -> Result<Self, Vec<TemplateError>> {
         Ok(Self { text: text.into(), parts: scan::parts(text)? })
     }

@@ -1,4 +1,4 @@
-//! Text to template.
+//! Parses a template.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const MAX_NESTING: usize = 16;
 
 const HINT: &str = "an action looks like {{ $value | humanize }} or {{ $labels.name }}";
 
-/// Splits a template into texts and actions; the error holds what is wrong in each action.
+/// Splits a template into texts and actions; the error has the mistake of each action.
 pub(super) fn parts(text: &str) -> Result<Vec<Part>, Vec<TemplateError>> {
     if text.len() > MAX_LENGTH {
         let message = format!("the template has more than {MAX_LENGTH} bytes");

@@ -10,7 +10,8 @@ use super::entry::{Begin, Entry};
 use super::wire::Bytes;
 use super::{BLOCK_BYTES, MAGIC, MAX_BLOCK_BYTES, VERSION};
 
-/// Bytes that a crash may lose, in addition to those that the kernel has not written.
+/// The age at which a block is written. A crash loses at most these entries, and those that the
+/// kernel has not written.
 const BLOCK_AGE: Duration = Duration::from_secs(5);
 
 /// The result of adding an entry.
