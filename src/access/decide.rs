@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::passwords::{Answer, Passwords};
+use super::passwords::{PasswordCheck, Passwords};
 use super::tls::Names;
 use super::{Principal, Rules};
 use crate::model::{Credential, RefusalReason, Role};
@@ -119,9 +119,9 @@ async fn present(
         }
         Some(Authorization::Basic { name, password }) => {
             match passwords.verify(&rules.users, from, &name, &password).await {
-                Answer::Right => Ok(by_user(rules, &name)),
-                Answer::Wrong => Err(wrong("the user or the password is wrong")),
-                Answer::Busy => {
+                PasswordCheck::Right => Ok(by_user(rules, &name)),
+                PasswordCheck::Wrong => Err(wrong("the user or the password is wrong")),
+                PasswordCheck::Busy => {
                     let text = "too many passwords are being verified; try again";
                     let refused = Refused::new(RefusalReason::Busy, text);
                     Err(Refused { retry_after_seconds: Some(1), ..refused })

@@ -25,7 +25,7 @@ type Seal = [u8; 32];
 
 /// Whether a password is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum PasswordCheck {
     Right,
     Wrong,
     /// Too many verifications of this address, or of too many addresses, are waiting.
@@ -62,9 +62,9 @@ impl Passwords {
         from: IpAddr,
         name: &str,
         password: &[u8],
-    ) -> Answer {
+    ) -> PasswordCheck {
         if password.len() > MOST_PASSWORD_BYTES {
-            return Answer::Wrong;
+            return PasswordCheck::Wrong;
         }
         let user = users.iter().find(|user| &*user.name == name);
         let hash = user.map_or_else(|| unknown_user(users), |user| user.hash.clone());
@@ -72,7 +72,7 @@ impl Passwords {
         if let Some(known) = self.known(name, &seal) {
             return known;
         }
-        let Some(turn) = self.turns.wait(from).await else { return Answer::Busy };
+        let Some(turn) = self.turns.wait(from).await else { return PasswordCheck::Busy };
         // An earlier request may have verified the same password.
         if let Some(known) = self.known(name, &seal) {
             return known;
@@ -85,7 +85,7 @@ impl Passwords {
         });
         let is_right = verified.await.unwrap_or(false) && user.is_some();
         self.remember(user, seal, is_right);
-        if is_right { Answer::Right } else { Answer::Wrong }
+        if is_right { PasswordCheck::Right } else { PasswordCheck::Wrong }
     }
 
     fn seal(&self, name: &str, hash: &str, password: &[u8]) -> Seal {
@@ -98,13 +98,13 @@ impl Passwords {
         seal.finalize().into_bytes().into()
     }
 
-    fn known(&self, name: &str, seal: &Seal) -> Option<Answer> {
+    fn known(&self, name: &str, seal: &Seal) -> Option<PasswordCheck> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |other: &Seal| bool::from(other.ct_eq(seal));
         if known.right.get(name).is_some_and(is_same) {
-            return Some(Answer::Right);
+            return Some(PasswordCheck::Right);
         }
-        known.wrong.iter().any(is_same).then_some(Answer::Wrong)
+        known.wrong.iter().any(is_same).then_some(PasswordCheck::Wrong)
     }
 
     fn remember(&self, user: Option<&User>, seal: Seal, is_right: bool) {

@@ -99,11 +99,11 @@ const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 const DECISIONS: usize = 5;
 
 /// The explanation.
-struct Answer {
+struct RuleReport {
     /// Its time.
     at: Timestamp,
     /// Where it comes from.
-    truth: Truth,
+    source: ReportSource,
     explanation: Explanation,
     /// When the rule entered its state.
     since: Option<Since>,
@@ -115,7 +115,7 @@ struct Answer {
 
 /// The source of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Truth {
+enum ReportSource {
     /// The flight recorder; `whole`: from the start of the process.
     Recording { whole: bool, name: String },
     /// The journal alone.
@@ -144,10 +144,10 @@ pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
             release::write(&dir, engine, arguments.at, arguments.json, &mut out)
         }
         None => {
-            let answer = answer(arguments)?;
+            let report = report(arguments)?;
             let written = match arguments.json {
-                true => show::json(&answer, &mut out),
-                false => show::text(&answer, Timestamp::now(), &mut out),
+                true => show::json(&report, &mut out),
+                false => show::text(&report, Timestamp::now(), &mut out),
             };
             written.map_err(anyhow::Error::from)
         }
@@ -157,7 +157,7 @@ pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {
+fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
     let dir = match &arguments.recording {
         Some(_) => PathBuf::new(),
         None => arguments.storage.folder()?,
@@ -187,7 +187,7 @@ fn from_recording(
     arguments: &ExplainArguments,
     recorded: Recorded,
     journal: &Journalled,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<RuleReport> {
     let rules = recorded.rules();
     let rule =
         resolve(arguments.meant(), rules.iter().map(|status| &status.rule), "were in force")?;
@@ -207,9 +207,12 @@ fn from_recording(
     };
     let since = recorded.since(&rule).or_else(before);
     let since = since.unwrap_or(Since::AtLeast(recorded.begin()));
-    Ok(Answer {
+    Ok(RuleReport {
         at: recorded.at(),
-        truth: Truth::Recording { whole: recorded.is_whole(), name: recorded.name().to_owned() },
+        source: ReportSource::Recording {
+            whole: recorded.is_whole(),
+            name: recorded.name().to_owned(),
+        },
         explanation,
         since: Some(since),
         decisions,
@@ -221,7 +224,7 @@ fn from_journal(
     arguments: &ExplainArguments,
     dir: &Path,
     journal: &Journalled,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<RuleReport> {
     let until = arguments.at.unwrap_or_else(Timestamp::now);
     let kept = recorded::kept(dir);
     journal.readable(kept.is_some())?;

@@ -253,7 +253,7 @@ fn report(
         not_known.push(format!("the phase that it died in: {why}"));
     }
     if ran.is_cut {
-        not_known.push("it had more processes than are followed".to_owned());
+        not_known.push("it had more processes than are tracked".to_owned());
     }
     let who = Deceased {
         name: name.into(),

@@ -67,7 +67,7 @@ and reboots. `touch` and `rm` do as well. The daemon reads it four times a secon
 right before an action; an action in progress is not stopped.
 
 Exit codes: 0 done, or paused already; of `pause status`: paused; 1 not paused; 2 the file cannot be
-written, removed or read, or the daemon does not follow.
+written, removed or read, or the daemon does not comply.
 
   umawarden pause --comment 'firmware update'
   umawarden pause status

@@ -57,7 +57,7 @@ impl fmt::Debug for Collector {
 
 /// The response of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct CollectorResponse {
     /// The HTTP status, and the beginning of the body.
     pub answer: Answer,
     /// Whether the content type is HTML.
@@ -86,7 +86,7 @@ impl Collector {
         path: &str,
         message: Bytes,
         patience: Duration,
-    ) -> Result<Answered, HttpError> {
+    ) -> Result<CollectorResponse, HttpError> {
         let sent = self.attempt(path, message);
         let answered = timeout(patience, sent).await;
         let answered = answered.unwrap_or(Err(HttpError::TimedOut(patience)));
@@ -96,7 +96,11 @@ impl Collector {
         answered
     }
 
-    async fn attempt(&mut self, path: &str, message: Bytes) -> Result<Answered, HttpError> {
+    async fn attempt(
+        &mut self,
+        path: &str,
+        message: Bytes,
+    ) -> Result<CollectorResponse, HttpError> {
         let url = format!("{}{path}", self.settings.endpoint);
         // Read each time: changed credentials need no restart.
         let request = self.request(&url, message)?;
@@ -166,11 +170,11 @@ fn is_framing(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE].contains(name)
 }
 
-async fn answer(response: Response) -> Result<Answered, HttpError> {
+async fn answer(response: Response) -> Result<CollectorResponse, HttpError> {
     let seconds = response.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
     let is_page = response.header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
     let answer = response.read(MOST_ANSWER_BYTES).await?;
-    Ok(Answered { answer, is_page, retry_after: seconds.map(Duration::from_secs) })
+    Ok(CollectorResponse { answer, is_page, retry_after: seconds.map(Duration::from_secs) })
 }
 
 fn with_hint(error: HttpError, port: Option<u16>) -> HttpError {

@@ -137,7 +137,7 @@ fn specific(machine: [u8; 16], application: [u8; 16]) -> [u8; 16] {
 
 /// The response of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SlotAnswer {
+pub enum SlotResponse {
     /// Granted: the slot is ours, or returned.
     Granted,
     /// Refused for now.
@@ -148,17 +148,17 @@ pub enum SlotAnswer {
         value: String,
     },
     /// No valid response in time. The server may have acted.
-    NoAnswer(String),
+    NoResponse(String),
 }
 
-impl fmt::Display for SlotAnswer {
+impl fmt::Display for SlotResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Granted => f.write_str("the lock server has agreed"),
             Self::Refused { kind, value } => {
                 write!(f, "the lock server refuses ({kind}): {value}")
             }
-            Self::NoAnswer(why) => write!(f, "the lock server has given no answer: {why}"),
+            Self::NoResponse(why) => write!(f, "the lock server has given no response: {why}"),
         }
     }
 }
@@ -186,44 +186,46 @@ impl FleetLock {
     }
 
     /// Requests a slot. A node that has one gets it again.
-    pub fn take(&self) -> SlotAnswer {
+    pub fn take(&self) -> SlotResponse {
         self.ask(PRE_REBOOT, ANSWER_TAKES)
     }
 
     /// Returns the slot. Without one, nothing happens.
-    pub fn release(&self) -> SlotAnswer {
+    pub fn release(&self) -> SlotResponse {
         self.ask(STEADY_STATE, ANSWER_TAKES)
     }
 
-    fn ask(&self, path: &str, patience: Duration) -> SlotAnswer {
+    fn ask(&self, path: &str, patience: Duration) -> SlotResponse {
         let trust = match self.origin.split_once("://") {
             Some(("http", _)) => None,
             Some(("https", _)) => Some(TlsFiles::trusting(self.ca_file.clone())),
             _ => {
                 let why = "only http:// and https:// are spoken with lock servers";
-                return SlotAnswer::NoAnswer(why.to_owned());
+                return SlotResponse::NoResponse(why.to_owned());
             }
         };
         let body = json!({ "client_params": { "id": self.id.0, "group": self.group } });
         let asked = Session::open_far("fleet-lock", &self.origin, trust)
             .and_then(|session| session.post_with(path, HEADER, &body, patience));
         match asked {
-            Ok(answer) => read_answer(path, &answer),
-            Err(error) => SlotAnswer::NoAnswer(error.to_string()),
+            Ok(answer) => parse(path, &answer),
+            Err(error) => SlotResponse::NoResponse(error.to_string()),
         }
     }
 }
 
 /// 200 is a grant, and everything else a refusal. A refusal without the fields of the protocol is
 /// not from a FleetLock server.
-fn read_answer(path: &str, answer: &Answer) -> SlotAnswer {
+fn parse(path: &str, answer: &Answer) -> SlotResponse {
     let refusal = answer.json().as_ref().and_then(refusal);
     match (answer.status, refusal) {
         // A grant with the reason of a refusal is invalid.
-        (200, Some((kind, value))) => SlotAnswer::Refused { kind, value },
-        (200, None) => SlotAnswer::Granted,
-        (400..=599, Some((kind, value))) => SlotAnswer::Refused { kind, value },
-        (status, _) => SlotAnswer::NoAnswer(format!("{status} at {path}: {}", answer.beginning())),
+        (200, Some((kind, value))) => SlotResponse::Refused { kind, value },
+        (200, None) => SlotResponse::Granted,
+        (400..=599, Some((kind, value))) => SlotResponse::Refused { kind, value },
+        (status, _) => {
+            SlotResponse::NoResponse(format!("{status} at {path}: {}", answer.beginning()))
+        }
     }
 }
 

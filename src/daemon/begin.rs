@@ -180,7 +180,7 @@ fn own_readings(
 ) -> OwnReadings {
     let procfs = &settings.path.procfs;
     let mut own = OwnReadings::new(started, sampling_interval, tally, access, procfs);
-    own.follow_otlp(otlp.tally());
+    own.set_otlp(otlp.tally());
     own
 }
 

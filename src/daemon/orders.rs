@@ -47,7 +47,7 @@ const APPROVAL_LASTS: Duration = Duration::from_secs(600);
 /// Names in the error for an unknown one.
 const MOST_NAMES: usize = 12;
 
-type Answered = Result<OrderDone, OrderRefused>;
+type OrderResult = Result<OrderDone, OrderRefused>;
 
 /// Carries out orders.
 pub(super) struct Orders {
@@ -210,7 +210,11 @@ impl Orders {
         Err(OrderRefused::Conflict(text.to_owned()))
     }
 
-    async fn journal_and_obey(&self, sender: &CommandSender, command: OperatorCommand) -> Answered {
+    async fn journal_and_obey(
+        &self,
+        sender: &CommandSender,
+        command: OperatorCommand,
+    ) -> OrderResult {
         let (journal, kept) = (Arc::clone(&self.journal), command.clone());
         let kept = within(KEEPING_TAKES + SLACK, move || {
             journal.keep_order(&kept, KEEPING_TAKES).map_err(|error| error.to_string())
@@ -259,7 +263,7 @@ struct Pausing {
 }
 
 impl Pausing {
-    async fn pause(&self, author: String, comment: String) -> Answered {
+    async fn pause(&self, author: String, comment: String) -> OrderResult {
         if let Some(pause) = &self.status.load().guard.pause {
             let remarks =
                 vec![format!("it was paused already, by {}: that pause stays", pause.author)];
@@ -280,7 +284,7 @@ impl Pausing {
         Ok(OrderDone { data, remarks })
     }
 
-    async fn resume(&self, author: &str) -> Answered {
+    async fn resume(&self, author: &str) -> OrderResult {
         let was_held = self.status.load().guard.pause.is_some();
         self.watch.set_resumed_by(author);
         let switch = self.watch.switch();

@@ -108,7 +108,7 @@ impl OwnReadings {
     }
 
     /// From now on with the counters of the exporter.
-    pub(super) fn follow_otlp(&mut self, tally: Option<&Arc<OtlpTally>>) {
+    pub(super) fn set_otlp(&mut self, tally: Option<&Arc<OtlpTally>>) {
         self.otlp = tally.cloned();
     }
 
@@ -152,7 +152,7 @@ impl OwnReadings {
         }
     }
 
-    fn follow_engines(&mut self, engines: &[EngineStatus]) {
+    fn track_engines(&mut self, engines: &[EngineStatus]) {
         let (always, of_engines) = self.schema.series.split_at(self.always);
         if Evicting::is_series_of(of_engines, engines) {
             return;
@@ -168,7 +168,7 @@ impl OwnReadings {
         evicting: &Evicting,
         engines: &[EngineStatus],
     ) -> Readings {
-        self.follow_engines(engines);
+        self.track_engines(engines);
         let own = [
             1.0,
             1.0,

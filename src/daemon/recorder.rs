@@ -132,7 +132,7 @@ impl Recorder {
         };
         let waiting = Arc::clone(&recorder.waiting_bytes);
         let thread = Builder::new().name("recorder".to_owned()).spawn(move || {
-            keeper.follow(&entries, &waiting);
+            keeper.run(&entries, &waiting);
             // The loop may have ended without waiting.
             let _gone = end.send(());
         });
@@ -256,7 +256,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn follow(&mut self, entries: &Receiver<(Entry, usize)>, waiting: &AtomicUsize) {
+    fn run(&mut self, entries: &Receiver<(Entry, usize)>, waiting: &AtomicUsize) {
         loop {
             match entries.try_recv() {
                 Ok((entry, bytes)) => {
@@ -286,7 +286,7 @@ impl Keeper {
         if let Err(error) = self.ring.take(entry) {
             tracing::warn!("{error}");
         }
-        match self.incidents.follow(entry, &mut self.ring) {
+        match self.incidents.add(entry, &mut self.ring) {
             Ok(None) => {}
             Ok(Some(path)) => {
                 self.incidents_fail = false;

@@ -136,7 +136,7 @@ impl Service {
         let sender = CommandSender { commands, wake, loader };
         {
             let _in_runtime = runtime.enter();
-            sender.clone().follow_signals(reloads).context("cannot install signal handlers")?;
+            sender.clone().handle_signals(reloads).context("cannot install signal handlers")?;
             signals::ignore().context("cannot install signal handlers")?;
         }
         runtime.spawn(taker.take(sender, orders));
@@ -179,7 +179,7 @@ fn notify_systemd(states: &[sd_notify::NotifyState<'_>]) {
 
 impl CommandSender {
     /// Two tasks: a reload that hangs on its files must not delay the end.
-    fn follow_signals(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> std::io::Result<()> {
+    fn handle_signals(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> std::io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

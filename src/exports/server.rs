@@ -495,27 +495,27 @@ fn answers(
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(arrival.clone());
-        let answering = Answering::new(Arc::clone(&activity));
+        let responding = ActiveResponse::new(Arc::clone(&activity));
         let response = router.call(request);
         async move {
             let response = response.await;
-            drop(answering);
+            drop(responding);
             response
         }
     })
 }
 
-struct Answering(Arc<Activity>);
+struct ActiveResponse(Arc<Activity>);
 
-impl Answering {
+impl ActiveResponse {
     fn new(activity: Arc<Activity>) -> Self {
-        activity.answering.store(true, Ordering::Relaxed);
+        activity.responding.store(true, Ordering::Relaxed);
         Self(activity)
     }
 }
 
-impl Drop for Answering {
+impl Drop for ActiveResponse {
     fn drop(&mut self) {
-        self.0.answering.store(false, Ordering::Relaxed);
+        self.0.responding.store(false, Ordering::Relaxed);
     }
 }

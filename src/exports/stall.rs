@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     /// A request is being served.
-    pub(super) answering: AtomicBool,
+    pub(super) responding: AtomicBool,
     /// A response waits for the client to read it.
     pub(super) writing: AtomicBool,
     /// The client did not read a response in time.
@@ -24,7 +24,7 @@ pub(super) struct Activity {
 impl Activity {
     /// Whether a request is being served or a response is waiting.
     pub(super) fn is_busy(&self) -> bool {
-        self.answering.load(Ordering::Relaxed) || self.writing.load(Ordering::Relaxed)
+        self.responding.load(Ordering::Relaxed) || self.writing.load(Ordering::Relaxed)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::tally::Tally;
-use crate::clients::collector::{Answered, Collector};
+use crate::clients::collector::{Collector, CollectorResponse};
 use crate::clients::http::HttpError;
 use crate::model::{ExportResult, Moment, Signal, counted};
 
@@ -167,7 +167,7 @@ pub(super) fn spread(time: Duration) -> Duration {
 /// The result, the number of rejected items, and a reason for the log.
 fn classify(
     signal: Signal,
-    answered: Result<&Answered, &HttpError>,
+    answered: Result<&CollectorResponse, &HttpError>,
 ) -> (ExportResult, u64, Option<String>) {
     let answered = match answered {
         Ok(answered) => answered,
@@ -238,7 +238,7 @@ mod tests {
     fn of(status: u16, body: &[u8]) -> (ExportResult, u64) {
         let (body, is_page) = (body.to_vec(), body.starts_with(b"<"));
         let answer = Answer { status, body, is_cut: false };
-        let answered = Answered { answer, is_page, retry_after: None };
+        let answered = CollectorResponse { answer, is_page, retry_after: None };
         let (result, rejected, _) = classify(Signal::Traces, Ok(&answered));
         (result, rejected)
     }

@@ -296,7 +296,7 @@ impl Docker {
     ///
     /// # Errors
     /// The response does not begin in time, or is no success.
-    pub async fn follow(
+    pub async fn events(
         &self,
         filters: HashMap<String, Vec<String>>,
         patience: Duration,

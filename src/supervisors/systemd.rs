@@ -109,7 +109,7 @@ impl Systemd {
     ///
     /// # Errors
     /// There is no valid response of systemd.
-    pub async fn follow_service(&self, name: &str) -> Result<(Change, Changes), String> {
+    pub async fn track_service(&self, name: &str) -> Result<(Change, Changes), String> {
         let path = self.path_of(name).await?;
         let rule = MatchRule::builder()
             .msg_type(zbus::message::Type::Signal)
@@ -146,7 +146,7 @@ impl Systemd {
     ///
     /// # Errors
     /// systemd refuses, or there is no response.
-    pub async fn follow(&self) -> Result<Jobs, String> {
+    pub async fn jobs(&self) -> Result<Jobs, String> {
         let rule = MatchRule::builder()
             .msg_type(zbus::message::Type::Signal)
             .interface(MANAGER)

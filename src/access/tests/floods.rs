@@ -1,7 +1,7 @@
 //! Passwords, and those who try many.
 
 use super::*;
-use crate::access::passwords::{self, Answer};
+use crate::access::passwords::{self, PasswordCheck};
 use crate::access::turns::WAITING_OF_ADDRESS;
 
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
@@ -13,19 +13,19 @@ fn passwords_are_checked_for_existing_users() {
     let verify =
         |name, password| runtime().block_on(passwords.verify(&users, HERE, name, password));
     for _ in 0..2 {
-        assert_eq!(verify("alice", b"correct horse"), Answer::Right);
-        assert_eq!(verify("alice", b"correct hors"), Answer::Wrong);
-        assert_eq!(verify("alice", b""), Answer::Wrong);
-        assert_eq!(verify("bob", b"correct horse"), Answer::Wrong);
-        assert_eq!(verify("alice", &[b'x'; 5000]), Answer::Wrong);
+        assert_eq!(verify("alice", b"correct horse"), PasswordCheck::Right);
+        assert_eq!(verify("alice", b"correct hors"), PasswordCheck::Wrong);
+        assert_eq!(verify("alice", b""), PasswordCheck::Wrong);
+        assert_eq!(verify("bob", b"correct horse"), PasswordCheck::Wrong);
+        assert_eq!(verify("alice", &[b'x'; 5000]), PasswordCheck::Wrong);
     }
     let other = [User { hash: HASH.replace("jydO", "jydP"), ..alice() }];
     let verify = |users: &[User]| {
         runtime().block_on(passwords.verify(users, HERE, "alice", b"correct horse"))
     };
-    assert_eq!(verify(&other), Answer::Wrong, "what was right is right for that hash alone");
+    assert_eq!(verify(&other), PasswordCheck::Wrong, "what was right is right for that hash alone");
     passwords.keep(&[]);
-    assert_eq!(verify(&[]), Answer::Wrong);
+    assert_eq!(verify(&[]), PasswordCheck::Wrong);
 }
 
 #[test]
@@ -41,7 +41,10 @@ fn a_flood_of_wrong_passwords_excludes_no_user_already_authenticated() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
     runtime().block_on(async {
-        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
+        assert_eq!(
+            passwords.verify(&users, HERE, "alice", b"correct horse").await,
+            PasswordCheck::Right
+        );
         let guesses: Vec<Vec<u8>> = (0..64u8).map(|guess| vec![b'a' + guess % 26, guess]).collect();
         let mut flood: Vec<_> = guesses
             .iter()
@@ -51,10 +54,10 @@ fn a_flood_of_wrong_passwords_excludes_no_user_already_authenticated() {
         let mut waiting = Vec::new();
         for mut guess in flood.drain(..) {
             match futures_poll(&mut guess).await {
-                Some(Answer::Busy) => busy += 1,
+                Some(PasswordCheck::Busy) => busy += 1,
                 // Where this thread did not run for a while, some are through by now.
-                Some(Answer::Wrong) => answered += 1,
-                Some(Answer::Right) => panic!("it was a guess"),
+                Some(PasswordCheck::Wrong) => answered += 1,
+                Some(PasswordCheck::Right) => panic!("it was a guess"),
                 None => waiting.push(guess),
             }
         }
@@ -62,9 +65,12 @@ fn a_flood_of_wrong_passwords_excludes_no_user_already_authenticated() {
         assert_eq!(busy + answered + waiting.len(), 64);
         assert!(busy > 0 && waiting.len() <= begun, "so many wait, and no more");
         assert!(answered > 0 || waiting.len() == begun, "{} wait", waiting.len());
-        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
+        assert_eq!(
+            passwords.verify(&users, HERE, "alice", b"correct horse").await,
+            PasswordCheck::Right
+        );
         for guess in waiting {
-            assert_eq!(guess.await, Answer::Wrong);
+            assert_eq!(guess.await, PasswordCheck::Wrong);
         }
     });
 }
@@ -85,12 +91,12 @@ fn a_flood_of_wrong_passwords_excludes_no_other_address() {
         // All of them have come before.
         tokio::task::yield_now().await;
         let right = passwords.verify(&[alice()], HERE, "alice", b"correct horse").await;
-        assert_eq!(right, Answer::Right);
+        assert_eq!(right, PasswordCheck::Right);
         let mut busy = 0;
         for guess in flood {
             let answer = guess.await.unwrap();
-            assert_ne!(answer, Answer::Right);
-            busy += usize::from(answer == Answer::Busy);
+            assert_ne!(answer, PasswordCheck::Right);
+            busy += usize::from(answer == PasswordCheck::Busy);
         }
         assert!(busy > 0, "it was no flood");
     });

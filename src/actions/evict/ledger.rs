@@ -192,23 +192,23 @@ impl Ledger {
         if more > 0 {
             chunk.read_at = progress + more;
             self.progress += more;
-            self.follow(id);
+            self.advance(id);
         }
         self.came_back(back);
         more > 0
     }
 
     /// The next sample goes where a reader has just been, or behind what it has read.
-    fn follow(&mut self, id: ChunkId) {
+    fn advance(&mut self, id: ChunkId) {
         if let Some(book) = self.files.get_mut(id.file) {
             book.frontier = book.frontier.max(id.chunk + 1);
         }
         if !self.is_whole(id) {
-            return self.warm(id);
+            return self.mark_hot(id);
         }
         self.hot.retain(|hot| hot.id != id);
         if let Some(next) = self.next(id).filter(|next| !self.is_whole(*next)) {
-            self.warm(next);
+            self.mark_hot(next);
         }
     }
 
@@ -273,7 +273,7 @@ impl Ledger {
         self.hot.iter().map(|hot| hot.id).collect()
     }
 
-    fn warm(&mut self, id: ChunkId) {
+    fn mark_hot(&mut self, id: ChunkId) {
         match self.hot.iter_mut().find(|hot| hot.id == id) {
             Some(hot) => hot.samples_left = HOT_SAMPLES,
             None => self.hot.push_back(HotChunk { id, samples_left: HOT_SAMPLES }),

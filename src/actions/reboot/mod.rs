@@ -23,7 +23,7 @@ use std::thread::{Builder, sleep};
 use std::time::Duration;
 
 use super::{Act, Executor, Performed};
-use crate::clients::fleet_lock::{FleetLock, LockId, SlotAnswer};
+use crate::clients::fleet_lock::{FleetLock, LockId, SlotResponse};
 use crate::model::{
     Decision, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans, RebootOrder,
     RebootWay, counted,
@@ -190,7 +190,7 @@ impl RebootExecutor {
         }
     }
 
-    fn slot(&self, lock: &RebootLock, ask: fn(&FleetLock) -> SlotAnswer) -> Attempt {
+    fn slot(&self, lock: &RebootLock, ask: fn(&FleetLock) -> SlotResponse) -> Attempt {
         let id = match &lock.id {
             Some(id) => LockId::given(id),
             None => match LockId::of_machine(&self.machine_id) {
@@ -201,7 +201,7 @@ impl RebootExecutor {
         let known_as = id.to_string();
         let server = FleetLock::new(&lock.url, &lock.group, id);
         match ask(&server.trusting(lock.ca_file.as_deref())) {
-            answer @ SlotAnswer::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
+            answer @ SlotResponse::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
             answer => Attempt::Failed(answer.to_string()),
         }
     }

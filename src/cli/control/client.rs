@@ -13,10 +13,10 @@ use tokio::net::UnixStream;
 use crate::clients::http::{self, HttpError, send_over};
 use crate::exports::control_address;
 
-/// How long an order may take; the daemon itself gives up before.
+/// The time limit of an order; that of the daemon is shorter.
 const ANSWER_TAKES: Duration = Duration::from_secs(20);
 
-/// A longer answer is none of the daemon's.
+/// The size limit of a response, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
 /// The daemon behind a control socket.
@@ -26,21 +26,21 @@ pub(crate) struct Client {
     patience: Duration,
 }
 
-/// What it said.
+/// The response of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// What came of it, where that is something.
+    /// The data; null without any.
     pub(crate) data: Value,
-    /// What is wrong, where something is.
+    /// The error; empty without one.
     pub(crate) problem: String,
     pub(crate) warnings: Vec<String>,
 }
 
-/// Why it said nothing.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// Nobody listens.
+    /// There is no socket, or no process listens.
     #[error(
         "no daemon takes orders at {}: start `umawarden run`, or name the folder of the one that \
          runs with --storage.path (under systemd mostly /var/lib/umawarden)",
@@ -53,17 +53,17 @@ pub(crate) enum ClientError {
         .0.display()
     )]
     Forbidden(PathBuf),
-    /// It has not answered.
+    /// There was no response in time.
     #[error(
         "the daemon at {} has not answered within {} s: it hangs; `umawarden pause` works all the \
          same",
         .0.display(), .1.as_secs()
     )]
     Silent(PathBuf, Duration),
-    /// Somebody else listens there.
+    /// The socket belongs to another user.
     #[error("{} belongs to user {}, who is neither root nor you: not trusted", .0.display(), .1)]
     Stranger(PathBuf, u32),
-    /// Anything else.
+    /// Any other failure.
     #[error("asking the daemon at {} failed: {}", .0.display(), .1)]
     Failed(PathBuf, String),
 }
@@ -82,7 +82,7 @@ impl Client {
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// There is no answer; says what to do.
+    /// The failure of a request, with the remedy.
     pub(crate) fn ask(
         &self,
         method: &str,
@@ -129,7 +129,7 @@ impl Client {
         if ![0, rustix::process::getuid().as_raw()].contains(&listener) {
             return Err(ClientError::Stranger(self.path(), listener));
         }
-        // Only now: what was asked is for the owner of this socket alone.
+        // Only now, since only the owner of the socket may get the request.
         let answered = async { send_over(stream, request).await?.read(MOST_BYTES).await };
         let answer = answered.await.map_err(|error| failed(&error))?;
         match answer.is_cut {
@@ -171,7 +171,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // What is answered before it was asked for is no answer.
+            // A response before the request is invalid.
             let _asked = stream.read(&mut [0; 4096]);
             let _gone = stream.write_all(&bytes);
             stream

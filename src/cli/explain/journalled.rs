@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use promql_rules::TracedValue;
 
-use super::{Answer, DECISIONS, STALE_AFTER, Since, Truth};
+use super::{DECISIONS, ReportSource, RuleReport, STALE_AFTER, Since};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{
@@ -157,7 +157,7 @@ impl Journalled {
         rule: &RuleId,
         until: Timestamp,
         begins: &str,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<RuleReport> {
         let may_lack = self.0.as_ref().is_ok_and(JournalReader::may_lack_newest);
         let decisions = self.decisions(rule, until, DECISIONS);
         let Some(last) = decisions.last().map(|record| &record.decision) else {
@@ -204,9 +204,9 @@ impl Journalled {
             remarks
                 .push("the journal was not closed: its newest entries may be missing".to_owned());
         }
-        Ok(Answer {
+        Ok(RuleReport {
             at: at.utc,
-            truth: Truth::Journal,
+            source: ReportSource::Journal,
             explanation,
             since: changed.map(|change| Since::AtLeast(change.at.utc)),
             decisions,

@@ -337,7 +337,7 @@ impl Recorded {
         let mut remarks = self.gaps.clone();
         if !self.is_whole() {
             remarks.push(format!(
-                "it is followed from {:.3}, not from where the process started: what the rule \
+                "it is replayed from {:.3}, not from where the process started: what the rule \
                  remembered then is known only from the journal",
                 self.begin
             ));

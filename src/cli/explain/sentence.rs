@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use promql_rules::{Relation, Traced};
 
 use super::show::{short, value};
-use super::{Answer, Truth};
+use super::{ReportSource, RuleReport};
 use crate::journal::DecisionRecord;
 use crate::model::{HoldReason, Mode, OutcomeResult, Verdict, duration_text};
 use crate::policy::explain::RemedyExplanation;
@@ -19,11 +19,11 @@ const JUST_NOW: Duration = Duration::from_secs(10);
 const MOST_PARTS: usize = 3;
 
 /// Why the rule acted or did not act.
-pub(super) fn sentence(answer: &Answer) -> String {
-    let explanation = &answer.explanation;
+pub(super) fn sentence(report: &RuleReport) -> String {
+    let explanation = &report.explanation;
     let rule = &explanation.rule;
-    let last = answer.decisions.last();
-    if let (Some(record), Truth::Journal) = (last, &answer.truth) {
+    let last = report.decisions.last();
+    if let (Some(record), ReportSource::Journal) = (last, &report.source) {
         return decided(record, explanation.remedy.as_ref());
     }
     if rule.is_idle {
@@ -31,14 +31,14 @@ pub(super) fn sentence(answer: &Answer) -> String {
             .to_owned();
     }
     match rule.state {
-        RuleState::Inactive => match last.filter(|record| is_recent(record, answer.at)) {
+        RuleState::Inactive => match last.filter(|record| is_recent(record, report.at)) {
             Some(record) => {
                 let decided = decided(record, explanation.remedy.as_ref());
                 format!("{decided} Its condition does not hold any more.")
             }
             None => format!("It did not act because {}.", ended(&explanation.condition)),
         },
-        RuleState::Pending => format!("It did not act because {}.", waits(rule, answer.at)),
+        RuleState::Pending => format!("It did not act because {}.", waits(rule, report.at)),
         RuleState::Unknown => {
             format!("It did not act because its condition is unknown: {}.", rule.unknown.join("; "))
         }

@@ -9,7 +9,7 @@ use promql_rules::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, V
 use serde_json::{Value as Json, json};
 
 use super::sentence::sentence;
-use super::{Answer, Since, Truth};
+use super::{ReportSource, RuleReport, Since};
 use crate::cli::history::{decision_text, outcome_text, printable};
 use crate::model::{Mode, Reading, as_number, duration_text, measured_bytes_text};
 use crate::policy::explain::Rail;
@@ -20,19 +20,19 @@ const TEXT_WIDTH: usize = 64;
 /// Elements of a vector that are printed.
 const MOST_ELEMENTS: usize = 4;
 
-/// Writes the answer for people.
-pub(super) fn text(answer: &Answer, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
-    let rule = &answer.explanation.rule;
+/// Writes the report for people.
+pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
+    let rule = &report.explanation.rule;
     let every = duration_text(rule.interval);
     writeln!(out, "{} of {}, judged every {every}", rule.rule, printable(&rule.file))?;
-    let ago = now.duration_since(answer.at).round(jiff::Unit::Second).unwrap_or_default();
-    let source = match &answer.truth {
-        Truth::Recording { name, .. } => format!("from the recording {name}"),
-        Truth::Journal => "from the journal".to_owned(),
+    let ago = now.duration_since(report.at).round(jiff::Unit::Second).unwrap_or_default();
+    let source = match &report.source {
+        ReportSource::Recording { name, .. } => format!("from the recording {name}"),
+        ReportSource::Journal => "from the journal".to_owned(),
     };
-    writeln!(out, "{:.3}, {ago:#} ago, {}\n", answer.at, printable(&source))?;
-    writeln!(out, "{}\n", printable(&sentence(answer)))?;
-    let since = match answer.since {
+    writeln!(out, "{:.3}, {ago:#} ago, {}\n", report.at, printable(&source))?;
+    writeln!(out, "{}\n", printable(&sentence(report)))?;
+    let since = match report.since {
         None => String::new(),
         Some(Since::Exactly(since)) => format!(" since {since:.3}"),
         Some(Since::AtLeast(since)) => format!(" since {since:.3} or before"),
@@ -46,17 +46,17 @@ pub(super) fn text(answer: &Answer, now: Timestamp, out: &mut impl Write) -> io:
         writeln!(out, "{}", printable(&line))?;
     }
     writeln!(out, "\ncondition")?;
-    tree(&answer.explanation.condition, out)?;
-    remedy(answer, out)?;
-    decisions(answer, out)?;
-    for remark in &answer.remarks {
+    tree(&report.explanation.condition, out)?;
+    remedy(report, out)?;
+    decisions(report, out)?;
+    for remark in &report.remarks {
         writeln!(out, "# {}", printable(remark))?;
     }
     Ok(())
 }
 
-fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-    let Some(remedy) = &answer.explanation.remedy else {
+fn remedy(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
+    let Some(remedy) = &report.explanation.remedy else {
         return writeln!(out, "\nremedy      none");
     };
     let met = match remedy.aim_met {
@@ -86,7 +86,7 @@ fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         let (holds, name) = (if rail.holds { "holds" } else { "free " }, rail.reason.name());
         writeln!(out, "  {holds}  {name:<width$}  {}", printable(&rail.detail))?;
     }
-    let mode = answer.explanation.rule.mode;
+    let mode = report.explanation.rule.mode;
     let holds = if mode == Mode::Observe { "holds" } else { "free " };
     let what = match mode {
         Mode::Observe => "observe: actions are only reported",
@@ -95,13 +95,13 @@ fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  {holds}  {:<width$}  {what}", "mode")
 }
 
-fn decisions(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-    if answer.decisions.is_empty() {
+fn decisions(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
+    if report.decisions.is_empty() {
         writeln!(out, "\nlast decisions  none is known")?;
         return writeln!(out);
     }
     writeln!(out, "\nlast decisions")?;
-    for record in &answer.decisions {
+    for record in &report.decisions {
         let at = record.decision.at.utc;
         writeln!(out, "  {at:.3}  {}", printable(&decision_text(&record.decision)))?;
         if let Some(outcome) = &record.outcome {
@@ -223,14 +223,14 @@ fn braces(labels: &Labels) -> String {
     format!("  {{{}}}", labels.join(","))
 }
 
-/// Writes the answer as one object.
-pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-    let explanation = &answer.explanation;
-    let (source, whole, name) = match &answer.truth {
-        Truth::Recording { whole, name } => ("recording", *whole, Some(name)),
-        Truth::Journal => ("journal", false, None),
+/// Writes the report as one object.
+pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
+    let explanation = &report.explanation;
+    let (source, whole, name) = match &report.source {
+        ReportSource::Recording { whole, name } => ("recording", *whole, Some(name)),
+        ReportSource::Journal => ("journal", false, None),
     };
-    let (since, exact) = match answer.since {
+    let (since, exact) = match report.since {
         None => (None, false),
         Some(Since::Exactly(since)) => (Some(since), true),
         Some(Since::AtLeast(since)) => (Some(since), false),
@@ -245,7 +245,7 @@ pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
             "guard_rails": remedy.rails.iter().map(rail_json).collect::<Vec<_>>(),
         })
     });
-    let decisions = answer.decisions.iter().map(|record| {
+    let decisions = report.decisions.iter().map(|record| {
         json!({
             "decision": record.decision,
             "outcome": record.outcome,
@@ -254,11 +254,11 @@ pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     });
     let object = json!({
         "rule": explanation.rule.rule.to_string(),
-        "time": answer.at,
+        "time": report.at,
         "source": source,
         "recording": name,
         "from_process_start": whole,
-        "sentence": sentence(answer),
+        "sentence": sentence(report),
         "state": explanation.rule.state,
         "since": since,
         "since_is_exact": exact,
@@ -269,7 +269,7 @@ pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         "condition": part_json(&explanation.condition),
         "remedy": remedy,
         "decisions": decisions.collect::<Vec<_>>(),
-        "remarks": answer.remarks,
+        "remarks": report.remarks,
     });
     serde_json::to_writer(&mut *out, &object)?;
     writeln!(out)

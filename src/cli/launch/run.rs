@@ -121,7 +121,7 @@ impl Run<'_> {
         begun(head);
         let mut running =
             Running { run: self, family, head, began, status: None, asked: None, memory: None };
-        running.follow();
+        running.wait();
         running.family.scan();
         running.family.take_ends(clock().uptime);
         // A process that is killed below outlived the command, and is not its cause of death.
@@ -143,7 +143,7 @@ struct Running<'r> {
 
 impl Running<'_> {
     /// Waits for the head, then for processes that outlive it or the timeout.
-    fn follow(&mut self) {
+    fn wait(&mut self) {
         let mut next_scan = self.began.uptime;
         loop {
             let now = clock();

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::adopted::AdoptedFile;
 use super::ends::Ends;
 use super::matching::{Terms, Wanted};
-use super::{Followed, Reporter};
+use super::{Reporter, TrackedContainers};
 use crate::model::{
     DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartMatch, Supervisor, Workload,
     WorkloadState,
@@ -62,7 +62,7 @@ pub(super) struct DockerWatch {
     docker: Docker,
     adopted: AdoptedFile,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
-    followed: watch::Receiver<Followed>,
+    tracked: watch::Receiver<TrackedContainers>,
     reporter: Reporter,
     ends: Ends,
     has_deferred: bool,
@@ -74,14 +74,17 @@ impl DockerWatch {
     pub(super) fn new(
         socket: &Path,
         adopted: &Path,
-        (declared, followed): (watch::Receiver<Arc<[DeclaredRestart]>>, watch::Receiver<Followed>),
+        (declared, tracked): (
+            watch::Receiver<Arc<[DeclaredRestart]>>,
+            watch::Receiver<TrackedContainers>,
+        ),
         reporter: Reporter,
     ) -> Self {
         let docker = Docker::new(socket);
         Self {
             adopted: AdoptedFile::new(adopted),
             declared,
-            followed,
+            tracked,
             ends: Ends::new(docker.clone(), reporter.clone()),
             docker,
             reporter,
@@ -105,7 +108,7 @@ impl DockerWatch {
     async fn watch(&mut self) {
         loop {
             // From here on changes are in the event stream or in the query.
-            let events = if self.is_mute { None } else { self.begin_to_follow().await };
+            let events = if self.is_mute { None } else { self.subscribe().await };
             if let Err(error) = self.query_and_send().await {
                 self.is_mute = false;
                 if self.is_reported(&error) {
@@ -118,7 +121,7 @@ impl DockerWatch {
             }
             let is_over = match events {
                 // A stream that ends at once is restarted no more often.
-                Some(events) => self.follow(events).await || self.rest(AGAIN).await,
+                Some(events) => self.track_events(events).await || self.rest(AGAIN).await,
                 None => self.rest(if self.has_deferred { AGAIN } else { IDLE }).await,
             };
             if is_over {
@@ -162,9 +165,9 @@ impl DockerWatch {
         }
     }
 
-    async fn begin_to_follow(&mut self) -> Option<Events> {
+    async fn subscribe(&mut self) -> Option<Events> {
         let filters = filters([("type", &["container"]), ("event", &EVENTS)]);
-        let events = self.docker.follow(filters, ANSWER_TAKES).await;
+        let events = self.docker.events(filters, ANSWER_TAKES).await;
         // Podman begins its response with the first event.
         self.is_mute = matches!(events, Err(DockerError::TimedOut(_)));
         events.ok()
@@ -172,7 +175,7 @@ impl DockerWatch {
 
     /// Queries after each event, and after a while. Returns whether the loop has ended, or when the
     /// stream ends.
-    async fn follow(&mut self, mut events: Events) -> bool {
+    async fn track_events(&mut self, mut events: Events) -> bool {
         loop {
             let goes_on = tokio::select! {
                 goes_on = events.next() => goes_on,
@@ -182,7 +185,7 @@ impl DockerWatch {
                     }
                     true
                 }
-                changed = self.followed.changed() => {
+                changed = self.tracked.changed() => {
                     if changed.is_err() {
                         return true;
                     }
@@ -223,7 +226,7 @@ impl DockerWatch {
             Err(error) => return Err(DockerError::Failed(error.to_string())),
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
-        let followed = Arc::clone(&self.followed.borrow_and_update());
+        let tracked = Arc::clone(&self.tracked.borrow_and_update());
         let (mut deferred, mut ended): (Vec<DeferredRestart>, Vec<EndedWorkload>) =
             (Vec::new(), Vec::new());
         self.ends.begin();
@@ -234,8 +237,8 @@ impl DockerWatch {
             if deferred.len() >= MAX_HELD {
                 break;
             }
-            let is_followed = followed.contains(id);
-            let checked = self.check(id, container, terms, is_followed).await?;
+            let is_tracked = tracked.contains(id);
+            let checked = self.check(id, container, terms, is_tracked).await?;
             let Some((seen, end)) = checked else { continue };
             ended.extend(end);
             // Rules and people identify them by name.
@@ -247,7 +250,7 @@ impl DockerWatch {
             }
             deferred.push(seen);
         }
-        for id in followed.iter().take(MAX_HELD) {
+        for id in tracked.iter().take(MAX_HELD) {
             let container = all.get(id);
             if deferred.iter().any(|seen| seen.target.id == *id) {
                 continue;
@@ -261,7 +264,7 @@ impl DockerWatch {
                 },
                 None => (None, false),
             };
-            let Some(end) = self.ends.follow(id, found.as_ref(), is_podman).await else { continue };
+            let Some(end) = self.ends.track(id, found.as_ref(), is_podman).await else { continue };
             let name = container.map_or(id, |container| &container.name);
             let (supervisor, name) = (Supervisor::Docker, Arc::clone(name));
             let target = Workload { supervisor, name, id: Arc::clone(id) };
@@ -299,7 +302,7 @@ impl DockerWatch {
         id: &Arc<str>,
         container: &Container,
         terms: Terms,
-        is_followed: bool,
+        is_tracked: bool,
     ) -> Result<Option<(DeferredRestart, Option<EndedWorkload>)>, DockerError> {
         let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
         let found = match found {
@@ -315,8 +318,8 @@ impl DockerWatch {
             seen.target.name = id.get(..12).unwrap_or(id).into();
         }
         // A container that Docker restarts may already run again.
-        if seen.obstacle.is_some() && is_followed {
-            let end = self.ends.follow(id, Some(&found), is_podman).await;
+        if seen.obstacle.is_some() && is_tracked {
+            let end = self.ends.track(id, Some(&found), is_podman).await;
             if let (WorkloadState::Ended(known), Some(end)) = (&mut seen.state, &end)
                 && known.mark == end.mark
             {

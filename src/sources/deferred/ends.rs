@@ -108,7 +108,7 @@ impl Ends {
 
     /// Tracks a container of which only the end is reported, for a while. `None` if it was
     /// restarted or is gone.
-    pub(super) async fn follow(
+    pub(super) async fn track(
         &mut self,
         id: &Arc<str>,
         found: Option<&Inspected>,

@@ -38,10 +38,10 @@ use systemd::SystemdWatch;
 const NEWS: usize = 16;
 
 /// The ids of the containers of engines.
-type Followed = Arc<BTreeSet<Arc<str>>>;
+type TrackedContainers = Arc<BTreeSet<Arc<str>>>;
 
 /// The services of engines, each with the control group of its engine.
-type FollowedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
+type TrackedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// What the threads need.
 #[derive(Clone, Debug)]
@@ -63,8 +63,8 @@ pub struct DeferredSetup {
 pub struct DeferredWatch {
     news: Receiver<Observation>,
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
-    followed: watch::Sender<Followed>,
-    services: watch::Sender<FollowedServices>,
+    tracked: watch::Sender<TrackedContainers>,
+    services: watch::Sender<TrackedServices>,
 }
 
 /// Sends results to the loop.
@@ -108,13 +108,13 @@ impl DeferredWatch {
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
         let reporter = Reporter { to, clock };
-        let (follow_services, services) = watch::channel(Arc::default());
+        let (send_services, services) = watch::channel(Arc::default());
         let mut units = SystemdWatch::new(systemd, (declared.clone(), services), reporter.clone());
         Builder::new().name("restart-systemd".to_owned()).spawn(move || units.run())?;
-        let (follow, followed) = watch::channel(Arc::default());
-        let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), reporter);
+        let (send_containers, tracked) = watch::channel(Arc::default());
+        let mut watch = DockerWatch::new(&docker, &adopted, (declared, tracked), reporter);
         Builder::new().name("restart-docker".to_owned()).spawn(move || watch.run())?;
-        Ok(Self { news, declared: declare, followed: follow, services: follow_services })
+        Ok(Self { news, declared: declare, tracked: send_containers, services: send_services })
     }
 
     /// Takes new results. Never blocks.
@@ -124,7 +124,7 @@ impl DeferredWatch {
 
     /// Tracks the containers of engines: reports the ends of those without a deferred restart.
     pub fn track(&self, containers: BTreeSet<Arc<str>>) {
-        replace(&self.followed, containers);
+        replace(&self.tracked, containers);
     }
 
     /// Tracks the services of engines, each with the control group of its engine.

@@ -68,7 +68,7 @@ impl Services {
     }
 
     /// Tracks these services, each in its engine's control group, and no others.
-    pub(super) async fn follow(
+    pub(super) async fn track(
         &mut self,
         systemd: &Systemd,
         services: &BTreeMap<Arc<str>, Arc<str>>,
@@ -83,7 +83,7 @@ impl Services {
             if is_known || self.each.len() >= MOST_SERVICES {
                 continue;
             }
-            let (message, changes) = systemd.follow_service(name).await?;
+            let (message, changes) = systemd.track_service(name).await?;
             if !is_where(&message.properties, cgroup) {
                 self.others.insert(Arc::clone(name), Arc::clone(cgroup));
                 continue;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::services::Services;
-use super::{FollowedServices, Reporter};
+use super::{Reporter, TrackedServices};
 use crate::model::{
     DeclaredRestart, DeferredRestart, Requested, RestartMatch, Supervisor, Workload, WorkloadEnd,
     WorkloadHealth, WorkloadState,
@@ -38,7 +38,7 @@ struct Tracked {
 pub(super) struct SystemdWatch {
     bus: Bus,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
-    followed: watch::Receiver<FollowedServices>,
+    tracked: watch::Receiver<TrackedServices>,
     reporter: Reporter,
     known: BTreeMap<Arc<str>, Tracked>,
 }
@@ -46,13 +46,13 @@ pub(super) struct SystemdWatch {
 impl SystemdWatch {
     pub(super) fn new(
         bus: Bus,
-        (declared, followed): (
+        (declared, tracked): (
             watch::Receiver<Arc<[DeclaredRestart]>>,
-            watch::Receiver<FollowedServices>,
+            watch::Receiver<TrackedServices>,
         ),
         reporter: Reporter,
     ) -> Self {
-        Self { bus, declared, followed, reporter, known: BTreeMap::new() }
+        Self { bus, declared, tracked, reporter, known: BTreeMap::new() }
     }
 
     /// Runs until the loop has ended.
@@ -80,13 +80,13 @@ impl SystemdWatch {
     async fn watch(&mut self) {
         loop {
             let is_idle = self.units().is_empty();
-            if is_idle && self.followed.borrow_and_update().is_empty() {
+            if is_idle && self.tracked.borrow_and_update().is_empty() {
                 if self.has_changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            let why = match self.follow().await {
+            let why = match self.track_units().await {
                 Ok(()) => return,
                 Err(why) => why,
             };
@@ -109,22 +109,22 @@ impl SystemdWatch {
     async fn has_changed(&mut self) -> Result<(), watch::error::RecvError> {
         tokio::select! {
             changed = self.declared.changed() => changed,
-            changed = self.followed.changed() => changed,
+            changed = self.tracked.changed() => changed,
         }
     }
 
     /// The services of engines without a deferred restart.
     fn others(&mut self, units: &[(Arc<str>, DeclaredRestart)]) -> BTreeMap<Arc<str>, Arc<str>> {
-        let followed = Arc::clone(&self.followed.borrow_and_update());
+        let tracked = Arc::clone(&self.tracked.borrow_and_update());
         let is_other = |name: &Arc<str>| units.iter().all(|(unit, _)| unit != name);
-        let others = followed.iter().filter(|(name, _)| is_other(name));
+        let others = tracked.iter().filter(|(name, _)| is_other(name));
         others.map(|(name, cgroup)| (Arc::clone(name), Arc::clone(cgroup))).collect()
     }
 
     /// Queries after each signal, and once a second. Ends with the loop.
-    async fn follow(&mut self) -> Result<(), String> {
+    async fn track_units(&mut self) -> Result<(), String> {
         let systemd = Systemd::connect(&self.bus).await?;
-        let mut jobs = systemd.follow().await?;
+        let mut jobs = systemd.jobs().await?;
         let mut services = Services::new(self.reporter.clone());
         let (mut was_ended, mut kept) = (false, BTreeSet::new());
         loop {
@@ -135,7 +135,7 @@ impl SystemdWatch {
                 }
             }
             let others = self.others(&units);
-            services.follow(&systemd, &others).await?;
+            services.track(&systemd, &others).await?;
             let mut deferred = Vec::with_capacity(units.len());
             for (name, entry) in &units {
                 let properties = systemd.service(name).await?;

@@ -32,8 +32,8 @@ const MAX_SOCKET_BYTES: u64 = 256 << 10;
 const MAX_OPEN: usize = 4096;
 
 /// Interval between two reads of mappings and open files, while an engine loads and otherwise.
-const HELD_LOADING: Duration = Duration::from_secs(1);
-const HELD_CALM: Duration = Duration::from_secs(10);
+const READ_LOADING: Duration = Duration::from_secs(1);
+const READ_CALM: Duration = Duration::from_secs(10);
 
 /// A loading engine without progress for this time is stuck, unless configured otherwise.
 /// Compilation and capture take minutes, but meanwhile processes start and exit and memory moves. A
@@ -59,7 +59,7 @@ struct Open {
 
 /// The model files that a process maps or has open.
 #[derive(Clone, Debug)]
-struct Held {
+struct OpenResources {
     at: Duration,
     mapped_files: Reading<u32>,
     mapped_bytes: Reading<u64>,
@@ -76,7 +76,7 @@ pub(super) struct Details {
     addresses: HealthAddresses,
     /// For files whose read another process can block.
     bounded: RefCell<BoundedReads>,
-    held: BTreeMap<ProcessId, Held>,
+    resources: BTreeMap<ProcessId, OpenResources>,
     now: Duration,
     every: Duration,
     /// Whether a file could not be opened for lack of descriptors since [`Details::begin`].
@@ -113,8 +113,8 @@ impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
         let addresses = HealthAddresses::new(procfs.clone());
         let bounded = RefCell::new(BoundedReads::new(procfs.clone()));
-        let (held, now, every) = (BTreeMap::new(), Duration::ZERO, HELD_CALM);
-        Self { procfs, addresses, bounded, held, now, every, is_starved: Cell::new(false) }
+        let (resources, now, every) = (BTreeMap::new(), Duration::ZERO, READ_CALM);
+        Self { procfs, addresses, bounded, resources, now, every, is_starved: Cell::new(false) }
     }
 
     /// Whether a read failed for lack of descriptors since the last call. What was not read then
@@ -136,15 +136,15 @@ impl Details {
     /// Begins a pass over all engines.
     pub(super) fn begin(&mut self, now: Duration, is_loading: bool) {
         self.now = now;
-        self.every = if is_loading { HELD_LOADING } else { HELD_CALM };
-        for held in self.held.values_mut() {
-            held.is_current = false;
+        self.every = if is_loading { READ_LOADING } else { READ_CALM };
+        for found in self.resources.values_mut() {
+            found.is_current = false;
         }
     }
 
     /// Ends the pass: what was not read is removed.
     pub(super) fn end(&mut self) {
-        self.held.retain(|_, held| held.is_current);
+        self.resources.retain(|_, found| found.is_current);
     }
 
     /// Reads a file of a process.
@@ -198,12 +198,12 @@ impl Details {
         let mut processes = Vec::new();
         for id in members {
             let Some(mut process) = self.process(*id) else { continue };
-            let held = self.held(*id, matcher);
-            process.mapped_files = held.mapped_files;
-            process.mapped_bytes = held.mapped_bytes;
-            process.open_files = held.open_files;
-            process.open_devices = held.open_devices;
-            files.join(&held.files);
+            let found = self.resources_of(*id, matcher);
+            process.mapped_files = found.mapped_files;
+            process.mapped_bytes = found.mapped_bytes;
+            process.open_files = found.open_files;
+            process.open_devices = found.open_devices;
+            files.join(&found.files);
             processes.push(process);
         }
         let first = processes.first()?.id.pid;
@@ -335,13 +335,13 @@ impl Details {
         })
     }
 
-    fn held(&mut self, id: ProcessId, matcher: Option<&Matcher>) -> Held {
+    fn resources_of(&mut self, id: ProcessId, matcher: Option<&Matcher>) -> OpenResources {
         let now = self.now;
-        if let Some(held) = self.held.get_mut(&id)
-            && now.saturating_sub(held.at) < self.every
+        if let Some(found) = self.resources.get_mut(&id)
+            && now.saturating_sub(found.at) < self.every
         {
-            held.is_current = true;
-            return held.clone();
+            found.is_current = true;
+            return found.clone();
         }
         let is_one = |path: &str| {
             let declared = matcher.and_then(|matcher| matcher.is_model_file(path));
@@ -365,7 +365,7 @@ impl Details {
             false => Reading::Failed,
         };
         let open = self.open_files(id.pid, &is_one, &mut files);
-        let held = Held {
+        let found = OpenResources {
             at: now,
             mapped_files: value(is_there, count),
             mapped_bytes: if is_there { Reading::Value(bytes) } else { Reading::Failed },
@@ -374,8 +374,8 @@ impl Details {
             files,
             is_current: true,
         };
-        self.held.insert(id, held.clone());
-        held
+        self.resources.insert(id, found.clone());
+        found
     }
 
     fn open_files(

@@ -19,7 +19,7 @@ use crate::parse::process::{Stat, exit_status, stat};
 use crate::sys::process_end::status_of_reaped;
 
 /// The most pidfds, since a service has 1024 descriptors. Servers come first.
-const MOST_HELD: usize = 256;
+const MAX_HANDLES: usize = 256;
 
 /// A parent that has not reaped the process by then may never do so.
 const NOTICED_WITHIN: Duration = Duration::from_secs(60);
@@ -29,15 +29,15 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Ends {
     procfs: PathBuf,
     most: usize,
-    held: BTreeMap<ProcessId, Held>,
+    handles: BTreeMap<ProcessId, Handle>,
     /// Processes without a pidfd; opening is not tried again.
-    unheld: BTreeSet<ProcessId>,
+    unopened: BTreeSet<ProcessId>,
     /// Exits that have not been reported yet.
     unreported: Vec<ProcessEnd>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Handle {
     descriptor: OwnedFd,
     server: ProcessId,
     comm: Arc<str>,
@@ -47,8 +47,8 @@ struct Held {
 
 impl Ends {
     pub(super) fn new(procfs: PathBuf) -> Self {
-        let (held, unheld, unreported) = Default::default();
-        Self { procfs, most: MOST_HELD, held, unheld, unreported }
+        let (handles, unopened, unreported) = Default::default();
+        Self { procfs, most: MAX_HANDLES, handles, unopened, unreported }
     }
 
     /// Opens pidfds of living processes, and reads the exit status of ended ones.
@@ -63,11 +63,11 @@ impl Ends {
         for (server, process) in servers.chain(others) {
             if !matches!(process.state, 'Z' | 'X') {
                 living.insert(process.id);
-                self.hold(server, process);
+                self.track(server, process);
             }
         }
-        self.unheld.retain(|id| living.contains(id));
-        let gone = self.held.keys().filter(|id| !living.contains(id));
+        self.unopened.retain(|id| living.contains(id));
+        let gone = self.handles.keys().filter(|id| !living.contains(id));
         for id in gone.copied().collect::<Vec<_>>() {
             self.check(id, now);
         }
@@ -83,27 +83,29 @@ impl Ends {
         self.unreported.clear();
     }
 
-    fn hold(&mut self, server: ProcessId, process: &EngineProcess) {
+    fn track(&mut self, server: ProcessId, process: &EngineProcess) {
         let id = process.id;
-        if let Some(held) = self.held.get_mut(&id) {
+        if let Some(handle) = self.handles.get_mut(&id) {
             // A process may change its name, and may turn out to belong to another engine.
-            if held.comm != process.comm {
-                held.comm = Arc::clone(&process.comm);
+            if handle.comm != process.comm {
+                handle.comm = Arc::clone(&process.comm);
             }
-            held.server = server;
+            handle.server = server;
             return;
         }
-        if self.held.len() >= self.most || self.unheld.contains(&id) {
+        if self.handles.len() >= self.most || self.unopened.contains(&id) {
             return;
         }
         match self.open(id) {
             Ok(descriptor) => {
                 let comm = Arc::clone(&process.comm);
-                self.held.insert(id, Held { descriptor, server, comm, ended: None });
+                self.handles.insert(id, Handle { descriptor, server, comm, ended: None });
             }
             Err(error) => {
-                tracing::debug!("process {id} cannot be held, its end will not be known: {error}");
-                self.unheld.insert(id);
+                tracing::debug!(
+                    "process {id} cannot be opened, its end will not be known: {error}"
+                );
+                self.unopened.insert(id);
             }
         }
     }
@@ -130,20 +132,20 @@ impl Ends {
 
     fn check(&mut self, id: ProcessId, now: Duration) {
         let zombie = self.zombie(id);
-        let Some(held) = self.held.get_mut(&id) else { return };
-        if lives(&held.descriptor) {
+        let Some(handle) = self.handles.get_mut(&id) else { return };
+        if lives(&handle.descriptor) {
             // The process no longer belongs to an engine.
-            self.held.remove(&id);
+            self.handles.remove(&id);
             return;
         }
-        let since = *held.ended.get_or_insert(now);
-        let status = status_of_reaped(&held.descriptor).or(zombie);
+        let since = *handle.ended.get_or_insert(now);
+        let status = status_of_reaped(&handle.descriptor).or(zombie);
         if status.is_none() && now.saturating_sub(since) < NOTICED_WITHIN {
             return;
         }
-        let Some(Held { server, comm, .. }) = self.held.remove(&id) else { return };
+        let Some(Handle { server, comm, .. }) = self.handles.remove(&id) else { return };
         let status = status.map_or(ExitStatus::Unknown, ExitStatus::from_wait);
-        if status != ExitStatus::Unknown && self.unreported.len() < MOST_HELD {
+        if status != ExitStatus::Unknown && self.unreported.len() < MAX_HANDLES {
             self.unreported.push(ProcessEnd { id, server, comm, status });
         }
     }
@@ -199,7 +201,7 @@ mod tests {
             let (mut child, output, id) = start(script);
             let mut ends = ends();
             ends.update(Duration::ZERO, &[engine(&[id])]);
-            assert_eq!((ends.held.len(), ends.unreported()), (1, &[][..]));
+            assert_eq!((ends.handles.len(), ends.unreported()), (1, &[][..]));
             drop(output);
             let is_zombie = || stat(&ends.text(id).unwrap()).unwrap().state == 'Z';
             while !is_zombie() {
@@ -210,7 +212,7 @@ mod tests {
             assert_eq!((end.id, end.server, end.status), (id, id, status), "as its zombie shows");
             ends.mark_reported();
             ends.update(Duration::ZERO, &[]);
-            assert!(ends.unreported().is_empty() && ends.held.is_empty());
+            assert!(ends.unreported().is_empty() && ends.handles.is_empty());
             child.wait().unwrap();
         }
     }
@@ -227,7 +229,7 @@ mod tests {
         // Before Linux 6.15 the status is unknown.
         assert!(reported.is_empty() || reported == [ExitStatus::Code { code: 3 }], "{reported:?}");
         ends.update(NOTICED_WITHIN, &[]);
-        assert!(ends.held.is_empty(), "it is not waited for any longer");
+        assert!(ends.handles.is_empty(), "it is not waited for any longer");
     }
 
     #[test]
@@ -235,12 +237,12 @@ mod tests {
         let (mut child, output, id) = start("exit 0");
         let mut ends = ends();
         ends.update(Duration::ZERO, &[engine(&[id])]);
-        assert_eq!(ends.held.len(), 1);
+        assert_eq!(ends.handles.len(), 1);
         ends.update(Duration::ZERO, &[]);
-        assert!(ends.held.is_empty() && ends.unreported().is_empty());
+        assert!(ends.handles.is_empty() && ends.unreported().is_empty());
         let other = ProcessId { start_ticks: id.start_ticks + 1, ..id };
         ends.update(Duration::ZERO, &[engine(&[other])]);
-        assert_eq!((ends.held.len(), ends.unheld.len()), (0, 1));
+        assert_eq!((ends.handles.len(), ends.unopened.len()), (0, 1));
         drop(output);
         child.wait().unwrap();
     }
@@ -251,8 +253,11 @@ mod tests {
         let ids: Vec<ProcessId> = all.iter().map(|(.., id)| *id).collect();
         let mut ends = Ends { most: 2, ..ends() };
         ends.update(Duration::ZERO, &[engine(&ids[..2]), engine(&ids[2..])]);
-        let held: Vec<ProcessId> = ends.held.keys().copied().collect();
-        assert!(held.len() == 2 && held.contains(&ids[0]) && held.contains(&ids[2]), "{held:?}");
+        let tracked: Vec<ProcessId> = ends.handles.keys().copied().collect();
+        assert!(
+            tracked.len() == 2 && tracked.contains(&ids[0]) && tracked.contains(&ids[2]),
+            "{tracked:?}"
+        );
         for (mut child, output, _) in all.drain(..) {
             drop(output);
             child.wait().unwrap();

@@ -59,7 +59,7 @@ pub struct HolderSetup {
 
 /// Requests to the thread.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum ScanRequest {
     /// Scan all processes at once.
     Now,
     /// Track this task.
@@ -71,7 +71,7 @@ enum Asked {
 pub struct HolderWatch {
     news: Receiver<Observation>,
     /// Requests; the thread ends when this is dropped.
-    asks: Sender<Asked>,
+    requests: Sender<ScanRequest>,
     /// A requested scan has not ended yet.
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
@@ -89,7 +89,7 @@ impl HolderWatch {
     pub fn start(setup: HolderSetup) -> io::Result<Self> {
         let HolderSetup { procfs, sysfs, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (asks, asked) = channel();
+        let (requests, received) = channel();
         let schema = schema();
         let is_awaited = Arc::new(AtomicBool::new(false));
         let mut scan_thread = ScanThread {
@@ -98,18 +98,26 @@ impl HolderWatch {
             is_awaited: Arc::clone(&is_awaited),
             schema: Arc::clone(&schema),
             clock,
-            asked: BTreeMap::new(),
+            tracked: BTreeMap::new(),
         };
-        Builder::new().name("holders".to_owned()).spawn(move || scan_thread.run(&asked))?;
+        Builder::new().name("holders".to_owned()).spawn(move || scan_thread.run(&received))?;
         let last_scan = clock();
-        Ok(Self { news, asks, is_awaited, schema, last_scan, rests: EVERY, complained: last_scan })
+        Ok(Self {
+            news,
+            requests,
+            is_awaited,
+            schema,
+            last_scan,
+            rests: EVERY,
+            complained: last_scan,
+        })
     }
 
     /// Requests a scan of all processes, unless one is pending. Never blocks.
     pub fn scan_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
             // The thread ends only with the program.
-            let _ = self.asks.send(Asked::Now);
+            let _ = self.requests.send(ScanRequest::Now);
         }
     }
 
@@ -124,7 +132,7 @@ impl HolderWatch {
         });
         for task in named.flatten().flatten() {
             // Without the thread nothing is tracked, and the source is down.
-            let _ = self.asks.send(Asked::Task(task));
+            let _ = self.requests.send(ScanRequest::Task(task));
         }
     }
 
@@ -193,16 +201,16 @@ struct ScanThread {
     schema: Arc<Schema>,
     clock: fn() -> Duration,
     /// Tracked tasks by pid, with the time of the last request.
-    asked: BTreeMap<u32, Duration>,
+    tracked: BTreeMap<u32, Duration>,
 }
 
 impl ScanThread {
-    fn run(&mut self, asked: &Receiver<Asked>) {
+    fn run(&mut self, received: &Receiver<ScanRequest>) {
         let mut is_urgent = false;
         loop {
             let began = (self.clock)();
-            self.asked.retain(|_, asked| began.saturating_sub(*asked) < TRACKED_FOR);
-            let numbers: Vec<u32> = self.asked.keys().copied().collect();
+            self.tracked.retain(|_, named| began.saturating_sub(*named) < TRACKED_FOR);
+            let numbers: Vec<u32> = self.tracked.keys().copied().collect();
             let tasks = self.scan.tasks(&numbers);
             let readings = HolderReadings { tasks, ..self.scan.run(began, is_urgent) };
             let took = (self.clock)().saturating_sub(began);
@@ -210,8 +218,8 @@ impl ScanThread {
             if is_urgent {
                 self.is_awaited.store(false, Ordering::Relaxed);
             }
-            match self.rest(rest(took), asked) {
-                Ok(is_asked_for) => is_urgent = is_asked_for,
+            match self.rest(rest(took), received) {
+                Ok(is_requested) => is_urgent = is_requested,
                 Err(_) => return,
             }
         }
@@ -219,16 +227,20 @@ impl ScanThread {
 
     /// Sleeps, and takes requests. Returns whether a scan was requested; an error: the loop has
     /// ended.
-    fn rest(&mut self, long: Duration, asked: &Receiver<Asked>) -> Result<bool, RecvTimeoutError> {
+    fn rest(
+        &mut self,
+        long: Duration,
+        received: &Receiver<ScanRequest>,
+    ) -> Result<bool, RecvTimeoutError> {
         let until = (self.clock)().saturating_add(long);
         loop {
             let left = until.saturating_sub((self.clock)());
-            match asked.recv_timeout(left) {
-                Ok(Asked::Now) => return Ok(true),
-                Ok(Asked::Task(task)) => {
-                    let has_space = self.asked.len() < MAX_TASKS;
-                    if has_space || self.asked.contains_key(&task) {
-                        self.asked.insert(task, (self.clock)());
+            match received.recv_timeout(left) {
+                Ok(ScanRequest::Now) => return Ok(true),
+                Ok(ScanRequest::Task(task)) => {
+                    let has_space = self.tracked.len() < MAX_TASKS;
+                    if has_space || self.tracked.contains_key(&task) {
+                        self.tracked.insert(task, (self.clock)());
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => return Ok(false),

@@ -115,7 +115,7 @@ impl Stream {
         let Origin::File { path, identity: known, offset } = &mut self.origin else {
             return Ok(false);
         };
-        let failed = |error: std::io::Error| format!("following {}: {error}", path.display());
+        let failed = |error: std::io::Error| format!("watching {}: {error}", path.display());
         // The name may be missing for a moment during a rotation.
         let named = std::fs::metadata(&*path).ok().filter(|named| identity(named) != *known);
         if let Some(named) = named {

@@ -148,7 +148,7 @@ fn a_response_without_end_or_whole_is_an_error() {
 
 fn run_events(fake: &Fake) -> (tokio::runtime::Runtime, Events) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let events = runtime.block_on(fake.docker().follow(HashMap::new(), PATIENCE)).unwrap();
+    let events = runtime.block_on(fake.docker().events(HashMap::new(), PATIENCE)).unwrap();
     (runtime, events)
 }
 

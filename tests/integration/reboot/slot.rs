@@ -50,10 +50,10 @@ fn broken_hanging_and_foreign_servers_grant_no_slot() {
         // Contradicting responses.
         (Reply::Answer(200, refusal.to_owned()), "refuses (k [2J)"),
         (Reply::Answer(200, r#"{"kind":""}"#.to_owned()), "agreed"),
-        (Reply::Answer(201, String::new()), "no answer: 201 at /v1/pre-reboot: nothing"),
-        (Reply::Answer(204, String::new()), "no answer: 204"),
-        (Reply::Answer(302, String::new()), "no answer: 302"),
-        (Reply::Answer(502, "<html>proxy</html>".to_owned()), "no answer: 502 at /v1/pre-reboot"),
+        (Reply::Answer(201, String::new()), "no response: 201 at /v1/pre-reboot: nothing"),
+        (Reply::Answer(204, String::new()), "no response: 204"),
+        (Reply::Answer(302, String::new()), "no response: 302"),
+        (Reply::Answer(502, "<html>proxy</html>".to_owned()), "no response: 502 at /v1/pre-reboot"),
         (Reply::Answer(500, format!(r#"{{"kind":"{}"}}"#, "x".repeat(500))), &"x".repeat(64)),
         (Reply::Raw("garbage\r\n\r\n".to_owned()), "could not be asked"),
         (Reply::Close, "could not be asked"),
@@ -92,7 +92,7 @@ fn a_hanging_or_absent_server_is_given_up() {
         ["http://127.0.0.1:1", "http://umawarden.invalid:8080", "ftp://127.0.0.1", "", "https://"]
     {
         let outcome = machine.perform(RebootAct::TakeSlot(lock(url.to_owned(), None)));
-        assert!(failed(&outcome).contains("has given no answer"), "{url}: {outcome:?}");
+        assert!(failed(&outcome).contains("has given no response"), "{url}: {outcome:?}");
     }
 }
 

@@ -93,7 +93,7 @@ fn a_server_with_an_untrusted_certificate_receives_nothing() {
         let lock = server.lock(host, ca_file);
         let outcome = machine.perform(RebootAct::TakeSlot(lock.clone()));
         let OutcomeResult::Failed(why) = &outcome.0 else { panic!("{lock:?}: {outcome:?}") };
-        assert!(why.contains(expected) && why.contains("no answer"), "{lock:?}: {why}");
+        assert!(why.contains(expected) && why.contains("no response"), "{lock:?}: {why}");
     }
     assert!(server.requests.lock().unwrap().is_empty());
 }

@@ -87,7 +87,7 @@ fn an_incident_contains_the_steps_before_and_after_it() {
     let mut begun = Vec::new();
     for entry in &entries {
         ring.take(entry).unwrap();
-        begun.extend(incidents.follow(entry, &mut ring).unwrap());
+        begun.extend(incidents.add(entry, &mut ring).unwrap());
     }
     incidents.end().unwrap();
     assert_eq!(begun.len(), 4, "{begun:?}");
@@ -152,10 +152,10 @@ fn an_incident_keeps_the_end_of_a_storm_within_its_size() {
     fired.said.alerts = vec![change];
     let fired = Entry::Step(fired);
     ring.take(&fired).unwrap();
-    let path = incidents.follow(&fired, &mut ring).unwrap().unwrap();
+    let path = incidents.add(&fired, &mut ring).unwrap().unwrap();
     for step in 2010..5000 {
         ring.take(&noise(step)).unwrap();
-        incidents.follow(&noise(step), &mut ring).unwrap();
+        incidents.add(&noise(step), &mut ring).unwrap();
     }
     incidents.end().unwrap();
     let bytes = fs::read(&path).unwrap();

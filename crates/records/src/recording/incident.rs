@@ -70,7 +70,7 @@ impl Incidents {
 
     /// Adds an entry that the ring has just taken. Returns the file of an incident that begins with
     /// it.
-    pub fn follow(&mut self, entry: &Entry, ring: &mut Ring) -> io::Result<Option<PathBuf>> {
+    pub fn add(&mut self, entry: &Entry, ring: &mut Ring) -> io::Result<Option<PathBuf>> {
         let fired = match entry {
             Entry::Step(step) => {
                 step.said.alerts.iter().find(|change| change.to == AlertState::Firing)
@@ -223,7 +223,7 @@ impl Cut {
             };
             while let Some(entry) = reader.next_entry()? {
                 if let Entry::Begin(begin) = &entry {
-                    self.follow_on(begin, state.as_ref(), most)?;
+                    self.copy_segment(begin, state.as_ref(), most)?;
                     state = Some((**begin).clone());
                     continue;
                 }
@@ -280,7 +280,7 @@ impl Cut {
     }
 
     /// A segment that does not continue the one before leaves a gap.
-    fn follow_on(&mut self, begin: &Begin, before: Option<&Begin>, most: u64) -> io::Result<()> {
+    fn copy_segment(&mut self, begin: &Begin, before: Option<&Begin>, most: u64) -> io::Result<()> {
         let goes_on = before.is_some_and(|before| begin.goes_on_from == Some(before.segment));
         match &mut self.begun {
             Some(begun) if !goes_on => begun.put(&Entry::Gap { steps: 0 }, most).map(drop),
