@@ -109,7 +109,7 @@ def node():
             ("{{event}}", "increase(uma_events_total[$__rate_interval]) > 0"),
         ]),
         bars("Decisions", "To act, or to hold and why.", [
-            ("{{rule}}: {{verdict}} {{reason}}",
+            ("{{rule}}: {{decision}} {{reason}}",
              "increase(uma_decisions_total[$__rate_interval]) > 0"),
         ]),
         states("Rules", "Rules that are not at rest; unknown means that a source fails.", [
@@ -256,7 +256,7 @@ def remedies():
             ("{{instance}} {{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1')], NODES,
                12, 8),
         rows("Decisions in all", "Since each umawarden was started.", [
-            ("decisions", "sum by (instance, rule, verdict, reason) (uma_decisions_total) > 0")],
+            ("decisions", "sum by (instance, rule, decision, reason) (uma_decisions_total) > 0")],
              hidden, NODES, "short"),
     ]
     brought = [

@@ -33,20 +33,20 @@ pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, LaneSetup, Work
 
 use std::ops::Deref;
 
-use crate::model::{Decision, Mode, OutcomeResult, Verdict};
+use crate::model::{DecisionRecord, Mode, OutcomeResult};
 
 /// A decision to act, in enforce mode. Executors take nothing else, so that the mode is checked
 /// here only.
 #[derive(Clone, Debug)]
-pub struct Act(Decision);
+pub struct Act(DecisionRecord);
 
 impl Act {
     /// The decision as an act.
     ///
     /// # Errors
     /// Returns the decision if it is of observe mode, or a hold.
-    pub fn of(decision: Decision) -> Result<Self, Box<Decision>> {
-        if decision.mode == Mode::Enforce && decision.verdict == Verdict::Act {
+    pub fn of(decision: DecisionRecord) -> Result<Self, Box<DecisionRecord>> {
+        if decision.mode == Mode::Enforce && decision.is_act() {
             Ok(Self(decision))
         } else {
             Err(Box::new(decision))
@@ -55,9 +55,9 @@ impl Act {
 }
 
 impl Deref for Act {
-    type Target = Decision;
+    type Target = DecisionRecord;
 
-    fn deref(&self) -> &Decision {
+    fn deref(&self) -> &DecisionRecord {
         &self.0
     }
 }

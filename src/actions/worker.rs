@@ -22,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Act, Executor, Performed};
-use crate::model::{Decision, Lane, Moment, Outcome, OutcomeResult, Pause};
+use crate::model::{DecisionRecord, Lane, Moment, Outcome, OutcomeResult, Pause};
 
 /// Limit of queued decisions behind the running one.
 const QUEUE: usize = 8;
@@ -45,7 +45,7 @@ pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Records that a decision is about to be carried out. An error: the reason why it is not recorded,
 /// or not yet.
-pub type Intent = Box<dyn Fn(&Decision) -> Result<(), String> + Send>;
+pub type Intent = Box<dyn Fn(&DecisionRecord) -> Result<(), String> + Send>;
 
 /// The reason of a pause of umawarden, if one is in force.
 pub type PauseCheck = Box<dyn Fn() -> Option<Pause> + Send>;

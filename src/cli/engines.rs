@@ -168,8 +168,8 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         ProgramEvent::UnaccountedBaseline { bytes } => {
             format!("while no engine runs, {} are in no counter of the kernel", bytes_text(*bytes))
         }
-        ProgramEvent::MemoryVerdict { verdict, before, evidence, .. } => {
-            format!("memory is {verdict}, was {before}: {}", evidence.join("; "))
+        ProgramEvent::MemoryAssessed { state, before, evidence, .. } => {
+            format!("memory is {state}, was {before}: {}", evidence.join("; "))
         }
         ProgramEvent::RebootChecked { decision, ended_boot_id, result, reason } => {
             format!(

@@ -21,7 +21,7 @@ use super::history::past;
 use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output;
 use crate::config::settings::RuleSource;
-use crate::journal::DecisionRecord;
+use crate::journal::StoredDecision;
 use crate::model::{Mode, RuleId};
 use crate::policy::explain::Explanation;
 use crate::policy::rule::RuleSet;
@@ -108,7 +108,7 @@ struct RuleReport {
     /// When the rule entered its state.
     since: Option<Since>,
     /// The newest last.
-    decisions: Vec<DecisionRecord>,
+    decisions: Vec<StoredDecision>,
     /// Gaps and other remarks for the reader.
     remarks: Vec<String>,
 }

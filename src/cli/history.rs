@@ -16,8 +16,8 @@ use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AlertChange, Assessment, Decision, EventKind, Evidence, KernelEvent, Mode, Moment, Outcome,
-    OutcomeResult, Reading, Verdict, bytes_text, counted, duration_text, instant,
+    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, KernelEvent, Mode,
+    Moment, Outcome, OutcomeResult, Reading, bytes_text, counted, duration_text, instant,
     measured_bytes_text,
 };
 
@@ -218,9 +218,9 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
             serde_json::to_writer(&mut *to, &object)?;
         }
         TimelineItem::Decision(decision) => object(to, time, ("decision", decision.at), decision)?,
-        TimelineItem::Outcome { outcome, decision, assessment } => {
+        TimelineItem::Outcome { outcome, decision, aim_check } => {
             let rule = decision.as_ref().map(|decision| &decision.rule);
-            let entry = OutcomeObject::new(rule, outcome, assessment.as_ref());
+            let entry = OutcomeObject::new(rule, outcome, aim_check.as_ref());
             object(to, time, ("outcome", outcome.ended), &entry)?;
         }
         TimelineItem::Alert(change) => object(to, time, ("alert", change.at), change)?,
@@ -248,8 +248,8 @@ impl std::fmt::Display for Line<'_> {
                 (stored.event.kind.kind(), text)
             }
             TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
-            TimelineItem::Outcome { outcome, decision, assessment } => {
-                ("outcome", outcome_text(outcome, decision.as_ref(), assessment.as_ref()))
+            TimelineItem::Outcome { outcome, decision, aim_check } => {
+                ("outcome", outcome_text(outcome, decision.as_ref(), aim_check.as_ref()))
             }
             TimelineItem::Alert(change) => ("alert", alert_text(change)),
             TimelineItem::Note(note) => ("note", note.text.clone()),
@@ -321,11 +321,11 @@ fn fault_text(event: &KernelEvent) -> String {
     }
 }
 
-pub(super) fn decision_text(decision: &Decision) -> String {
-    let what = match (decision.verdict, decision.mode) {
-        (Verdict::Act, Mode::Enforce) => decision.deed(),
-        (Verdict::Act, Mode::Observe) => format!("would {}", decision.deed()),
-        (Verdict::Hold(reason), _) => format!("holds {} ({})", decision.deed(), reason.name()),
+pub(super) fn decision_text(decision: &DecisionRecord) -> String {
+    let what = match (decision.decision, decision.mode) {
+        (Decision::Act, Mode::Enforce) => decision.deed(),
+        (Decision::Act, Mode::Observe) => format!("would {}", decision.deed()),
+        (Decision::Hold(reason), _) => format!("holds {} ({})", decision.deed(), reason.name()),
     };
     let because: Vec<String> = decision.because.iter().map(evidence_text).collect();
     let because =
@@ -335,8 +335,8 @@ pub(super) fn decision_text(decision: &Decision) -> String {
 
 pub(super) fn outcome_text(
     outcome: &Outcome,
-    decision: Option<&Decision>,
-    assessment: Option<&Assessment>,
+    decision: Option<&DecisionRecord>,
+    aim_check: Option<&AimCheck>,
 ) -> String {
     let mut text = format!("#{}", outcome.decision);
     if let Some(decision) = decision {
@@ -359,20 +359,20 @@ pub(super) fn outcome_text(
     if let Some(effect) = &outcome.effect {
         append(&mut text, format_args!(": {effect}"));
     }
-    let Some(assessment) = assessment else { return text };
-    for after in &assessment.after {
-        let before = assessment.before.iter().find(|before| before.series == after.series);
+    let Some(aim_check) = aim_check else { return text };
+    for after in &aim_check.after {
+        let before = aim_check.before.iter().find(|before| before.series == after.series);
         let before = before.map_or("?".to_owned(), value_text);
         append(&mut text, format_args!("; {} {before} → {}", after.series, value_text(after)));
     }
     text.push_str("; ");
-    text.push_str(aim_text(assessment));
+    text.push_str(aim_text(aim_check));
     text
 }
 
 /// A remedy without an aim of its own has the end of the rule's condition as its aim.
-pub(super) fn aim_text(assessment: &Assessment) -> &'static str {
-    match (assessment.aim_met, assessment.has_aim) {
+pub(super) fn aim_text(aim_check: &AimCheck) -> &'static str {
+    match (aim_check.aim_met, aim_check.has_aim) {
         (Some(true), true) => "aim met",
         (Some(false), true) => "aim missed",
         (None, true) => "whether the aim is met is unknown",

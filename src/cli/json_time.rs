@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::model::{Assessment, Moment, Outcome, RuleId};
+use crate::model::{AimCheck, Moment, Outcome, RuleId};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -57,16 +57,16 @@ pub(super) struct OutcomeObject<'a> {
     outcome: &'a Outcome,
     #[serde(serialize_with = "seconds")]
     took_seconds: Duration,
-    assessment: Option<&'a Assessment>,
+    aim_check: Option<&'a AimCheck>,
 }
 
 impl<'a> OutcomeObject<'a> {
     pub(super) fn new(
         rule: Option<&'a RuleId>,
         outcome: &'a Outcome,
-        assessment: Option<&'a Assessment>,
+        aim_check: Option<&'a AimCheck>,
     ) -> Self {
-        Self { rule, outcome, took_seconds: outcome.took, assessment }
+        Self { rule, outcome, took_seconds: outcome.took, aim_check }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::control::{DaemonArguments, entries, list};
 use super::{Exit, history};
 use crate::cli::output::outln;
-use crate::model::{MemoryVerdict, measured_bytes_text};
+use crate::model::{MemoryState, measured_bytes_text};
 
 /// Arguments of `umawarden verdict`.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub struct VerdictArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows the daemon's verdict about memory in no counter of the kernel, with its evidence:
+Shows the daemon's assessment of memory in no counter of the kernel, with its evidence:
 
   clean        the GPU is idle, and memory is at its baseline
   in_use       the GPU is in use
@@ -43,7 +43,8 @@ may not query it.";
 
 #[derive(Debug, Deserialize)]
 struct Shown {
-    verdict: MemoryVerdict,
+    #[serde(rename = "verdict")]
+    state: MemoryState,
     meaning: String,
     since: Timestamp,
     evidence: Vec<Reason>,
@@ -80,19 +81,19 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
     }
     let is_bad = shown.iter().any(|(_, shown)| {
         matches!(
-            shown.verdict,
-            MemoryVerdict::Orphan
-                | MemoryVerdict::HeldShmem
-                | MemoryVerdict::Leaked
-                | MemoryVerdict::Wedged
+            shown.state,
+            MemoryState::Orphan
+                | MemoryState::HeldShmem
+                | MemoryState::Leaked
+                | MemoryState::Wedged
         )
     });
     Ok(if is_bad { Exit::Findings } else { Exit::Fine })
 }
 
 fn print(shown: &Shown) {
-    let Shown { verdict, meaning, since, evidence, account } = shown;
-    outln!("{verdict}, since {since:.0}: {}", history::printable(meaning));
+    let Shown { state, meaning, since, evidence, account } = shown;
+    outln!("{state}, since {since:.0}: {}", history::printable(meaning));
     for reason in evidence {
         outln!("  {}", history::printable(&reason.text));
     }

@@ -205,7 +205,7 @@ fn new_policy(
     let settings = &loaded.settings;
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
-    policy.set_verdict_limits(settings.verdict);
+    policy.set_assessment_limits(settings.assessment);
     policy.forget_received_after(settings.alertmanager.forget_after);
     policy.set_cluster(settings.cluster.as_ref().map(cluster::names));
     if let Some(point) = resume {

@@ -6,7 +6,7 @@ use super::clock;
 use crate::actions::{EmptyingTally, Evictor, Mounts};
 use crate::config::settings::Settings;
 use crate::model::{
-    Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
+    Action, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Mode, Reading, SeriesKey,
 };
 use crate::policy::Policy;
 use crate::policy::status::EngineStatus;
@@ -52,8 +52,8 @@ impl Evicting {
     }
 
     /// Measures what an act would evict, in observe mode.
-    pub(super) fn rehearse(&self, settings: &Settings, decision: &Decision) {
-        let would_act = decision.mode == Mode::Observe && decision.verdict == Verdict::Act;
+    pub(super) fn rehearse(&self, settings: &Settings, decision: &DecisionRecord) {
+        let would_act = decision.mode == Mode::Observe && decision.is_act();
         if would_act && matches!(decision.action, Action::EvictCheckpoint { .. }) {
             let (procfs, sysfs) = (settings.path.procfs.clone(), settings.path.sysfs.clone());
             self.evictor.rehearse(Mounts { procfs, sysfs }, decision);

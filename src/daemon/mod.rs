@@ -45,8 +45,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Decision, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, ProgramEvent,
-    Verdict,
+    DecisionRecord, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    ProgramEvent,
 };
 use crate::otlp::Otlp;
 use crate::policy::status::Status;
@@ -452,13 +452,13 @@ impl Daemon {
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
         }
-        for assessment in step.assessments {
-            self.journal.record(&Entry::Assessment(assessment));
+        for aim_check in step.aim_checks {
+            self.journal.record(&Entry::AimCheck(aim_check));
         }
         for decision in step.decisions {
             self.journal.record(&Entry::Decision(decision.clone()));
             self.alerting.decided(&decision);
-            if decision.verdict == Verdict::Act {
+            if decision.is_act() {
                 self.have_done(now, decision);
             }
         }
@@ -477,7 +477,7 @@ impl Daemon {
         self.journal.record(&Entry::KernelLog { boot_id, events, resume_seq });
     }
 
-    fn have_done(&mut self, now: Moment, decision: Decision) {
+    fn have_done(&mut self, now: Moment, decision: DecisionRecord) {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         self.evicting.rehearse(&self.settings, &decision);
         let result = match Act::of(decision) {
@@ -500,7 +500,7 @@ impl Daemon {
         self.journal.record(&Entry::Outcome(outcome.clone()));
         otlp::record_outcome(&self.otlp, &outcome);
         report::outcome(&outcome);
-        // Its assessment needs values from after it.
+        // Its aim check needs values from after it.
         self.seen.push(Observation::Outcome(outcome));
         if has_own_series {
             self.see_own();
@@ -534,7 +534,7 @@ impl Daemon {
         let names = self.settings.cluster.as_ref().map(cluster::names);
         self.recorder.reload(now, &loaded, names, &ended);
         self.engines.declare(loaded.settings.engines.clone());
-        self.policy.set_verdict_limits(loaded.settings.verdict);
+        self.policy.set_assessment_limits(loaded.settings.assessment);
         self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
         self.deferred.declare(loaded.settings.restarts.clone());
         for change in ended {

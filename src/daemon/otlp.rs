@@ -67,8 +67,8 @@ pub(super) fn record_step(otlp: &Otlp, step: &Step) {
     for change in &step.alerts {
         otlp.record(|| TraceInput::Alert(change.clone()));
     }
-    for assessment in &step.assessments {
-        otlp.record(|| TraceInput::Assessment(assessment.clone()));
+    for aim_check in &step.aim_checks {
+        otlp.record(|| TraceInput::AimCheck(aim_check.clone()));
     }
     for decision in &step.decisions {
         otlp.record(|| TraceInput::Decision(decision.clone()));

@@ -14,7 +14,7 @@ use jiff::{Timestamp, ToSpan};
 use super::clock;
 use super::wake::Wake;
 use crate::journal::{Journal, JournalReader, StoredAct};
-use crate::model::{Decision, Moment, Observation, Past, PastAct, PendingApproval};
+use crate::model::{DecisionRecord, Moment, Observation, Past, PastAct, PendingApproval};
 use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
 
 /// How long the start waits, so that the first decisions know the past.
@@ -128,7 +128,7 @@ fn past_acts(now: Moment, begins_after: i64, acts: Vec<StoredAct>) -> Vec<PastAc
     acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime)).collect()
 }
 
-fn asked_for(decision: Decision) -> PendingApproval {
+fn asked_for(decision: DecisionRecord) -> PendingApproval {
     PendingApproval {
         decision: decision.id,
         rule: decision.rule,

@@ -51,7 +51,7 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         since: request.since,
         until: request.until,
         rule: request.rule,
-        verdict: None,
+        decision: None,
         order,
         limit: request.limit,
     };
@@ -60,7 +60,7 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         let mut item = json(&row.decision)?;
         add_time(&mut item, "decision", row.decision.at);
         insert(&mut item, "outcome", json(&row.outcome)?);
-        insert(&mut item, "assessment", json(&row.assessment)?);
+        insert(&mut item, "aim_check", json(&row.aim_check)?);
         Ok(item)
     });
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })

@@ -101,7 +101,7 @@ fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
         files: loaded.texts.iter().map(file).collect(),
         // All keys are text, so that this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
-        verdict: loaded.settings.verdict,
+        assessment: loaded.settings.assessment,
         forget_received_after: loaded.settings.alertmanager.forget_after,
         cluster,
     }
@@ -163,7 +163,7 @@ impl Recorder {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
-            assessments: step.assessments.clone(),
+            aim_checks: step.aim_checks.clone(),
         };
         self.send(Entry::Step(RecordedStep { at, seen, said }), bytes);
     }

@@ -10,9 +10,9 @@ use tracing::field::debug;
 use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, EventKind, Evidence,
-    MemoryVerdict, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    ProgramEvent, Reading, ReleaseEnd, Source, Verdict,
+    AimCheck, AlertChange, AlertState, DeathReport, Decision, DecisionRecord, Event, EventKind,
+    Evidence, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    ProgramEvent, Reading, ReleaseEnd, Source,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -49,12 +49,12 @@ impl Report {
         });
         for made in &step.decisions {
             // Real acts are always logged; guard rails limit them.
-            let done = made.verdict == Verdict::Act && made.mode == Mode::Enforce;
+            let done = made.is_act() && made.mode == Mode::Enforce;
             if done || self.passes(now, format!("decisions of rule {}", made.rule)) {
                 decision(made);
             }
         }
-        step.assessments.iter().for_each(assessment);
+        step.aim_checks.iter().for_each(aim_check);
     }
 
     /// Logs sources that have failed or recovered. The kernel log and the journal log more
@@ -130,12 +130,12 @@ fn event(event: &Event, now: Moment) {
     if let EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) = event.kind {
         return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
     }
-    if let EventKind::Program(ProgramEvent::MemoryVerdict { verdict, evidence, .. }) = &event.kind {
-        let (name, why) = (verdict.name(), evidence.join("; "));
-        let is_bad = matches!(verdict, MemoryVerdict::Leaked | MemoryVerdict::Wedged);
+    if let EventKind::Program(ProgramEvent::MemoryAssessed { state, evidence, .. }) = &event.kind {
+        let (name, why) = (state.name(), evidence.join("; "));
+        let is_bad = matches!(state, MemoryState::Leaked | MemoryState::Wedged);
         return match is_bad {
-            true => tracing::error!(verdict = name, "memory: {}: {why}", verdict.meaning()),
-            false => tracing::info!(verdict = name, "memory: {}: {why}", verdict.meaning()),
+            true => tracing::error!(verdict = name, "memory: {}: {why}", state.meaning()),
+            false => tracing::info!(verdict = name, "memory: {}: {why}", state.meaning()),
         };
     }
     if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
@@ -180,18 +180,18 @@ fn alert(change: &AlertChange) {
     }
 }
 
-fn decision(decision: &Decision) {
+fn decision(decision: &DecisionRecord) {
     let (id, rule, action) = (decision.id, &decision.rule, decision.deed());
     let because = list(&decision.because);
-    match (decision.verdict, decision.mode) {
-        (Verdict::Hold(reason), _) => {
+    match (decision.decision, decision.mode) {
+        (Decision::Hold(reason), _) => {
             let reason = reason.name();
             tracing::info!(%id, %rule, %action, reason, because, "hold");
         }
-        (Verdict::Act, Mode::Observe) => {
+        (Decision::Act, Mode::Observe) => {
             tracing::warn!(%id, %rule, %action, because, "would act (observe mode)");
         }
-        (Verdict::Act, Mode::Enforce) => tracing::warn!(%id, %rule, %action, because, "act"),
+        (Decision::Act, Mode::Enforce) => tracing::warn!(%id, %rule, %action, because, "act"),
     }
 }
 
@@ -235,18 +235,17 @@ pub(super) fn outcome(outcome: &Outcome) {
     }
 }
 
-fn assessment(assessment: &Assessment) {
-    let (id, before, after) =
-        (assessment.decision, list(&assessment.before), list(&assessment.after));
-    if assessment.has_aim {
-        let aim = match assessment.aim_met {
+fn aim_check(aim_check: &AimCheck) {
+    let (id, before, after) = (aim_check.decision, list(&aim_check.before), list(&aim_check.after));
+    if aim_check.has_aim {
+        let aim = match aim_check.aim_met {
             Some(true) => "met",
             Some(false) => "missed",
             None => "unknown",
         };
         tracing::info!(%id, aim, before, after, "measured");
     } else {
-        let condition = match assessment.aim_met {
+        let condition = match aim_check.aim_met {
             Some(true) => "ended",
             Some(false) => "holds",
             None => "unknown",

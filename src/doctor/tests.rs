@@ -45,9 +45,9 @@ fn a_healthy_node_has_no_findings_and_the_most_severe_come_first() {
         kernel_log: Fact::Unknown("no permission".to_owned()),
         ..well()
     };
-    let verdicts: Vec<Severity> = examine(&ill).iter().map(|finding| finding.severity).collect();
-    assert_eq!(verdicts[..2], [Severity::Problem, Severity::Warning]);
-    assert!(verdicts.is_sorted_by(|one, other| one >= other));
+    let severities: Vec<Severity> = examine(&ill).iter().map(|finding| finding.severity).collect();
+    assert_eq!(severities[..2], [Severity::Problem, Severity::Warning]);
+    assert!(severities.is_sorted_by(|one, other| one >= other));
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {
     }
     html.push_str(
         "<h2>Waiting for approval</h2><table>\
-         <tr><th>Decision<th>Rule<th>Action<th>Lapses<th>Approved by</tr>",
+         <tr><th>DecisionRecord<th>Rule<th>Action<th>Lapses<th>Approved by</tr>",
     );
     for approval in &guard.approvals {
         let asked = &approval.asked;

@@ -190,7 +190,7 @@ fn decisions(html: &mut String, decided: &Result<Page, QueryError>) -> fmt::Resu
         Ok(page) => page,
         Err(error) => return write!(html, "<p class=failed>{}</p>", Escaped(&error.to_string())),
     };
-    html.push_str("<table><tr><th>When<th>Rule<th>Verdict<th>Action<th>Outcome</tr>");
+    html.push_str("<table><tr><th>When<th>Rule<th>Decision<th>Action<th>Outcome</tr>");
     for item in &page.items {
         let rule = match &item["rule"] {
             Value::Object(rule) => {
@@ -199,13 +199,13 @@ fn decisions(html: &mut String, decided: &Result<Page, QueryError>) -> fmt::Resu
             }
             other => plain(other),
         };
-        let verdict = format!("{} {}", plain(&item["verdict"]), plain(&item["reason"]));
+        let decision = format!("{} {}", plain(&item["decision"]), plain(&item["reason"]));
         write!(
             html,
             "<tr><td>{}<td>{}<td>{} <small>{}</small><td>{}<td>{}</tr>",
             Escaped(&plain(item.pointer("/at/utc").unwrap_or(&item["at"]))),
             Escaped(&rule),
-            Escaped(verdict.trim()),
+            Escaped(decision.trim()),
             Escaped(&plain(&item["mode"])),
             Escaped(&action(&item["action"])),
             Escaped(&outcome(&item["outcome"])),

@@ -51,7 +51,7 @@ fn plan(plan: &RebootPlan) -> Value {
         "boot_id": plan.boot_id,
         "due": plan.due.map(|due| due.utc),
         "due_uptime_seconds": plan.due.map(|due| due.uptime.as_secs_f64()),
-        "verdict": plan.verdict,
+        "verdict": plan.memory_state,
         "held_bytes": plan.held_bytes,
     })
 }

@@ -8,11 +8,11 @@ use super::api::success;
 use super::routes::Site;
 use crate::model::{AccountEntry, MemoryAccount};
 
-/// The current verdict, with its evidence.
+/// The current assessment, with its evidence.
 pub(super) async fn verdict(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
-    let mut shown = json!(*status.verdict);
-    shown["meaning"] = status.verdict.verdict.meaning().into();
+    let mut shown = json!(*status.assessment);
+    shown["meaning"] = status.assessment.state.meaning().into();
     shown["account"] = account(&status.account);
     success(&json!({ "verdict": shown }))
 }

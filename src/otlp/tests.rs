@@ -9,8 +9,8 @@ use super::metrics::{Batch, Exporter};
 use super::queue::{MOST_BYTES, Queue};
 use super::resource::resource;
 use crate::model::{
-    Action, Decision, DecisionId, METRICS, Mode, Moment, Reading, RuleId, SeriesKey, Target,
-    Verdict,
+    Action, Decision, DecisionId, DecisionRecord, METRICS, Mode, Moment, Reading, RuleId,
+    SeriesKey, Target,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -158,12 +158,12 @@ fn counters_of_unknown_age_are_in_the_table() {
 
 fn trace(id: u64, message: &str) -> Trace {
     let mut tracer = Tracer::new("boot".into());
-    tracer.take(TraceInput::Decision(Decision {
+    tracer.take(TraceInput::Decision(DecisionRecord {
         id: DecisionId(id),
         at: at(0),
         rule: RuleId { group: "g".into(), alert: "A".into() },
         mode: Mode::Observe,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::Notify { message: message.to_owned() },
         target: Target::Node,

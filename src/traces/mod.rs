@@ -21,8 +21,8 @@ use std::time::Duration;
 use opentelemetry_sdk::trace::SpanData;
 
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, DecisionId, Event, Moment, Outcome, Reading,
-    RuleId, Verdict,
+    AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, Event, Moment, Outcome, Reading,
+    RuleId,
 };
 use ids::Ids;
 use round::{Ending, Round};
@@ -35,7 +35,7 @@ const MOST_RULES: usize = 1024;
 /// Alerts of one rule in a trace.
 const MOST_ALERTS: usize = 8;
 
-/// Acts whose traces are finished, and whose outcome or assessment may still come.
+/// Acts whose traces are finished, and whose outcome or aim check may still come.
 const MOST_UNENDED: usize = 64;
 
 /// An older event did not make the rule fire.
@@ -49,11 +49,11 @@ pub enum TraceInput {
     /// A change of an alert's state.
     Alert(AlertChange),
     /// A decision to act or to hold.
-    Decision(Decision),
+    Decision(DecisionRecord),
     /// The end of an action.
     Outcome(Outcome),
     /// The measurement after an action.
-    Assessment(Assessment),
+    AimCheck(AimCheck),
 }
 
 /// The spans of one round, the root first; or a late span of a finished round.
@@ -115,7 +115,7 @@ impl Tracer {
             TraceInput::Alert(change) => self.alert(change),
             TraceInput::Decision(decision) => self.decision(decision),
             TraceInput::Outcome(outcome) => self.outcome(outcome),
-            TraceInput::Assessment(assessment) => self.assessment(assessment),
+            TraceInput::AimCheck(aim_check) => self.aim_check(aim_check),
         }
     }
 
@@ -194,12 +194,10 @@ impl Tracer {
         }
     }
 
-    fn decision(&mut self, decision: Decision) {
+    fn decision(&mut self, decision: DecisionRecord) {
         let rule = decision.rule.clone();
         let Some(known) = self.known(&rule) else { return };
-        let is_new = |round: &Round| {
-            round.is_full() || decision.verdict == Verdict::Act && round.is_concluded()
-        };
+        let is_new = |round: &Round| round.is_full() || decision.is_act() && round.is_concluded();
         if known.round.as_ref().is_some_and(is_new) {
             self.close(&rule, Ending::Rest);
         }
@@ -230,12 +228,12 @@ impl Tracer {
         }
     }
 
-    fn assessment(&mut self, assessment: Assessment) {
+    fn aim_check(&mut self, aim_check: AimCheck) {
         let mut rounds = self.rules.values_mut().filter_map(|known| known.round.as_mut());
-        if let Some(act) = rounds.find_map(|round| round.act(assessment.decision, assessment.at)) {
-            act.assessment = Some(assessment);
-        } else if let Some(unended) = self.unended(assessment.decision) {
-            self.finished.push(vec![spans::late_aim(&unended.ids, &assessment)]);
+        if let Some(act) = rounds.find_map(|round| round.act(aim_check.decision, aim_check.at)) {
+            act.aim_check = Some(aim_check);
+        } else if let Some(unended) = self.unended(aim_check.decision) {
+            self.finished.push(vec![spans::late_aim(&unended.ids, &aim_check)]);
         }
     }
 
@@ -260,7 +258,7 @@ impl Tracer {
 }
 
 /// The kinds of the events whose counters are evidence of a decision.
-fn read_events(decision: &Decision) -> Vec<&str> {
+fn read_events(decision: &DecisionRecord) -> Vec<&str> {
     let series = decision.because.iter().map(|evidence| &*evidence.series);
     let mut kinds: Vec<&str> = series.filter_map(read_event).collect();
     kinds.sort_unstable();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Alert;
 use super::ids::Ids;
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, Event, HoldReason, Moment, Outcome, Verdict,
+    Action, AimCheck, DecisionId, DecisionRecord, Event, HoldReason, Moment, Outcome,
 };
 
 /// A round with more decisions continues in another trace.
@@ -53,20 +53,20 @@ pub(super) struct Round {
 
 #[derive(Debug)]
 pub(super) struct Act {
-    pub(super) decision: Decision,
+    pub(super) decision: DecisionRecord,
     pub(super) outcome: Option<Outcome>,
-    pub(super) assessment: Option<Assessment>,
+    pub(super) aim_check: Option<AimCheck>,
 }
 
 impl Act {
     fn is_act(&self) -> bool {
-        self.decision.verdict == Verdict::Act
+        self.decision.is_act()
     }
 
-    /// Whether an outcome or assessment is still expected.
+    /// Whether an outcome or aim check is still expected.
     fn is_awaited(&self, now: Duration) -> bool {
         let passed = |since: Moment| now.saturating_sub(since.uptime);
-        match (&self.outcome, &self.assessment) {
+        match (&self.outcome, &self.aim_check) {
             _ if !self.is_act() => false,
             (None, _) => passed(self.decision.at) < OUTCOME_LOST_AFTER,
             (Some(outcome), None) => {
@@ -80,9 +80,9 @@ impl Act {
     /// Whether nothing is left to try: it helped, its effect is unknown, or nothing was done.
     fn concludes(&self) -> bool {
         let unbegun = self.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_begun());
-        let assessed = self.assessment.as_ref().is_some_and(|seen| seen.aim_met != Some(false));
-        let exhausted = self.decision.verdict == Verdict::Hold(HoldReason::StepsExhausted);
-        unbegun || assessed || exhausted
+        let aim_checked = self.aim_check.as_ref().is_some_and(|seen| seen.aim_met != Some(false));
+        let exhausted = self.decision.hold_reason() == Some(HoldReason::StepsExhausted);
+        unbegun || aim_checked || exhausted
     }
 }
 
@@ -123,10 +123,10 @@ impl Round {
         }
     }
 
-    pub(super) fn decide(&mut self, decision: Decision) {
+    pub(super) fn decide(&mut self, decision: DecisionRecord) {
         self.last = decision.at;
         self.alert_ended = false;
-        self.acts.push(Act { decision, outcome: None, assessment: None });
+        self.acts.push(Act { decision, outcome: None, aim_check: None });
     }
 
     /// The act of a decision, which gets an entry now.
@@ -164,12 +164,12 @@ impl Round {
         }
     }
 
-    /// Acts whose outcome or assessment may still come.
+    /// Acts whose outcome or aim check may still come.
     pub(super) fn unended(&self) -> impl Iterator<Item = DecisionId> + '_ {
         let acts = self.acts.iter().filter(|act| act.is_act());
         let unended = acts.filter(|act| match &act.outcome {
             None => true,
-            Some(outcome) => outcome.result.is_begun() && act.assessment.is_none(),
+            Some(outcome) => outcome.result.is_begun() && act.aim_check.is_none(),
         });
         unended.map(|act| act.decision.id)
     }

@@ -9,7 +9,7 @@ use super::ids::Ids;
 use super::round::{Act, Ending, Round};
 use super::{Alert, Trace};
 use crate::model::{
-    Assessment, Event, Evidence, Moment, Outcome, OutcomeResult, Reading, RuleId, Verdict,
+    AimCheck, Decision, Event, Evidence, Moment, Outcome, OutcomeResult, Reading, RuleId,
 };
 
 /// No text is longer, in bytes.
@@ -129,10 +129,10 @@ fn mode(act: &Act) -> KeyValue {
 
 /// The result of a round, by its last act.
 fn result(round: &Round, ending: Ending) -> (&'static str, Status) {
-    let mut acts = round.acts.iter().rev().filter(|act| act.decision.verdict == Verdict::Act);
+    let mut acts = round.acts.iter().rev().filter(|act| act.decision.is_act());
     let Some(act) = acts.next() else { return ("held", Status::Unset) };
-    if let Some(assessment) = &act.assessment {
-        return match assessment.aim_met {
+    if let Some(aim_check) = &act.aim_check {
+        return match aim_check.aim_met {
             Some(true) => ("met", Status::Ok),
             Some(false) => ("missed", Status::error("the aim is still missed")),
             None => ("unknown", Status::Unset),
@@ -191,25 +191,25 @@ fn of_alert(round: &Round, rule: &RuleId, index: usize, alert: &Alert) -> SpanDa
 
 fn of_act(round: &Round, act: &Act, ending: Ending) -> Vec<SpanData> {
     let decision = &act.decision;
-    let verdict = decision.verdict;
+    let decided = decision.decision;
     let context = round.ids().of_decision("decision", decision.id);
     let mut attributes = vec![
         number("umawarden.decision.id", decision.id.0),
-        text("umawarden.verdict", verdict.name()),
+        text("umawarden.decision", decided.name()),
         mode(act),
         text("umawarden.action", decision.action.name()),
     ];
-    if let Verdict::Hold(reason) = verdict {
+    if let Decision::Hold(reason) = decided {
         attributes.push(text("umawarden.reason", reason.name()));
         attributes.push(text("umawarden.reason.meaning", reason.meaning()));
     }
     attributes.extend(decision.approved.map(|id| number("umawarden.approved", id.0)));
     attributes.extend(values("because", &decision.because));
-    let of_step = (verdict == Verdict::Act).then(|| step(round, act, ending));
-    let of_aim = act.assessment.as_ref().map(|seen| aim(round.ids(), seen, ended(act)));
+    let of_step = decision.is_act().then(|| step(round, act, ending));
+    let of_aim = act.aim_check.as_ref().map(|seen| aim(round.ids(), seen, ended(act)));
     let below: Vec<SpanData> = of_step.into_iter().chain(of_aim).collect();
     let ends = below.iter().map(|span| span.end_time).max();
-    let (at, name) = (decision.at.utc, format!("decision {}", verdict.name()));
+    let (at, name) = (decision.at.utc, format!("decision {}", decided.name()));
     let mut made = span(context, SpanId::INVALID, name, (at, at), attributes);
     made.end_time = ends.map_or(made.end_time, |ends| made.end_time.max(ends));
     std::iter::once(made).chain(below).collect()
@@ -266,7 +266,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<KeyValue> {
 }
 
 /// From the outcome to the measurement after it.
-fn aim(ids: &Ids, seen: &Assessment, since: Moment) -> SpanData {
+fn aim(ids: &Ids, seen: &AimCheck, since: Moment) -> SpanData {
     let (result, status) = match seen.aim_met {
         Some(true) => ("met", Status::Ok),
         Some(false) => ("missed", Status::error("the aim is still missed")),
@@ -298,7 +298,7 @@ pub(super) fn late_step(ids: &Ids, outcome: &Outcome) -> SpanData {
     step
 }
 
-/// An assessment after the trace of its round was finished.
-pub(super) fn late_aim(ids: &Ids, assessment: &Assessment) -> SpanData {
-    aim(ids, assessment, assessment.at)
+/// An aim check after the trace of its round was finished.
+pub(super) fn late_aim(ids: &Ids, aim_check: &AimCheck) -> SpanData {
+    aim(ids, aim_check, aim_check.at)
 }

@@ -6,7 +6,7 @@ use opentelemetry::trace::{SpanId, Status};
 
 use super::*;
 use crate::model::{
-    Action, CacheKind, Evidence, HoldReason, KernelEvent, Mode, OutcomeResult, Target,
+    Action, CacheKind, Decision, Evidence, HoldReason, KernelEvent, Mode, OutcomeResult, Target,
 };
 
 fn at(seconds: u64) -> Moment {
@@ -39,13 +39,13 @@ fn evidence(series: &str, value: Reading<f64>) -> Evidence {
     Evidence { series: series.to_owned(), value }
 }
 
-fn decision(id: u64, seconds: u64, step: usize, verdict: Verdict) -> Decision {
-    Decision {
+fn decision(id: u64, seconds: u64, step: usize, decision: Decision) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(id),
         at: at(seconds),
         rule: rule(),
         mode: Mode::Enforce,
-        verdict,
+        decision,
         step,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
         target: Target::Node,
@@ -68,8 +68,8 @@ fn outcome(id: u64, seconds: u64, result: OutcomeResult) -> TraceInput {
     })
 }
 
-fn assessment(id: u64, seconds: u64, aim_met: Option<bool>) -> TraceInput {
-    TraceInput::Assessment(Assessment {
+fn aim_check(id: u64, seconds: u64, aim_met: Option<bool>) -> TraceInput {
+    TraceInput::AimCheck(AimCheck {
         decision: DecisionId(id),
         at: at(seconds),
         aim_met,
@@ -123,17 +123,17 @@ fn a_round_is_one_trace_from_its_event_to_its_effect() {
         seq: Some(77),
     }));
     fires(&mut tracer, 10);
-    let mut first = decision(1, 10, 0, Verdict::Act);
+    let mut first = decision(1, 10, 0, Decision::Act);
     let name = KernelEvent::UvmFatal;
     let series = format!("uma_kernel_events_total{{event=\"{}\"}}", name.kind());
     first.because.push(evidence(&series, Reading::Value(1.0)));
     tracer.take(TraceInput::Decision(first));
     tracer.take(outcome(1, 12, OutcomeResult::Done));
-    tracer.take(assessment(1, 13, Some(false)));
-    tracer.take(TraceInput::Decision(decision(2, 13, 1, Verdict::Act)));
+    tracer.take(aim_check(1, 13, Some(false)));
+    tracer.take(TraceInput::Decision(decision(2, 13, 1, Decision::Act)));
     tracer.take(outcome(2, 15, OutcomeResult::Failed("no such file".to_owned())));
     assert!(tracer.ended(at(40)).is_empty(), "its effect is still to be measured");
-    tracer.take(assessment(2, 41, Some(true)));
+    tracer.take(aim_check(2, 41, Some(true)));
     assert!(tracer.ended(at(42)).is_empty(), "what follows at once belongs to it");
     let traces = tracer.ended(at(60));
     let [trace] = &traces[..] else { panic!("{}", traces.len()) };
@@ -171,12 +171,12 @@ fn a_round_is_one_trace_from_its_event_to_its_effect() {
 fn holds_are_in_the_trace_and_the_next_round_links_to_the_previous() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
-    let mut would = decision(1, 10, 0, Verdict::Act);
+    let mut would = decision(1, 10, 0, Decision::Act);
     would.mode = Mode::Observe;
     tracer.take(TraceInput::Decision(would));
     tracer.take(outcome(1, 10, OutcomeResult::Skipped));
-    tracer.take(TraceInput::Decision(decision(2, 11, 0, Verdict::Hold(HoldReason::Cooldown))));
-    tracer.take(TraceInput::Decision(decision(3, 300, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(2, 11, 0, Decision::Hold(HoldReason::Cooldown))));
+    tracer.take(TraceInput::Decision(decision(3, 300, 0, Decision::Act)));
     let first = tracer.ended(at(300)).remove(0);
     assert_eq!(
         shape(&first)[2..],
@@ -199,7 +199,7 @@ fn holds_are_in_the_trace_and_the_next_round_links_to_the_previous() {
 fn an_outcome_that_never_comes_is_unknown_and_a_late_one_still_finds_its_trace() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
-    tracer.take(TraceInput::Decision(decision(1, 10, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(1, 10, 0, Decision::Act)));
     tracer.take(change(20, AlertState::Firing, AlertState::Inactive));
     assert!(tracer.ended(at(900)).is_empty(), "it may still come");
     let trace = tracer.ended(at(911)).remove(0);
@@ -220,7 +220,7 @@ fn an_outcome_that_never_comes_is_unknown_and_a_late_one_still_finds_its_trace()
 fn the_same_decision_has_the_same_ids_in_the_same_boot_alone() {
     let trace = |boot: &str| {
         let mut tracer = Tracer::new(boot.into());
-        tracer.take(TraceInput::Decision(decision(1, 10, 0, Verdict::Act)));
+        tracer.take(TraceInput::Decision(decision(1, 10, 0, Decision::Act)));
         tracer.end().remove(0)
     };
     let ids =
@@ -236,7 +236,7 @@ fn traces_are_bounded_for_any_input() {
     fires(&mut tracer, 10);
     for id in 0..1000 {
         let hold = HoldReason::ALL[id as usize % HoldReason::ALL.len()];
-        let mut decision = decision(id, 10, 0, Verdict::Hold(hold));
+        let mut decision = decision(id, 10, 0, Decision::Hold(hold));
         decision.because[0].series = "x".repeat(5000);
         tracer.take(TraceInput::Decision(decision));
     }
@@ -252,7 +252,7 @@ fn traces_are_bounded_for_any_input() {
     }
     assert!(tracer.rules.len() <= MOST_RULES);
     for id in 2000..3000 {
-        let mut act = decision(id, 20, 0, Verdict::Act);
+        let mut act = decision(id, 20, 0, Decision::Act);
         act.rule.alert = "r1".into();
         tracer.take(TraceInput::Decision(act));
     }
@@ -264,14 +264,14 @@ fn traces_are_bounded_for_any_input() {
 fn a_clock_that_is_set_back_ends_no_span_before_it_began() {
     let mut tracer = tracer();
     fires(&mut tracer, 100);
-    tracer.take(TraceInput::Decision(decision(1, 100, 0, Verdict::Act)));
+    tracer.take(TraceInput::Decision(decision(1, 100, 0, Decision::Act)));
     let back = |seconds, uptime| Moment { uptime: at(uptime).uptime, ..at(seconds) };
-    if let (TraceInput::Outcome(mut done), TraceInput::Assessment(mut seen)) =
-        (outcome(1, 0, OutcomeResult::Done), assessment(1, 0, None))
+    if let (TraceInput::Outcome(mut done), TraceInput::AimCheck(mut seen)) =
+        (outcome(1, 0, OutcomeResult::Done), aim_check(1, 0, None))
     {
         (done.ended, seen.at) = (back(3, 101), back(1, 102));
         tracer.take(TraceInput::Outcome(done));
-        tracer.take(TraceInput::Assessment(seen));
+        tracer.take(TraceInput::AimCheck(seen));
     }
     let trace = tracer.ended(at(200)).remove(0);
     assert_eq!(shape(&trace).len(), 5);

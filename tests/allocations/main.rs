@@ -19,9 +19,9 @@ use umawarden::sources::memory::{MemorySource, VitalSource};
 const WARM: u32 = 2_000;
 const MEASURED: u32 = 1_000;
 
-/// Allocations of a step that evaluates three rules about the verdict, which is unknown here
+/// Allocations of a step that evaluates three rules about the assessment, which is unknown here
 /// without a scan of the processes: each unknown result carries its reason.
-const OF_UNKNOWN_VERDICT: f64 = 3.0;
+const OF_UNKNOWN_ASSESSMENT: f64 = 3.0;
 
 /// The sampling loop of the daemon at its calm interval, with a fake clock.
 struct SamplingLoop {
@@ -94,16 +94,17 @@ fn evaluating_the_shipped_rules_allocates_nothing_in_calm() {
     // Reading plain files instead of a procfs allocates more.
     let without = SamplingLoop::with(&[], &root).allocations();
     for file in shipped_rules() {
-        let of_verdict = if &*file.name == "shipped:leak.yaml" { OF_UNKNOWN_VERDICT } else { 0.0 };
+        let of_assessment =
+            if &*file.name == "shipped:leak.yaml" { OF_UNKNOWN_ASSESSMENT } else { 0.0 };
         let name = Arc::clone(&file.name);
         assert_eq!(
             SamplingLoop::with(&[file], &root).allocations() - without,
-            of_verdict,
+            of_assessment,
             "{name}"
         );
     }
     let all = SamplingLoop::with(&shipped_rules(), &root).allocations() - without;
-    assert_eq!(all, OF_UNKNOWN_VERDICT);
+    assert_eq!(all, OF_UNKNOWN_ASSESSMENT);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use umawarden::cli::replay::Replayer;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{
-    DecisionId, FORGET_RECEIVED_AFTER, MetricKind, Mode, Moment, Observation, Readings,
-    VerdictLimits, metric,
+    AssessmentLimits, DecisionId, FORGET_RECEIVED_AFTER, MetricKind, Mode, Moment, Observation,
+    Readings, metric,
 };
 use umawarden::recording::{
     Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, SegmentReader, segment_files,
@@ -175,7 +175,7 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         mode: Mode::Observe,
         evaluation_interval: interval,
         guard_rails: serde_json::Value::Null,
-        verdict: VerdictLimits::default(),
+        assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,
         files: shipped_rules().into_iter().map(text).collect(),

@@ -16,18 +16,19 @@ use umawarden::actions::{
     TemporarySetup,
 };
 use umawarden::model::{
-    Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Target, Verdict,
+    Action, CacheKind, Decision, DecisionId, DecisionRecord, Mode, Moment, OutcomeResult, RuleId,
+    Target,
 };
 
 const RUN_BY_TEST: &str = "UMAWARDEN_TEST_PROCFS";
 
-pub fn decision(action: Action) -> Decision {
-    Decision {
+pub fn decision(action: Action) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(1),
         at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
         rule: RuleId { group: Arc::from("memory"), alert: Arc::from("Test") },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action,
         target: Target::Node,
@@ -36,11 +37,11 @@ pub fn decision(action: Action) -> Decision {
     }
 }
 
-fn drop_page_cache(sync: bool) -> Decision {
+fn drop_page_cache(sync: bool) -> DecisionRecord {
     decision(Action::DropCaches { what: CacheKind::PageCache, sync })
 }
 
-pub fn act(decision: Decision) -> Act {
+pub fn act(decision: DecisionRecord) -> Act {
     Act::of(decision).unwrap()
 }
 
@@ -68,7 +69,7 @@ pub fn memory_executor(procfs: &str, evictor: Evictor) -> MemoryExecutor {
     })
 }
 
-fn perform(procfs: &str, decision: Decision) -> OutcomeResult {
+fn perform(procfs: &str, decision: DecisionRecord) -> OutcomeResult {
     let evictor = Evictor::new(|| Duration::ZERO);
     memory_executor(procfs, evictor).execute(&act(decision)).result
 }
@@ -163,7 +164,7 @@ fn reclaim_frees_the_page_cache_of_a_control_group() {
     assert!(is_cached, "the cache is not the group's: {before}");
     let reclaim = |cgroup: String| {
         let action = Action::Reclaim { cgroup, engine: None, bytes: FILE_BYTES / 2 };
-        perform("/proc", Decision { target: action.target(), ..decision(action) })
+        perform("/proc", DecisionRecord { target: action.target(), ..decision(action) })
     };
     assert_eq!(reclaim(format!("/{name}")), OutcomeResult::Done);
     let after = used();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use umawarden::actions::{Evictor, Executor as _, StopExecutor};
-use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Target};
+use umawarden::model::{Action, DecisionRecord, EngineTarget, OutcomeResult, ProcessId, Target};
 use umawarden::sources::engines::Scanner;
 use umawarden::sys::descriptors;
 
@@ -79,7 +79,7 @@ fn stop_run_by_another_test() {
     scan.scan(Duration::ZERO, false).unwrap();
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let decision = crate::actions::decision(action);
-    let decision = Decision { target, ..decision };
+    let decision = DecisionRecord { target, ..decision };
     let mut executor = StopExecutor {
         procfs: "/proc".into(),
         sysfs: "/sys".into(),
@@ -122,7 +122,7 @@ fn evict_run_by_another_test() {
         for_at_most: Duration::from_secs(60),
     };
     let target = target(&engine, vec![Arc::from(pattern)]);
-    let decision = Decision { target, ..crate::actions::decision(action) };
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let evictor = Evictor::new(|| Duration::ZERO);
     let mut executor = memory_executor("/proc", evictor.clone());
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();

@@ -21,8 +21,8 @@ use umawarden::actions::{
     SettingsTally, TemporarySettings, TemporarySetup,
 };
 use umawarden::model::{
-    Action, CachePermission, Decision, DecisionId, EngineKeys, EngineKind, EngineTarget, Mode,
-    Moment, OutcomeResult, ProcessId, RuleId, Target, Verdict,
+    Action, CachePermission, Decision, DecisionId, DecisionRecord, EngineKeys, EngineKind,
+    EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId, Target,
 };
 use umawarden::parse::process::stat;
 
@@ -100,7 +100,7 @@ impl Bench {
     }
 
     /// Executes the decision; returns its result and effect.
-    fn act(&self, decision: &Decision) -> (OutcomeResult, Option<String>) {
+    fn act(&self, decision: &DecisionRecord) -> (OutcomeResult, Option<String>) {
         let mut acting = self.process("boot");
         let Performed { result, effect } = acting.execute(&crate::actions::act(decision.clone()));
         acting.end();
@@ -108,7 +108,7 @@ impl Bench {
     }
 
     /// The reason why the action failed; panics if it succeeded.
-    fn refusal(&self, decision: &Decision) -> String {
+    fn refusal(&self, decision: &DecisionRecord) -> String {
         match self.act(decision) {
             (OutcomeResult::Failed(why), None) => why,
             other => panic!("{other:?}"),
@@ -116,7 +116,7 @@ impl Bench {
     }
 
     /// The effect of the action; panics if it failed.
-    fn effect(&self, decision: &Decision) -> String {
+    fn effect(&self, decision: &DecisionRecord) -> String {
         match self.act(decision) {
             (OutcomeResult::Done, Some(effect)) => effect,
             other => panic!("{other:?}"),
@@ -147,14 +147,14 @@ fn engine(kind: EngineKind, port: u16) -> EngineTarget {
     }
 }
 
-fn decision(target: EngineTarget, allow: &[CachePermission]) -> Decision {
+fn decision(target: EngineTarget, allow: &[CachePermission]) -> DecisionRecord {
     let allow = allow.iter().copied().collect();
-    Decision {
+    DecisionRecord {
         id: DecisionId(7),
         at: now(),
         rule: RuleId { group: "g".into(), alert: "A".into() },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::EmptyCache { engine: target.name.to_string(), allow },
         target: Target::Engine(Box::new(target)),

@@ -18,8 +18,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::actions::{Act, Evictor, Executor as _, MemoryExecutor, Mounts};
 use umawarden::model::{
-    Action, Decision, DecisionId, EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId,
-    Target, Verdict,
+    Action, Decision, DecisionId, DecisionRecord, EngineTarget, Mode, Moment, OutcomeResult,
+    ProcessId, RuleId, Target,
 };
 use umawarden::sys::page_cache::cachestat;
 
@@ -166,7 +166,7 @@ impl Bench {
         Self { folder, evictor, executor, next: 1, floor_bytes: u64::MAX }
     }
 
-    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+    fn execute(&mut self, decision: &DecisionRecord) -> OutcomeResult {
         self.executor.execute(&crate::actions::act(decision.clone())).result
     }
 
@@ -191,14 +191,14 @@ impl Bench {
         }
     }
 
-    fn decision(&mut self, target: EngineTarget) -> Decision {
+    fn decision(&mut self, target: EngineTarget) -> DecisionRecord {
         self.next += 1;
-        Decision {
+        DecisionRecord {
             id: DecisionId(self.next),
             at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
             rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
             mode: Mode::Enforce,
-            verdict: Verdict::Act,
+            decision: Decision::Act,
             step: 0,
             action: Action::EvictCheckpoint {
                 engine: "deepseek".to_owned(),
@@ -464,7 +464,7 @@ fn observe_mode_reports_what_it_would_evict_and_evicts_nothing() {
     engine.maps(&model);
     engine.does("touch 0 160");
     let target = bench.target(vec![engine.id()]);
-    let decision = Decision { mode: Mode::Observe, ..bench.decision(target) };
+    let decision = DecisionRecord { mode: Mode::Observe, ..bench.decision(target) };
     assert!(Act::of(decision.clone()).is_err());
     let mounts = Mounts { procfs: "/proc".into(), sysfs: "/sys".into() };
     bench.evictor.rehearse(mounts, &decision);

@@ -11,9 +11,9 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
-    DecisionId, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, Outcome, OutcomeResult,
-    ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleaseMemory, ReleasePoint, Schema,
-    SeriesKey, Source, Verdict, VerdictLimits, WhyUnknown,
+    AssessmentLimits, DecisionId, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, Outcome,
+    OutcomeResult, ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleaseMemory,
+    ReleasePoint, Schema, SeriesKey, Source, WhyUnknown,
 };
 use umawarden::policy::Policy;
 use umawarden::recording::{
@@ -60,7 +60,7 @@ fn begin(mode: Mode) -> Begin {
         mode,
         evaluation_interval: INTERVAL,
         guard_rails: Value::Null,
-        verdict: VerdictLimits::default(),
+        assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
@@ -124,12 +124,12 @@ impl Node {
         for change in &step.alerts {
             self.journal.record(&JournalEntry::Alert(change.clone()));
         }
-        for assessment in &step.assessments {
-            self.journal.record(&JournalEntry::Assessment(assessment.clone()));
+        for aim_check in &step.aim_checks {
+            self.journal.record(&JournalEntry::AimCheck(aim_check.clone()));
         }
         for decision in &step.decisions {
             self.journal.record(&JournalEntry::Decision(decision.clone()));
-            if decision.verdict != Verdict::Act {
+            if !decision.is_act() {
                 continue;
             }
             let done = decision.mode == Mode::Enforce;
@@ -148,7 +148,7 @@ impl Node {
             events: step.events,
             alerts: step.alerts,
             decisions: step.decisions,
-            assessments: step.assessments,
+            aim_checks: step.aim_checks,
         };
         self.ring.take(&Entry::Step(RecordedStep { at, seen, said })).unwrap();
         self.ring.flush().unwrap();
@@ -268,7 +268,7 @@ fn an_act_is_explained_with_its_effect() {
     assert_eq!((budget["used"].as_u64(), budget["at_most"].as_u64()), (Some(1), Some(2)));
     let left = rail("cooldown")["left_seconds"].as_f64().unwrap();
     assert!(left > 4.0 && left < 5.0, "{left}");
-    assert_eq!(json["decisions"][0]["assessment"]["aim_met"], true);
+    assert_eq!(json["decisions"][0]["aim_check"]["aim_met"], true);
 }
 
 #[test]

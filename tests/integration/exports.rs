@@ -228,7 +228,7 @@ fn the_page_shows_actions_outcomes_and_alerts_in_words() {
     let shown = action.to_string();
     let decided = move |_| {
         let item = json!({
-            "rule": {"group": "memory", "alert": "Low"}, "verdict": "act", "mode": "enforce",
+            "rule": {"group": "memory", "alert": "Low"}, "decision": "act", "mode": "enforce",
             "action": action,
             "outcome": {"result": "timed_out"},
         });
@@ -419,7 +419,7 @@ fn the_page_escapes_foreign_text_and_loads_nothing() {
     let decided = |_: PageRequest| {
         let item = json!({
             "at": {"utc": "2026-11-21T00:00:00Z"}, "rule": {"group": "g", "alert": "<img src=x>"},
-            "mode": "observe", "verdict": "act", "action": {"notify": {"message": "<script>"}},
+            "mode": "observe", "decision": "act", "action": {"notify": {"message": "<script>"}},
             "outcome": {"result": "skipped"},
         });
         Ok(Page { items: vec![item, json!(null), json!({"rule": 5})], more: false })

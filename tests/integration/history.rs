@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use umawarden::journal::{Entry, Journal, Note, Retention};
 use umawarden::model::{
-    Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, OomConstraint, Outcome, OutcomeResult, ProgramEvent, Reading, ReceivedAlert,
-    ReceivedStatus, ReceivedTurn, RuleId, Target, Verdict,
+    Action, AimCheck, CacheKind, Decision, DecisionId, DecisionRecord, Event, Evidence, HoldReason,
+    KernelEvent, Mode, Moment, OomConstraint, Outcome, OutcomeResult, ProgramEvent, Reading,
+    ReceivedAlert, ReceivedStatus, ReceivedTurn, RuleId, Target,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,20 +51,20 @@ fn fill(dir: &Path) -> Journal {
     journal.record(&Entry::Note(Note { at: at(0), text: "start".to_owned() }));
     let (boot_id, events) = (Arc::from("boot"), vec![oom_kill()]);
     journal.record(&Entry::KernelLog { boot_id, events, resume_seq: 78 });
-    let act = Decision {
+    let act = DecisionRecord {
         id: DecisionId(1),
         at: at(2),
         rule: RuleId { group: "memory".into(), alert: "PageCacheEatsReserve".into() },
         mode: Mode::Observe,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
         target: Target::Node,
         approved: None,
         because: evidence(1.2),
     };
-    let verdict = Verdict::Hold(HoldReason::Cooldown);
-    let hold = Decision { id: DecisionId(2), at: at(4), verdict, ..act.clone() };
+    let decision = Decision::Hold(HoldReason::Cooldown);
+    let hold = DecisionRecord { id: DecisionId(2), at: at(4), decision, ..act.clone() };
     journal.record(&Entry::Decision(act));
     journal.record(&Entry::Outcome(Outcome {
         decision: DecisionId(1),
@@ -74,7 +74,7 @@ fn fill(dir: &Path) -> Journal {
         took: Duration::from_micros(410_600),
         effect: None,
     }));
-    journal.record(&Entry::Assessment(Assessment {
+    journal.record(&Entry::AimCheck(AimCheck {
         decision: DecisionId(1),
         at: at(3),
         aim_met: Some(true),
@@ -165,10 +165,10 @@ fn json_lines_show_events_as_dmesg_does_and_other_entries_by_kind() {
     assert_eq!(event.remove("time").unwrap(), "2026-11-21T00:00:01.123Z");
     assert_eq!(Value::Object(event), serde_json::to_value(oom_kill()).unwrap());
 
-    assert_eq!(objects[2]["verdict"], "act");
+    assert_eq!(objects[2]["decision"], "act");
     assert_eq!(objects[2]["because"][0]["series"], "uma_memory_free_bytes");
     assert_eq!(objects[3]["rule"]["alert"], "PageCacheEatsReserve");
-    assert_eq!(objects[3]["assessment"]["aim_met"], true);
+    assert_eq!(objects[3]["aim_check"]["aim_met"], true);
     assert_eq!(objects[4]["reason"], "cooldown");
 }
 
@@ -223,7 +223,7 @@ fn a_remedy_without_an_aim_misses_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());
     for (aim_met, has_aim) in [(Some(false), true), (Some(false), false), (Some(true), false)] {
-        journal.record(&Entry::Assessment(Assessment {
+        journal.record(&Entry::AimCheck(AimCheck {
             decision: DecisionId(1),
             at: at(3),
             aim_met,

@@ -13,8 +13,8 @@ use umawarden::journal::{
     DecisionQuery, Entry, EventQuery, Journal, JournalReader, Note, Order, Retention,
 };
 use umawarden::model::{
-    Action, Decision, DecisionId, Event, KernelEvent, Mode, Moment, Reading, RuleId, Target,
-    Verdict,
+    Action, Decision, DecisionId, DecisionRecord, Event, KernelEvent, Mode, Moment, Reading,
+    RuleId, Target,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,13 +31,13 @@ fn event(seq: u64) -> Event {
     Event { utc: Some(now().utc), seq: Some(seq), kind: KernelEvent::UvmFatal.into() }
 }
 
-fn decision(id: DecisionId) -> Decision {
-    Decision {
+fn decision(id: DecisionId) -> DecisionRecord {
+    DecisionRecord {
         id,
         at: now(),
         rule: RuleId { group: Arc::from("memory"), alert: Arc::from("Any") },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::CompactMemory,
         target: Target::Node,

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use umawarden::actions::{Executor as _, Performed, RebootExecutor};
 use umawarden::model::{
-    Action, Decision, OutcomeResult, RebootAct, RebootMeans, RebootOrder, RebootPlan, RebootWay,
+    Action, DecisionRecord, OutcomeResult, RebootAct, RebootMeans, RebootOrder, RebootPlan,
+    RebootWay,
 };
 use umawarden::supervisors::logind::Bus;
 
@@ -76,7 +77,7 @@ fn order() -> RebootOrder {
     RebootOrder { boot_id: BOOT.into(), how: RebootMeans::Way(RebootWay::Logind), plan }
 }
 
-fn decision(act: RebootAct) -> Decision {
+fn decision(act: RebootAct) -> DecisionRecord {
     crate::actions::decision(Action::Reboot(Box::new(act)))
 }
 

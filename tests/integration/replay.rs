@@ -16,9 +16,9 @@ use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, Event, FORGET_RECEIVED_AFTER, KernelRecord, Mode, Moment, Observation,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading,
-    Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict, VerdictLimits,
+    AssessmentLimits, DecisionId, Event, FORGET_RECEIVED_AFTER, KernelRecord, Mode, Moment,
+    Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause,
+    Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -63,7 +63,7 @@ fn begin() -> Begin {
         evaluation_interval: INTERVAL,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
-        verdict: VerdictLimits::default(),
+        assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,
     };
@@ -266,13 +266,13 @@ fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<Entry>, Vec<Step>) {
             seen.push(observation(at, seq, happens, last));
         }
         let step = policy.step(at, &seen);
-        let acts = step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act);
+        let acts = step.decisions.iter().filter(|decision| decision.is_act());
         last = acts.map(|decision| decision.id).next_back().or(last);
         let said = Said {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
-            assessments: step.assessments.clone(),
+            aim_checks: step.aim_checks.clone(),
         };
         entries.push(Entry::Step(RecordedStep { at, seen, said }));
         steps.push(step);
@@ -397,12 +397,12 @@ proptest! {
 #[test]
 fn the_generated_node_makes_the_policy_decide() {
     let (_, steps) = lived(falling_memory(200));
-    let verdicts: BTreeSet<&str> = steps
+    let decisions: BTreeSet<&str> = steps
         .iter()
         .flat_map(|step| &step.decisions)
-        .map(|decision| decision.verdict.name())
+        .map(|decision| decision.decision.name())
         .collect();
-    assert_eq!(verdicts, BTreeSet::from(["act", "hold"]), "the tests here would show nothing");
+    assert_eq!(decisions, BTreeSet::from(["act", "hold"]), "the tests here would show nothing");
 }
 
 #[test]

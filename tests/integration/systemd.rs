@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
-    Action, Decision, DeclaredRestart, DeferredRestart, Moment, Observation, OutcomeResult,
+    Action, DecisionRecord, DeclaredRestart, DeferredRestart, Moment, Observation, OutcomeResult,
     Requested, RestartLimits, RestartMatch, RestartReadings, Supervisor, Target, WorkloadHealth,
     WorkloadState,
 };
@@ -230,7 +230,7 @@ impl World {
     fn start(&self, seen: &DeferredRestart, ended: &str) -> OutcomeResult {
         let action = Action::StartUnit { ended: ended.into() };
         let target = Target::Held(Box::new(seen.target.clone()));
-        let decision = Decision { target, ..crate::actions::decision(action) };
+        let decision = DecisionRecord { target, ..crate::actions::decision(action) };
         let docker = "/nonexistent/docker.sock".into();
         let mut executor =
             StartExecutor { docker, systemd: Bus::Peer(self.folder.path().join("bus")) };

@@ -17,7 +17,7 @@ use super::temporary::TemporarySettings;
 use super::{Act, Performed};
 use crate::clients::{Endpoint, KeyRing, KeyedSession, Session, owner};
 use crate::engines::{Emptying, Pausing, Refusal, empty_cache};
-use crate::model::{CachePermission, Decision, EngineTarget, OutcomeResult, Target};
+use crate::model::{CachePermission, DecisionRecord, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
 use memory::Memory;
 
@@ -64,7 +64,7 @@ impl fmt::Debug for CacheEmptier {
 /// A paused engine is in the undo log from before the pause until its resume.
 struct InUndoLog<'a> {
     temporary: &'a mut TemporarySettings,
-    decision: &'a Decision,
+    decision: &'a DecisionRecord,
     engine: &'a EngineTarget,
     number: Option<u64>,
 }
@@ -134,7 +134,7 @@ impl CacheEmptier {
 
     fn empty(
         &self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         engine: &EngineTarget,
         endpoint: Endpoint,
         allow: &BTreeSet<CachePermission>,
@@ -189,9 +189,9 @@ impl CacheEmptier {
 fn effect(said: &str, logged: Option<&str>, before: &Memory, after: &Memory) -> String {
     let logged = logged.map(|logged| format!(", its log says {logged}")).unwrap_or_default();
     let changes = after.since(before);
-    let verdict = match after.gained(before) {
+    let gain = match after.gained(before) {
         gained if gained > memory::NOISE => "memory came back",
         _ => "no memory came back",
     };
-    format!("{verdict}: {changes}; {said}{logged}")
+    format!("{gain}: {changes}; {said}{logged}")
 }

@@ -32,7 +32,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Decision, DecisionId, EngineTarget, ProcessId, RuleId, Target, bytes_text,
+    Action, DecisionId, DecisionRecord, EngineTarget, ProcessId, RuleId, Target, bytes_text,
 };
 pub use unload::{Unloaded, unload};
 
@@ -104,7 +104,7 @@ impl From<String> for NotEvicted {
 }
 
 impl EvictRequest {
-    fn of(decision: &Decision) -> Result<Self, String> {
+    fn of(decision: &DecisionRecord) -> Result<Self, String> {
         match (&decision.action, &decision.target) {
             (
                 Action::EvictCheckpoint { behind_bytes, floor_bytes, for_at_most, .. },
@@ -273,7 +273,11 @@ impl Evictor {
     ///
     /// # Errors
     /// The reason why nothing can be evicted at all.
-    pub(super) fn perform(&self, mounts: Mounts, decision: &Decision) -> Result<(), NotEvicted> {
+    pub(super) fn perform(
+        &self,
+        mounts: Mounts,
+        decision: &DecisionRecord,
+    ) -> Result<(), NotEvicted> {
         let effect = self.begin(mounts, EvictRequest::of(decision)?)?;
         keep(&self.shared.effects, (decision.id, effect));
         Ok(())
@@ -319,7 +323,7 @@ impl Evictor {
 
     /// Examines what a decision would evict, and evicts nothing. The result is a note
     /// ([`Self::take_notes`]). Never waits.
-    pub fn rehearse(&self, mounts: Mounts, decision: &Decision) {
+    pub fn rehearse(&self, mounts: Mounts, decision: &DecisionRecord) {
         let id = decision.id;
         let rehearsed =
             EvictRequest::of(decision).map_err(NotEvicted::Failed).and_then(|request| {

@@ -9,18 +9,18 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::actions::TemporarySetup;
-use crate::model::{CacheKind, Decision, DecisionId, Mode, Moment, RuleId, Target, Verdict};
+use crate::model::{CacheKind, Decision, DecisionId, DecisionRecord, Mode, Moment, RuleId, Target};
 
 const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
 const DROP_ALL: Action = Action::DropCaches { what: CacheKind::All, sync: true };
 
 fn act(action: Action) -> Act {
-    let decision = Decision {
+    let decision = DecisionRecord {
         id: DecisionId(7),
         at: Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH },
         rule: RuleId { group: Arc::from("memory"), alert: Arc::from("CacheEatsReserve") },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action,
         target: Target::Node,

@@ -25,8 +25,8 @@ use std::time::Duration;
 use super::{Act, Executor, Performed};
 use crate::clients::fleet_lock::{FleetLock, LockId, SlotResponse};
 use crate::model::{
-    Decision, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans, RebootOrder,
-    RebootWay, counted,
+    DecisionRecord, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans,
+    RebootOrder, RebootWay, counted,
 };
 use crate::supervisors::NotEnded;
 use crate::supervisors::logged_in::{LoginSources, UTMP, read_users};
@@ -99,7 +99,7 @@ impl RebootExecutor {
         }
     }
 
-    fn perform(&self, decision: &Decision, act: &RebootAct) -> Attempt {
+    fn perform(&self, decision: &DecisionRecord, act: &RebootAct) -> Attempt {
         match act {
             RebootAct::Schedule(plan) => Attempt::Agreed(self.notify_users(&plan.announcement())),
             RebootAct::TellUsers { text } => Attempt::Agreed(self.notify_users(text)),
@@ -112,7 +112,7 @@ impl RebootExecutor {
         }
     }
 
-    fn reboot(&self, decision: &Decision, order: &RebootOrder) -> Attempt {
+    fn reboot(&self, decision: &DecisionRecord, order: &RebootOrder) -> Attempt {
         if let Err(why) = self.is_that_boot(&order.boot_id) {
             return Attempt::Refused(why);
         }

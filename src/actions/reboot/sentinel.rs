@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 
 use super::{Attempt, WRITING_TAKES, apart, one_line};
-use crate::model::{Decision, RebootOrder};
+use crate::model::{DecisionRecord, RebootOrder};
 use crate::supervisors::NotEnded;
 
 /// The first line of our file. A file with another one is foreign, and left alone.
@@ -25,7 +25,7 @@ enum Owner {
     SomebodyElse,
 }
 
-pub(super) fn create(file: &Path, decision: &Decision, order: &RebootOrder) -> Attempt {
+pub(super) fn create(file: &Path, decision: &DecisionRecord, order: &RebootOrder) -> Attempt {
     let text = format!(
         "{OURS}why: {}\nrule: {}\ndecision: {}\nboot: {}\nto prevent it: umawarden reboot \
          --cancel\n",

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{Action, DecisionId, Mode, Moment, RebootPlan, RuleId, Target, Verdict};
+use crate::model::{Action, Decision, DecisionId, Mode, Moment, RebootPlan, RuleId, Target};
 
 const BOOT: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -17,13 +17,13 @@ fn order(how: RebootMeans) -> RebootOrder {
     RebootOrder { boot_id: BOOT.into(), how, plan }
 }
 
-fn decision(act: RebootAct) -> Decision {
-    Decision {
+fn decision(act: RebootAct) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(42),
         at: Moment { uptime: Duration::from_secs(9), utc: Timestamp::UNIX_EPOCH },
         rule: RuleId { group: "leak".into(), alert: "Leaked".into() },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::Reboot(Box::new(act)),
         target: Target::Node,
@@ -254,7 +254,7 @@ fn a_command_gets_the_reason_and_its_exit_is_the_outcome() {
 fn actions_of_other_lanes_are_refused() {
     let machine = Machine::new();
     let act = RebootAct::TellUsers { text: "text".to_owned() };
-    let other = Decision { action: Action::CompactMemory, ..decision(act) };
+    let other = DecisionRecord { action: Action::CompactMemory, ..decision(act) };
     let Performed { result, effect } = machine.rebooter().execute(&Act::of(other).unwrap());
     assert!(not_done(&(result, effect)).contains("compact_memory belongs to another lane"));
     assert!(Path::new("/proc/sysrq-trigger") != machine.rebooter().procfs.join("sysrq-trigger"));

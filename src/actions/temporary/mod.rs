@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Decision, DecisionId, Moment, Sysctl, UndoResult};
+use crate::model::{DecisionId, DecisionRecord, Moment, Sysctl, UndoResult};
 use setting::{Mounts, Setting};
 use undo_log::{Change, UndoLog};
 
@@ -118,7 +118,7 @@ impl TemporarySettings {
     /// Sets kernel settings for a limited time; all of them, or none.
     pub(super) fn set_sysctls(
         &mut self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         values: &BTreeMap<Sysctl, u32>,
         for_at_most: Duration,
     ) -> Result<(), String> {
@@ -131,7 +131,7 @@ impl TemporarySettings {
     /// given paths.
     pub(super) fn throttle_readahead(
         &mut self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         kib: u32,
         (devices, of): (&[String], &[String]),
         for_at_most: Duration,
@@ -171,7 +171,7 @@ impl TemporarySettings {
 
     fn set(
         &mut self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         wanted: Vec<(Setting, String)>,
         for_at_most: Duration,
     ) -> Result<(), String> {

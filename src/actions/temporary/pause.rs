@@ -10,7 +10,7 @@ use super::{OpenChange, TemporarySettings};
 use crate::clients::owner::is_alive;
 use crate::clients::{Endpoint, KeyRing, KeyedSession, Session};
 use crate::engines::facts;
-use crate::model::{Decision, EngineTarget, UndoResult};
+use crate::model::{DecisionRecord, EngineTarget, UndoResult};
 
 /// The values of the setting before and during a pause.
 pub(super) const RUNNING: &str = "running";
@@ -78,7 +78,7 @@ impl TemporarySettings {
     /// entry.
     pub(in crate::actions) fn pausing(
         &mut self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         engine: &EngineTarget,
     ) -> Result<u64, String> {
         self.ready()?;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Action, Mode, OutcomeResult, RuleId, UndoReason, Verdict};
+use crate::model::{Action, Decision, Mode, OutcomeResult, RuleId, UndoReason};
 
 fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
@@ -111,13 +111,13 @@ impl Bench {
     }
 }
 
-fn decision(id: u64, action: Action) -> Decision {
-    Decision {
+fn decision(id: u64, action: Action) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(id),
         at: now(),
         rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         target: action.target(),
         action,
@@ -126,17 +126,17 @@ fn decision(id: u64, action: Action) -> Decision {
     }
 }
 
-fn set(id: u64, values: &[(Sysctl, u32)]) -> Decision {
+fn set(id: u64, values: &[(Sysctl, u32)]) -> DecisionRecord {
     let values: BTreeMap<Sysctl, u32> = values.iter().copied().collect();
     decision(id, Action::SetSysctl { values, for_at_most: Duration::from_secs(60) })
 }
 
-fn undo(act: u64) -> Decision {
+fn undo(act: u64) -> DecisionRecord {
     let why = UndoReason::AlertEnded;
     decision(act + 100, Action::Undo { decision: DecisionId(act), why })
 }
 
-fn throttle(id: u64, devices: &[&str], of: &[&str]) -> Decision {
+fn throttle(id: u64, devices: &[&str], of: &[&str]) -> DecisionRecord {
     let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let (devices, of) = (own(devices), own(of));
     let for_at_most = Duration::from_secs(60);
@@ -144,7 +144,7 @@ fn throttle(id: u64, devices: &[&str], of: &[&str]) -> Decision {
 }
 
 /// As the executor of the ordinary lane does it.
-fn perform(process: &mut TemporarySettings, decision: &Decision) -> OutcomeResult {
+fn perform(process: &mut TemporarySettings, decision: &DecisionRecord) -> OutcomeResult {
     let done = match &decision.action {
         Action::SetSysctl { values, for_at_most } => {
             process.set_sysctls(decision, values, *for_at_most)

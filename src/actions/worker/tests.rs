@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::model::{
-    Action, DecisionId, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target, Verdict,
+    Action, Decision, DecisionId, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target,
 };
 
 /// Generous: reached only if the worker is broken.
@@ -17,13 +17,13 @@ fn now() -> Moment {
     Moment { uptime, utc: Timestamp::now() }
 }
 
-fn decision(id: u64) -> Decision {
-    Decision {
+fn decision(id: u64) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(id),
         at: now(),
         rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::CompactMemory,
         target: Target::Node,
@@ -32,7 +32,7 @@ fn decision(id: u64) -> Decision {
     }
 }
 
-fn act(decision: Decision) -> Act {
+fn act(decision: DecisionRecord) -> Act {
     Act::of(decision).unwrap()
 }
 
@@ -54,13 +54,13 @@ impl Executor for Hanging {
 
 fn lane(
     executor: impl Executor + Send + 'static,
-    intent: impl Fn(&Decision) -> Result<(), String> + Send + 'static,
+    intent: impl Fn(&DecisionRecord) -> Result<(), String> + Send + 'static,
 ) -> LaneSetup {
     let pause = Box::new(|| None);
     LaneSetup { executor: Box::new(executor), intent: Box::new(intent), pause }
 }
 
-fn slow_from_100(decision: &Decision) -> Result<(), String> {
+fn slow_from_100(decision: &DecisionRecord) -> Result<(), String> {
     match decision.id.0 {
         0..100 => Ok(()),
         _ => Err("the disk is slow".to_owned()),
@@ -80,7 +80,7 @@ struct Bench {
 
 fn bench(
     time_limit: Duration,
-    intent: impl Fn(&Decision) -> Result<(), String> + Send + 'static,
+    intent: impl Fn(&DecisionRecord) -> Result<(), String> + Send + 'static,
 ) -> Bench {
     let (begin, begun) = channel();
     let (go_on, gone_on) = channel();
@@ -197,9 +197,9 @@ fn a_hanging_action_times_out_and_blocks_others_until_it_returns() {
 
 #[test]
 fn observed_and_held_decisions_are_not_acts() {
-    assert!(Act::of(Decision { mode: Mode::Observe, ..decision(1) }).is_err());
-    let verdict = Verdict::Hold(HoldReason::Cooldown);
-    assert!(Act::of(Decision { verdict, ..decision(2) }).is_err());
+    assert!(Act::of(DecisionRecord { mode: Mode::Observe, ..decision(1) }).is_err());
+    let hold = Decision::Hold(HoldReason::Cooldown);
+    assert!(Act::of(DecisionRecord { decision: hold, ..decision(2) }).is_err());
     assert!(Act::of(decision(3)).is_ok());
 }
 
@@ -218,7 +218,7 @@ fn a_pause_cancels_earlier_acts_but_no_undo() {
     performer.stage.store(INTENDING, Ordering::Release);
     let why = crate::model::UndoReason::AlertEnded;
     let action = Action::Undo { decision: DecisionId(1), why };
-    let undo = act(Decision { action, ..decision(2) });
+    let undo = act(DecisionRecord { action, ..decision(2) });
     assert_eq!(performer.perform(&undo), OutcomeResult::Done.into());
     assert_eq!(*noted.lock().unwrap(), ["undo"]);
     drop(done);
@@ -312,7 +312,7 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     worker.submit(act(decision(1))).unwrap();
     let why = crate::model::UndoReason::AlertEnded;
     let action = Action::Undo { decision: DecisionId(1), why };
-    worker.submit(act(Decision { action, ..decision(2) })).unwrap();
+    worker.submit(act(DecisionRecord { action, ..decision(2) })).unwrap();
     let results: Vec<OutcomeResult> = ended.iter().take(2).map(|outcome| outcome.result).collect();
     assert!(not_done(&results[0]).contains("disk full"));
     assert_eq!(results[1], OutcomeResult::Done);
@@ -320,9 +320,9 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     assert_eq!(*noted.lock().unwrap(), ["begin", "undo", "end"]);
 }
 
-fn stop(id: u64) -> Decision {
+fn stop(id: u64) -> DecisionRecord {
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
-    Decision { action, ..decision(id) }
+    DecisionRecord { action, ..decision(id) }
 }
 
 #[test]
@@ -374,8 +374,8 @@ fn a_shutdown_waits_for_the_brake_too() {
     assert_eq!(*bench.brakes.lock().unwrap(), ["begin", "stop_engine", "end"]);
 }
 
-fn reboot_decision(id: u64, act: RebootAct) -> Decision {
-    Decision { action: Action::Reboot(Box::new(act)), ..decision(id) }
+fn reboot_decision(id: u64, act: RebootAct) -> DecisionRecord {
+    DecisionRecord { action: Action::Reboot(Box::new(act)), ..decision(id) }
 }
 
 #[test]
@@ -411,8 +411,8 @@ fn outcome_count(bench: &Bench) -> usize {
     bench.outcomes.try_iter().count()
 }
 
-fn start(id: u64) -> Decision {
-    Decision { action: Action::StartContainer { ended: "then".into() }, ..decision(id) }
+fn start(id: u64) -> DecisionRecord {
+    DecisionRecord { action: Action::StartContainer { ended: "then".into() }, ..decision(id) }
 }
 
 #[test]

@@ -10,12 +10,11 @@ use super::{DECISIONS, ReportSource, RuleReport, STALE_AFTER, Since};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{
-    DecisionQuery, DecisionRecord, JournalReader, Order, ReadError, StoredAct, TimelineItem,
+    DecisionQuery, JournalReader, Order, ReadError, StoredAct, StoredDecision, TimelineItem,
     TimelineQuery,
 };
 use crate::model::{
     AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, RuleId,
-    Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{PastMoment, on_this_boots_clock};
@@ -76,7 +75,7 @@ impl Journalled {
         rule: &RuleId,
         until: Timestamp,
         most: usize,
-    ) -> Vec<DecisionRecord> {
+    ) -> Vec<StoredDecision> {
         let query = DecisionQuery {
             rule: Some(rule.to_string()),
             // Including that millisecond.
@@ -90,7 +89,7 @@ impl Journalled {
         rows
     }
 
-    fn rows(&self, query: &DecisionQuery) -> Vec<DecisionRecord> {
+    fn rows(&self, query: &DecisionQuery) -> Vec<StoredDecision> {
         let page = self.0.as_ref().ok().and_then(|reader| reader.decisions(query).ok());
         page.map(|page| page.rows).unwrap_or_default()
     }
@@ -181,7 +180,7 @@ impl Journalled {
         status.mode = last.mode;
         // A rule that decides is firing, or was when its state was last known.
         status.state = match changed.as_ref().map(|change| change.to) {
-            _ if last.verdict == Verdict::Hold(HoldReason::Unknown) => RuleState::Unknown,
+            _ if last.hold_reason() == Some(HoldReason::Unknown) => RuleState::Unknown,
             Some(AlertState::Inactive) => RuleState::Inactive,
             Some(AlertState::Pending) => RuleState::Pending,
             Some(AlertState::Firing) | None => RuleState::Firing,

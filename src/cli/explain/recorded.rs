@@ -16,7 +16,7 @@ use crate::cli::replay::Replayer;
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::rules::parse_rules;
 use crate::files::{open_regular, refuse_irregular};
-use crate::journal::DecisionRecord;
+use crate::journal::StoredDecision;
 use crate::model::{Moment, Observation, RuleId};
 use crate::policy::Policy;
 use crate::policy::explain::Explanation;
@@ -58,7 +58,7 @@ pub(super) struct Recorded {
     goes_on: bool,
     /// The last change of state of each rule.
     changes: BTreeMap<RuleId, Moment>,
-    decisions: VecDeque<DecisionRecord>,
+    decisions: VecDeque<StoredDecision>,
     gaps: Vec<String>,
 }
 
@@ -254,20 +254,20 @@ impl Recorded {
     fn remember(&mut self, step: &RecordedStep) {
         for observation in &step.seen {
             let Observation::Outcome(outcome) = observation else { continue };
-            let of = |record: &&mut DecisionRecord| record.decision.id == outcome.decision;
+            let of = |record: &&mut StoredDecision| record.decision.id == outcome.decision;
             if let Some(record) = self.decisions.iter_mut().rev().find(of) {
                 record.outcome = Some(outcome.clone());
             }
         }
-        for assessment in &step.said.assessments {
-            let of = |record: &&mut DecisionRecord| record.decision.id == assessment.decision;
+        for aim_check in &step.said.aim_checks {
+            let of = |record: &&mut StoredDecision| record.decision.id == aim_check.decision;
             if let Some(record) = self.decisions.iter_mut().rev().find(of) {
-                record.assessment = Some(assessment.clone());
+                record.aim_check = Some(aim_check.clone());
             }
         }
         for decision in &step.said.decisions {
             let decision = decision.clone();
-            self.decisions.push_back(DecisionRecord { decision, outcome: None, assessment: None });
+            self.decisions.push_back(StoredDecision { decision, outcome: None, aim_check: None });
             if self.decisions.len() > DECISIONS {
                 self.decisions.pop_front();
             }
@@ -325,9 +325,9 @@ impl Recorded {
     }
 
     /// The rule's newest decisions, the newest last.
-    pub(super) fn decisions(&self, rule: &RuleId, most: usize) -> Vec<DecisionRecord> {
+    pub(super) fn decisions(&self, rule: &RuleId, most: usize) -> Vec<StoredDecision> {
         let own = self.decisions.iter().filter(|record| record.decision.rule == *rule);
-        let mut own: Vec<DecisionRecord> = own.rev().take(most).cloned().collect();
+        let mut own: Vec<StoredDecision> = own.rev().take(most).cloned().collect();
         own.reverse();
         own
     }

@@ -87,7 +87,7 @@ fn newest(
 fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
     let JournalledRelease { at, engine, pid, release } = one;
     writeln!(out, "{} (pid {pid}), reported at {at:.3}", printable(engine))?;
-    writeln!(out, "  {}", verdict(release))?;
+    writeln!(out, "  {}", summary(release))?;
     writeln!(out, "  {:<22} {:>10} {:>12}", "", "held", "outstanding")?;
     for (kind, held, outstanding) in kinds(&release.held, &release.outstanding) {
         writeln!(out, "  {kind:<22} {:>10} {:>12}", amount(held), amount(outstanding))?;
@@ -106,7 +106,7 @@ fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn verdict(release: &Release) -> String {
+fn summary(release: &Release) -> String {
     let seconds = release.seconds;
     match release.end {
         ReleaseEnd::Returned => format!("all of it came back within {seconds:.1} s"),
@@ -150,7 +150,7 @@ fn json(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
         "engine": engine,
         "pid": pid,
         "time": at,
-        "sentence": verdict(release),
+        "sentence": summary(release),
         "release": release,
     });
     serde_json::to_writer(&mut *out, &object)?;

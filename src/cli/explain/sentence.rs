@@ -7,8 +7,8 @@ use promql_rules::{Relation, Traced};
 
 use super::show::{short, value};
 use super::{ReportSource, RuleReport};
-use crate::journal::DecisionRecord;
-use crate::model::{HoldReason, Mode, OutcomeResult, Verdict, duration_text};
+use crate::journal::StoredDecision;
+use crate::model::{Decision, HoldReason, Mode, OutcomeResult, duration_text};
 use crate::policy::explain::RemedyExplanation;
 use crate::policy::status::{RuleState, RuleStatus};
 
@@ -50,10 +50,9 @@ pub(super) fn sentence(report: &RuleReport) -> String {
     }
 }
 
-fn is_recent(record: &DecisionRecord, at: Timestamp) -> bool {
+fn is_recent(record: &StoredDecision, at: Timestamp) -> bool {
     let ago = at.duration_since(record.decision.at.utc);
-    record.decision.verdict == Verdict::Act
-        && Duration::try_from(ago).is_ok_and(|ago| ago <= JUST_NOW)
+    record.decision.is_act() && Duration::try_from(ago).is_ok_and(|ago| ago <= JUST_NOW)
 }
 
 /// Why a condition is false.
@@ -91,32 +90,32 @@ fn waits(rule: &RuleStatus, at: Timestamp) -> String {
 }
 
 /// The result of a decision.
-fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> String {
+fn decided(record: &StoredDecision, remedy: Option<&RemedyExplanation>) -> String {
     let decision = &record.decision;
     let (action, at) = (decision.deed(), decision.at.utc);
-    match (decision.verdict, decision.mode) {
-        (Verdict::Hold(reason), _) => {
+    match (decision.decision, decision.mode) {
+        (Decision::Hold(reason), _) => {
             format!("It did not act because {}.", held_for(reason, remedy))
         }
-        (Verdict::Act, Mode::Observe) => {
+        (Decision::Act, Mode::Observe) => {
             format!("It would have acted ({action}, at {at:.3}) but mode is observe.")
         }
-        (Verdict::Act, Mode::Enforce) => match not_done(record) {
+        (Decision::Act, Mode::Enforce) => match not_done(record) {
             Some(why) => format!("It was to act ({action}, at {at:.3}), and did not: {why}."),
             None => format!("It acted ({action}, at {at:.3}), and {}.", came_to(record)),
         },
     }
 }
 
-fn not_done(record: &DecisionRecord) -> Option<&str> {
+fn not_done(record: &StoredDecision) -> Option<&str> {
     match &record.outcome.as_ref()?.result {
         OutcomeResult::NotDone(why) => Some(why),
         _ => None,
     }
 }
 
-fn came_to(record: &DecisionRecord) -> String {
-    let aim = record.assessment.as_ref().map(|assessment| assessment.aim_met);
+fn came_to(record: &StoredDecision) -> String {
+    let aim = record.aim_check.as_ref().map(|aim_check| aim_check.aim_met);
     match (record.outcome.as_ref().map(|outcome| &outcome.result), aim) {
         (None, _) => "its outcome is not known".to_owned(),
         (Some(OutcomeResult::Failed(why)), _) => format!("that failed: {why}"),

@@ -105,7 +105,7 @@ fn decisions(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
         let at = record.decision.at.utc;
         writeln!(out, "  {at:.3}  {}", printable(&decision_text(&record.decision)))?;
         if let Some(outcome) = &record.outcome {
-            let text = outcome_text(outcome, None, record.assessment.as_ref());
+            let text = outcome_text(outcome, None, record.aim_check.as_ref());
             writeln!(out, "  {:.3}  {}", outcome.ended.utc, printable(&text))?;
         }
     }
@@ -249,7 +249,7 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
         json!({
             "decision": record.decision,
             "outcome": record.outcome,
-            "assessment": record.assessment,
+            "aim_check": record.aim_check,
         })
     });
     let object = json!({

@@ -9,7 +9,7 @@ use crate::fit::{Fit, Model, NodeFit};
 use crate::model::bytes_text;
 
 pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
-    outln!("{}", verdict(model, fit));
+    outln!("{}", summary(model, fit));
     outln!();
     table(fit);
     outln!();
@@ -49,7 +49,7 @@ fn notes(nodes: &Nodes) {
     }
 }
 
-fn verdict(model: &Model, fit: &Fit) -> String {
+fn summary(model: &Model, fit: &Fit) -> String {
     let mut what = format!("{} of weights", bytes_text(model.weights_bytes));
     if let Some((token, tokens)) = model.kv_token.zip(model.tokens) {
         let all = token.bytes.saturating_mul(tokens);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::control::{Client, ClientError};
 use crate::model::{
-    Action, DeathReport, Decision, EnginePhase, Mode, Outcome, ProcessId, Target, Verdict,
+    Action, DeathReport, DecisionRecord, EnginePhase, Mode, Outcome, ProcessId, Target,
 };
 use crate::policy::death::OwnStop;
 
@@ -155,10 +155,10 @@ fn words(error: &ClientError) -> String {
 
 /// An act that stopped an engine, from the daemon's decisions.
 fn own_stop(item: &Value) -> Option<OwnStop> {
-    let decision: Decision = serde_json::from_value(item.clone()).ok()?;
+    let decision: DecisionRecord = serde_json::from_value(item.clone()).ok()?;
     let outcome: Option<Outcome> = serde_json::from_value(item["outcome"].clone()).ok();
     let is_stop = matches!(decision.action, Action::StopEngine { .. });
-    let is_done = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+    let is_done = decision.mode == Mode::Enforce && decision.is_act();
     // An act without an outcome may have stopped it.
     let is_void = outcome.is_some_and(|outcome| !outcome.result.is_begun());
     let Target::Engine(engine) = decision.target else { return None };

@@ -1,6 +1,6 @@
 //! Decisions of two sides, step by step.
 
-use crate::model::{Decision, counted};
+use crate::model::{DecisionRecord, counted};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl Comparison {
     /// Compares one step. Returns decisions of one side alone.
     pub(super) fn step<'d>(
         &mut self,
-        before: &'d [Decision],
-        now: &'d [Decision],
-    ) -> Vec<(Side, &'d Decision)> {
+        before: &'d [DecisionRecord],
+        now: &'d [DecisionRecord],
+    ) -> Vec<(Side, &'d DecisionRecord)> {
         if self.what == What::Nothing {
             return Vec::new();
         }
         self.steps += 1;
-        let mut left: Vec<&Decision> = now.iter().collect();
+        let mut left: Vec<&DecisionRecord> = now.iter().collect();
         let mut differences = Vec::new();
         for decision in before {
             match left.iter().position(|other| self.are_same(decision, other)) {
@@ -112,7 +112,7 @@ impl Comparison {
     }
 
     /// The result in words.
-    pub(super) fn verdict(&self) -> String {
+    pub(super) fn result(&self) -> String {
         let differences = self.differences;
         let mut text = match self.what {
             What::Nothing if self.of_log => {
@@ -146,15 +146,15 @@ impl Comparison {
         text
     }
 
-    fn are_same(&self, left: &Decision, right: &Decision) -> bool {
+    fn are_same(&self, left: &DecisionRecord, right: &DecisionRecord) -> bool {
         let acts_the_same = left.at == right.at
             && left.rule == right.rule
             && left.mode == right.mode
-            && left.verdict == right.verdict
+            && left.decision == right.decision
             && left.step == right.step
             && left.action == right.action;
         // As JSON, since a NaN does not equal itself.
-        let json = |decision: &Decision| serde_json::to_string(&decision.because).ok();
+        let json = |decision: &DecisionRecord| serde_json::to_string(&decision.because).ok();
         let same_reasons = || left.id == right.id && json(left) == json(right);
         acts_the_same && (self.what == What::Rules || same_reasons())
     }

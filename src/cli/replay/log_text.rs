@@ -14,8 +14,8 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
-    DecisionId, FORGET_RECEIVED_AFTER, KernelRecord, METRICS, Mode, Moment, Observation, Reading,
-    Readings, Schema, SeriesKey, Source, VerdictLimits,
+    AssessmentLimits, DecisionId, FORGET_RECEIVED_AFTER, KernelRecord, METRICS, Mode, Moment,
+    Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
 use kernel_faults::dmesg::Message;
@@ -147,7 +147,7 @@ impl<'s> LogPlayer<'s> {
             evaluation_interval: DEFAULT_INTERVAL,
             files: shipped_rules().into_iter().map(file).collect(),
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
-            verdict: VerdictLimits::default(),
+            assessment: AssessmentLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,
         };

@@ -60,7 +60,7 @@ impl Replayer {
                 let set = self.rules(rules)?;
                 if let Some(state) = &mut self.state {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
-                    state.policy.set_verdict_limits(rules.verdict);
+                    state.policy.set_assessment_limits(rules.assessment);
                     state.policy.forget_received_after(rules.forget_received_after);
                     state.policy.set_cluster(rules.cluster.clone());
                     state.begin.rules.clone_from(rules);
@@ -127,7 +127,7 @@ impl Replayer {
         }
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
-        policy.set_verdict_limits(begin.rules.verdict);
+        policy.set_assessment_limits(begin.rules.assessment);
         policy.forget_received_after(begin.rules.forget_received_after);
         policy.set_cluster(begin.rules.cluster.clone());
         policy.resume_kernel_log(begin.already_counted.clone());
@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
     use crate::model::{
-        DecisionId, EngineReadings, FORGET_RECEIVED_AFTER, HolderReadings, MemoryVerdict, Mode,
-        Reading, Readings, Schema, SeriesKey, Source, VerdictLimits,
+        AssessmentLimits, DecisionId, EngineReadings, FORGET_RECEIVED_AFTER, HolderReadings,
+        MemoryState, Mode, Reading, Readings, Schema, SeriesKey, Source,
     };
     use crate::recording::{RecordedStep, Said};
 
@@ -188,13 +188,13 @@ mod tests {
         Moment { uptime: Duration::from_secs(seconds), utc: Timestamp::UNIX_EPOCH }
     }
 
-    fn rules(verdict: VerdictLimits) -> RecordedRules {
+    fn rules(assessment: AssessmentLimits) -> RecordedRules {
         RecordedRules {
             mode: Mode::Observe,
             evaluation_interval: Duration::from_secs(1),
             files: Vec::new(),
             guard_rails: json!(null),
-            verdict,
+            assessment,
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,
         }
@@ -233,36 +233,36 @@ mod tests {
         Entry::Step(RecordedStep { at, seen, said: Said::default() })
     }
 
-    fn verdict(replayer: &mut Replayer, seconds: u64) -> MemoryVerdict {
+    fn memory_state(replayer: &mut Replayer, seconds: u64) -> MemoryState {
         replayer.take(&step(seconds)).unwrap();
-        replayer.state.as_mut().unwrap().policy.status(at(seconds)).verdict.verdict
+        replayer.state.as_mut().unwrap().policy.status(at(seconds)).assessment.state
     }
 
     #[test]
     fn memory_is_assessed_by_the_recorded_limits_of_start_and_reload() {
-        let narrow = VerdictLimits { leaked_bytes: 1 << 30, ..VerdictLimits::default() };
+        let narrow = AssessmentLimits { leaked_bytes: 1 << 30, ..AssessmentLimits::default() };
         let begin = |limits| {
             let begin = Begin::of_process("boot", at(1_000), DecisionId(1), rules(limits));
             Entry::Begin(Box::new(begin))
         };
         for (limits, expected) in
-            [(narrow, MemoryVerdict::HeldShmem), (VerdictLimits::default(), MemoryVerdict::Clean)]
+            [(narrow, MemoryState::HeldShmem), (AssessmentLimits::default(), MemoryState::Clean)]
         {
             let mut replayer = Replayer::under_recorded_rules();
             replayer.take(&begin(limits)).unwrap();
-            assert_eq!(verdict(&mut replayer, 1_002), expected);
+            assert_eq!(memory_state(&mut replayer, 1_002), expected);
             let reload = Entry::Reload { at: at(1_003), rules: rules(narrow), ended: Vec::new() };
             replayer.take(&reload).unwrap();
-            assert_eq!(verdict(&mut replayer, 1_004), MemoryVerdict::HeldShmem);
+            assert_eq!(memory_state(&mut replayer, 1_004), MemoryState::HeldShmem);
         }
     }
 
     #[test]
     fn fields_missing_in_older_recordings_have_their_defaults() {
-        let mut written = serde_json::to_value(rules(VerdictLimits::default())).unwrap();
+        let mut written = serde_json::to_value(rules(AssessmentLimits::default())).unwrap();
         let fields = written.as_object_mut().unwrap();
-        assert!(fields.remove("verdict").is_some());
+        assert!(fields.remove("assessment").is_some());
         let read: RecordedRules = serde_json::from_value(written).unwrap();
-        assert_eq!(read.verdict, VerdictLimits::default());
+        assert_eq!(read.assessment, AssessmentLimits::default());
     }
 }

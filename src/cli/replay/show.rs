@@ -12,7 +12,7 @@ use crate::cli::history::{
     aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
 };
 use crate::cli::json_time::{Object, OutcomeObject};
-use crate::model::{Assessment, Decision, Event, Moment, Observation, counted};
+use crate::model::{AimCheck, DecisionRecord, Event, Moment, Observation, counted};
 use crate::recording::Entry;
 
 /// Printed after every replay.
@@ -55,7 +55,7 @@ struct Summary<'a> {
     differences: u64,
     /// A part is damaged or missing.
     cut: bool,
-    verdict: &'a str,
+    result: &'a str,
     limit: &'static str,
 }
 
@@ -142,9 +142,9 @@ impl<W: Write> Show<W> {
             self.counts.alerts += 1;
             self.line(at, "alert", change, || alert_text(change))?;
         }
-        for assessment in &step.assessments {
-            let text = || assessment_text(assessment);
-            self.line(at, "assessment", assessment, text)?;
+        for aim_check in &step.aim_checks {
+            let text = || aim_check_text(aim_check);
+            self.line(at, "aim_check", aim_check, text)?;
         }
         for decision in &step.decisions {
             self.counts.decisions += 1;
@@ -159,7 +159,7 @@ impl<W: Write> Show<W> {
         at: Moment,
         side: Side,
         name: &'static str,
-        decision: &Decision,
+        decision: &DecisionRecord,
     ) -> anyhow::Result<()> {
         if self.json {
             let object = Object::new(at.utc, decision).of_kind("difference").at(at).of_side(name);
@@ -172,7 +172,7 @@ impl<W: Write> Show<W> {
 
     /// The summary.
     pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
-        let verdict = comparison.verdict();
+        let result = comparison.result();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
         if self.json {
             let summary = Summary {
@@ -183,7 +183,7 @@ impl<W: Write> Show<W> {
                 compared: comparison.has_compared(),
                 differences: comparison.differences(),
                 cut: is_cut,
-                verdict: &verdict,
+                result: &result,
                 limit: LIMIT,
             };
             serde_json::to_writer(&mut self.out, &summary).map_err(io::Error::from)?;
@@ -197,7 +197,7 @@ impl<W: Write> Show<W> {
         }
         writeln!(
             self.out,
-            "{text}: {}, {} in alerts, {}.\n{verdict}\n{LIMIT}",
+            "{text}: {}, {} in alerts, {}.\n{result}\n{LIMIT}",
             counted(events, "event"),
             counted(alerts, "change"),
             counted(decisions, "decision"),
@@ -254,11 +254,11 @@ impl<W: Write> Show<W> {
     }
 }
 
-fn assessment_text(assessment: &Assessment) -> String {
-    let mut text = format!("#{}: ", assessment.decision);
-    text.push_str(aim_text(assessment));
-    for after in &assessment.after {
-        let before = assessment.before.iter().find(|before| before.series == after.series);
+fn aim_check_text(aim_check: &AimCheck) -> String {
+    let mut text = format!("#{}: ", aim_check.decision);
+    text.push_str(aim_text(aim_check));
+    for after in &aim_check.after {
+        let before = aim_check.before.iter().find(|before| before.series == after.series);
         let before = before.map_or_else(|| "?".to_owned(), value_text);
         // Writing to a String cannot fail.
         write!(text, "; {} {before} → {}", after.series, value_text(after)).unwrap_or_default();

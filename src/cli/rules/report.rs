@@ -19,8 +19,8 @@ use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{
-    AlertChange, AlertState, Decision, HoldReason, Mode, Outcome, OutcomeResult, Reading, RuleId,
-    Verdict,
+    AlertChange, AlertState, Decision, DecisionRecord, HoldReason, Mode, Outcome, OutcomeResult,
+    Reading, RuleId,
 };
 use crate::policy::rule::RuleSet;
 
@@ -213,8 +213,8 @@ impl Report {
         match item {
             TimelineItem::Alert(change) => self.of(&change.rule).alert(change),
             TimelineItem::Decision(decision) => self.of(&decision.rule).decision(decision),
-            TimelineItem::Outcome { outcome, decision: Some(decision), assessment } => {
-                let aim = assessment.as_ref().map(|assessment| assessment.aim_met);
+            TimelineItem::Outcome { outcome, decision: Some(decision), aim_check } => {
+                let aim = aim_check.as_ref().map(|aim_check| aim_check.aim_met);
                 self.of(&decision.rule).outcome(outcome, aim);
             }
             TimelineItem::Unreadable => self.unreadable += 1,
@@ -360,23 +360,23 @@ impl Tally {
         self.open.clear();
     }
 
-    fn decision(&mut self, decision: &Decision) {
+    fn decision(&mut self, decision: &DecisionRecord) {
         let at = decision.at.utc;
         self.last = Some(at);
-        match (decision.verdict, decision.mode) {
-            (Verdict::Hold(reason), _) => {
+        match (decision.decision, decision.mode) {
+            (Decision::Hold(reason), _) => {
                 *self.held.entry(reason).or_default() += 1;
                 if reason == HoldReason::AimMet {
                     self.end(at);
                 }
                 return;
             }
-            (Verdict::Act, Mode::Observe) => {
+            (Decision::Act, Mode::Observe) => {
                 self.would_act += 1;
                 self.open.retain(|acted| at.duration_since(*acted) <= SOON);
                 self.open.push(at);
             }
-            (Verdict::Act, Mode::Enforce) => self.acted += 1,
+            (Decision::Act, Mode::Enforce) => self.acted += 1,
         }
         self.mode = self.mode.or(Some(decision.mode));
         for evidence in &decision.because {

@@ -64,8 +64,8 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
     remedy_test:
     - eval_time: 5s                     # all decisions since the entry before, in order
       exp_decisions:                    # none: nothing is decided
-      - {alert: PageCacheEatsReserve, step: 0, action: drop_caches, verdict: act}
-      - {rule: memory/PageCacheEatsReserve, at: 4200ms, verdict: hold, reason: aim_met}
+      - {alert: PageCacheEatsReserve, step: 0, action: drop_caches, decision: act}
+      - {rule: memory/PageCacheEatsReserve, at: 4200ms, decision: hold, reason: aim_met}
 
 In exp_decisions, what is not written is not compared; steps count from 0; an action is named as
 `drop_caches` or in full as `drop_caches all`. Values may also be `failed` and `unsupported`
@@ -100,7 +100,7 @@ by what the node has taken: total, unaccounted, shmem and anonymous memory must 
 An engine of the first sample is old, a later one starts then. Serving it works, ready it is idle.
 
 Rules see the declared series alone, so a test also declares what this program counts itself. A file
-without additions gets the verdict that promtool of Prometheus 3 gives it: where promtool says
+without additions gets the result that promtool of Prometheus 3 gives it: where promtool says
 SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or
 the file is unusable. Beyond that, recording rules, native histograms and what rules cannot say are
 refused; external_labels and external_url have no effect, since no template here can refer to them.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use promql_rules::is_label_name;
 use serde_json::{Value, json};
 
-use crate::model::{AlertState, Decision, Evidence, Mode, Moment, Reading, Verdict};
+use crate::model::{AlertState, Decision, DecisionRecord, Evidence, Mode, Moment, Reading};
 use crate::policy::status::{AlertStatus, RuleStatus};
 
 /// The most alerts in the set; firing ones first.
@@ -97,15 +97,15 @@ impl CurrentAlerts {
     }
 
     /// Adds a decision. Returns whether its alert is new.
-    pub(super) fn decide(&mut self, at: Moment, decision: &Decision) -> bool {
-        let (summary, verdict) = match (decision.verdict, decision.mode) {
-            (Verdict::Act, Mode::Enforce) => {
+    pub(super) fn decide(&mut self, at: Moment, decision: &DecisionRecord) -> bool {
+        let (summary, reason) = match (decision.decision, decision.mode) {
+            (Decision::Act, Mode::Enforce) => {
                 (format!("{}: {}", decision.rule, decision.deed()), "")
             }
-            (Verdict::Act, Mode::Observe) => {
+            (Decision::Act, Mode::Observe) => {
                 (format!("{}: would {}", decision.rule, decision.deed()), "")
             }
-            (Verdict::Hold(reason), _) => {
+            (Decision::Hold(reason), _) => {
                 (format!("{}: holds {}", decision.rule, decision.deed()), reason.name())
             }
         };
@@ -116,8 +116,8 @@ impl CurrentAlerts {
             ("rule", &decision.rule.alert),
             ("group", &decision.rule.group),
             ("action", decision.action.name()),
-            ("verdict", decision.verdict.name()),
-            ("reason", verdict),
+            ("decision", decision.decision.name()),
+            ("reason", reason),
             ("mode", decision.mode.name()),
         ] {
             if !text.is_empty() {

@@ -29,8 +29,8 @@ use crate::clients::alertmanager;
 use crate::config::settings::Settings;
 use crate::exports::AlertInbox;
 use crate::model::{
-    AlertSending, AlertmanagerServer, Decision, Moment, Observation, Reading, Readings, Schema,
-    SentDecisions, SeriesKey, Source, Verdict,
+    AlertSending, AlertmanagerServer, DecisionRecord, Moment, Observation, Reading, Readings,
+    Schema, SentDecisions, SeriesKey, Source,
 };
 use crate::policy::status::Status;
 
@@ -53,7 +53,7 @@ const RESENDS_MISSED: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Alerting {
     which: SentDecisions,
-    to: Option<SyncSender<Box<Decision>>>,
+    to: Option<SyncSender<Box<DecisionRecord>>>,
     tally: Arc<Tally>,
     servers: Vec<Arc<ServerTally>>,
     /// The queue of posted alerts.
@@ -181,10 +181,10 @@ impl Alerting {
     }
 
     /// Hands over a decision. Never blocks.
-    pub(super) fn decided(&self, decision: &Decision) {
+    pub(super) fn decided(&self, decision: &DecisionRecord) {
         let is_sent = match self.which {
             SentDecisions::None => false,
-            SentDecisions::Acts => decision.verdict == Verdict::Act,
+            SentDecisions::Acts => decision.is_act(),
             SentDecisions::All => true,
         };
         if let Some(to) = self.to.as_ref().filter(|_| is_sent)
@@ -312,7 +312,7 @@ fn common_labels(sending: &AlertSending, node: &str) -> BTreeMap<Arc<str>, Arc<s
 fn update_loop(
     current: &mut CurrentAlerts,
     status: &ArcSwap<Status>,
-    decisions: &Receiver<Box<Decision>>,
+    decisions: &Receiver<Box<DecisionRecord>>,
     shared: &Shared,
     tally: &Tally,
 ) {

@@ -1,6 +1,8 @@
 use super::current::{DECISION_LASTS, ENDED_IS_SENT, MOST_ALERTS};
 use super::*;
-use crate::model::{Action, AlertState, DecisionId, Evidence, HoldReason, Mode, RuleId, Target};
+use crate::model::{
+    Action, AlertState, Decision, DecisionId, Evidence, HoldReason, Mode, RuleId, Target,
+};
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus};
 
 fn at(seconds: u64) -> Moment {
@@ -46,13 +48,13 @@ fn current() -> CurrentAlerts {
     CurrentAlerts::new(common.map(|(name, text)| (name.into(), text.into())).into())
 }
 
-fn decision(verdict: Verdict, mode: Mode) -> Decision {
-    Decision {
+fn decision(decision: Decision, mode: Mode) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(7),
         at: at(1),
         rule: rule("Low"),
         mode,
-        verdict,
+        decision,
         step: 0,
         action: Action::CompactMemory,
         target: Target::Node,
@@ -145,16 +147,16 @@ fn ended_alerts_give_way_to_firing_ones_and_dropped_ones_are_counted() {
 #[test]
 fn decisions_fire_for_a_while_and_a_repeated_one_is_the_same() {
     let mut current = current();
-    assert!(current.decide(at(1), &decision(Verdict::Act, Mode::Observe)));
-    assert!(!current.decide(at(100), &decision(Verdict::Act, Mode::Observe)));
-    let held = Verdict::Hold(HoldReason::Paused);
+    assert!(current.decide(at(1), &decision(Decision::Act, Mode::Observe)));
+    assert!(!current.decide(at(100), &decision(Decision::Act, Mode::Observe)));
+    let held = Decision::Hold(HoldReason::Paused);
     assert!(current.decide(at(100), &decision(held, Mode::Enforce)));
     let sent = current.outgoing();
-    let act = sent.iter().find(|one| &*one.labels["verdict"] == "act").unwrap();
+    let act = sent.iter().find(|one| &*one.labels["decision"] == "act").unwrap();
     assert_eq!(act.annotations["summary"], "g/Low: would compact_memory");
     assert_eq!(act.annotations["description"], "x = 2");
     assert_eq!(&*act.labels["alertname"], "UmawardenDecision");
-    let hold = sent.iter().find(|one| &*one.labels["verdict"] == "hold").unwrap();
+    let hold = sent.iter().find(|one| &*one.labels["decision"] == "hold").unwrap();
     assert_eq!(&*hold.labels["reason"], "paused");
     // No rule has them.
     assert!(!current.update(at(101), &[]));
@@ -174,17 +176,17 @@ fn only_the_configured_kinds_of_decisions_are_sent() {
         posts_are_held: false,
         schema: Arc::new(Schema { series: Vec::new() }),
     };
-    let hold = decision(Verdict::Hold(HoldReason::Paused), Mode::Enforce);
-    alerting.decided(&decision(Verdict::Act, Mode::Enforce));
+    let hold = decision(Decision::Hold(HoldReason::Paused), Mode::Enforce);
+    alerting.decided(&decision(Decision::Act, Mode::Enforce));
     assert!(received.try_recv().is_err());
     alerting.which = SentDecisions::Acts;
     alerting.decided(&hold);
     assert!(received.try_recv().is_err());
-    alerting.decided(&decision(Verdict::Act, Mode::Enforce));
+    alerting.decided(&decision(Decision::Act, Mode::Enforce));
     alerting.which = SentDecisions::All;
     alerting.decided(&hold);
     assert_eq!(alerting.tally.decisions_left_out.load(Ordering::Relaxed), 1, "the queue is full");
-    assert_eq!(received.try_recv().unwrap().verdict, Verdict::Act);
+    assert_eq!(received.try_recv().unwrap().decision, Decision::Act);
     alerting.decided(&hold);
     assert_eq!(*received.try_recv().unwrap(), hold);
 }

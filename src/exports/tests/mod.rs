@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{MemoryJudgement, Mode, Moment, Reading, SeriesKey};
+use crate::model::{MemoryAssessment, Mode, Moment, Reading, SeriesKey};
 use crate::policy::status::Status;
 
 /// A snapshot with these series.
@@ -30,7 +30,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         gate_memory: None,
         restarts: Arc::new([]),
         account: Arc::default(),
-        verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
+        assessment: Arc::new(MemoryAssessment::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),
         cluster: None,

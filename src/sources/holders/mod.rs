@@ -24,7 +24,7 @@ use crate::model::{
 };
 use scan::Scan;
 
-/// Between two scans. Verdicts from them take minutes.
+/// Between two scans. Assessments from them take minutes.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The largest share of time for scans, on machines with many processes.

@@ -38,7 +38,7 @@ const MAX_DEVICES_BYTES: u64 = 64 << 10;
 /// Longer files of mappings are truncated.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
 
-/// A process without holdings is skipped for this time while it has as many files open: verdicts
+/// A process without holdings is skipped for this time while it has as many files open: assessments
 /// take minutes, and most processes never hold anything.
 const NOTHING_COUNTS: Duration = Duration::from_secs(30);
 

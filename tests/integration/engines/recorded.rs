@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
-    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase, EventKind,
-    FORGET_RECEIVED_AFTER, HealthAnswer, Mode, Moment, Observation, ProgramEvent, Reading,
-    VerdictLimits,
+    AssessmentLimits, DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch,
+    EnginePhase, EventKind, FORGET_RECEIVED_AFTER, HealthAnswer, Mode, Moment, Observation,
+    ProgramEvent, Reading,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
@@ -234,7 +234,7 @@ fn a_replayed_recording_of_engines_gives_the_same_phases() {
             evaluation_interval: Duration::from_secs(1),
             files: Vec::new(),
             guard_rails: serde_json::Value::Null,
-            verdict: VerdictLimits::default(),
+            assessment: AssessmentLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,
         },

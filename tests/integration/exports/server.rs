@@ -19,7 +19,7 @@ use umawarden::exports::{
     ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
-    AlertState, MemoryJudgement, Mode, Moment, Reading, RuleId, SeriesKey, Source,
+    AlertState, MemoryAssessment, Mode, Moment, Reading, RuleId, SeriesKey, Source,
 };
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
@@ -90,7 +90,7 @@ pub fn made_up_status() -> Status {
         gate_memory: None,
         restarts: Arc::new([]),
         account: Arc::default(),
-        verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
+        assessment: Arc::new(MemoryAssessment::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),
         cluster: None,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use umawarden::actions::{Executor as _, StopExecutor};
 use umawarden::model::{
-    Action, Decision, DeclaredEngine, EngineMatch, EngineTarget, OutcomeResult, Target,
+    Action, DecisionRecord, DeclaredEngine, EngineMatch, EngineTarget, OutcomeResult, Target,
 };
 use umawarden::parse::container::containers;
 use umawarden::sources::engines::Scanner;
@@ -251,7 +251,7 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
     };
     let target = Target::Engine(Box::new(EngineTarget::from(&seen)));
     let action = Action::StopEngine { grace_ms: 100, unless_free_bytes: None, for_reboot: None };
-    let decision = Decision { target, ..crate::actions::decision(action) };
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let mut executor =
         StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: socket };
     let act = crate::actions::act(decision);

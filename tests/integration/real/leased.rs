@@ -43,7 +43,7 @@ fn entry(name: &str, marker: &str, model: &Path) -> String {
 fn acts(storage: &Path, engine: &str) -> Vec<(serde_json::Value, Option<serde_json::Value>)> {
     let history = history(storage);
     let decisions = of_kind(&history, "decision");
-    let acts = decisions.filter(|one| one["verdict"] == "act" && one["target"]["name"] == engine);
+    let acts = decisions.filter(|one| one["decision"] == "act" && one["target"]["name"] == engine);
     let end = |id: &serde_json::Value| {
         of_kind(&history, "outcome").find(|outcome| outcome["decision"] == *id).cloned()
     };

@@ -46,7 +46,7 @@ fn flood(folder: &Path) {
 struct Flood {
     decision: serde_json::Value,
     /// Measurements after the action, in enforce mode.
-    assessment: Option<serde_json::Value>,
+    aim_check: Option<serde_json::Value>,
     /// Page cache in bytes, from /proc: full, and at the end.
     full: f64,
     end: f64,
@@ -66,7 +66,7 @@ fn decide(mode: &str) -> Flood {
     flood(scratch.path());
     let full = meminfo_bytes("Cached");
     daemon.wait_until("decided", |daemon| {
-        let act = ["rule=\"Flood\"", "verdict=\"act\""];
+        let act = ["rule=\"Flood\"", "decision=\"act\""];
         daemon
             .metrics()
             .iter()
@@ -80,13 +80,13 @@ fn decide(mode: &str) -> Flood {
     daemon.terminate();
     let history = history(storage.path());
     let decision = of_kind(&history, "decision").find(|decision| {
-        decision["verdict"] == "act" && decision["rule"].to_string().contains("Flood")
+        decision["decision"] == "act" && decision["rule"].to_string().contains("Flood")
     });
     let decision = decision.unwrap_or_else(|| panic!("{history:#?}")).clone();
-    let outcomes = of_kind(&history, "outcome").map(|outcome| outcome["assessment"].clone());
-    let assessment = outcomes.into_iter().find(|assessment| !assessment.is_null());
+    let outcomes = of_kind(&history, "outcome").map(|outcome| outcome["aim_check"].clone());
+    let aim_check = outcomes.into_iter().find(|aim_check| !aim_check.is_null());
     println!("{mode}: page cache {full} → {end}");
-    Flood { decision, assessment, full, end }
+    Flood { decision, aim_check, full, end }
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn real_page_cache_flood_is_only_reported_in_observe_mode() {
     }
     let flood = decide("observe");
     assert_eq!(flood.decision["mode"], "observe");
-    assert!(flood.assessment.is_none(), "nothing was done, so there is nothing to measure");
+    assert!(flood.aim_check.is_none(), "nothing was done, so there is nothing to measure");
     assert!(flood.end > flood.full - 0.25 * GIB, "observe mode dropped caches");
 }
 
@@ -108,14 +108,14 @@ fn real_page_cache_flood_is_dropped_in_enforce_mode_with_true_numbers() {
     let flood = decide("enforce");
     assert_eq!(flood.decision["mode"], "enforce");
     assert!(flood.end < flood.full - 1.5 * GIB, "caches were not dropped");
-    let assessment = flood.assessment.unwrap();
-    assert_eq!(assessment["aim_met"], true, "{assessment:#}");
+    let aim_check = flood.aim_check.unwrap();
+    assert_eq!(aim_check["aim_met"], true, "{aim_check:#}");
     let value = |when: &str| {
-        let signals = assessment[when].as_array().unwrap();
+        let signals = aim_check[when].as_array().unwrap();
         let signal = signals.iter().find(|signal| signal["series"] == CLEAN).unwrap();
         signal["value"].as_f64().unwrap()
     };
     // Clean cache is Cached and Buffers less what is shared, dirty or mapped.
-    assert!((value("before") - flood.full).abs() < 0.5 * GIB, "{assessment:#}");
-    assert!((value("after") - flood.end).abs() < 0.5 * GIB, "{assessment:#}");
+    assert!((value("before") - flood.full).abs() < 0.5 * GIB, "{aim_check:#}");
+    assert!((value("after") - flood.end).abs() < 0.5 * GIB, "{aim_check:#}");
 }

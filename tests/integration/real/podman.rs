@@ -168,7 +168,7 @@ fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
     let acts = |name: &str| {
         let history = history(&storage);
         of_kind(&history, "decision")
-            .filter(|made| made["rule"]["alert"] == name && made["verdict"] == "act")
+            .filter(|made| made["rule"]["alert"] == name && made["decision"] == "act")
             .count()
     };
     wait_for("started", 30, &daemon, || acts("llm") == 1 && podman.is_running("llm"));

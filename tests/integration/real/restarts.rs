@@ -136,7 +136,7 @@ fn deaths<'a>(history: &'a [Value], name: &str) -> Vec<&'a Value> {
 /// Times of the decision to start it, and of the outcome.
 fn starts(history: &[Value], name: &str) -> Vec<Timestamp> {
     let acts = of_kind(history, "decision")
-        .filter(|decision| decision["rule"]["alert"] == name && decision["verdict"] == "act");
+        .filter(|decision| decision["rule"]["alert"] == name && decision["decision"] == "act");
     acts.map(|decision| decision["at"]["utc"].as_str().unwrap().parse().unwrap()).collect()
 }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use procfs::process::Process;
 use umawarden::actions::{Executor as _, StopExecutor};
-use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Proof, Target};
+use umawarden::model::{
+    Action, DecisionRecord, EngineTarget, OutcomeResult, ProcessId, Proof, Target,
+};
 
 use super::docker::Dockerd;
 use super::enabled;
@@ -24,7 +26,7 @@ fn id(pid: u32) -> ProcessId {
 fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
     let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
     let target = Target::Engine(Box::new(engine));
-    let decision = Decision { target, ..crate::actions::decision(action) };
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let mut executor =
         StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: docker.into() };
     executor.execute(&crate::actions::act(decision)).result

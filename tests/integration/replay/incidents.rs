@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::model::{Action, AlertState, Decision, Moment, Verdict};
+use umawarden::model::{Action, AlertState, Decision, DecisionRecord, Moment};
 use umawarden::policy::Step;
 use umawarden::recording::{Entry, Said, SegmentReader, segment_files};
 
@@ -42,19 +42,19 @@ struct Seen {
 }
 
 /// `+12.345s memory/PageCacheEatsReserve observe act drop_caches pagecache`, from the first step.
-fn line(first: Moment, decision: &Decision) -> String {
+fn line(first: Moment, decision: &DecisionRecord) -> String {
     let since = decision.at.uptime.saturating_sub(first.uptime).as_millis();
-    let verdict = match decision.verdict {
-        Verdict::Act => "act".to_owned(),
-        Verdict::Hold(reason) => format!("hold:{}", reason.name()),
+    let decided = match decision.decision {
+        Decision::Act => "act".to_owned(),
+        Decision::Hold(reason) => format!("hold:{}", reason.name()),
     };
     let action = match &decision.action {
         Action::Notify { .. } => "notify".to_owned(),
         action => action.to_string(),
     };
-    let Decision { rule, mode, step, .. } = decision;
+    let DecisionRecord { rule, mode, step, .. } = decision;
     let (seconds, millis) = (since / 1000, since % 1000);
-    format!("+{seconds}.{millis:03}s {rule} {} step {step} {verdict} {action}", mode.name())
+    format!("+{seconds}.{millis:03}s {rule} {} step {step} {decided} {action}", mode.name())
 }
 
 /// Replays the recordings of a folder in order; each step comes with the decisions that were
@@ -75,7 +75,7 @@ fn each_step(folder: &Path, mut replayer: Replayer, mut take: impl FnMut(Moment,
 }
 
 /// Decisions with their evidence in order of names, the format of the first recordings.
-fn in_order(mut decisions: Vec<Decision>) -> Vec<Decision> {
+fn in_order(mut decisions: Vec<DecisionRecord>) -> Vec<DecisionRecord> {
     for decision in &mut decisions {
         decision.because.sort_by(|one, other| one.series.cmp(&other.series));
     }
@@ -93,12 +93,13 @@ fn replay(folder: &Path) -> Seen {
         steps.push((at, step));
     });
     let first = steps.first().unwrap().0;
-    let decisions: Vec<&Decision> = steps.iter().flat_map(|(_, step)| &step.decisions).collect();
+    let decisions: Vec<&DecisionRecord> =
+        steps.iter().flat_map(|(_, step)| &step.decisions).collect();
     let mut events = BTreeMap::new();
     for event in steps.iter().flat_map(|(_, step)| &step.events) {
         *events.entry(event.kind.kind().to_owned()).or_insert(0) += 1;
     }
-    let acts = decisions.iter().filter(|decision| decision.verdict == Verdict::Act);
+    let acts = decisions.iter().filter(|decision| decision.is_act());
     Seen {
         acted: acts.map(|decision| decision.rule.to_string()).collect(),
         events,

@@ -8,9 +8,9 @@ use promql_rules::{Evaluated, Value, parse};
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::model::{
-    DecisionId, Event, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Past,
-    PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert, ReceivedStatus,
-    ReceivedTurn, RuleSelector, Schema, SeriesKey, Source, Verdict,
+    Decision, DecisionId, Event, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder,
+    Past, PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert, ReceivedStatus,
+    ReceivedTurn, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::rule::Query;
 use umawarden::recording::{Begin, Entry, RecordedStep, Said};
@@ -37,8 +37,8 @@ fn approval(until: Timestamp) -> OperatorCommand {
     order(moment(0), OperatorOrder::Approve { decision: DecisionId(5), until })
 }
 
-/// The verdict of the rule in the first step of a recording that begins so.
-fn first_verdict(begin: Begin) -> Verdict {
+/// The decision of the rule in the first step of a recording that begins so.
+fn first_decision(begin: Begin) -> Decision {
     let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", RULE)]);
     replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
     let measured = Observation::Readings(Readings {
@@ -49,7 +49,7 @@ fn first_verdict(begin: Begin) -> Verdict {
         error: None,
     });
     let stepped = replayer.take(&step(1, vec![measured])).unwrap();
-    stepped.step.decisions[0].verdict
+    stepped.step.decisions[0].decision
 }
 
 #[test]
@@ -78,12 +78,12 @@ fn a_later_segment_knows_the_orders_in_force() {
 fn a_replay_from_a_later_segment_holds_as_recorded() {
     let late = moment(10_000).utc;
     let middle = Begin { is_start: false, earlier_acts: Vec::new(), ..begin() };
-    assert_eq!(first_verdict(middle.clone()), Verdict::Act);
+    assert_eq!(first_decision(middle.clone()), Decision::Act);
     let silenced = Begin { orders: vec![silence(1, late)], ..middle.clone() };
-    assert_eq!(first_verdict(silenced), Verdict::Hold(HoldReason::Silenced));
+    assert_eq!(first_decision(silenced), Decision::Hold(HoldReason::Silenced));
     let pause = Some(Pause { author: "a".to_owned(), comment: String::new(), since: None });
     let paused = Begin { pause, ..middle };
-    assert_eq!(first_verdict(paused), Verdict::Hold(HoldReason::Paused));
+    assert_eq!(first_decision(paused), Decision::Hold(HoldReason::Paused));
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn read(node: &Node, file: &str) -> String {
 
 fn acts(node: &Node) -> Vec<serde_json::Value> {
     let history = history(&node.storage());
-    of_kind(&history, "decision").filter(|d| d["verdict"] == "act").cloned().collect()
+    of_kind(&history, "decision").filter(|d| d["decision"] == "act").cloned().collect()
 }
 
 #[test]
@@ -52,10 +52,10 @@ fn a_missed_aim_leads_to_the_next_step_and_all_of_it_is_journalled() {
     let outcomes: Vec<_> = of_kind(&history, "outcome").collect();
     assert_eq!(outcomes.len(), 2, "{history:#?}");
     for outcome in outcomes {
-        let assessment = &outcome["assessment"];
-        assert_eq!(assessment["aim_met"], false, "{outcome:#}");
+        let aim_check = &outcome["aim_check"];
+        assert_eq!(aim_check["aim_met"], false, "{outcome:#}");
         for when in ["before", "after"] {
-            assert_eq!(assessment[when][0]["value"].as_f64(), Some(4_294_967_296.0), "{outcome:#}");
+            assert_eq!(aim_check[when][0]["value"].as_f64(), Some(4_294_967_296.0), "{outcome:#}");
         }
     }
 }
@@ -73,13 +73,13 @@ fn a_met_aim_needs_no_further_step() {
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
     daemon.wait_until("done", |daemon| one(daemon, "drop_caches", "done"));
     daemon.wait_until("measured", |_| {
-        of_kind(&history(&node.storage()), "outcome").any(|o| o["assessment"]["aim_met"] == true)
+        of_kind(&history(&node.storage()), "outcome").any(|o| o["aim_check"]["aim_met"] == true)
     });
     daemon.terminate();
     assert_eq!(read(&node, "compact_memory"), "");
     let history = history(&node.storage());
     let outcome = of_kind(&history, "outcome").next().unwrap();
-    let after = &outcome["assessment"]["after"][0]["value"];
+    let after = &outcome["aim_check"]["after"][0]["value"];
     assert_eq!(after.as_f64(), Some(8_589_934_592.0), "{outcome:#}");
 }
 
@@ -162,7 +162,7 @@ fn a_restart_of_the_daemon_resets_no_guard_rail() {
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("held", |daemon| {
         let series_of_hold =
-            "uma_decisions_total{rule=\"Always\",verdict=\"hold\",reason=\"cooldown\"}";
+            "uma_decisions_total{rule=\"Always\",decision=\"hold\",reason=\"cooldown\"}";
         let mut metrics = daemon.metrics().into_iter();
         metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(series_of_hold))
     });

@@ -147,7 +147,7 @@ fn the_growing_engine_alone_is_stopped_when_memory_collapses() {
     assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
     daemon.terminate();
     let stops = decisions(&node);
-    let stop = stops.iter().find(|decision| decision["verdict"] == "act").unwrap();
+    let stop = stops.iter().find(|decision| decision["decision"] == "act").unwrap();
     assert!(stop.to_string().contains("\"loads\""), "{stop}");
 }
 

@@ -61,7 +61,7 @@ fn a_busy_engine_is_paused_emptied_and_resumed() {
         sglang.requests().into_iter().filter(|request| request.starts_with("POST")).collect();
     assert_eq!(posts, ["POST /pause_generation", "POST /flush_cache", "POST /continue_generation"]);
     let history = history(&node.storage());
-    let act = of_kind(&history, "decision").find(|one| one["verdict"] == "act").unwrap();
+    let act = of_kind(&history, "decision").find(|one| one["decision"] == "act").unwrap();
     assert_eq!(act["target"]["kind"], "engine", "{act}");
     let outcome = of_kind(&history, "outcome").next().unwrap();
     let effect = outcome["effect"].as_str().unwrap();

@@ -60,7 +60,7 @@ fn kill_nine_loses_no_decision_and_repeats_none() {
         results.push(outcome["result"].as_str().unwrap().to_owned());
     }
     let acts: Vec<u64> = of_kind(&history, "decision")
-        .filter(|decision| decision["verdict"] == "act" && decision["mode"] == "enforce")
+        .filter(|decision| decision["decision"] == "act" && decision["mode"] == "enforce")
         .map(|decision| decision["id"].as_u64().unwrap())
         .collect();
     assert!(acts.windows(2).all(|two| two[0] < two[1]), "a number is given twice: {acts:?}");

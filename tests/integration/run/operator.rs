@@ -189,7 +189,7 @@ fn a_pending_act_is_done_once_after_its_approval() {
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
     daemon.terminate();
     let history = history(&node.storage());
-    let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["verdict"] == "act").collect();
+    let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["decision"] == "act").collect();
     assert_eq!(acts.len(), 1, "{history:#?}");
     assert_eq!(acts[0]["approved"].to_string(), question);
     assert_eq!(orders_in_history(&node), ["approve"]);

@@ -52,7 +52,7 @@ impl World {
 
     fn acts(&self, name: &str) -> Vec<Value> {
         let mut acts = self.journalled("decision", name);
-        acts.retain(|decision| decision["verdict"] == "act");
+        acts.retain(|decision| decision["decision"] == "act");
         acts
     }
 

@@ -57,7 +57,7 @@ fn a_setting_lasts_as_long_as_its_alert_and_history_shows_it() {
     assert_eq!(values(&node), BEFORE);
     daemon.terminate();
     let history = history(&node.storage());
-    let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["verdict"] == "act").collect();
+    let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["decision"] == "act").collect();
     assert_eq!(acts.len(), 2, "{history:#?}");
     assert_eq!(acts[0]["target"]["names"][1], "vm.swappiness");
     assert_eq!(acts[1]["action"]["undo"]["decision"], acts[0]["id"]);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{
-    Action, AlertChange, AlertState, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode,
-    Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Pause, Reading,
-    Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict,
+    Action, AimCheck, AlertChange, AlertState, Decision, DecisionId, DecisionRecord, Evidence,
+    HoldReason, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
+    Pause, Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::guard::{
     BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
@@ -135,7 +135,7 @@ impl Sequence {
         });
     }
 
-    fn decide(&mut self, alert: &str, verdict: Verdict, step: usize) -> &mut Decision {
+    fn decide(&mut self, alert: &str, decision: Decision, step: usize) -> &mut DecisionRecord {
         let mut actions = vec![pages(), Action::CompactMemory];
         let cgroup = "/system.slice/database.service".to_owned();
         actions.push(Action::Reclaim { cgroup, engine: None, bytes: 1 << 30 });
@@ -144,12 +144,12 @@ impl Sequence {
             Evidence { series: "uma_memory_free_bytes".to_owned(), value: Reading::Value(40.0) };
         let id = DecisionId(self.next);
         self.next += 1;
-        self.step.decisions.push(Decision {
+        self.step.decisions.push(DecisionRecord {
             id,
             at: self.clock.at,
             rule: rule(alert),
             mode: Mode::Enforce,
-            verdict,
+            decision,
             step,
             target: action.target(),
             action,
@@ -159,8 +159,8 @@ impl Sequence {
         self.step.decisions.last_mut().unwrap()
     }
 
-    fn act(&mut self, alert: &str, step: usize) -> &mut Decision {
-        self.decide(alert, Verdict::Act, step)
+    fn act(&mut self, alert: &str, step: usize) -> &mut DecisionRecord {
+        self.decide(alert, Decision::Act, step)
     }
 
     /// A rule fires, and changes a setting for a while.
@@ -174,7 +174,7 @@ impl Sequence {
     }
 
     fn hold(&mut self, alert: &str, reason: HoldReason) -> DecisionId {
-        self.decide(alert, Verdict::Hold(reason), 0).id
+        self.decide(alert, Decision::Hold(reason), 0).id
     }
 
     /// The checker gets all decisions since the last step.
@@ -189,7 +189,7 @@ impl Sequence {
         self.pass(1);
         self.outcome(decision, OutcomeResult::Done);
         let (at, aim_met) = (self.clock.at, Some(aim_met));
-        self.step.assessments.push(Assessment {
+        self.step.aim_checks.push(AimCheck {
             decision,
             at,
             has_aim: true,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umawarden::model::{Action, Decision, Mode, OutcomeResult};
+use umawarden::model::{Action, DecisionRecord, Mode, OutcomeResult};
 
 use super::chance::Chance;
 
@@ -18,14 +18,14 @@ pub struct Executor {
 
 struct Due {
     at: Duration,
-    decision: Decision,
+    decision: DecisionRecord,
     result: OutcomeResult,
     took: Duration,
 }
 
 /// A completed act, and how far it has come if nothing else is in its way.
 pub struct Ended {
-    pub decision: Decision,
+    pub decision: DecisionRecord,
     pub result: OutcomeResult,
     pub took: Duration,
 }
@@ -55,7 +55,7 @@ impl Executor {
     pub fn submit(
         &mut self,
         now: Duration,
-        decision: Decision,
+        decision: DecisionRecord,
         intent_is_kept: bool,
     ) -> Option<OutcomeResult> {
         let millis = Duration::from_millis;
@@ -114,7 +114,7 @@ impl Executor {
 
     /// The process is gone. Acts under way are never reported; they may have been done all the
     /// same.
-    pub fn die(&mut self) -> Vec<Decision> {
+    pub fn die(&mut self) -> Vec<DecisionRecord> {
         self.hang_until = [Duration::ZERO; 3];
         let all = self
             .due

@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AlertChange, Assessment, Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason,
+    AimCheck, AlertChange, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason,
     Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, PastReboots,
-    PastReceived, PendingApproval, ProgramEvent, RestartState, Verdict,
+    PastReceived, PendingApproval, ProgramEvent, RestartState,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -44,7 +44,7 @@ pub struct Lost {
     pub judgements: BTreeSet<DecisionId>,
 }
 
-fn approval_for(decision: &Decision) -> PendingApproval {
+fn approval_for(decision: &DecisionRecord) -> PendingApproval {
     PendingApproval {
         decision: decision.id,
         rule: decision.rule.clone(),
@@ -62,7 +62,7 @@ impl Kept {
             Entry::Outcome(outcome) => {
                 self.ends.insert(outcome.decision, outcome.result.clone());
             }
-            Entry::Assessment(judged) => {
+            Entry::AimCheck(judged) => {
                 self.judged.insert(judged.decision, (judged.aim_met, judged.died_in));
             }
             _ => {}
@@ -108,7 +108,7 @@ impl Kept {
                 Entry::Outcome(outcome) => {
                     self.ends.remove(&outcome.decision);
                 }
-                Entry::Assessment(judged) => {
+                Entry::AimCheck(judged) => {
                     self.judged.remove(&judged.decision);
                     lost.judgements.insert(judged.decision);
                 }
@@ -158,7 +158,7 @@ impl Kept {
         }
         let begins_at = *begins_at;
         let acts: Vec<_> = self.acts().collect();
-        let moment = |(place, act): &(usize, &Decision)| PastMoment {
+        let moment = |(place, act): &(usize, &DecisionRecord)| PastMoment {
             at: act.at,
             is_this_boot: *place >= begins_at,
         };
@@ -166,7 +166,7 @@ impl Kept {
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
         let requests = self
             .decisions()
-            .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
+            .filter(|decision| decision.hold_reason() == Some(HoldReason::Approval))
             .map(approval_for);
         Some(Past {
             unaccounted_baseline: self.baseline(boot),
@@ -229,11 +229,9 @@ impl Kept {
     }
 
     /// With their positions. An undo of another act does not count.
-    fn acts(&self) -> impl Iterator<Item = (usize, &Decision)> {
+    fn acts(&self) -> impl Iterator<Item = (usize, &DecisionRecord)> {
         self.entries.iter().enumerate().filter_map(|(place, (_, entry))| match entry {
-            Entry::Decision(decision)
-                if decision.verdict == Verdict::Act && !decision.action.is_undo() =>
-            {
+            Entry::Decision(decision) if decision.is_act() && !decision.action.is_undo() => {
                 Some((place, decision))
             }
             _ => None,
@@ -241,9 +239,9 @@ impl Kept {
     }
 
     /// Whether its breaker was reset after its result.
-    fn is_forgiven(&self, place: usize, act: &Decision) -> bool {
+    fn is_forgiven(&self, place: usize, act: &DecisionRecord) -> bool {
         self.entries[place..].iter().rev().find_map(|(_, entry)| match entry {
-            Entry::Assessment(judged) if judged.decision == act.id => Some(false),
+            Entry::AimCheck(judged) if judged.decision == act.id => Some(false),
             Entry::Operator(command) => match &command.order {
                 OperatorOrder::ResetBreaker { rules } => rules.selects(&act.rule).then_some(true),
                 _ => None,
@@ -252,7 +250,7 @@ impl Kept {
         }) == Some(true)
     }
 
-    fn past_act(&self, place: usize, act: &Decision, uptime_ms: i64) -> PastAct {
+    fn past_act(&self, place: usize, act: &DecisionRecord, uptime_ms: i64) -> PastAct {
         let outcome = self.ends.get(&act.id);
         let judged = self.judged.get(&act.id);
         let was_begun = outcome.is_none_or(OutcomeResult::is_begun);
@@ -335,7 +333,7 @@ impl Kept {
                 }
                 Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
                 Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
-                Entry::Assessment(assessment) => ("judged", serde_json::to_string(assessment)),
+                Entry::AimCheck(aim_check) => ("judged", serde_json::to_string(aim_check)),
                 Entry::Alert(change) => ("alert", serde_json::to_string(change)),
                 Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
@@ -347,7 +345,7 @@ impl Kept {
         text
     }
 
-    fn decisions(&self) -> impl Iterator<Item = &Decision> {
+    fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
         self.entries.iter().filter_map(|(_, entry)| match entry {
             Entry::Decision(decision) => Some(decision),
             _ => None,
@@ -362,12 +360,13 @@ fn short(entry: &Entry) -> String {
         Entry::Event { event, .. } => format!("event {event:?}"),
         Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
         Entry::Decision(decision) => {
-            let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;
+            let DecisionRecord { id, at, rule, mode, decision, step, action, because, .. } =
+                decision;
             let because =
                 because.iter().map(|evidence| format!("{} {:?}", evidence.series, evidence.value));
             let because = Vec::from_iter(because).join(", ");
             format!(
-                "{:?} decision {id} {rule} {mode:?} {verdict:?} step {step} {action}: {because}",
+                "{:?} decision {id} {rule} {mode:?} {decision:?} step {step} {action}: {because}",
                 at.uptime
             )
         }
@@ -375,7 +374,7 @@ fn short(entry: &Entry) -> String {
             let Outcome { decision, result, ended, .. } = outcome;
             format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
         }
-        Entry::Assessment(Assessment { decision, at, aim_met, .. }) => {
+        Entry::AimCheck(AimCheck { decision, at, aim_met, .. }) => {
             format!("{:?} judged {decision}: aim met {aim_met:?}", at.uptime)
         }
         Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {

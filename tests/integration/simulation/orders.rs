@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{
-    Decision, DecisionId, HoldReason, Moment, OperatorCommand, OperatorOrder, Pause, RuleId,
-    RuleSelector, Verdict,
+    DecisionId, DecisionRecord, HoldReason, Moment, OperatorCommand, OperatorOrder, Pause, RuleId,
+    RuleSelector,
 };
 
 use super::chance::Chance;
@@ -18,8 +18,8 @@ pub struct People {
 
 impl People {
     /// They read the decisions of the program.
-    pub fn read(&mut self, decision: &Decision) {
-        if decision.verdict == Verdict::Hold(HoldReason::Approval) {
+    pub fn read(&mut self, decision: &DecisionRecord) {
+        if decision.hold_reason() == Some(HoldReason::Approval) {
             self.requests.push(decision.id);
         }
     }

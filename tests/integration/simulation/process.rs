@@ -7,7 +7,7 @@ use std::time::Duration;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules_under;
 use umawarden::model::{
-    ClusterNames, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, VerdictLimits,
+    AssessmentLimits, ClusterNames, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation,
 };
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
@@ -42,13 +42,13 @@ impl Loaded {
             RuleText { name, text }
         });
         let files = files.collect();
-        let verdict = VerdictLimits::default();
+        let assessment = AssessmentLimits::default();
         let recorded = RecordedRules {
             mode,
             evaluation_interval,
             files,
             guard_rails,
-            verdict,
+            assessment,
             cluster: None,
             forget_received_after: FORGET_RECEIVED_AFTER,
         };

@@ -31,7 +31,7 @@ impl Recording {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
-            assessments: step.assessments.clone(),
+            aim_checks: step.aim_checks.clone(),
         };
         self.take(&Entry::Step(RecordedStep { at, seen, said }));
     }
@@ -65,7 +65,7 @@ impl Recording {
                         events: stepped.step.events,
                         alerts: stepped.step.alerts,
                         decisions: stepped.step.decisions,
-                        assessments: stepped.step.assessments,
+                        aim_checks: stepped.step.aim_checks,
                     };
                     same(recorded.at, &recorded.said, &again)?;
                 }

@@ -13,7 +13,7 @@ use umawarden::actions::{
     CacheEmptier, EmptyingTally, Evictor, Executor as _, MemoryExecutor, MemorySetup,
     SettingsTally, TemporarySettings, TemporarySetup,
 };
-use umawarden::model::{Decision, Moment, OutcomeResult};
+use umawarden::model::{DecisionRecord, Moment, OutcomeResult};
 
 use super::chance::Chance;
 use super::checker::Violation;
@@ -109,7 +109,7 @@ impl Settings {
     }
 
     /// Executes the decision.
-    pub fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+    pub fn execute(&mut self, decision: &DecisionRecord) -> OutcomeResult {
         match &mut self.acting {
             Some(acting) => acting.execute(&crate::actions::act(decision.clone())).result,
             None => OutcomeResult::NotDone("no action".to_owned()),

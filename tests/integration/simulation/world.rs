@@ -11,8 +11,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use umawarden::journal::{Entry, Note};
 use umawarden::model::{
-    Action, Decision, DecisionId, Event, Mode, Moment, Observation, Outcome, ProcessId, RuleId,
-    Supervisor, Verdict,
+    Action, DecisionId, DecisionRecord, Event, Mode, Moment, Observation, Outcome, ProcessId,
+    RuleId, Supervisor,
 };
 use umawarden::policy::restarts;
 
@@ -362,14 +362,14 @@ impl World {
         for change in step.alerts {
             self.kept.record(self.now, Entry::Alert(change));
         }
-        for assessment in step.assessments {
-            self.kept.record(self.now, Entry::Assessment(assessment));
+        for aim_check in step.aim_checks {
+            self.kept.record(self.now, Entry::AimCheck(aim_check));
         }
         for decision in step.decisions {
             self.decisions += 1;
             self.people.read(&decision);
             self.kept.record(self.now, Entry::Decision(decision.clone()));
-            if decision.verdict == Verdict::Act {
+            if decision.is_act() {
                 self.has_grown(&decision)?;
                 self.have_done(decision);
             }
@@ -377,7 +377,7 @@ impl World {
         if is_whole { checked.and_then(|()| self.check_status()) } else { checked }
     }
 
-    fn have_done(&mut self, decision: Decision) {
+    fn have_done(&mut self, decision: DecisionRecord) {
         *self.acts.entry(decision.action.name().to_owned()).or_default() += 1;
         // Acts that save the machine do not wait for the disk, nor does an undo.
         let waits = decision.mode == Mode::Enforce

@@ -229,16 +229,16 @@ impl HoldReason {
 
 /// Act, or hold and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
-pub enum Verdict {
+#[serde(tag = "decision", content = "reason", rename_all = "snake_case")]
+pub enum Decision {
     /// Do it (or, in observe mode, say so).
     Act,
     /// Do not.
     Hold(HoldReason),
 }
 
-impl Verdict {
-    /// The `verdict` label.
+impl Decision {
+    /// The `decision` label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Act => "act",
@@ -248,9 +248,14 @@ impl Verdict {
 
     /// The `reason` label: why held; empty for Act.
     pub fn reason(self) -> &'static str {
+        self.hold_reason().map_or("", HoldReason::name)
+    }
+
+    /// The reason of a hold; `None` for an act.
+    pub fn hold_reason(self) -> Option<HoldReason> {
         match self {
-            Self::Act => "",
-            Self::Hold(reason) => reason.name(),
+            Self::Act => None,
+            Self::Hold(reason) => Some(reason),
         }
     }
 }
@@ -267,7 +272,7 @@ pub struct Evidence {
 
 /// What to do, or not to do, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct DecisionRecord {
     /// Its number.
     pub id: DecisionId,
     /// When it was made.
@@ -278,7 +283,7 @@ pub struct Decision {
     pub mode: Mode,
     /// Act or hold.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub decision: Decision,
     /// Position in the remedy's steps, from 0.
     pub step: usize,
     /// The step itself.
@@ -296,7 +301,17 @@ pub struct Decision {
 /// Process numbers that a text names.
 const MOST_NAMED: usize = 8;
 
-impl Decision {
+impl DecisionRecord {
+    /// Whether it is to act. In observe mode nothing is done even so.
+    pub fn is_act(&self) -> bool {
+        self.decision == Decision::Act
+    }
+
+    /// The reason of a hold; `None` for an act.
+    pub fn hold_reason(&self) -> Option<HoldReason> {
+        self.decision.hold_reason()
+    }
+
     /// What is to be done, and to whom where the action does not say so itself, for people.
     pub fn deed(&self) -> String {
         if let Target::Held(held) = &self.target {
@@ -319,7 +334,7 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", content = "detail", rename_all = "snake_case")]
 pub enum OutcomeResult {
-    /// It was done. Whether it helped is for the [`Assessment`] to say.
+    /// It was done. Whether it helped is for the [`AimCheck`] to say.
     Done,
     /// Observe mode: it would have been done.
     Skipped,
@@ -377,7 +392,7 @@ pub struct Outcome {
 #[cfg(test)]
 impl Outcome {
     /// One that took no time and has no effect.
-    pub(crate) fn at_once(decision: &Decision, result: OutcomeResult, ended: Moment) -> Self {
+    pub(crate) fn at_once(decision: &DecisionRecord, result: OutcomeResult, ended: Moment) -> Self {
         Self {
             decision: decision.id,
             action: decision.action.name().to_owned(),
@@ -391,7 +406,7 @@ impl Outcome {
 
 /// What an action changed, measured on the signals that the rule names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Assessment {
+pub struct AimCheck {
     /// Of which decision.
     pub decision: DecisionId,
     /// When the signals were measured again.

@@ -7,6 +7,7 @@ mod account;
 mod action;
 mod alert;
 mod alertmanager;
+mod assessment;
 mod cluster;
 mod death;
 mod decision;
@@ -34,7 +35,6 @@ mod sysctl;
 mod target;
 mod telemetry;
 mod time_text;
-mod verdict;
 mod wording;
 
 pub use access::{Credential, OrderedBy, RefusalReason, Role};
@@ -43,6 +43,9 @@ pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::AlertChange;
 pub use alertmanager::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
+};
+pub use assessment::{
+    AssessmentEvidence, AssessmentLimits, MemoryAssessment, MemoryPlatform, MemoryState, WedgeSign,
 };
 pub use cluster::{
     Access, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus, Credentials, MOST_NODES,
@@ -54,8 +57,8 @@ pub use death::{
     signal_name,
 };
 pub use decision::{
-    Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
-    Verdict,
+    AimCheck, Decision, DecisionId, DecisionRecord, Evidence, HoldReason, Mode, Outcome,
+    OutcomeResult, RuleId,
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
@@ -106,7 +109,4 @@ pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};
 pub use time_text::{duration, duration_text, end, instant, seconds_text};
-pub use verdict::{
-    MemoryJudgement, MemoryPlatform, MemoryVerdict, VerdictEvidence, VerdictLimits, WedgeSign,
-};
 pub use wording::{because, bytes_text, counted, measured_bytes_text, size_bytes};

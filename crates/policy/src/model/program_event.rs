@@ -1,4 +1,4 @@
-//! Events that this program finds itself: lives of engines, verdicts, reboots, received alerts.
+//! Events that this program finds itself: phases of engines, assessments, reboots, received alerts.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeathReport, EnginePhase, MemoryVerdict, RebootResult, ReceivedAlert, ReceivedTurn, Release,
+    DeathReport, EnginePhase, MemoryState, RebootResult, ReceivedAlert, ReceivedTurn, Release,
     RestartState,
 };
 
@@ -99,11 +99,14 @@ pub enum ProgramEvent {
         bytes: u64,
     },
     /// The assessment of memory without an apparent owner has changed.
-    MemoryVerdict {
-        /// The assessment now.
-        verdict: MemoryVerdict,
-        /// The assessment before.
-        before: MemoryVerdict,
+    #[serde(rename = "memory_verdict")]
+    #[strum(serialize = "memory_verdict")]
+    MemoryAssessed {
+        /// The state now.
+        #[serde(rename = "verdict")]
+        state: MemoryState,
+        /// The state before.
+        before: MemoryState,
         /// Memory above the baseline that no counter of the kernel names, where it is known.
         held_bytes: Option<u64>,
         /// The evidence.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{DecisionId, MemoryVerdict, Moment, Reading, RebootStage, RuleId};
+use super::{DecisionId, MemoryState, Moment, Reading, RebootStage, RuleId};
 
 /// How the machine is rebooted, and what must be true before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,9 +216,9 @@ pub struct RebootPlan {
     /// Due time, where it is known: on the uptime clock, and on the wall clock for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Moment>,
-    /// The verdict on memory at that time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<MemoryVerdict>,
+    /// The state of memory at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "verdict")]
+    pub memory_state: Option<MemoryState>,
     /// Memory above the baseline that no counter of the kernel names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,

@@ -1,6 +1,7 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
 mod alertmanager;
+mod assessment;
 mod black_box;
 mod cluster;
 mod engine;
@@ -13,7 +14,6 @@ mod reboot;
 mod restarts;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +155,7 @@ pub static METRICS: &[Metric] = &join::<
             + engine::METRICS.len()
             + reboot::METRICS.len()
             + restarts::METRICS.len()
-            + verdict::METRICS.len()
+            + assessment::METRICS.len()
             + gpu::METRICS.len()
             + alertmanager::METRICS.len()
     },
@@ -169,7 +169,7 @@ pub static METRICS: &[Metric] = &join::<
     engine::METRICS,
     reboot::METRICS,
     restarts::METRICS,
-    verdict::METRICS,
+    assessment::METRICS,
     gpu::METRICS,
     alertmanager::METRICS,
 ]);

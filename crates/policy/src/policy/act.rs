@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Decision, DecisionId, Mode, Moment, Outcome, PendingApproval, RuleId, Target, Verdict,
+    Action, Decision, DecisionId, DecisionRecord, Mode, Moment, Outcome, PendingApproval, RuleId,
+    Target,
 };
 
 /// After this an act whose outcome has not come is taken for lost. Executors bound their actions
@@ -41,16 +42,16 @@ impl Proposal<'_> {
     /// The decision on it, without approval and evidence.
     pub(super) fn decide(
         &self,
-        verdict: Verdict,
+        decision: Decision,
         numbers: &mut DecisionNumbers,
         at: Moment,
-    ) -> Decision {
-        Decision {
+    ) -> DecisionRecord {
+        DecisionRecord {
             id: numbers.take(),
             at,
             rule: self.rule.clone(),
             mode: self.mode,
-            verdict,
+            decision,
             step: self.step,
             action: self.action.clone(),
             target: self.target.clone(),

@@ -14,7 +14,7 @@ use super::engines::Engines;
 use super::guard::Guard;
 use super::reboot::{RebootFacts, Reboots};
 use super::rule::{Rule, RuleScope};
-use crate::model::{GateMemory, MemoryJudgement, Mode, Moment, Reading};
+use crate::model::{GateMemory, MemoryAssessment, Mode, Moment, Reading};
 
 /// What the evaluation of a rule may read and change, besides the rule.
 pub(super) struct Context<'a> {
@@ -28,7 +28,7 @@ pub(super) struct Context<'a> {
     pub(super) memory: Option<&'a GateMemory>,
     pub(super) engines: &'a Engines,
     pub(super) brake: &'a Brake,
-    pub(super) judgement: &'a MemoryJudgement,
+    pub(super) assessment: &'a MemoryAssessment,
     pub(super) reboots: &'a mut Reboots,
     pub(super) kills: &'a Kills,
     pub(super) guard: &'a mut Guard,
@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
             guard: self.guard,
             engines: self.engines,
             store: self.store,
-            judgement: self.judgement,
+            assessment: self.assessment,
         }
     }
 }

@@ -11,8 +11,8 @@ use promql_rules::store::{Batch, SeriesId, SeriesStore};
 
 use super::guard::Guard;
 use crate::model::{
-    Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, ProgramEvent,
-    Reading, RuleId, SeriesKey, Verdict,
+    Action, Decision, DecisionRecord, HoldReason, KernelEvent, Mode, Moment, Outcome,
+    OutcomeResult, ProgramEvent, Reading, RuleId, SeriesKey,
 };
 
 /// A place in [`Counters`].
@@ -311,8 +311,8 @@ impl Counters {
         }
     }
 
-    pub(super) fn count_decision(&mut self, decision: &Decision, store: &mut SeriesStore) {
-        let cell = self.cell(store, &decision_key(&decision.rule, decision.verdict));
+    pub(super) fn count_decision(&mut self, decision: &DecisionRecord, store: &mut SeriesStore) {
+        let cell = self.cell(store, &decision_key(&decision.rule, decision.decision));
         self.add(cell, 1.0);
     }
 
@@ -348,10 +348,10 @@ impl Counters {
         reboots: bool,
         store: &mut SeriesStore,
     ) {
-        self.cell(store, &decision_key(rule, Verdict::Act));
+        self.cell(store, &decision_key(rule, Decision::Act));
         let held = |reason: &HoldReason| reboots || !reason.is_of_reboot();
         for reason in HoldReason::ALL.into_iter().filter(held) {
-            self.cell(store, &decision_key(rule, Verdict::Hold(reason)));
+            self.cell(store, &decision_key(rule, Decision::Hold(reason)));
         }
     }
 
@@ -403,10 +403,10 @@ impl Counters {
     }
 }
 
-fn decision_key(rule: &RuleId, verdict: Verdict) -> SeriesKey {
+fn decision_key(rule: &RuleId, decision: Decision) -> SeriesKey {
     SeriesKey::new(
         "uma_decisions_total",
-        &[("rule", &rule.alert), ("verdict", verdict.name()), ("reason", verdict.reason())],
+        &[("rule", &rule.alert), ("decision", decision.name()), ("reason", decision.reason())],
     )
 }
 

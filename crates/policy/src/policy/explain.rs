@@ -80,7 +80,7 @@ impl Policy {
                 guard: &self.guard,
                 engines,
                 store: &self.store,
-                judgement: self.verdict.judged(),
+                assessment: self.assessment.current(),
             };
             let reboots = &self.reboots;
             let known = RemedyFacts {

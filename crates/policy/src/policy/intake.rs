@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::assessment::AssessmentContext;
 use super::brake::{self, Scope};
 use super::counters::LogView;
 use super::engines::{self, Levels};
 use super::received::{self, Received};
-use super::verdict::VerdictContext;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelRecord, Moment, Observation, OperatorCommand, OperatorOrder,
@@ -56,11 +56,11 @@ impl Policy {
             Observation::Gpu(readings) => {
                 let engines = self.engines.statuses();
                 self.gpus.take(readings, &engines, (&mut self.counters, &mut self.store));
-                self.verdict.take_driver(readings);
+                self.assessment.take_driver(readings);
                 self.brake.take_figures(readings);
             }
             Observation::Holders(readings) => {
-                self.verdict.take_holders(readings);
+                self.assessment.take_holders(readings);
                 self.brake.scan(readings);
                 self.report_growth(at);
             }
@@ -171,7 +171,7 @@ impl Policy {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
         self.kills.observe_outcome(outcome);
-        self.verdict.observe_outcome(outcome);
+        self.assessment.observe_outcome(outcome);
         self.restarts.observe_outcome(outcome);
         self.reboots.observe_outcome(outcome);
         for group in &mut self.groups {
@@ -226,14 +226,14 @@ impl Policy {
     }
 
     /// Assesses memory that no process accounts for. In a declared world nothing samples
-    /// processes, and no verdict is made of that.
-    pub(super) fn judge_memory(&mut self, at: Moment, step: &mut Step) {
+    /// processes, and there is no assessment.
+    pub(super) fn assess_memory(&mut self, at: Moment, step: &mut Step) {
         if self.declared.is_some() {
             return;
         }
         let living = self.engines.living(at.uptime);
-        let context = VerdictContext { memory: self.gate.memory(), engines: living };
-        self.verdict.judge(at, &context, &mut self.counters, &mut step.events);
+        let context = AssessmentContext { memory: self.gate.memory(), engines: living };
+        self.assessment.assess(at, &context, &mut self.counters, &mut step.events);
     }
 
     /// Whether what is known of memory is of now.

@@ -6,6 +6,7 @@
 mod act;
 mod aim;
 mod alert;
+mod assessment;
 mod brake;
 mod cluster;
 mod context;
@@ -30,7 +31,6 @@ mod sources;
 pub mod status;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,11 +40,12 @@ use jiff::Timestamp;
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, EngineTarget, Event, Mode,
-    Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
-    metric,
+    Action, AimCheck, AlertChange, AssessmentLimits, Decision, DecisionId, DecisionRecord,
+    EngineSeen, EngineTarget, Event, Mode, Moment, Observation, OperatorCommand, RuleId, SeriesKey,
+    Supervisor, metric,
 };
 use act::{DecisionNumbers, Proposal};
+use assessment::AssessmentWatch;
 use brake::{Brake, Declared};
 use cluster::Cluster;
 use context::Context;
@@ -63,7 +64,6 @@ use restarts::Restarts;
 use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
-use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
@@ -86,9 +86,9 @@ pub struct Step {
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
     /// What to do, and what not to do and why.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<DecisionRecord>,
     /// What earlier actions have changed.
-    pub assessments: Vec<Assessment>,
+    pub aim_checks: Vec<AimCheck>,
     /// Rules that can no longer be judged, and those that can again.
     pub doubts: Vec<Doubt>,
     /// What came of what people ordered, in their order.
@@ -142,7 +142,7 @@ pub struct Policy {
     kills: Kills,
     deaths: Deaths,
     gpus: Gpus,
-    verdict: VerdictWatch,
+    assessment: AssessmentWatch,
     reboots: Reboots,
     received: Received,
     cluster: Cluster,
@@ -181,7 +181,7 @@ impl Policy {
         let mut store = store.fed_by(|name| Some(metric(name)?.source.name()));
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
-        let verdict = VerdictWatch::new(started, &mut counters, &mut store);
+        let assessment = AssessmentWatch::new(started, &mut counters, &mut store);
         let reboots = Reboots::new(&mut counters, &mut store);
         let received = Received::new(&mut counters, &mut store);
         let mut policy = Self {
@@ -203,7 +203,7 @@ impl Policy {
             kills: Kills::default(),
             deaths: Deaths::default(),
             gpus: Gpus::default(),
-            verdict,
+            assessment,
             reboots,
             received,
             cluster: Cluster::default(),
@@ -219,8 +219,8 @@ impl Policy {
     }
 
     /// From now on memory counts as leaked by these.
-    pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
-        self.verdict.set_limits(limits);
+    pub fn set_assessment_limits(&mut self, limits: AssessmentLimits) {
+        self.assessment.set_limits(limits);
     }
 
     /// From now on received alerts that nobody repeats are forgotten after so long.
@@ -297,11 +297,11 @@ impl Policy {
         }
         self.follow_received(at, &mut step);
         for event in step.events.iter().filter(|event| !event.is_claimed()) {
-            self.verdict.take_event(at.uptime, event);
+            self.assessment.take_event(at.uptime, event);
         }
         self.kills.take(&step.events);
         self.measure_gate_memory(at, &mut step);
-        self.judge_memory(at, &mut step);
+        self.assess_memory(at, &mut step);
         self.count_events(at, &step.events);
         if self.sources.memory_measured().is_none() {
             return step;
@@ -328,7 +328,7 @@ impl Policy {
         self.restart(at, &mut step);
         self.reboot(at, &mut step);
         for decision in &step.decisions {
-            self.verdict.decided(decision);
+            self.assessment.decided(decision);
             self.kills.decided(decision);
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -411,7 +411,7 @@ impl Policy {
             engines: self.engines.statuses(),
             gate_memory: None,
             restarts: self.restarts.statuses(),
-            verdict: self.verdict.judgement(),
+            assessment: self.assessment.shared(),
             account: Arc::clone(self.brake.account()),
             reboot: self.reboots.status(),
             received: self.received.statuses(),
@@ -438,7 +438,7 @@ impl Policy {
         status.engines = self.engines.statuses();
         status.gate_memory = self.gate.memory().cloned();
         status.restarts = self.restarts.statuses();
-        status.verdict = self.verdict.judgement();
+        status.assessment = self.assessment.shared();
         status.reboot = self.reboots.status();
         status.received = self.received.statuses();
         status.cluster = self.cluster.status();
@@ -499,7 +499,7 @@ impl Policy {
             memory: self.gate.memory(),
             engines: &self.engines,
             brake: &self.brake,
-            judgement: self.verdict.judged(),
+            assessment: self.assessment.current(),
             reboots: &mut self.reboots,
             kills: &self.kills,
             guard: &mut self.guard,
@@ -559,7 +559,7 @@ impl Policy {
             let action = Action::Undo { decision: due.decision, why: due.why };
             let (rule, mode, target) = (&due.rule, due.mode, &due.target);
             let proposal = Proposal { rule, mode, step: due.step, action: &action, target };
-            let decision = proposal.decide(Verdict::Act, &mut self.numbers, at);
+            let decision = proposal.decide(Decision::Act, &mut self.numbers, at);
             self.guard.undoing(&decision);
             step.decisions.push(decision);
         }

@@ -14,8 +14,8 @@ use super::evidence;
 use super::guard::{Guard, Guarded};
 use super::rule::{Remedy, RemedyStep, Rule, fill};
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, EngineTarget, Evidence, HoldReason, Mode, Moment,
-    Outcome, ProcessId, RebootAct, Target, Verdict,
+    Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, HoldReason,
+    Mode, Moment, Outcome, ProcessId, RebootAct, Target,
 };
 
 /// An action whose effect cannot be measured for this long ends the round.
@@ -120,14 +120,14 @@ impl Default for RemedyPhase {
 /// What is to be done, and on whose word.
 #[derive(Clone, Copy, Debug)]
 struct Ruling {
-    verdict: Verdict,
+    decision: Decision,
     /// The decision whose approval is used.
     approved: Option<DecisionId>,
 }
 
 impl From<HoldReason> for Ruling {
     fn from(reason: HoldReason) -> Self {
-        Self { verdict: Verdict::Hold(reason), approved: None }
+        Self { decision: Decision::Hold(reason), approved: None }
     }
 }
 
@@ -198,20 +198,20 @@ impl RemedyState {
         let (mut step, mut passed) = still_passed(case, (step, passed), context);
         let mut ruling = rule_on(case, step, condition, context);
         // What is set stays set while the steps behind it are tried again.
-        while ruling.verdict == Verdict::Hold(HoldReason::InForce)
+        while ruling.decision.hold_reason() == Some(HoldReason::InForce)
             && step + 1 < case.remedy.steps.len()
         {
             (step, passed) = (step + 1, passed + 1);
             ruling = rule_on(case, step, condition, context);
         }
         self.phase = RemedyPhase::Ready { step, passed };
-        if ruling.verdict == Verdict::Act && self.has_answered(case, context.engines) {
+        if ruling.decision == Decision::Act && self.has_answered(case, context.engines) {
             ruling = HoldReason::InForce.into();
         }
         self.decide(case, step, ruling, context);
         // Whoever misses the aim later begins with the first step.
-        if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
-            context.guard.assessed(&case.rule.id, case.mode, Some(true));
+        if step > 0 && ruling.decision.hold_reason() == Some(HoldReason::AimMet) {
+            context.guard.aim_checked(&case.rule.id, case.mode, Some(true));
             self.end_begun_round(case, context);
         }
     }
@@ -294,7 +294,7 @@ impl RemedyState {
             return;
         }
         let before = std::mem::take(before);
-        context.step.assessments.push(Assessment {
+        context.step.aim_checks.push(AimCheck {
             decision,
             at: context.at,
             aim_met,
@@ -303,7 +303,7 @@ impl RemedyState {
             before,
             died_in: None,
         });
-        context.guard.assessed(&case.rule.id, case.mode, aim_met);
+        context.guard.aim_checked(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
         if aim_met == Some(false) && next < case.remedy.steps.len() {
             self.phase = RemedyPhase::next(next);
@@ -327,9 +327,9 @@ impl RemedyState {
     }
 
     fn decide(&mut self, case: &Case<'_>, step: usize, ruling: Ruling, context: &mut Context<'_>) {
-        match ruling.verdict {
-            Verdict::Hold(reason) => self.hold(case, step, reason, context),
-            Verdict::Act => {
+        match ruling.decision {
+            Decision::Hold(reason) => self.hold(case, step, reason, context),
+            Decision::Act => {
                 let Some(decision) = decision(case, step, ruling, context) else { return };
                 self.holds.forget();
                 let (is_rehearsed, target) = (case.mode == Mode::Observe, tracked(&decision));
@@ -370,14 +370,14 @@ impl RemedyState {
         }
     }
 
-    fn record(&mut self, case: &Case<'_>, decision: Decision, context: &mut Context<'_>) {
+    fn record(&mut self, case: &Case<'_>, decision: DecisionRecord, context: &mut Context<'_>) {
         context.guard.decided(&decision, &case.remedy.rails);
         context.reboots.scheduled(&decision);
-        let reason = decision.verdict.reason();
+        let reason = decision.decision.reason();
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         self.summary = Some(format!(
             "{} {} at {} ({} mode){reason}",
-            decision.verdict.name(),
+            decision.decision.name(),
             decision.deed(),
             decision.at.utc,
             decision.mode.name(),
@@ -433,7 +433,7 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
             HoldReason::Unconfirmed.into()
         }
         Some(false) => match context.guard.approval(&guarded, context.at) {
-            Ok(approved) => Ruling { verdict: Verdict::Act, approved },
+            Ok(approved) => Ruling { decision: Decision::Act, approved },
             Err(reason) => reason.into(),
         },
     }
@@ -453,17 +453,17 @@ fn is_unconfirmed(case: &Case<'_>, action: &Action, context: &Context<'_>) -> bo
 }
 
 /// An act with what its executor checks once more.
-fn complete(action: Action, verdict: Verdict, context: &Context<'_>) -> Action {
+fn complete(action: Action, decision: Decision, context: &Context<'_>) -> Action {
     let store = context.store;
     match action {
-        Action::Reboot(act) if verdict == Verdict::Act => match *act {
+        Action::Reboot(act) if decision == Decision::Act => match *act {
             RebootAct::Schedule(plan) => {
                 let plan = context.reboots.complete(plan, &context.reboot_facts());
                 Action::Reboot(Box::new(RebootAct::Schedule(plan)))
             }
             other => Action::Reboot(Box::new(other)),
         },
-        Action::StopEngine { grace_ms, for_reboot, .. } if verdict == Verdict::Act => {
+        Action::StopEngine { grace_ms, for_reboot, .. } if decision == Decision::Act => {
             let bytes = |name| present(name, store);
             let enough = bytes("uma_memory_free_bytes")
                 .zip(bytes("uma_memory_total_bytes"))
@@ -479,7 +479,7 @@ fn decision(
     step: usize,
     ruling: Ruling,
     context: &mut Context<'_>,
-) -> Option<Decision> {
+) -> Option<DecisionRecord> {
     let Aimed { action, target, .. } = case.aimed(step, context)?;
     let mut because = evidence::evidence(case.rule, context.at, context.store_of(case.rule));
     // Observe mode goes no further than the first step, and is to tell all the same whom the last
@@ -487,15 +487,15 @@ fn decision(
     if case.remedy.stops_engines() {
         because.extend(context.brake.evidence(context.at.uptime));
     }
-    let action = complete(action, ruling.verdict, context);
+    let action = complete(action, ruling.decision, context);
     let (rule, mode) = (&case.rule.id, case.mode);
     let proposal = Proposal { rule, mode, step, action: &action, target: &target };
-    let decision = proposal.decide(ruling.verdict, context.numbers, context.at);
-    Some(Decision { approved: ruling.approved, because, ..decision })
+    let decision = proposal.decide(ruling.decision, context.numbers, context.at);
+    Some(DecisionRecord { approved: ruling.approved, because, ..decision })
 }
 
 /// The engine whose load an act follows.
-fn tracked(decision: &Decision) -> Option<&EngineTarget> {
+fn tracked(decision: &DecisionRecord) -> Option<&EngineTarget> {
     match (&decision.action, &decision.target) {
         (Action::EvictCheckpoint { .. }, Target::Engine(target)) => Some(target),
         _ => None,

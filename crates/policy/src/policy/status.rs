@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, GateMemory, MemoryAccount,
-    MemoryJudgement, Mode, Moment, Pause, PendingApproval, ProcessId, Reading, RebootStatus,
+    MemoryAssessment, Mode, Moment, Pause, PendingApproval, ProcessId, Reading, RebootStatus,
     ReceivedAlertStatus, RestartStatus, RuleId, RuleSelector, SeriesKey, Source,
 };
 
@@ -40,7 +40,7 @@ pub struct Status {
     pub restarts: Arc<[RestartStatus]>,
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
     /// again.
-    pub verdict: Arc<MemoryJudgement>,
+    pub assessment: Arc<MemoryAssessment>,
     /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned
     /// again.
     pub account: Arc<MemoryAccount>,

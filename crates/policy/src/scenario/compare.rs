@@ -8,10 +8,10 @@ use promql_rules::{Sample, Value};
 
 use super::file::{AlertTest, ExpectedAlert, ExprTest};
 use super::notation::{LabelMap, NAME_LABEL};
-use super::remedy::{ExpectedDecision, ExpectedVerdict, RemedyTest};
+use super::remedy::{ExpectedDecision, ExpectedEntry, RemedyTest};
 use super::report::{Check, Failure, Row};
 use crate::config::measure::written;
-use crate::model::{AlertState, Decision};
+use crate::model::{AlertState, DecisionRecord};
 use crate::policy::status::AlertStatus;
 
 /// The alerts that fire.
@@ -122,7 +122,7 @@ pub(super) fn unusable(test: &ExprTest, message: String) -> Failure {
 }
 
 /// The decisions since the test before.
-pub(super) fn decisions(test: &RemedyTest, got: &[Decision]) -> Option<Failure> {
+pub(super) fn decisions(test: &RemedyTest, got: &[DecisionRecord]) -> Option<Failure> {
     let fits = |index: usize| {
         let pair = test.expected.get(index).zip(got.get(index));
         pair.is_some_and(|(expected, decision)| expected.fits(decision))
@@ -148,12 +148,12 @@ pub(super) fn decisions(test: &RemedyTest, got: &[Decision]) -> Option<Failure> 
 }
 
 /// What is not said is shown as a dot.
-fn expected_cells(expected: &ExpectedDecision) -> Vec<String> {
+fn expected_cells(expected: &ExpectedEntry) -> Vec<String> {
     let open = || "·".to_owned();
-    let (verdict, reason) = match expected.verdict {
-        ExpectedVerdict::Act => ("act", String::new()),
-        ExpectedVerdict::Hold(Some(reason)) => ("hold", reason.name().to_owned()),
-        ExpectedVerdict::Hold(None) => ("hold", open()),
+    let (decision, reason) = match expected.decision {
+        ExpectedDecision::Act => ("act", String::new()),
+        ExpectedDecision::Hold(Some(reason)) => ("hold", reason.name().to_owned()),
+        ExpectedDecision::Hold(None) => ("hold", open()),
     };
     vec![
         expected.at.map_or_else(open, written),
@@ -161,19 +161,19 @@ fn expected_cells(expected: &ExpectedDecision) -> Vec<String> {
         expected.step.map_or_else(open, |step| step.to_string()),
         expected.action.clone().unwrap_or_else(open),
         expected.target.clone().unwrap_or_else(open),
-        verdict.to_owned(),
+        decision.to_owned(),
         reason,
     ]
 }
 
-fn decision_cells(decision: &Decision) -> Vec<String> {
+fn decision_cells(decision: &DecisionRecord) -> Vec<String> {
     vec![
         written(decision.at.uptime),
         decision.rule.to_string(),
         decision.step.to_string(),
         decision.action.to_string(),
         decision.target.to_string(),
-        decision.verdict.name().to_owned(),
-        decision.verdict.reason().to_owned(),
+        decision.decision.name().to_owned(),
+        decision.decision.reason().to_owned(),
     ]
 }

@@ -12,8 +12,8 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{KEYS, NamedAlert, read_table};
 use crate::config::yaml::Node;
 use crate::model::{
-    Decision, DecisionId, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Pause,
-    RuleId, RuleSelector, Verdict,
+    DecisionId, DecisionRecord, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder,
+    Pause, RuleId, RuleSelector,
 };
 use crate::policy::guard::GuardRails;
 
@@ -186,7 +186,7 @@ impl Order {
         &self,
         number: usize,
         now: Moment,
-        decisions: &[Decision],
+        decisions: &[DecisionRecord],
     ) -> Option<Observation> {
         let instant = |at: Duration| {
             let left = at.saturating_sub(now.uptime);
@@ -229,11 +229,10 @@ impl Order {
     }
 
     /// The last decision of the rule that was held for want of approval.
-    fn asked(&self, step: Option<usize>, decisions: &[Decision]) -> Option<DecisionId> {
+    fn asked(&self, step: Option<usize>, decisions: &[DecisionRecord]) -> Option<DecisionId> {
         let selector = self.selector();
         let mut held = decisions.iter().rev().filter(|decision| {
-            decision.verdict == Verdict::Hold(HoldReason::Approval)
-                && selector.selects(&decision.rule)
+            decision.hold_reason() == Some(HoldReason::Approval) && selector.selects(&decision.rule)
         });
         let found = held.find(|decision| step.is_none_or(|step| step == decision.step));
         found.map(|decision| decision.id)

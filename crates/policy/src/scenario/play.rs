@@ -14,7 +14,7 @@ use super::remedy::is_named;
 use super::report::{Check, Failure, TestReport};
 use super::world::World;
 use crate::model::{
-    Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Readings, Schema, Source, Verdict,
+    DecisionRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Readings, Schema, Source,
 };
 use crate::policy::rule::{Rule, RuleSet};
 use crate::policy::{Doubt, Policy};
@@ -58,7 +58,7 @@ struct Play<'t> {
     acting: Vec<(Outcome, Option<usize>)>,
     /// Declared outcomes that an act has taken.
     taken: BTreeSet<usize>,
-    decisions: Vec<Decision>,
+    decisions: Vec<DecisionRecord>,
     /// How many of them earlier tests have seen.
     compared: usize,
     /// Expectations still to be checked, the latest first.
@@ -204,8 +204,8 @@ impl<'t> Play<'t> {
         !is_error
     }
 
-    fn begin_action(&mut self, decision: &Decision) {
-        if decision.verdict != Verdict::Act {
+    fn begin_action(&mut self, decision: &DecisionRecord) {
+        if !decision.is_act() {
             return;
         }
         let declared = self.declared(decision);
@@ -227,7 +227,7 @@ impl<'t> Play<'t> {
 
     /// The declared outcome of an act: the first that names its action and that no act has taken
     /// yet, else the last that names it. In observe mode there is none.
-    fn declared(&mut self, decision: &Decision) -> Option<usize> {
+    fn declared(&mut self, decision: &DecisionRecord) -> Option<usize> {
         if decision.mode == Mode::Observe {
             return None;
         }

@@ -9,22 +9,24 @@ use promql_rules::did_you_mean;
 use super::file::{InputSeries, entries, eval_time, input_series, required};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
-use crate::model::{Action, CacheKind, Decision, HoldReason, OutcomeResult, Target, Verdict};
+use crate::model::{
+    Action, CacheKind, Decision, DecisionRecord, HoldReason, OutcomeResult, Target,
+};
 
 const EXPECTED_KEYS: [&str; 8] =
-    ["at", "rule", "alert", "step", "action", "target", "verdict", "reason"];
+    ["at", "rule", "alert", "step", "action", "target", "decision", "reason"];
 
 /// The decisions between the test before, or the start, and this time.
 #[derive(Debug)]
 pub(super) struct RemedyTest {
     pub span: Range<usize>,
     pub at: Duration,
-    pub expected: Vec<ExpectedDecision>,
+    pub expected: Vec<ExpectedEntry>,
 }
 
 /// What is said of one decision; what is not said is not compared.
 #[derive(Debug)]
-pub(super) struct ExpectedDecision {
+pub(super) struct ExpectedEntry {
     /// `Alert` or `group/Alert`.
     pub rule: String,
     pub rule_span: Range<usize>,
@@ -34,12 +36,12 @@ pub(super) struct ExpectedDecision {
     /// `node`, `cgroup /path`, or `settings vm.swappiness, …`.
     pub target: Option<String>,
     /// `None`: held for whatever reason.
-    pub verdict: ExpectedVerdict,
+    pub decision: ExpectedDecision,
 }
 
 /// Act, or hold, perhaps for a certain reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpectedVerdict {
+pub(super) enum ExpectedDecision {
     Act,
     Hold(Option<HoldReason>),
 }
@@ -59,18 +61,18 @@ pub(super) fn is_named(action: &Action, name: &str) -> bool {
     action.name() == name || action.to_string() == name
 }
 
-impl ExpectedDecision {
+impl ExpectedEntry {
     /// Whether a decision is as it is said to be.
-    pub(super) fn fits(&self, decision: &Decision) -> bool {
+    pub(super) fn fits(&self, decision: &DecisionRecord) -> bool {
         let rule = *self.rule == *decision.rule.alert || self.rule == decision.rule.to_string();
-        let verdict = match (self.verdict, decision.verdict) {
-            (ExpectedVerdict::Act, Verdict::Act) => true,
-            (ExpectedVerdict::Hold(expected), Verdict::Hold(reason)) => {
+        let is_decided = match (self.decision, decision.decision) {
+            (ExpectedDecision::Act, Decision::Act) => true,
+            (ExpectedDecision::Hold(expected), Decision::Hold(reason)) => {
                 expected.is_none_or(|expected| expected == reason)
             }
             _ => false,
         };
-        rule && verdict
+        rule && is_decided
             && self.at.is_none_or(|at| at == decision.at.uptime)
             && self.step.is_none_or(|step| step == decision.step)
             && self.action.as_deref().is_none_or(|name| is_named(&decision.action, name))
@@ -101,7 +103,7 @@ pub(super) fn tests(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Ve
     })
 }
 
-fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision> {
+fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedEntry> {
     let what = "an entry of exp_decisions";
     let table = Table::read(node, what, &EXPECTED_KEYS, findings)?;
     if let (Some(_), Some(alert)) = (table.key("rule"), table.key("alert")) {
@@ -128,15 +130,15 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
         Some(node) => decode::value(node, "target", target, findings).map(Some),
         None => Some(None),
     };
-    let verdict = verdict(&table, findings);
-    Some(ExpectedDecision {
+    let decision = decision(&table, findings);
+    Some(ExpectedEntry {
         rule: name?.to_owned(),
         rule_span: rule?.span.clone(),
         at: at?,
         step: step?,
         action: action?,
         target: target?,
-        verdict: verdict?,
+        decision: decision?,
     })
 }
 
@@ -158,23 +160,23 @@ fn step(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("\"{text}\" {hint}"))
 }
 
-fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVerdict> {
+fn decision(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedDecision> {
     let reasons = HoldReason::ALL.map(|reason| (reason.name(), reason));
     let reason = match table.get("reason") {
         Some(node) => Some(decode::choice(node, "reason", &reasons, findings)?),
         None => None,
     };
     // A reason alone says that the rule held.
-    if reason.is_some() && table.get("verdict").is_none() {
-        return Some(ExpectedVerdict::Hold(reason));
+    if reason.is_some() && table.get("decision").is_none() {
+        return Some(ExpectedDecision::Hold(reason));
     }
-    let node = required(table, "verdict", "an entry of exp_decisions", findings)?;
-    let holds = decode::choice(node, "verdict", &[("act", false), ("hold", true)], findings)?;
+    let node = required(table, "decision", "an entry of exp_decisions", findings)?;
+    let holds = decode::choice(node, "decision", &[("act", false), ("hold", true)], findings)?;
     if let (false, Some(key)) = (holds, table.key("reason").filter(|_| reason.is_some())) {
         findings.add(key.span.clone(), "only a hold has a reason").hint("remove it");
         return None;
     }
-    Some(if holds { ExpectedVerdict::Hold(reason) } else { ExpectedVerdict::Act })
+    Some(if holds { ExpectedDecision::Hold(reason) } else { ExpectedDecision::Act })
 }
 
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::reboots::RebootRow;
 use crate::model::{
-    AlertChange, Assessment, Decision, Event, EventKind, Moment, OperatorCommand, OperatorOrder,
-    Outcome, ProgramEvent, RuleId, RuleSelector, Verdict,
+    AimCheck, AlertChange, Decision, DecisionRecord, Event, EventKind, Moment, OperatorCommand,
+    OperatorOrder, Outcome, ProgramEvent, RuleId, RuleSelector,
 };
 
 /// The prefix of the action of a decision about a reboot.
@@ -35,11 +35,11 @@ pub enum Entry {
         event: Event,
     },
     /// A decision to act or to hold.
-    Decision(Decision),
+    Decision(DecisionRecord),
     /// The end of an action.
     Outcome(Outcome),
     /// The effect of an action.
-    Assessment(Assessment),
+    AimCheck(AimCheck),
     /// An alert changed its state.
     Alert(AlertChange),
     /// A remark about the daemon itself.
@@ -70,9 +70,9 @@ pub struct Note {
 pub(super) enum Record {
     KernelLog { boot_id: Arc<str>, events: Vec<EventRow>, resume_seq: u64 },
     Event { boot_id: Arc<str>, event: EventRow },
-    Decision { id: u64, utc_ms: i64, rule: RuleId, verdict: Verdict, json: String },
+    Decision { id: u64, utc_ms: i64, rule: RuleId, decision: Decision, json: String },
     Outcome { decision: u64, utc_ms: i64, json: String },
-    Assessment { decision: u64, utc_ms: i64, json: String },
+    AimCheck { decision: u64, utc_ms: i64, json: String },
     Alert { utc_ms: i64, rule: RuleId, json: String },
     Note { utc_ms: i64, json: String },
     Operator(OperatorRow),
@@ -163,10 +163,10 @@ impl Record {
                 utc_ms: outcome.ended.utc_ms(),
                 json: serde_json::to_string(outcome)?,
             },
-            Entry::Assessment(assessment) => Self::Assessment {
-                decision: assessment.decision.0,
-                utc_ms: assessment.at.utc_ms(),
-                json: serde_json::to_string(assessment)?,
+            Entry::AimCheck(aim_check) => Self::AimCheck {
+                decision: aim_check.decision.0,
+                utc_ms: aim_check.at.utc_ms(),
+                json: serde_json::to_string(aim_check)?,
             },
             Entry::Alert(change) => Self::Alert {
                 utc_ms: change.at.utc_ms(),
@@ -184,12 +184,12 @@ impl Record {
         })
     }
 
-    pub(super) fn decision(decision: &Decision) -> Result<Self, serde_json::Error> {
+    pub(super) fn decision(decision: &DecisionRecord) -> Result<Self, serde_json::Error> {
         Ok(Self::Decision {
             id: decision.id.0,
             utc_ms: decision.at.utc_ms(),
             rule: decision.rule.clone(),
-            verdict: decision.verdict,
+            decision: decision.decision,
             json: serde_json::to_string(decision)?,
         })
     }
@@ -207,7 +207,7 @@ impl Record {
             Self::Event { event, .. } => event.json.capacity(),
             Self::Decision { json, .. }
             | Self::Outcome { json, .. }
-            | Self::Assessment { json, .. }
+            | Self::AimCheck { json, .. }
             | Self::Alert { json, .. }
             | Self::Note { json, .. }
             | Self::Operator(OperatorRow { json, .. }) => json.capacity(),
@@ -241,7 +241,7 @@ impl Record {
     /// only if it may be about one.
     pub(super) fn reboot(&self) -> Option<RebootRow> {
         match self {
-            Self::Decision { verdict: Verdict::Act, json, .. } if json.contains(REBOOT) => {
+            Self::Decision { decision: Decision::Act, json, .. } if json.contains(REBOOT) => {
                 RebootRow::of_decision(&serde_json::from_str(json).ok()?)
             }
             Self::Outcome { json, .. }

@@ -32,7 +32,7 @@ CREATE TABLE kernel_log_cursor (
   resume_seq INTEGER NOT NULL
 );
 
--- `position` is the order in which decisions, their assessments and people's orders were stored:
+-- `position` is the order in which decisions, their aim checks and people's orders were stored:
 -- neither numbers made of the time nor wall clocks show it. One counter for all three, in meta under
 -- 'last_position'.
 CREATE TABLE decisions (
@@ -40,12 +40,12 @@ CREATE TABLE decisions (
   utc_ms INTEGER NOT NULL,
   rule TEXT NOT NULL,
   alert TEXT NOT NULL,
-  verdict TEXT NOT NULL,
+  decision TEXT NOT NULL,
   json TEXT NOT NULL,
   position INTEGER NOT NULL
 );
 CREATE INDEX decisions_time ON decisions (utc_ms, id);
-CREATE INDEX decisions_acts ON decisions (position) WHERE verdict = 'act';
+CREATE INDEX decisions_acts ON decisions (position) WHERE decision = 'act';
 
 CREATE TABLE outcomes (
   decision INTEGER PRIMARY KEY,
@@ -54,7 +54,7 @@ CREATE TABLE outcomes (
 );
 CREATE INDEX outcomes_time ON outcomes (utc_ms, decision);
 
-CREATE TABLE assessments (
+CREATE TABLE aim_checks (
   decision INTEGER PRIMARY KEY,
   utc_ms INTEGER NOT NULL,
   json TEXT NOT NULL,

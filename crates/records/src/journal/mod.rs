@@ -37,7 +37,7 @@ pub use entry::{Entry, Note};
 pub use file::FILE_NAME;
 pub use past::StoredAct;
 pub use reader::{
-    DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError,
+    DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError, StoredDecision,
     StoredEvent, StoredNote, StoredOrder,
 };
 pub use reboots::{BootLasted, RebootRow, past_reboots};
@@ -49,7 +49,7 @@ use queue::{Question, Queue};
 use writer::Writer;
 
 use crate::model::{
-    Decision, DecisionId, OperatorCommand, Reading, Readings, Schema, SeriesKey, Source,
+    DecisionId, DecisionRecord, OperatorCommand, Reading, Readings, Schema, SeriesKey, Source,
 };
 
 /// Why a request to the journal failed.
@@ -153,7 +153,11 @@ impl Journal {
 
     /// Stores a decision, and returns when it will survive a power cut. Call it right before
     /// acting. After an error the decision may still be stored later.
-    pub fn intent(&self, decision: &Decision, deadline: Duration) -> Result<(), JournalError> {
+    pub fn intent(
+        &self,
+        decision: &DecisionRecord,
+        deadline: Duration,
+    ) -> Result<(), JournalError> {
         let record = Record::decision(decision)
             .map_err(|error| JournalError::Refused(error.to_string().into()))?;
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))

@@ -11,9 +11,9 @@ use super::reader::{JournalReader, ReadError};
 use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason, Mode, Moment,
+    AimCheck, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, Mode, Moment,
     OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, PastReceived,
-    ProgramEvent, RestartState, RuleId, RuleSelector, Verdict,
+    ProgramEvent, RestartState, RuleId, RuleSelector,
 };
 
 /// An act of an earlier run.
@@ -140,8 +140,8 @@ impl JournalReader {
                  d.position AS act_position, coalesce(a.position, 0) AS judged_position
              FROM decisions d
              LEFT JOIN outcomes o ON o.decision = d.id
-             LEFT JOIN assessments a ON a.decision = d.id
-             WHERE d.verdict = 'act' AND (?1 IS NULL OR coalesce(
+             LEFT JOIN aim_checks a ON a.decision = d.id
+             WHERE d.decision = 'act' AND (?1 IS NULL OR coalesce(
                  d.position < (SELECT d.position FROM decisions d WHERE d.id = ?1), d.id < ?1))
              ORDER BY d.position DESC";
         let read = || -> rusqlite::Result<Vec<StoredAct>> {
@@ -190,8 +190,8 @@ impl JournalReader {
     }
 
     /// Decisions since a time that were held for an approval, oldest first.
-    pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<Decision>, ReadError> {
-        let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ?
+    pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<DecisionRecord>, ReadError> {
+        let sql = "SELECT json FROM decisions WHERE decision = 'hold' AND utc_ms >= ?
             AND json_extract(json, '$.reason') = 'approval' ORDER BY position DESC LIMIT ?";
         let read = || -> rusqlite::Result<Vec<String>> {
             let since = since.as_millisecond();
@@ -202,7 +202,7 @@ impl JournalReader {
         };
         let rows = read().map_err(|error| self.failed(error))?;
         let wants_approval =
-            |decision: &Decision| decision.verdict == Verdict::Hold(HoldReason::Approval);
+            |decision: &DecisionRecord| decision.hold_reason() == Some(HoldReason::Approval);
         let read = rows.iter().rev().filter_map(|json| from_json(json));
         Ok(read.filter(wants_approval).collect())
     }
@@ -322,10 +322,10 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
     let json: String = row.get(4)?;
-    let (outcome, assessment): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+    let (outcome, aim_check): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
     let (position, judged_position): (i64, i64) = (row.get(7)?, row.get(8)?);
     let outcome: Option<Outcome> = outcome.and_then(|json| from_json(&json));
-    let assessment: Option<Assessment> = assessment.and_then(|json| from_json(&json));
+    let aim_check: Option<AimCheck> = aim_check.and_then(|json| from_json(&json));
     let written = from_json(&json).unwrap_or_else(|| WrittenAct {
         at: Moment {
             uptime: std::time::Duration::MAX,
@@ -353,7 +353,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     let has_ended = outcome.is_some_and(|outcome| {
         // An action without an end in time may have hung the machine.
         outcome.result != OutcomeResult::TimedOut
-    }) || assessment.is_some();
+    }) || aim_check.is_some();
     let forgives = |reset: &Reset| {
         reset.position > position.max(judged_position) && reset.rules.selects(&written.rule)
     };
@@ -367,7 +367,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         takes_from_engine: written.takes_from_engine(),
         position,
         started_after: starts,
-        died_in: assessment.as_ref().and_then(|assessment| assessment.died_in),
+        died_in: aim_check.as_ref().and_then(|aim_check| aim_check.died_in),
         is_forgiven: resets.iter().any(forgives),
         id: DecisionId(id.cast_unsigned()),
         is_notice: written.action.get("notify").is_some(),
@@ -376,7 +376,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         step: written.step,
         at: written.at,
         has_ended,
-        aim_met: assessment.and_then(|assessment| assessment.aim_met),
+        aim_met: aim_check.and_then(|aim_check| aim_check.aim_met),
         approved: written.approved.filter(|_| !was_not_done),
     }))
 }

@@ -14,7 +14,7 @@ use super::file::{
     APPLICATION_ID, FILE_NAME, FORMATS, is_newer, newer_format, refuse_other_than_files,
 };
 use super::timeline::from_json;
-use crate::model::{Assessment, Decision, Event, OperatorCommand, Outcome};
+use crate::model::{AimCheck, DecisionRecord, Event, OperatorCommand, Outcome};
 
 /// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,7 @@ pub struct DecisionQuery {
     /// Only this rule's: `group/alert`, or the alert's name alone.
     pub rule: Option<String>,
     /// Only `act` or only `hold`.
-    pub verdict: Option<String>,
+    pub decision: Option<String>,
     /// The order of rows.
     pub order: Order,
     /// The limit of rows.
@@ -156,13 +156,13 @@ pub struct StoredNote {
 
 /// A decision with its outcome and effect.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecisionRecord {
+pub struct StoredDecision {
     /// The stored decision.
-    pub decision: Decision,
+    pub decision: DecisionRecord,
     /// The outcome of the action, if it has one.
     pub outcome: Option<Outcome>,
     /// The effect, once measured.
-    pub assessment: Option<Assessment>,
+    pub aim_check: Option<AimCheck>,
 }
 
 /// A read-only view of a journal. Cheap to open; holds no lock between queries.
@@ -262,28 +262,27 @@ impl JournalReader {
     }
 
     /// Decisions, each with its outcome and effect.
-    pub fn decisions(&self, query: &DecisionQuery) -> Result<Page<DecisionRecord>, ReadError> {
+    pub fn decisions(&self, query: &DecisionQuery) -> Result<Page<StoredDecision>, ReadError> {
         let mut filter = Filter::default();
         filter.ids("d.id", query.after_id, query.before_id);
         filter.times("d.utc_ms", query.since, query.until);
         if let Some(rule) = &query.rule {
             filter.rule("d.rule", "d.alert", rule);
         }
-        if let Some(verdict) = &query.verdict {
-            filter.any_of("d.verdict", std::slice::from_ref(verdict));
+        if let Some(decision) = &query.decision {
+            filter.any_of("d.decision", std::slice::from_ref(decision));
         }
         let select = "SELECT d.id, d.json, o.json, a.json FROM decisions d
             LEFT JOIN outcomes o ON o.decision = d.id
-            LEFT JOIN assessments a ON a.decision = d.id";
+            LEFT JOIN aim_checks a ON a.decision = d.id";
         let sql = filter.sql(select, "d.id", query.order);
         self.page(&sql, filter, query.limit, |row| {
             let decision: String = row.get(1)?;
-            let (outcome, assessment): (Option<String>, Option<String>) =
-                (row.get(2)?, row.get(3)?);
-            let record = from_json(&decision).map(|decision| DecisionRecord {
+            let (outcome, aim_check): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
+            let record = from_json(&decision).map(|decision| StoredDecision {
                 decision,
                 outcome: outcome.and_then(|json| from_json(&json)),
-                assessment: assessment.and_then(|json| from_json(&json)),
+                aim_check: aim_check.and_then(|json| from_json(&json)),
             });
             Ok((row.get(0)?, record))
         })

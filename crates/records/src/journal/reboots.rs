@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::Entry;
 use crate::model::{
-    Decision, DecisionId, EventKind, Mode, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
-    PastReboot, PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans, RebootResult,
-    ScheduledReboot, Verdict,
+    DecisionId, DecisionRecord, EventKind, Mode, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, PastReboot, PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans,
+    RebootResult, ScheduledReboot,
 };
 
 /// A decision, outcome, check or order about reboots.
@@ -17,7 +17,7 @@ use crate::model::{
 #[serde(rename_all = "snake_case")]
 pub enum RebootRow {
     /// An act of enforce mode.
-    Decision(Decision),
+    Decision(DecisionRecord),
     /// The outcome of an act.
     Outcome(Outcome),
     /// The result of a reboot, known after the boot.
@@ -71,8 +71,8 @@ impl RebootRow {
         }
     }
 
-    pub(super) fn of_decision(decision: &Decision) -> Option<Self> {
-        let is_act = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+    pub(super) fn of_decision(decision: &DecisionRecord) -> Option<Self> {
+        let is_act = decision.mode == Mode::Enforce && decision.is_act();
         (is_act && decision.action.reboot().is_some()).then(|| Self::Decision(decision.clone()))
     }
 
@@ -133,7 +133,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    fn decided(&mut self, decision: &Decision) {
+    fn decided(&mut self, decision: &DecisionRecord) {
         let Some(act) = decision.action.reboot() else { return };
         if let RebootAct::Schedule(plan) = act {
             self.boot = Some(Arc::clone(&plan.boot_id));

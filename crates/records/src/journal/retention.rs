@@ -22,7 +22,7 @@ const STEP_ROWS: u32 = 256;
 const STEP_PAGES: u32 = 256;
 /// The number of boots whose position in the kernel log is kept.
 const BOOTS: u32 = 64;
-/// Tables with a time; the decisions' outcomes and assessments go with them.
+/// Tables with a time; the decisions' outcomes and aim checks go with them.
 const TABLES: [&str; 5] = ["events", "decisions", "alerts", "notes", "operator_commands"];
 
 /// The WHERE condition of deletable rows of a table: orders stay while they are in force.
@@ -115,7 +115,7 @@ fn delete_oldest(
         may_go(table, now_ms)
     );
     if table == "decisions" {
-        for belonging in ["outcomes", "assessments"] {
+        for belonging in ["outcomes", "aim_checks"] {
             let sql = format!("DELETE FROM {belonging} WHERE decision IN ({chosen})");
             transaction.execute(&sql, [before_ms])?;
         }
@@ -141,7 +141,7 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
          WHERE boot_id NOT IN (SELECT boot_id FROM kernel_log_cursor)",
         [],
     )?;
-    for table in ["outcomes", "assessments"] {
+    for table in ["outcomes", "aim_checks"] {
         connection.execute(
             &format!("DELETE FROM {table} WHERE decision < (SELECT min(id) FROM decisions)"),
             [],

@@ -76,10 +76,10 @@ fn insert(
             execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)?;
             insert_reboot(transaction, record)
         }
-        Record::Assessment { decision, utc_ms, json } => {
+        Record::AimCheck { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
             let position = next_position(transaction).map_err(failed)?;
-            let sql = "INSERT INTO assessments (decision, utc_ms, json, position)
+            let sql = "INSERT INTO aim_checks (decision, utc_ms, json, position)
                 VALUES (?1, ?2, ?3, ?4)
                 ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3, position = ?4";
             let values = params![row_id(*decision)?, utc_ms, json, position];
@@ -268,7 +268,7 @@ fn move_cursor(
 
 fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Stored, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
-    let Record::Decision { id, utc_ms, rule, verdict, json } = record else {
+    let Record::Decision { id, utc_ms, rule, decision, json } = record else {
         return Ok(Stored::Before);
     };
     let row = row_id(*id)?;
@@ -288,9 +288,9 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
     let position = next_position(transaction).map_err(failed)?;
     execute(
         transaction,
-        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json, position)
+        "INSERT INTO decisions (id, utc_ms, rule, alert, decision, json, position)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json, position],
+        params![row, utc_ms, rule.to_string(), rule.alert, decision.name(), json, position],
     )
     .and_then(|()| {
         execute(

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Note;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
-use crate::model::{AlertChange, Assessment, Decision, EventKind, OperatorCommand, Outcome};
+use crate::model::{AimCheck, AlertChange, DecisionRecord, EventKind, OperatorCommand, Outcome};
 
 /// Selects entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +32,15 @@ pub enum TimelineItem {
     /// A kernel event.
     Event(StoredEvent),
     /// A decision.
-    Decision(Decision),
+    Decision(DecisionRecord),
     /// The outcome of an action, with its effect if measured.
     Outcome {
         /// The result.
         outcome: Outcome,
         /// Its decision, unless that was deleted.
-        decision: Option<Decision>,
+        decision: Option<DecisionRecord>,
         /// Its effect.
-        assessment: Option<Assessment>,
+        aim_check: Option<AimCheck>,
     },
     /// An alert changed its state.
     Alert(AlertChange),
@@ -60,17 +60,17 @@ impl TimelineItem {
 /// The parts of the timeline, in the order of cause and effect for what happened within one
 /// millisecond: kind, columns, table.
 const PARTS: [(&str, &str, &str); 6] = [
-    ("event", "id, utc_ms, boot_id AS extra, json, NULL AS assessment", "events"),
-    ("operator", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "operator_commands"),
-    ("alert", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "alerts"),
-    ("decision", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "decisions"),
+    ("event", "id, utc_ms, boot_id AS extra, json, NULL AS aim_check", "events"),
+    ("operator", "id, utc_ms, NULL AS extra, json, NULL AS aim_check", "operator_commands"),
+    ("alert", "id, utc_ms, NULL AS extra, json, NULL AS aim_check", "alerts"),
+    ("decision", "id, utc_ms, NULL AS extra, json, NULL AS aim_check", "decisions"),
     (
         "outcome",
-        "o.decision AS id, o.utc_ms AS utc_ms, d.json AS extra, o.json, a.json AS assessment",
+        "o.decision AS id, o.utc_ms AS utc_ms, d.json AS extra, o.json, a.json AS aim_check",
         "outcomes o LEFT JOIN decisions d ON d.id = o.decision
-         LEFT JOIN assessments a ON a.decision = o.decision",
+         LEFT JOIN aim_checks a ON a.decision = o.decision",
     ),
-    ("note", "id, utc_ms, NULL AS extra, json, NULL AS assessment", "notes"),
+    ("note", "id, utc_ms, NULL AS extra, json, NULL AS aim_check", "notes"),
 ];
 
 /// Rows that are held at a time. While a pager waits for its reader no row of the database is held,
@@ -231,8 +231,8 @@ fn time_and_id(part: &str) -> (&'static str, &'static str) {
 fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
     let (rank, id): (u32, i64) = (row.get("rank")?, row.get("id")?);
     let json: String = row.get("json")?;
-    let (extra, assessment): (Option<String>, Option<String>) =
-        (row.get("extra")?, row.get("assessment")?);
+    let (extra, aim_check): (Option<String>, Option<String>) =
+        (row.get("extra")?, row.get("aim_check")?);
     let item = match PARTS.get(rank as usize).map(|(kind, ..)| *kind) {
         Some("event") => from_json(&json).map(|event| {
             TimelineItem::Event(StoredEvent { id, boot_id: extra.unwrap_or_default(), event })
@@ -241,7 +241,7 @@ fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
         Some("outcome") => from_json(&json).map(|outcome| TimelineItem::Outcome {
             outcome,
             decision: extra.and_then(|json| from_json(&json)),
-            assessment: assessment.and_then(|json| from_json(&json)),
+            aim_check: aim_check.and_then(|json| from_json(&json)),
         }),
         Some("alert") => from_json(&json).map(TimelineItem::Alert),
         Some("operator") => from_json(&json).map(TimelineItem::Operator),

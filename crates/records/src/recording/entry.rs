@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, EventKind,
-    FORGET_RECEIVED_AFTER, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past,
-    PastAct, PastReceived, Pause, ProgramEvent, ReceivedTurn, RuleId, VerdictLimits,
+    AimCheck, AlertChange, AssessmentLimits, ClusterNames, DecisionId, DecisionRecord, Event,
+    EventKind, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, OperatorCommand, OperatorOrder,
+    Past, PastAct, PastReceived, Pause, ProgramEvent, ReceivedTurn, RuleId,
 };
 
 /// One entry of a recording.
@@ -97,7 +97,7 @@ pub struct RecordedRules {
     pub guard_rails: serde_json::Value,
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
-    pub verdict: VerdictLimits,
+    pub assessment: AssessmentLimits,
     /// Time after which a received alert was forgotten without repetition.
     #[serde(default = "usual_forget_after")]
     pub forget_received_after: Duration,
@@ -141,10 +141,10 @@ pub struct Said {
     pub alerts: Vec<AlertChange>,
     /// Decisions to act and to hold.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<DecisionRecord>,
     /// The effects of earlier actions.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub assessments: Vec<Assessment>,
+    pub aim_checks: Vec<AimCheck>,
 }
 
 impl Said {
@@ -153,7 +153,7 @@ impl Said {
         self.events.is_empty()
             && self.alerts.is_empty()
             && self.decisions.is_empty()
-            && self.assessments.is_empty()
+            && self.aim_checks.is_empty()
     }
 }
 

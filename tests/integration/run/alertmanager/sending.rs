@@ -64,7 +64,7 @@ fn a_firing_rule_is_posted_to_all_alertmanagers_until_its_end() {
         let time = |name: &str| alert[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
         assert!(time("endsAt") > time("startsAt"));
         let decision = last(server, "UmawardenDecision").unwrap();
-        assert_eq!(decision["labels"]["verdict"], "act");
+        assert_eq!(decision["labels"]["decision"], "act");
         assert_eq!(decision["labels"]["rule"], "Always");
         daemon.wait_until("counted", |daemon| {
             daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&3.0)

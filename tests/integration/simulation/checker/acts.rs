@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId, Target};
+use umawarden::model::{Action, DecisionId, DecisionRecord, Mode, Moment, RuleId, Target};
 use umawarden::policy::rule::{Query, Remedy};
 
 use super::shapes::Shape;
@@ -35,7 +35,7 @@ pub struct Acted {
 }
 
 impl Acted {
-    pub fn new(clock: &Clock, decision: &Decision) -> Self {
+    pub fn new(clock: &Clock, decision: &DecisionRecord) -> Self {
         Self {
             id: decision.id,
             rule: decision.rule.clone(),
@@ -72,7 +72,11 @@ impl Acted {
 }
 
 impl Checker {
-    pub(super) fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn act(
+        &mut self,
+        clock: &Clock,
+        decision: &DecisionRecord,
+    ) -> Result<(), Violation> {
         self.known_enough(&decision.rule, clock, false)?;
         let Some(watched) = self.rules.get(&decision.rule) else { return Ok(()) };
         let Some(remedy) = &watched.rule.remedy else {
@@ -115,7 +119,7 @@ impl Checker {
     fn within_limits(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         remedy: &Remedy,
     ) -> Result<(), Violation> {
         if let Some(at_most) = remedy.rails.at_most {
@@ -134,7 +138,7 @@ impl Checker {
     pub(super) fn within_budget(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
     ) -> Result<(), Violation> {
         let is_free = decision.action.is_notice() || takes_from_engine(&decision.action);
         let Some(budget) = self.rails.budget.filter(|_| !is_free) else { return Ok(()) };
@@ -152,7 +156,7 @@ impl Checker {
     fn rested(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         watched: &Watched,
     ) -> Result<(), Violation> {
         if decision.step > 0 {
@@ -181,7 +185,11 @@ impl Checker {
     }
 
     /// One action at a time, except stops, and in parallel with starts.
-    pub(super) fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn fly(
+        &mut self,
+        clock: &Clock,
+        decision: &DecisionRecord,
+    ) -> Result<(), Violation> {
         if decision.action.is_notice() {
             return Ok(());
         }
@@ -198,7 +206,7 @@ impl Checker {
         Ok(())
     }
 
-    fn remember(&mut self, clock: &Clock, decision: &Decision) {
+    fn remember(&mut self, clock: &Clock, decision: &DecisionRecord) {
         self.acts.push(Acted::new(clock, decision));
         if let Some(watched) = self.rules.get_mut(&decision.rule) {
             let (id, step, since) = (decision.id, decision.step, clock.at.uptime);
@@ -212,7 +220,7 @@ impl Checker {
     fn phase_allows(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         watched: &Watched,
     ) -> Result<(), Violation> {
         let now = clock.at.uptime;
@@ -226,7 +234,7 @@ impl Checker {
             }
             // A setting that stays has no end at which it is assessed.
             Phase::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
-                return broken("each act is assessed", format!("{decision:?}"));
+                return broken("each act is aim_checked", format!("{decision:?}"));
             }
             // It stays, and is skipped.
             Phase::Ended { step, .. } if is_in_force(step) => last_passed = Some(step),
@@ -245,7 +253,7 @@ impl Checker {
     }
 
     /// Acts of the same rule in the same mode.
-    pub(super) fn acts_of(&self, decision: &Decision) -> impl Iterator<Item = &Acted> {
+    pub(super) fn acts_of(&self, decision: &DecisionRecord) -> impl Iterator<Item = &Acted> {
         let same = |act: &&Acted| act.rule == decision.rule && act.mode == decision.mode;
         self.acts.iter().filter(same)
     }
@@ -254,7 +262,7 @@ impl Checker {
     /// remedy is such an act.
     pub(super) fn counted_with(
         &self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         remedy: &Remedy,
         is_such: fn(&Action) -> bool,
     ) -> impl Iterator<Item = &Acted> {
@@ -265,7 +273,7 @@ impl Checker {
 }
 
 /// The engine of a decision.
-pub fn engine_of(decision: &Decision) -> Option<Arc<str>> {
+pub fn engine_of(decision: &DecisionRecord) -> Option<Arc<str>> {
     match (&decision.target, &decision.action) {
         (Target::Engine(engine), _) if !engine.name.is_empty() => Some(Arc::clone(&engine.name)),
         (_, Action::Reclaim { engine: Some(engine), .. }) => Some(engine.as_str().into()),
@@ -293,7 +301,7 @@ pub(super) fn aims(watched: &Watched) -> bool {
     watched.rule.remedy.as_ref().is_some_and(|remedy| remedy.aim.is_some())
 }
 
-fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
+fn is_step(remedy: &Remedy, decision: &DecisionRecord) -> bool {
     let step = remedy.steps.get(decision.step).map(|step| step.action(None));
     match (step, &decision.action) {
         (Some(Action::Notify { .. }), Action::Notify { .. }) => true,
@@ -309,7 +317,7 @@ fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
 }
 
 /// Whether an aim of the form `series > number` is met by the evidence itself.
-fn is_met(aim: &Query, decision: &Decision) -> bool {
+fn is_met(aim: &Query, decision: &DecisionRecord) -> bool {
     let Some((series, number)) = aim.text.split_once(" > ") else { return false };
     let Ok(number) = number.parse::<f64>() else { return false };
     let evidence = decision.because.iter().find(|evidence| evidence.series == series);

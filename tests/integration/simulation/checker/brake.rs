@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use umawarden::model::{Decision, EventKind, KernelEvent, Observation, Source, Target};
+use umawarden::model::{DecisionRecord, EventKind, KernelEvent, Observation, Source, Target};
 use umawarden::policy::Step;
 
 use super::{Checker, Clock, Violation, broken};
@@ -127,7 +127,7 @@ impl Signs {
 }
 
 impl Checker {
-    pub(super) fn brake(&self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn brake(&self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
         if !decision.action.is_brake() {
             return Ok(());
         }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, AlertChange, AlertState, Assessment, ClusterNames, Decision, DecisionId, HoldReason,
-    Mode, Moment, Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
+    Action, AimCheck, AlertChange, AlertState, ClusterNames, Decision, DecisionId, DecisionRecord,
+    HoldReason, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, RuleId, Source,
 };
 use umawarden::policy::Step;
 use umawarden::policy::guard::GuardRails;
@@ -352,8 +352,8 @@ impl Checker {
         self.note_firing(clock);
         self.received_is_respected(clock, returned)?;
         self.neighbours_are_respected(clock, returned)?;
-        for assessment in &returned.assessments {
-            self.assess(clock, assessment)?;
+        for aim_check in &returned.aim_checks {
+            self.check_aim(clock, aim_check)?;
         }
         for decision in &returned.decisions {
             self.decide(clock, decision)?;
@@ -408,7 +408,7 @@ impl Checker {
         }
     }
 
-    fn decide(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    fn decide(&mut self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
         if !self.ids.insert(decision.id) {
             return broken("no sequence number is repeated", format!("{decision:?}"));
         }
@@ -419,17 +419,17 @@ impl Checker {
             return self.undo(clock, decision);
         }
         if is_restart(decision) {
-            return match decision.verdict {
-                Verdict::Act => self.restart(clock, decision),
-                Verdict::Hold(_) => Ok(()),
+            return match decision.decision {
+                Decision::Act => self.restart(clock, decision),
+                Decision::Hold(_) => Ok(()),
             };
         }
         if !self.rules.contains_key(&decision.rule) {
             return broken("only loaded rules report", decision.rule.to_string());
         }
-        match decision.verdict {
-            Verdict::Act => self.act(clock, decision)?,
-            Verdict::Hold(reason) => self.hold(reason, decision)?,
+        match decision.decision {
+            Decision::Act => self.act(clock, decision)?,
+            Decision::Hold(reason) => self.hold(reason, decision)?,
         }
         if let Some(watched) = self.rules.get_mut(&decision.rule) {
             watched.decided = Some(clock.at.uptime);
@@ -438,7 +438,7 @@ impl Checker {
     }
 
     /// A hold must have its reason.
-    fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
+    fn hold(&mut self, reason: HoldReason, decision: &DecisionRecord) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
             HoldReason::Busy => {
@@ -466,25 +466,25 @@ impl Checker {
         if is_true { Ok(()) } else { broken("a hold names its reason", format!("{decision:?}")) }
     }
 
-    fn assess(&mut self, clock: &Clock, assessment: &Assessment) -> Result<(), Violation> {
-        if self.assess_start(assessment)? {
+    fn check_aim(&mut self, clock: &Clock, aim_check: &AimCheck) -> Result<(), Violation> {
+        if self.check_start(aim_check)? {
             return Ok(());
         }
         let at = clock.at.uptime;
-        let aim_met = assessment.aim_met;
+        let aim_met = aim_check.aim_met;
         let acts = self.acts.iter_mut().rev();
-        for act in acts.filter(|act| act.id == assessment.decision) {
+        for act in acts.filter(|act| act.id == aim_check.decision) {
             act.aim_met = aim_met;
         }
         let phases = self.rules.values_mut().flat_map(|watched| &mut watched.phases);
         for (phase, _) in phases {
             if let Phase::Ended { id, step, .. } = *phase
-                && id == assessment.decision
+                && id == aim_check.decision
             {
                 *phase = Phase::Judged { step, aim_met, at };
                 return Ok(());
             }
         }
-        broken("only a completed act is assessed, once", format!("{assessment:?}"))
+        broken("only a completed act is aim_checked, once", format!("{aim_check:?}"))
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    AlertState, ClusterNames, ClusterReadings, Decision, Moment, NodeNews, Observation, Reading,
-    RuleId, SeriesKey, Source, Verdict,
+    AlertState, ClusterNames, ClusterReadings, DecisionRecord, Moment, NodeNews, Observation,
+    Reading, RuleId, SeriesKey, Source,
 };
 use umawarden::policy::Step;
 use umawarden::policy::rule::RuleScope;
@@ -230,7 +230,7 @@ impl Checker {
 
     /// An alert that names a node is handled by that node alone, and by none if that node is
     /// silent.
-    fn is_of_this_node(&self, decision: &Decision, now: Duration) -> Result<(), Violation> {
+    fn is_of_this_node(&self, decision: &DecisionRecord, now: Duration) -> Result<(), Violation> {
         let Some(watched) = self.rules.get(&decision.rule).filter(|rule| is_of_cluster(rule))
         else {
             return Ok(());
@@ -241,13 +241,13 @@ impl Checker {
         if self.neighbours.names.is_none() {
             return broken("a rule about nodes needs a cluster", format!("{decision:?}"));
         }
-        if decision.verdict == Verdict::Act
+        if decision.is_act()
             && let Some(silent) = self.unknown_of_nodes(&decision.rule, now)
         {
             let what = format!("{silent}: {decision:?}");
             return broken("a silent node is neither present nor absent", what);
         }
-        if decision.verdict == Verdict::Act && !watched.is_firing_here() {
+        if decision.is_act() && !watched.is_firing_here() {
             let what = format!("{:?}: {decision:?}", watched.alerts.keys());
             return broken("a node acts on its own alerts alone", what);
         }
@@ -255,7 +255,11 @@ impl Checker {
     }
 
     /// A value in the evidence was reported, and is still known.
-    fn evidence_was_reported(&self, decision: &Decision, now: Duration) -> Result<(), Violation> {
+    fn evidence_was_reported(
+        &self,
+        decision: &DecisionRecord,
+        now: Duration,
+    ) -> Result<(), Violation> {
         let nodes = &self.neighbours;
         for evidence in decision.because.iter().filter(|_| !nodes.is_worn) {
             for (name, node) in &nodes.nodes {

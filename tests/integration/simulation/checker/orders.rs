@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{
-    Action, Decision, DecisionId, Mode, OperatorOrder, Outcome, OutcomeResult, RuleId,
+    Action, DecisionId, DecisionRecord, Mode, OperatorOrder, Outcome, OutcomeResult, RuleId,
     RuleSelector, Target,
 };
 use umawarden::policy::Answer;
@@ -27,8 +27,8 @@ struct ApprovalRequest {
     used_by: Option<DecisionId>,
 }
 
-fn about(decision: &Decision) -> (RuleId, Mode, usize, Action, Target) {
-    let Decision { rule, mode, step, action, target, .. } = decision;
+fn about(decision: &DecisionRecord) -> (RuleId, Mode, usize, Action, Target) {
+    let DecisionRecord { rule, mode, step, action, target, .. } = decision;
     let mut action = action.clone();
     // The current free memory is not part of the request.
     if let Action::StopEngine { unless_free_bytes, .. } = &mut action {
@@ -47,7 +47,7 @@ impl People {
     }
 
     /// A remedy has asked for approval.
-    pub fn note_request(&mut self, decision: &Decision) {
+    pub fn note_request(&mut self, decision: &DecisionRecord) {
         let (about, at) = (about(decision), decision.at.utc);
         let request = ApprovalRequest { about, at, given_until: None, used_by: None };
         self.requests.insert(decision.id, request);
@@ -109,7 +109,7 @@ impl People {
     pub fn allow(
         &mut self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         needs_approval: bool,
     ) -> Result<(), Violation> {
         if self.is_paused {
@@ -129,7 +129,7 @@ impl People {
         Ok(())
     }
 
-    fn use_approval(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    fn use_approval(&mut self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
         let request = decision.approved.and_then(|id| self.requests.get_mut(&id));
         let Some(request) = request else {
             return broken("nothing is done without its approval", format!("{decision:?}"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use umawarden::model::{Decision, OperatorCommand, OperatorOrder, Target};
+use umawarden::model::{DecisionRecord, OperatorCommand, OperatorOrder, Target};
 use umawarden::policy::guard::{MaintenanceWindow, WrittenWindow};
 use umawarden::policy::rule::Remedy;
 
@@ -14,7 +14,7 @@ impl Checker {
     pub(super) fn rails_allow(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         watched: &Watched,
         remedy: &Remedy,
     ) -> Result<(), Violation> {
@@ -78,7 +78,7 @@ impl Checker {
     fn breaker_is_closed(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         remedy: &Remedy,
     ) -> Result<(), Violation> {
         let limit = remedy.rails.breaker.or(self.rails.breaker);

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{
-    EventKind, Moment, Observation, Past, ProgramEvent, ReceivedAlert, ReceivedStatus,
-    ReceivedTurn, Verdict,
+    EventKind, Moment, Observation, Past, ProgramEvent, ReceivedAlert, ReceivedStatus, ReceivedTurn,
 };
 use umawarden::policy::Step;
 use umawarden::policy::status::Status;
@@ -292,7 +291,7 @@ impl Checker {
             else {
                 continue;
             };
-            if decision.verdict != Verdict::Act || decision.action.is_undo() {
+            if !decision.is_act() || decision.action.is_undo() {
                 continue;
             }
             let is_kept = !watched.rule.keep_firing_for.is_zero();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, Assessment, Decision, DecisionId, DeferredRestart, EnginePhase, EngineReadings,
+    Action, AimCheck, DecisionId, DecisionRecord, DeferredRestart, EnginePhase, EngineReadings,
     EngineSeen, EngineTarget, EventKind, HealthAnswer, Observation, Outcome, OutcomeResult,
     ProcessId, ProgramEvent, Reading, Requested, RestartReadings, Source, Supervisor, Target,
-    Verdict, WorkloadHealth, WorkloadState,
+    WorkloadHealth, WorkloadState,
 };
 use umawarden::policy::Step;
 
@@ -300,8 +300,12 @@ impl Restarts {
 
 impl Checker {
     /// A decision about a deferred restart.
-    pub(super) fn restart(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        if decision.verdict != Verdict::Act {
+    pub(super) fn restart(
+        &mut self,
+        clock: &Clock,
+        decision: &DecisionRecord,
+    ) -> Result<(), Violation> {
+        if !decision.is_act() {
             return Ok(());
         }
         let (Target::Held(target), Some(mark)) = (&decision.target, decision.action.starts_after())
@@ -347,7 +351,7 @@ impl Checker {
     /// An earlier start after the same exit has failed, and that was observed.
     fn is_first_after_that_end(
         &self,
-        decision: &Decision,
+        decision: &DecisionRecord,
         mark: &Arc<str>,
         deferred: &Deferred,
     ) -> Result<(), Violation> {
@@ -379,7 +383,7 @@ impl Checker {
     fn limits_allow_start(
         &self,
         clock: &Clock,
-        decision: &Decision,
+        decision: &DecisionRecord,
         deferred: &Deferred,
     ) -> Result<(), Violation> {
         let limits = &deferred.seen.limits;
@@ -405,7 +409,7 @@ impl Checker {
     }
 
     /// As far as they are certain.
-    fn deaths_in_a_row(&self, decision: &Decision) -> u32 {
+    fn deaths_in_a_row(&self, decision: &DecisionRecord) -> u32 {
         let mut deaths = 0;
         let mut phase = None;
         let mut acts: Vec<&Acted> = self.acts_of(decision).collect();
@@ -425,7 +429,7 @@ impl Checker {
         deaths
     }
 
-    fn rails_allow_start(&self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    fn rails_allow_start(&self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
         if !self.knows_past {
             return broken("nothing is done before the past is known", format!("{decision:?}"));
         }
@@ -442,25 +446,25 @@ impl Checker {
     }
 
     /// Handles the outcome of a start; `false`: it was no start.
-    pub(super) fn assess_start(&mut self, assessment: &Assessment) -> Result<bool, Violation> {
-        let id = assessment.decision;
+    pub(super) fn check_start(&mut self, aim_check: &AimCheck) -> Result<bool, Violation> {
+        let id = aim_check.decision;
         let Some(start) = self.restarts.starts.get_mut(&id) else { return Ok(false) };
         let judged = self.acts.iter().find(|act| act.id == id).and_then(|act| act.aim_met);
         let was_begun = start.outcome.as_ref().is_none_or(|(result, _)| result.is_begun());
         // One that people have started since may become ready at any time.
-        if assessment.aim_met != Some(true) && (!was_begun || judged.is_some()) {
-            let what = format!("{:?}, {judged:?}: {assessment:?}", start.outcome);
-            return broken("only a start is assessed, once", what);
+        if aim_check.aim_met != Some(true) && (!was_begun || judged.is_some()) {
+            let what = format!("{:?}, {judged:?}: {aim_check:?}", start.outcome);
+            return broken("only a start is aim_checked, once", what);
         }
-        start.died_in = assessment.died_in;
+        start.died_in = aim_check.died_in;
         for act in self.acts.iter_mut().filter(|act| act.id == id) {
-            act.aim_met = assessment.aim_met;
+            act.aim_met = aim_check.aim_met;
         }
         Ok(true)
     }
 }
 
 /// Whether it is about a deferred restart.
-pub fn is_restart(decision: &Decision) -> bool {
+pub fn is_restart(decision: &DecisionRecord) -> bool {
     matches!(decision.action, Action::StartContainer { .. } | Action::StartUnit { .. })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, Decision, DecisionId, Mode, Outcome, OutcomeResult, RuleId, Target, UndoReason,
+    Action, DecisionId, DecisionRecord, Mode, Outcome, OutcomeResult, RuleId, Target, UndoReason,
 };
 
 use super::{Checker, Clock, LOST_AFTER, Violation, broken};
@@ -66,7 +66,7 @@ impl Settings {
         self.temporary.contains(&id)
     }
 
-    pub fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    pub fn act(&mut self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
         let Some(for_at_most) = decision.action.for_at_most() else { return Ok(()) };
         let Target::Settings { names } = &decision.target else {
             return broken("a setting has a name", format!("{decision:?}"));
@@ -115,7 +115,11 @@ impl Settings {
 
 impl Checker {
     /// A setting is restored.
-    pub(super) fn undo(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn undo(
+        &mut self,
+        clock: &Clock,
+        decision: &DecisionRecord,
+    ) -> Result<(), Violation> {
         const INVARIANT: &str = "an undo has its act and a reason";
         let Action::Undo { decision: act, why } = decision.action else { return Ok(()) };
         let now = clock.at.uptime;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use umawarden::journal::Entry;
 use umawarden::model::{
-    Action, Decision, Outcome, OutcomeResult, RebootAct, RebootMeans, RebootOrder,
+    Action, DecisionRecord, Outcome, OutcomeResult, RebootAct, RebootMeans, RebootOrder,
 };
 
 use super::node::Node;
 
 impl Node {
-    pub fn carry_out(&mut self, decision: Decision) -> Result<(), String> {
+    pub fn carry_out(&mut self, decision: DecisionRecord) -> Result<(), String> {
         let Some(act) = decision.action.reboot().cloned() else {
             return self.remedy(&decision);
         };
@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// Acts on memory and engines, which may fail or lose their outcome.
-    fn remedy(&mut self, decision: &Decision) -> Result<(), String> {
+    fn remedy(&mut self, decision: &DecisionRecord) -> Result<(), String> {
         if !matches!(decision.action, Action::StopEngine { .. }) {
             self.report(decision, OutcomeResult::Done);
             return Ok(());
@@ -84,7 +84,7 @@ impl Node {
         }
     }
 
-    fn perform(&mut self, decision: &Decision, order: &RebootOrder) -> Result<(), String> {
+    fn perform(&mut self, decision: &DecisionRecord, order: &RebootOrder) -> Result<(), String> {
         let context = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
         if order.how != RebootMeans::Sysrq {
             self.judge(&order.plan, &context)?;
@@ -112,7 +112,7 @@ impl Node {
         self.falls = true;
     }
 
-    fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+    fn report(&mut self, decision: &DecisionRecord, result: OutcomeResult) {
         self.outcomes.push(Outcome {
             decision: decision.id,
             action: decision.action.name().to_owned(),

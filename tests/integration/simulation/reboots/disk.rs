@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::journal::{BootLasted, Entry, RebootRow};
-use umawarden::model::Decision;
+use umawarden::model::DecisionRecord;
 
 /// The disk: written entries survive, pending ones may not.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Disk {
         self.rows.extend(rows);
     }
 
-    pub fn intent(&mut self, decision: &Decision) -> Result<(), String> {
+    pub fn intent(&mut self, decision: &DecisionRecord) -> Result<(), String> {
         if self.is_broken {
             return Err("the disk is broken".to_owned());
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::{Entry, past_reboots};
 use umawarden::model::{
-    DecisionId, Mode, Moment, Observation, Outcome, Past, PastReboots, Schema, SeriesKey, Verdict,
+    DecisionId, Mode, Moment, Observation, Outcome, Past, PastReboots, Schema, SeriesKey,
 };
 use umawarden::policy::Policy;
 
@@ -253,7 +253,7 @@ impl Node {
         }
         for decision in step.decisions {
             self.next_decision = self.next_decision.max(decision.id.0 + 1);
-            if decision.verdict == Verdict::Act {
+            if decision.is_act() {
                 self.carry_out(decision)?;
             }
         }

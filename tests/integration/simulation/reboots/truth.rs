@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::model::{Decision, RebootBudget, RebootForce, RebootPlan};
+use umawarden::model::{DecisionRecord, RebootBudget, RebootForce, RebootPlan};
 
 use super::node::{Node, Trouble};
 
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// An engine is to end for a reboot: is it allowed?
-    pub fn judge_stop(&mut self, decision: &Decision) -> Result<(), String> {
+    pub fn judge_stop(&mut self, decision: &DecisionRecord) -> Result<(), String> {
         let reboot = self.policy.status(self.at()).reboot;
         let Some(scheduled) = &reboot.scheduled else {
             return Err(format!("an engine is stopped for no reboot\n{decision:?}"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, CachePermission, Decision, EngineReadings, Event, EventKind, Mode, Observation,
+    Action, CachePermission, DecisionRecord, EngineReadings, Event, EventKind, Mode, Observation,
     OutcomeResult, ProgramEvent, Target,
 };
 
@@ -108,7 +108,10 @@ impl World {
         })
     }
 
-    pub(super) fn perform(&mut self, decision: &Decision) -> Result<OutcomeResult, Violation> {
+    pub(super) fn perform(
+        &mut self,
+        decision: &DecisionRecord,
+    ) -> Result<OutcomeResult, Violation> {
         let at = self.at();
         match (&decision.action, &decision.target) {
             (
@@ -147,7 +150,7 @@ impl World {
     }
 
     /// An act begins: an engine may be paused for it, and that is recorded before.
-    pub(super) fn pause_for(&mut self, decision: &Decision) {
+    pub(super) fn pause_for(&mut self, decision: &DecisionRecord) {
         if let Target::Engine(target) = &decision.target
             && pauses(decision)
             && let Some(engine) = self.machine.engine_of(target)
@@ -158,7 +161,7 @@ impl World {
         }
     }
 
-    fn go_on_with(&mut self, decision: &Decision) {
+    fn go_on_with(&mut self, decision: &DecisionRecord) {
         let Target::Engine(target) = &decision.target else { return };
         // The first request may be lost.
         if let Some(engine) = self.machine.engine_of(target)
@@ -219,7 +222,7 @@ impl World {
 
     /// A stopped engine has taken the memory, by the world's own ledger; on a machine with false
     /// values nothing can be expected.
-    pub(super) fn has_grown(&self, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn has_grown(&self, decision: &DecisionRecord) -> Result<(), Violation> {
         let lies = self.files.lied_until() + FALSE_VALUES_COUNT_FOR > self.now
             && !self.files.lied_until().is_zero();
         let Target::Engine(target) = &decision.target else { return Ok(()) };
@@ -261,7 +264,7 @@ impl World {
     }
 }
 
-fn pauses(decision: &Decision) -> bool {
+fn pauses(decision: &DecisionRecord) -> bool {
     let retracts =
         |allow: &BTreeSet<CachePermission>| allow.contains(&CachePermission::RetractRequests);
     decision.mode == Mode::Enforce

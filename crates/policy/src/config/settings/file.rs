@@ -154,7 +154,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_recording(&table, &mut settings, &mut findings);
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
-        read_verdict(&table, &mut settings, &mut findings);
+        read_assessment_limits(&table, &mut settings, &mut findings);
         settings.cluster = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
@@ -295,7 +295,11 @@ fn read_gpu(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.gpu_library = table.get("library").and_then(|node| path(node, "library", findings));
 }
 
-fn read_verdict(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+fn read_assessment_limits(
+    table: &Table<'_>,
+    settings: &mut FileSettings,
+    findings: &mut Findings<'_>,
+) {
     let keys = ["leaked_size", "leaked_after"];
     let Some(table) = section(table, "verdict", &keys, findings) else { return };
     settings.leaked_bytes = entry(&table, "leaked_size", limits::leaked_size, findings);

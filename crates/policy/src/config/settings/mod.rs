@@ -11,7 +11,7 @@ use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
 use crate::model::{
-    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, VerdictLimits,
+    AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode,
     named,
 };
 use crate::policy::guard::GuardRails;
@@ -60,7 +60,7 @@ pub struct Settings {
     /// The other nodes of an engine that spans several.
     pub cluster: Option<ClusterSettings>,
     /// When memory counts as leaked.
-    pub verdict: VerdictLimits,
+    pub assessment: AssessmentLimits,
     /// Receiving from and sending to Alertmanagers.
     pub alertmanager: AlertmanagerSettings,
     /// Export of metrics and traces.
@@ -280,7 +280,7 @@ impl Settings {
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
             cluster: file.cluster.map(|cluster| in_folder_of(cluster, folder)),
-            verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
+            assessment: merge_assessment_limits(file.leaked_bytes, file.leaked_after),
             alertmanager: file.alertmanager.unwrap_or_default(),
             otlp: merge_otlp(flags, file.otlp, folder),
         }
@@ -317,9 +317,12 @@ fn merge_recording(
     }
 }
 
-fn merge_verdict(leaked_bytes: Option<u64>, leaked_after: Option<Duration>) -> VerdictLimits {
-    let usual = VerdictLimits::default();
-    VerdictLimits {
+fn merge_assessment_limits(
+    leaked_bytes: Option<u64>,
+    leaked_after: Option<Duration>,
+) -> AssessmentLimits {
+    let usual = AssessmentLimits::default();
+    AssessmentLimits {
         leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
         leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }

@@ -88,7 +88,7 @@ fn everything_has_a_default() {
         engines: Vec::new(),
         restarts: Vec::new(),
         cluster: None,
-        verdict: VerdictLimits::default(),
+        assessment: AssessmentLimits::default(),
         alertmanager: AlertmanagerSettings::default(),
         otlp: None,
     };

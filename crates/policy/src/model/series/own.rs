@@ -148,7 +148,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_events_total",
         &["event"],
-        "Events that umawarden itself detects: phases and deaths of engines, memory verdicts, \
+        "Events that umawarden itself detects: phases and deaths of engines, memory assessments, \
          reboots, received alerts. They do not depend on the kernel log.",
     )
     .closed(&[("event", &ProgramEvent::KINDS)]),
@@ -184,10 +184,10 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
         Source::Daemon,
         "uma_decisions_total",
-        &["reason", "rule", "verdict"],
+        &["decision", "reason", "rule"],
         "Decisions to act or to hold, with the reason of a hold.",
     )
-    .closed(&[("reason", &REASONS), ("verdict", &["act", "hold"])]),
+    .closed(&[("decision", &["act", "hold"]), ("reason", &REASONS)]),
     Metric::counter(
         Source::Daemon,
         "uma_actions_total",

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
-    Action, DeathMemory, DeathReport, Deceased, Decision, EnginePhase, EngineProcess, EngineSeen,
-    Event, EventKind, ExitStatus, KernelEvent, Mode, Moment, Orphan, Outcome, OutcomeResult,
-    ProcessEnd, Reading, Requested, Supervisor, Target, Verdict, Workload, WorkloadEnd,
+    Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EnginePhase, EngineProcess,
+    EngineSeen, Event, EventKind, ExitStatus, KernelEvent, Mode, Moment, Orphan, Outcome,
+    OutcomeResult, ProcessEnd, Reading, Requested, Supervisor, Target, Workload, WorkloadEnd,
     WorkloadLog,
 };
 use crate::policy::Context;
@@ -52,8 +52,8 @@ impl Kills {
     }
 
     /// Records a decision of this program to stop an engine.
-    pub(in crate::policy) fn decided(&mut self, decision: &Decision) {
-        let acts = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+    pub(in crate::policy) fn decided(&mut self, decision: &DecisionRecord) {
+        let acts = decision.mode == Mode::Enforce && decision.is_act();
         if let (Action::StopEngine { .. }, Target::Engine(engine)) =
             (&decision.action, &decision.target)
             && acts

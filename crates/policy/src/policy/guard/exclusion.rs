@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Action, Decision, DecisionId, Lane, Mode, Outcome};
+use crate::model::{Action, DecisionId, DecisionRecord, Lane, Mode, Outcome};
 use crate::policy::act::Act;
 
 /// The actions under way.
@@ -20,7 +20,7 @@ struct Flight {
 }
 
 impl UnderWay {
-    pub(super) fn begin(&mut self, decision: &Decision) {
+    pub(super) fn begin(&mut self, decision: &DecisionRecord) {
         self.0.push(Flight {
             act: Act::pending(decision.id, decision.at.uptime),
             mode: decision.mode,

@@ -136,7 +136,7 @@ impl Account {
     }
 
     /// What the last act came to.
-    pub(super) fn assess(&mut self, aim_met: Option<bool>) {
+    pub(super) fn check_aim(&mut self, aim_met: Option<bool>) {
         self.round.aim_met = aim_met;
     }
 

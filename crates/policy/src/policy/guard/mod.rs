@@ -43,9 +43,9 @@ use super::act::{Act, Proposal};
 use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Action, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval, RebootSettings, RuleId,
-    Target, Verdict,
+    Action, Decision, DecisionId, DecisionRecord, EnginePhase, EngineTarget, HoldReason, Mode,
+    Moment, OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval, RebootSettings,
+    RuleId, Target,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -227,7 +227,7 @@ impl Guard {
 
     /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it
     /// back.
-    pub(super) fn undoing(&mut self, undo: &Decision) {
+    pub(super) fn undoing(&mut self, undo: &DecisionRecord) {
         let Action::Undo { decision, why } = undo.action else { return };
         self.settings.undoing(decision, Act::pending(undo.id, undo.at.uptime), why);
         self.under_way.begin(undo);
@@ -356,10 +356,10 @@ impl Guard {
     }
 
     /// A decision has been made.
-    pub(super) fn decided(&mut self, decision: &Decision, rails: &Rails) {
+    pub(super) fn decided(&mut self, decision: &DecisionRecord, rails: &Rails) {
         let at = decision.at;
-        match (decision.verdict, rails.approval) {
-            (Verdict::Act, _) => {
+        match (decision.decision, rails.approval) {
+            (Decision::Act, _) => {
                 let is_notice = decision.action.is_notice();
                 let account = self.ledger.account_mut(&decision.rule, decision.mode);
                 let engine = by_engine::engine(&decision.action, &decision.target);
@@ -376,7 +376,7 @@ impl Guard {
                 }
                 self.status = None;
             }
-            (Verdict::Hold(HoldReason::Approval), Some(expires)) => {
+            (Decision::Hold(HoldReason::Approval), Some(expires)) => {
                 let asked = PendingApproval {
                     decision: decision.id,
                     rule: decision.rule.clone(),
@@ -389,17 +389,17 @@ impl Guard {
                 self.approvals.ask(asked, expires, at);
                 self.status = None;
             }
-            (Verdict::Hold(_), _) => {}
+            (Decision::Hold(_), _) => {}
         }
     }
 
     /// The aim was measured after an act, or looked at again.
-    pub(super) fn assessed(&mut self, rule: &RuleId, mode: Mode, aim_met: Option<bool>) {
-        self.ledger.account_mut(rule, mode).assess(aim_met);
+    pub(super) fn aim_checked(&mut self, rule: &RuleId, mode: Mode, aim_met: Option<bool>) {
+        self.ledger.account_mut(rule, mode).check_aim(aim_met);
     }
 
     /// What a start came to: it has lived for long, or has died in that phase. Its round ends.
-    pub(super) fn start_assessed(
+    pub(super) fn start_checked(
         &mut self,
         rule: &RuleId,
         mode: Mode,
@@ -408,7 +408,7 @@ impl Guard {
         at_ms: i64,
     ) {
         let account = self.ledger.account_mut(rule, mode);
-        account.assess(Some(is_well));
+        account.check_aim(Some(is_well));
         account.died(died_in);
         account.end_round(at_ms);
         self.status = None;
@@ -492,7 +492,7 @@ impl Guard {
     }
 
     /// An act begins that is none of a remedy's round.
-    pub(super) fn begin(&mut self, decision: &Decision) {
+    pub(super) fn begin(&mut self, decision: &DecisionRecord) {
         self.under_way.begin(decision);
     }
 

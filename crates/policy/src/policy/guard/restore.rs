@@ -70,7 +70,7 @@ impl Guard {
         }
         let account = self.ledger.account_mut(&act.rule, act.mode);
         account.act(act.id, act.uptime_ms, act.is_notice, act.engine.as_deref());
-        account.assess(act.aim_met);
+        account.check_aim(act.aim_met);
         account.died(act.died_in);
         if !act.has_ended {
             account.cut_off();

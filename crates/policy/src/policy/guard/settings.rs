@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::model::{
-    Decision, DecisionId, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target, UndoReason,
+    DecisionId, DecisionRecord, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target,
+    UndoReason,
 };
 use crate::policy::act::{Act, Proposal};
 
@@ -90,7 +91,7 @@ impl HeldSettings {
     }
 
     /// An act or an undo has been decided.
-    pub(super) fn decided(&mut self, decision: &Decision) {
+    pub(super) fn decided(&mut self, decision: &DecisionRecord) {
         let Some(for_at_most) = decision.action.for_at_most() else { return };
         self.0.push(HeldSetting {
             decision: decision.id,

@@ -1,7 +1,7 @@
 //! After the boot: did it happen, and has it helped?
 
 use super::{RebootContext, RebootFacts, Reboots, needs_reboot};
-use crate::model::{Event, MemoryVerdict, PastReboot, ProgramEvent, RebootResult, bytes_text};
+use crate::model::{Event, MemoryState, PastReboot, ProgramEvent, RebootResult, bytes_text};
 use crate::policy::remedy::Condition;
 
 impl Reboots {
@@ -70,31 +70,31 @@ impl Reboots {
             return None;
         }
         let result = |result, why: String| Some((result, why));
-        let verdict = facts.verdict().unwrap_or(MemoryVerdict::Unknown);
-        if needs_reboot(verdict) {
-            return result(RebootResult::DidNotHelp, format!("memory is {verdict} again"));
+        let state = facts.memory_state().unwrap_or(MemoryState::Unknown);
+        if needs_reboot(state) {
+            return result(RebootResult::DidNotHelp, format!("memory is {state} again"));
         }
         if condition == Some(Condition::Firing) {
             let why = format!("{} fires again", attempt.rule);
             return result(RebootResult::DidNotHelp, why);
         }
-        if let (Some(before), Some(now)) = (attempt.plan.held_bytes, facts.judgement.held_bytes)
+        if let (Some(before), Some(now)) = (attempt.plan.held_bytes, facts.assessment.held_bytes)
             && before > 0
             && now >= before
-            && Self::is_for_verdict(&attempt.plan)
+            && Self::is_for_memory(&attempt.plan)
         {
             let [before, now] = [before, now].map(bytes_text);
             let why = format!("{now} are in no counter of the kernel again, and {before} were");
             return result(RebootResult::DidNotHelp, why);
         }
         // What may bring it back is being tried, or something is not known yet.
-        let is_open = matches!(verdict, MemoryVerdict::Unknown | MemoryVerdict::Reclaimable)
+        let is_open = matches!(state, MemoryState::Unknown | MemoryState::Reclaimable)
             || condition == Some(Condition::Unknown);
         if !is_open {
-            return result(RebootResult::Helped, format!("memory is {verdict}"));
+            return result(RebootResult::Helped, format!("memory is {state}"));
         }
         (watched >= self.settings.check_after * 2).then(|| {
-            let why = format!("memory is {verdict}: whether it helped is unknown");
+            let why = format!("memory is {state}: whether it helped is unknown");
             (RebootResult::Unknown, why)
         })
     }

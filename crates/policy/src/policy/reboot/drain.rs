@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::pending::{AGAIN_AFTER, PendingReboot, Stage, begin};
 use super::{RebootContext, RebootHold, Reboots};
 use crate::model::{
-    Action, EnginePhase, EngineTarget, HoldReason, MemoryVerdict, Outcome, OutcomeResult,
-    ScheduledReboot, Target, Verdict, counted,
+    Action, Decision, EnginePhase, EngineTarget, HoldReason, MemoryState, Outcome, OutcomeResult,
+    ScheduledReboot, Target, counted,
 };
 
 /// How long an engine has to end before it is killed.
@@ -178,7 +178,7 @@ impl Reboots {
             return Err(RebootHold::plain(HoldReason::Busy));
         }
         let target = Target::Engine(Box::new(engine));
-        let act = self.decide(&rule, action, Verdict::Act, target, context);
+        let act = self.decide(&rule, action, Decision::Act, target, context);
         begin(act, context);
         if let Some(pending) = &mut self.pending {
             pending.drain.begin(name);
@@ -191,7 +191,7 @@ impl Reboots {
 
 /// Over a driver that is stuck an engine may not end whatever is sent to it.
 fn is_wedged(context: &RebootContext<'_>) -> bool {
-    context.facts().verdict() == Some(MemoryVerdict::Wedged)
+    context.facts().memory_state() == Some(MemoryState::Wedged)
 }
 
 fn first_protected<'a>(

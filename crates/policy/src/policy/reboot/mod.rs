@@ -31,9 +31,9 @@ use super::engines::Engines;
 use super::guard::Guard;
 use super::remedy::Condition;
 use crate::model::{
-    Action, Decision, Event, Evidence, LoggedInReadings, MemoryJudgement, MemoryVerdict, Mode,
-    Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct, RebootBudgetLeft,
-    RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target, Verdict,
+    Action, Decision, DecisionRecord, Event, Evidence, LoggedInReadings, MemoryAssessment,
+    MemoryState, Mode, Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct,
+    RebootBudgetLeft, RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target,
 };
 use loss::Loss;
 use pending::{PendingReboot, SHOWS_AGAIN_WITHIN, Stage};
@@ -58,7 +58,7 @@ pub(super) struct RebootFacts<'a> {
     pub(super) guard: &'a Guard,
     pub(super) engines: &'a Engines,
     pub(super) store: &'a SeriesStore,
-    pub(super) judgement: &'a MemoryJudgement,
+    pub(super) assessment: &'a MemoryAssessment,
 }
 
 /// What a reboot depends on, with what a decision changes.
@@ -67,7 +67,7 @@ pub(super) struct RebootContext<'a> {
     pub(super) mode: Mode,
     pub(super) engines: &'a Engines,
     pub(super) store: &'a SeriesStore,
-    pub(super) judgement: &'a MemoryJudgement,
+    pub(super) assessment: &'a MemoryAssessment,
     pub(super) guard: &'a mut Guard,
     pub(super) numbers: &'a mut DecisionNumbers,
     pub(super) counters: &'a mut Counters,
@@ -81,30 +81,30 @@ impl RebootContext<'_> {
             guard: self.guard,
             engines: self.engines,
             store: self.store,
-            judgement: self.judgement,
+            assessment: self.assessment,
         }
     }
 }
 
 impl RebootFacts<'_> {
     /// What the matter is with memory, as rules see it; `None` where nobody judges it.
-    fn verdict(&self) -> Option<MemoryVerdict> {
-        let stands = |verdict: &MemoryVerdict| {
-            let labels = [("verdict", verdict.name())];
+    fn memory_state(&self) -> Option<MemoryState> {
+        let is_current = |state: &MemoryState| {
+            let labels = [("verdict", state.name())];
             self.store.latest_of("uma_memory_verdict", &labels) == Reading::Value(1.0)
         };
-        MemoryVerdict::ALL.into_iter().find(stands)
+        MemoryState::ALL.into_iter().find(is_current)
     }
 }
 
 /// Whether only a reboot helps.
-fn needs_reboot(verdict: MemoryVerdict) -> bool {
-    matches!(verdict, MemoryVerdict::Leaked | MemoryVerdict::Wedged)
+fn needs_reboot(state: MemoryState) -> bool {
+    matches!(state, MemoryState::Leaked | MemoryState::Wedged)
 }
 
 /// Whether nothing is the matter.
-fn is_well(verdict: MemoryVerdict) -> bool {
-    matches!(verdict, MemoryVerdict::Clean | MemoryVerdict::InUse)
+fn is_well(state: MemoryState) -> bool {
+    matches!(state, MemoryState::Clean | MemoryState::InUse)
 }
 
 /// All that is known of reboots.
@@ -208,9 +208,9 @@ impl Reboots {
     }
 
     /// A rule has scheduled one: it stands once that is in the journal.
-    pub(super) fn scheduled(&mut self, decision: &Decision) {
+    pub(super) fn scheduled(&mut self, decision: &DecisionRecord) {
         let Some(RebootAct::Schedule(plan)) = decision.action.reboot() else { return };
-        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+        if decision.mode != Mode::Enforce || !decision.is_act() {
             return;
         }
         let scheduled = ScheduledReboot {
@@ -243,8 +243,8 @@ impl Reboots {
                 uptime: at.uptime.saturating_add(delay),
                 utc: at.utc.saturating_add(delay).unwrap_or(at.utc),
             }),
-            verdict: facts.verdict(),
-            held_bytes: facts.judgement.held_bytes,
+            memory_state: facts.memory_state(),
+            held_bytes: facts.assessment.held_bytes,
             ..plan
         }
     }
@@ -290,10 +290,10 @@ impl Reboots {
             self.check(condition, context);
             self.advance(condition, context);
             self.release_slot(context);
-            let verdict = context.facts().verdict();
+            let state = context.facts().memory_state();
             // After a restart of the program its cause shows only after a while.
             let known_for = context.at.uptime.saturating_sub(self.restored);
-            let ends_call_off = verdict.is_none_or(is_well)
+            let ends_call_off = state.is_none_or(is_well)
                 && condition != Some(Condition::Firing)
                 && known_for >= SHOWS_AGAIN_WITHIN;
             if self.is_called_off && self.pending.is_none() && ends_call_off {
@@ -316,21 +316,21 @@ impl Reboots {
 
     /// Decides that.
     fn act(&self, rule: &RuleId, action: Action, context: &mut RebootContext<'_>) -> Act {
-        self.decide(rule, action, Verdict::Act, Target::Node, context)
+        self.decide(rule, action, Decision::Act, Target::Node, context)
     }
 
     fn decide(
         &self,
         rule: &RuleId,
         action: Action,
-        verdict: Verdict,
+        decision: Decision,
         target: Target,
         context: &mut RebootContext<'_>,
     ) -> Act {
         let (action, target) = (&action, &target);
         let proposal = Proposal { rule, mode: Mode::Enforce, step: 0, action, target };
-        let decision = proposal.decide(verdict, context.numbers, context.at);
-        let decision = Decision { because: because(&context.facts()), ..decision };
+        let decision = proposal.decide(decision, context.numbers, context.at);
+        let decision = DecisionRecord { because: because(&context.facts()), ..decision };
         let act = Act::pending(decision.id, context.at.uptime);
         context.step.decisions.push(decision);
         act
@@ -395,9 +395,9 @@ impl Reboots {
 /// The values that led to it.
 fn because(facts: &RebootFacts<'_>) -> Vec<Evidence> {
     let mut because = Vec::new();
-    if let Some(verdict) = facts.verdict() {
+    if let Some(state) = facts.memory_state() {
         because.push(Evidence {
-            series: format!("uma_memory_verdict{{verdict=\"{}\"}}", verdict.name()),
+            series: format!("uma_memory_verdict{{verdict=\"{}\"}}", state.name()),
             value: Reading::Value(1.0),
         });
     }

@@ -37,7 +37,7 @@ impl Policy {
             mode: self.mode,
             engines: &self.engines,
             store: &self.store,
-            judgement: self.verdict.judged(),
+            assessment: self.assessment.current(),
             guard: &mut self.guard,
             numbers: &mut self.numbers,
             counters: &mut self.counters,

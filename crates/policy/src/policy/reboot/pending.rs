@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::drain::Drain;
 use super::{RebootContext, RebootFacts, RebootHold, Reboots, needs_reboot};
 use crate::model::{
-    Action, Decision, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult, PastReboot,
-    RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, ScheduledReboot,
-    Target, Verdict,
+    Action, Decision, DecisionRecord, HoldReason, MemoryState, Mode, Outcome, OutcomeResult,
+    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay,
+    ScheduledReboot, Target,
 };
 use crate::policy::act::{Act, Holds};
 use crate::policy::remedy::Condition;
@@ -175,22 +175,22 @@ impl PendingReboot {
         let Some(condition) = condition else {
             return Cause::Ended("its rule has gone, or does not act any more".to_owned());
         };
-        let (verdict, now) = (facts.verdict(), facts.at.uptime);
+        let (state, now) = (facts.memory_state(), facts.at.uptime);
         let is_unconfirmed = self.unconfirmed_until.is_some();
         let is_over = self.unconfirmed_until.is_some_and(|until| now >= until);
-        let is_for_verdict = Reboots::is_for_verdict(plan);
-        match verdict {
-            None | Some(MemoryVerdict::Unknown) if !is_over => {
+        let is_for_memory = Reboots::is_for_memory(plan);
+        match state {
+            None | Some(MemoryState::Unknown) if !is_over => {
                 return Cause::Doubt(RebootHold::plain(HoldReason::NoCause));
             }
-            None | Some(MemoryVerdict::Unknown) => {}
+            None | Some(MemoryState::Unknown) => {}
             // After a restart signs must be seen anew, and it must be tried anew what may bring
             // memory back.
-            Some(verdict) if is_unconfirmed && !is_over && may_turn(verdict) && is_for_verdict => {
+            Some(state) if is_unconfirmed && !is_over && may_turn(state) && is_for_memory => {
                 return Cause::Doubt(RebootHold::plain(HoldReason::Unconfirmed));
             }
-            Some(verdict) if is_for_verdict && !needs_reboot(verdict) => {
-                return Cause::Ended(format!("memory is {verdict} now"));
+            Some(state) if is_for_memory && !needs_reboot(state) => {
+                return Cause::Ended(format!("memory is {state} now"));
             }
             Some(_) => {}
         }
@@ -340,7 +340,7 @@ impl Reboots {
                 }
             }
             (RebootWay::Logind, cause) => {
-                let is_wedged = context.facts().verdict() == Some(MemoryVerdict::Wedged);
+                let is_wedged = context.facts().memory_state() == Some(MemoryState::Wedged);
                 let stands = matches!(cause, Cause::Stands);
                 let hangs = self.settings.sysrq_after.is_some_and(|after| waited >= after);
                 if hangs && is_wedged && stands && !is_sysrq {
@@ -404,7 +404,7 @@ impl Reboots {
         let how = RebootMeans::Way(self.settings.way.clone());
         let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan };
         let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
-        self.decide(&rule, action, Verdict::Hold(reason), Target::Node, context);
+        self.decide(&rule, action, Decision::Hold(reason), Target::Node, context);
     }
 
     /// All rails once more.
@@ -519,13 +519,13 @@ impl Reboots {
 }
 
 /// Whether it may turn out to be what a reboot is for, once it was watched for long enough.
-fn may_turn(verdict: MemoryVerdict) -> bool {
-    !needs_reboot(verdict) && verdict != MemoryVerdict::Clean
+fn may_turn(state: MemoryState) -> bool {
+    !needs_reboot(state) && state != MemoryState::Clean
 }
 
 /// Others wait until it has ended.
 pub(super) fn begin(act: Act, context: &mut RebootContext<'_>) {
-    let is_it = |decision: &&Decision| decision.id == act.decision;
+    let is_it = |decision: &&DecisionRecord| decision.id == act.decision;
     if let Some(decision) = context.step.decisions.iter().find(is_it) {
         context.guard.begin(decision);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{GIVEN_UP_AFTER, RebootFacts, Reboots, needs_reboot};
 use crate::model::{
-    EnginesRule, HoldReason, LoggedInReadings, LoggedInRule, MemoryVerdict, Moment, Reading,
+    EnginesRule, HoldReason, LoggedInReadings, LoggedInRule, MemoryState, Moment, Reading,
     RebootBudget, RebootForce, RebootPlan, RebootResult, counted, duration_text,
 };
 
@@ -83,7 +83,7 @@ impl Reboots {
             return Some(RebootHold::new(HoldReason::MinimumUptime, text));
         }
         // A node of which nothing is known is not rebooted for it.
-        if !is_ordered && matches!(facts.verdict(), None | Some(MemoryVerdict::Unknown)) {
+        if !is_ordered && matches!(facts.memory_state(), None | Some(MemoryState::Unknown)) {
             return Some(RebootHold::plain(HoldReason::NoCause));
         }
         if !forced(RebootForce::Alerts) && facts.guard.blocks_reboot() {
@@ -183,7 +183,7 @@ impl Reboots {
         plan: &RebootPlan,
         facts: &RebootFacts<'_>,
     ) -> Option<RebootHold> {
-        let is_wedged = facts.verdict() == Some(MemoryVerdict::Wedged);
+        let is_wedged = facts.memory_state() == Some(MemoryState::Wedged);
         let is_forced = plan.force.contains(&RebootForce::Engines);
         if self.is_rehearsal || is_forced || is_wedged {
             return None;
@@ -204,8 +204,8 @@ impl Reboots {
         }
     }
 
-    /// Whether the cause of a plan is a verdict.
-    pub(super) fn is_for_verdict(plan: &RebootPlan) -> bool {
-        plan.verdict.is_some_and(needs_reboot)
+    /// Whether the cause of a plan is the state of memory.
+    pub(super) fn is_for_memory(plan: &RebootPlan) -> bool {
+        plan.memory_state.is_some_and(needs_reboot)
     }
 }

@@ -222,7 +222,7 @@ impl Reboots {
             return is_judged || !last.is_some_and(is_of_boot);
         }
         let was_used = last.is_some_and(|last| !is_of_boot(last));
-        is_judged && (!was_used || context.facts().verdict().is_none_or(is_well))
+        is_judged && (!was_used || context.facts().memory_state().is_none_or(is_well))
     }
 
     /// A lock that may count this node among those who reboot although the journal knows nothing of
@@ -242,7 +242,7 @@ impl Reboots {
             && self.slot.released.failures < MOST_FORGOTTEN_TRIES
             && self.pending.is_none()
             && self.attempts.last().is_none_or(|last| last.result.is_some());
-        let is_well = context.facts().verdict().is_some_and(is_well);
+        let is_well = context.facts().memory_state().is_some_and(is_well);
         let is_due = may_be_there && was_watched && is_well && context.mode == Mode::Enforce;
         self.settings.lock.as_ref().filter(|_| is_due)
     }

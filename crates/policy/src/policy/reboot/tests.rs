@@ -15,12 +15,12 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules_under;
 use crate::model::{
-    Decision, DecisionId, EngineReadings, EngineSeen, EventKind, GpuDriver, GpuPicture,
-    GpuReadings, HoldReason, Holder, HolderReadings, LoggedIn, LoggedInReadings, LoggedInRule,
-    Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
-    PastReboot, PastReboots, ProgramEvent, Reading, Readings, RebootAct, RebootForce, RebootLock,
-    RebootMeans, RebootPlan, RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId,
-    ScheduledReboot, Schema, SeriesKey, Source, Target, Verdict,
+    Decision, DecisionId, DecisionRecord, EngineReadings, EngineSeen, EventKind, GpuDriver,
+    GpuPicture, GpuReadings, HoldReason, Holder, HolderReadings, LoggedIn, LoggedInReadings,
+    LoggedInRule, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, Past, PastReboot, PastReboots, ProgramEvent, Reading, Readings, RebootAct,
+    RebootForce, RebootLock, RebootMeans, RebootPlan, RebootResult, RebootSettings, RebootStage,
+    RebootStatus, RuleId, ScheduledReboot, Schema, SeriesKey, Source, Target,
 };
 use crate::policy::Policy;
 use crate::policy::guard::GuardRails;
@@ -157,9 +157,9 @@ impl Node {
             }
         }
         for decision in step.decisions {
-            match decision.verdict {
-                Verdict::Hold(reason) => self.holds.push(reason),
-                Verdict::Act => self.carry_out(&decision),
+            match decision.decision {
+                Decision::Hold(reason) => self.holds.push(reason),
+                Decision::Act => self.carry_out(&decision),
             }
         }
     }
@@ -197,7 +197,7 @@ impl Node {
         self.seen.push(Observation::LoggedIn(Box::new(readings)));
     }
 
-    fn carry_out(&mut self, decision: &Decision) {
+    fn carry_out(&mut self, decision: &DecisionRecord) {
         if let Some(act) = decision.action.reboot() {
             self.acts.push(act.clone());
         }
@@ -426,10 +426,10 @@ fn a_reboot_has_helped_when_memory_is_well_after_it() {
 #[test]
 fn what_was_scheduled_outlives_a_restart_and_waits_for_its_cause() {
     let at = Moment { uptime: Duration::from_secs(3_700), utc: Timestamp::UNIX_EPOCH };
-    let verdict = Some(crate::model::MemoryVerdict::Wedged);
+    let memory_state = Some(crate::model::MemoryState::Wedged);
     let of = |boot: &str| {
         let (boot_id, due) = (boot.into(), Some(at));
-        let plan = RebootPlan { boot_id, due, verdict, ..RebootPlan::default() };
+        let plan = RebootPlan { boot_id, due, memory_state, ..RebootPlan::default() };
         let scheduled = ScheduledReboot { decision: DecisionId(3), rule: rule(), plan };
         PastReboots { scheduled: Some(scheduled), ..of_this_boot(Vec::new()) }
     };

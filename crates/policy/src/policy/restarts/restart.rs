@@ -12,7 +12,7 @@ use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
-    Assessment, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, HoldReason, Mode,
+    AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, HoldReason, Mode,
     Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent, RestartState, RestartStatus,
     RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
@@ -406,10 +406,10 @@ impl Restart {
             // the last death, whatever was decided since.
             let missed = context.guard.forgive(&self.rule, mode);
             if let Some(decision) = missed {
-                context.step.assessments.push(assessment(decision, context.at, true, None));
+                context.step.aim_checks.push(aim_check(decision, context.at, true, None));
             }
         } else if ready_for >= self.seen.limits.healthy_after {
-            self.assess(true, None, context);
+            self.check_aim(true, None, context);
         }
         let state = match self.ready_since {
             Some(_) => RestartState::Running,
@@ -423,7 +423,7 @@ impl Restart {
         let now = context.at.uptime;
         let Some(attempt) = &self.attempt else { return };
         if attempt.act.is_lost(now) {
-            self.assess(false, Some(EnginePhase::Starting), context);
+            self.check_aim(false, Some(EnginePhase::Starting), context);
             return;
         }
         let (Some(ended), WorkloadState::Ended(end)) = (attempt.act.ended(), &self.seen.state)
@@ -436,21 +436,21 @@ impl Restart {
                 self.cells.count(Came::Died, context.counters);
             }
             let phase = self.phase;
-            self.assess(false, Some(phase), context);
+            self.check_aim(false, Some(phase), context);
         } else if self.observed > ended && now.saturating_sub(ended) >= SHOWS_WITHIN {
             if !is_counted {
                 self.cells.count(Came::Failed, context.counters);
             }
             self.turned = ended;
-            self.assess(false, Some(EnginePhase::Starting), context);
+            self.check_aim(false, Some(EnginePhase::Starting), context);
         }
     }
 
-    fn assess(&mut self, is_well: bool, died: Option<EnginePhase>, context: &mut Context<'_>) {
+    fn check_aim(&mut self, is_well: bool, died: Option<EnginePhase>, context: &mut Context<'_>) {
         let Some(attempt) = self.attempt.take() else { return };
         let at = context.at;
-        context.step.assessments.push(assessment(attempt.act.decision, at, is_well, died));
-        context.guard.start_assessed(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
+        context.step.aim_checks.push(aim_check(attempt.act.decision, at, is_well, died));
+        context.guard.start_checked(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
         self.deaths = context.guard.misses(&self.rule, attempt.mode);
     }
 
@@ -520,14 +520,14 @@ fn rails(seen: &DeferredRestart) -> Rails {
     }
 }
 
-fn assessment(
+fn aim_check(
     decision: DecisionId,
     at: Moment,
     is_well: bool,
     died_in: Option<EnginePhase>,
-) -> Assessment {
+) -> AimCheck {
     let (before, after) = (Vec::new(), Vec::new());
-    Assessment { decision, at, aim_met: Some(is_well), has_aim: true, died_in, before, after }
+    AimCheck { decision, at, aim_met: Some(is_well), has_aim: true, died_in, before, after }
 }
 
 /// What tells it from others, and whether it is a life: else it is an end.

@@ -6,10 +6,9 @@ mod world;
 use std::time::Duration;
 
 use crate::model::{
-    Decision, DecisionId, EnginePhase, Event, EventKind, HoldReason, Mode, Observation,
+    DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, Mode, Observation,
     OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct, Pause, ProgramEvent, Reading,
-    Requested, RestartState, RuleId, RuleSelector, Verdict, WorkloadEnd, WorkloadHealth,
-    WorkloadState,
+    Requested, RestartState, RuleId, RuleSelector, WorkloadEnd, WorkloadHealth, WorkloadState,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
@@ -38,8 +37,8 @@ fn what_died_waits_for_memory_and_is_started_once() {
     assert_eq!(world.state("vllm").0, RestartState::Running);
     let ready = "uma_restarts_total{engine=\"vllm\",outcome=\"ready\"}";
     assert_eq!(world.value(ready), Some(1.0));
-    assert_eq!(world.assessments.len(), 1);
-    assert_eq!(world.assessments[0].aim_met, Some(true));
+    assert_eq!(world.aim_checks.len(), 1);
+    assert_eq!(world.aim_checks[0].aim_met, Some(true));
     let told: Vec<_> = world
         .events
         .iter()
@@ -95,7 +94,7 @@ fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() 
     world.dies("vllm");
     world.run(60);
     assert_eq!(world.state("vllm").0, RestartState::GivenUp);
-    let act = world.assessments.last().unwrap().decision;
+    let act = world.aim_checks.last().unwrap().decision;
     world.starts("vllm");
     // One that dies before it is ready proves nothing.
     world.run(10);
@@ -105,7 +104,7 @@ fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() 
     world.starts("vllm");
     world.run(61);
     assert_eq!(world.state("vllm").0, RestartState::Running);
-    let last = world.assessments.last().unwrap();
+    let last = world.aim_checks.last().unwrap();
     assert_eq!((last.decision, last.aim_met), (act, Some(true)), "so that the journal knows");
     world.dies("vllm");
     assert!(world.until_start(2).is_some());
@@ -119,16 +118,16 @@ fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_sinc
         world.tick();
         world.dies("vllm");
         world.run(1);
-        world.assessments.last().unwrap().decision
+        world.aim_checks.last().unwrap().decision
     };
     let told = |world: &World| {
-        let last = world.assessments.last().unwrap();
+        let last = world.aim_checks.last().unwrap();
         (last.decision, last.aim_met)
     };
     // The next start came too late: somebody else was faster.
     let mut world = World::with(Mode::Enforce, &["vllm"]);
     let act = begun(&mut world);
-    let is_start = |made: &Decision| made.verdict == Verdict::Act;
+    let is_start = |made: &DecisionRecord| made.is_act();
     let started = loop {
         if let Some(made) = world.tick().decisions.iter().find(|made| is_start(made)) {
             break made.clone();
@@ -165,7 +164,7 @@ fn who_dies_in_another_phase_has_come_further() {
     world.run(70);
     world.dies("vllm");
     assert!(world.until_start(10).is_some(), "it died ready: a first time");
-    let died: Vec<_> = world.assessments.iter().map(|one| one.died_in).collect();
+    let died: Vec<_> = world.aim_checks.iter().map(|one| one.died_in).collect();
     assert_eq!(died, [Some(EnginePhase::Starting), Some(EnginePhase::Ready)]);
     world.run(70);
     world.dies("vllm");
@@ -179,7 +178,7 @@ fn three_at_once_are_started_one_after_the_other() {
     for name in ["c", "a", "b"] {
         world.dies(name);
         world.tick();
-        assert_eq!(world.decisions.iter().filter(|made| made.verdict == Verdict::Act).count(), 1);
+        assert_eq!(world.decisions.iter().filter(|made| made.is_act()).count(), 1);
     }
     // The first was started, as nobody obeyed it shows soon that it was not.
     world.decisions.clear();
@@ -343,11 +342,11 @@ fn observe_mode_says_once_what_it_would_do() {
     }
     world.run(1);
     let second: Vec<_> = world.decisions.iter().skip(1).cloned().collect();
-    for act in second.iter().filter(|act| act.verdict == Verdict::Act) {
+    for act in second.iter().filter(|act| act.is_act()) {
         world.report(act, OutcomeResult::Skipped);
     }
     world.run(120);
-    let acts = world.decisions.iter().filter(|made| made.verdict == Verdict::Act);
+    let acts = world.decisions.iter().filter(|made| made.is_act());
     let mut names: Vec<_> = acts.map(|act| act.rule.alert.to_string()).collect();
     names.sort();
     assert_eq!(names, ["a", "b"]);
@@ -439,13 +438,13 @@ fn restarted(world: World, past: Past) -> World {
     policy.await_past();
     let mut again = World { policy, decisions: Vec::new(), ..world };
     again.run(2);
-    assert_eq!(again.decisions.iter().filter(|made| made.verdict == Verdict::Act).count(), 0);
+    assert_eq!(again.decisions.iter().filter(|made| made.is_act()).count(), 0);
     again.decisions.clear();
     again.seen.push(Observation::Past(Box::new(past)));
     again
 }
 
-fn past_act(act: &Decision, aim_met: Option<bool>, has_ended: bool) -> PastAct {
+fn past_act(act: &DecisionRecord, aim_met: Option<bool>, has_ended: bool) -> PastAct {
     PastAct {
         id: act.id,
         rule: act.rule.clone(),
@@ -486,7 +485,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     let mut world = restarted(world, Past { acts, ..Past::default() });
     let (_, took) = world.until_start(30).unwrap();
     assert!((1..=4).contains(&took.as_secs()), "it backs off, {took:?}");
-    let judged = &world.assessments[0];
+    let judged = &world.aim_checks[0];
     assert_eq!((judged.decision, judged.aim_met), (act.id, Some(false)));
     // Given up, and so it stays.
     let mut world = World::with(Mode::Enforce, &["vllm"]);
@@ -496,7 +495,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
         world.tick();
         world.dies("vllm");
     }
-    let acts = world.decisions.iter().filter(|made| made.verdict == Verdict::Act);
+    let acts = world.decisions.iter().filter(|made| made.is_act());
     let acts: Vec<_> = acts.map(|act| past_act(act, Some(false), true)).collect();
     assert_eq!(acts.len(), 3);
     let mut world = restarted(world, Past { acts, ..Past::default() });

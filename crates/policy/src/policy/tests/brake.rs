@@ -118,7 +118,7 @@ impl Node {
     }
 
     /// Has the driver take 4 GiB a second until a decision is made.
-    fn collapse(&mut self) -> Decision {
+    fn collapse(&mut self) -> DecisionRecord {
         for _ in 0..60 {
             if let Some(decision) = self.tick(0.4).decisions.first() {
                 return decision.clone();
@@ -133,7 +133,7 @@ const STOP: &str = "stop_engine: {grace: 500ms}";
 #[test]
 fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_from() {
     let decision = Node::new(STOP, Mode::Enforce).collapse();
-    assert_eq!(decision.verdict, Verdict::Act);
+    assert_eq!(decision.decision, Decision::Act);
     assert_eq!(decision.target, Target::Engine(Box::new(EngineTarget::from(&seen()))));
     let free = decision.because.iter().find(|told| told.series == FREE).unwrap();
     let free = free.value.value().unwrap();
@@ -152,7 +152,7 @@ fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_f
 #[test]
 fn observe_mode_says_whom_it_would_stop_also_where_something_milder_comes_first() {
     let decision = Node::new(STOP, Mode::Observe).collapse();
-    assert_eq!((decision.verdict, decision.mode), (Verdict::Act, Mode::Observe));
+    assert_eq!((decision.decision, decision.mode), (Decision::Act, Mode::Observe));
     assert_eq!(decision.target.to_string(), "engine vllm-8000");
     let steps = "drop_caches: {}\n      - stop_engine: {}";
     let milder = Node::new(steps, Mode::Observe).collapse();
@@ -177,7 +177,7 @@ fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
     let mut node = Node::new(STOP, Mode::Enforce);
     node.with_engine = false;
     let decision = node.collapse();
-    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::NoTarget));
+    assert_eq!(decision.decision, Decision::Hold(HoldReason::NoTarget));
     assert_eq!((decision.target.to_string().as_str(), decision.deed().as_str()), {
         ("no engine", "stop_engine with 500ms to end")
     });
@@ -185,7 +185,7 @@ fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
     let mut node = Node::new(STOP, Mode::Enforce);
     node.outside = 17.5;
     let decision = node.tick(0.0).decisions[0].clone();
-    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::UnclearTarget), "{decision:?}");
+    assert_eq!(decision.decision, Decision::Hold(HoldReason::UnclearTarget), "{decision:?}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn nobody_is_stopped_for_what_was_true_before() {
     node.tick(0.0);
     node.world.seen.push(Observation::Pause(None));
     let decision = node.tick(0.0).decisions[0].clone();
-    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::Unconfirmed));
+    assert_eq!(decision.decision, Decision::Hold(HoldReason::Unconfirmed));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_protected_engine_is_not_stopped_and_no_other_one_instead() {
     let node = Node::new(STOP, Mode::Enforce);
     let mut node = node.guarded(|set| set.guard_rails.protect.processes = vec![glob()]);
     let decision = node.collapse();
-    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::Protected));
+    assert_eq!(decision.decision, Decision::Hold(HoldReason::Protected));
     assert_eq!(decision.target.to_string(), "engine vllm-8000");
 }
 
@@ -234,7 +234,7 @@ fn the_brake_passes_an_action_that_hangs_and_nothing_passes_the_brake() {
     assert_eq!(first.action.name(), "compact_memory");
     // It never reports.
     let stops = node.collapse();
-    assert_eq!((stops.action.name(), stops.verdict), ("stop_engine", Verdict::Act));
+    assert_eq!((stops.action.name(), stops.decision), ("stop_engine", Decision::Act));
     node.world.report(&first, OutcomeResult::TimedOut);
     for _ in 0..50 {
         let step = node.tick(0.0);

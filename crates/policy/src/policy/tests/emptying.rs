@@ -53,7 +53,7 @@ fn see(world: &mut World, engine: &EngineSeen, answer: HealthAnswer) {
 }
 
 /// What is decided of an engine that has answered so.
-fn decided(engine: &EngineSeen, answer: HealthAnswer) -> Decision {
+fn decided(engine: &EngineSeen, answer: HealthAnswer) -> DecisionRecord {
     let mut world = World::new(RULE, Mode::Enforce);
     see(&mut world, engine, answer);
     let steps = world.run(INTERVAL * 10);
@@ -64,7 +64,7 @@ fn decided(engine: &EngineSeen, answer: HealthAnswer) -> Decision {
 fn an_engine_that_is_up_is_a_target_with_everything_that_is_needed_to_ask_it() {
     let seen = engine(EngineKind::Sglang);
     let act = decided(&seen, HealthAnswer::Ready);
-    assert_eq!(act.verdict, Verdict::Act);
+    assert_eq!(act.decision, Decision::Act);
     let allow = [CachePermission::DropPrefixCache].into();
     assert_eq!(act.action, Action::EmptyCache { engine: "llm".to_owned(), allow });
     assert_eq!(act.action.to_string(), "empty_cache of llm, which may drop_prefix_cache");
@@ -88,11 +88,11 @@ fn one_that_cannot_be_asked_or_has_no_such_call_is_held() {
         (&engine(EngineKind::Declared), HealthAnswer::Ready),
     ] {
         let held = decided(engine, answer.clone());
-        assert_eq!(held.verdict, Verdict::Hold(HoldReason::NoTarget), "{engine:?} {answer:?}");
+        assert_eq!(held.decision, Decision::Hold(HoldReason::NoTarget), "{engine:?} {answer:?}");
     }
     // It says itself why not.
     let vllm = decided(&engine(EngineKind::Vllm), HealthAnswer::Ready);
-    assert_eq!(vllm.verdict, Verdict::Act);
+    assert_eq!(vllm.decision, Decision::Act);
 }
 
 #[test]

@@ -48,12 +48,11 @@ fn only_an_engine_that_loads_is_a_target_with_its_processes_and_files() {
     let mut world = World::new(&RULE.replace("NAME", "deepseek"), Mode::Enforce);
     let held = world.run(INTERVAL * 2);
     let held = decisions(&held);
-    assert_eq!(held[0].verdict, Verdict::Hold(HoldReason::NoTarget), "there is none yet");
+    assert_eq!(held[0].decision, Decision::Hold(HoldReason::NoTarget), "there is none yet");
     for second in 0..3_u64 {
         look(&mut world, engine((1 + second) << 33));
         let steps = world.run(INTERVAL * 10);
-        let Some(act) = decisions(&steps).into_iter().find(|one| one.verdict == Verdict::Act)
-        else {
+        let Some(act) = decisions(&steps).into_iter().find(|one| one.is_act()) else {
             continue;
         };
         let Target::Engine(target) = &act.target else { panic!("{:?}", act.target) };
@@ -145,7 +144,7 @@ fn followed(mode: Mode, names: &[&str], seconds: u64) -> (Vec<Arc<str>>, Vec<Hol
         let steps = [world.tick()];
         held.extend(holds(&steps));
         for decision in decisions(&steps) {
-            if decision.verdict == Verdict::Act {
+            if decision.is_act() {
                 let Target::Engine(target) = &decision.target else { panic!("{decision:?}") };
                 acted.push(Arc::clone(&target.name));
                 let result = match mode {
@@ -214,14 +213,14 @@ fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_name
         let steps = world.run(INTERVAL * 2);
         let decisions = decisions(&steps);
         if !is_own {
-            assert_eq!(decisions[0].verdict, Verdict::Hold(HoldReason::NoTarget), "{cgroup:?}");
+            assert_eq!(decisions[0].decision, Decision::Hold(HoldReason::NoTarget), "{cgroup:?}");
             continue;
         }
         let path = cgroup.unwrap();
         assert_eq!(decisions[0].target, Target::Cgroup { path: Arc::from(path) });
         let engine = Some("deepseek".to_owned());
         let wanted = Action::Reclaim { cgroup: path.to_owned(), engine, bytes: 2 << 30 };
-        assert_eq!((&decisions[0].verdict, &decisions[0].action), (&Verdict::Act, &wanted));
+        assert_eq!((&decisions[0].decision, &decisions[0].action), (&Decision::Act, &wanted));
         let said = "reclaim 2147483648 bytes from /system.slice/vllm.service, the control group of \
                     engine deepseek";
         assert_eq!(wanted.to_string(), said);
@@ -243,5 +242,5 @@ fn a_reclaim_from_an_engine_is_asked_for_once_and_done_once_approved() {
     let (at, author, comment) = (world.at, "ada".to_owned(), String::new());
     world.seen.push(Observation::Operator(OperatorCommand { at, author, comment, order }));
     let act = world.tick().decisions.remove(0);
-    assert_eq!((act.verdict, act.approved), (Verdict::Act, Some(decision)));
+    assert_eq!((act.decision, act.approved), (Decision::Act, Some(decision)));
 }

@@ -1,6 +1,7 @@
 //! The policy by scenarios: observations in, decisions out, on a clock of the test's own.
 
 mod alerts;
+mod assessment;
 mod brake;
 mod cluster;
 mod emptying;
@@ -10,7 +11,6 @@ mod kernel_log;
 mod release;
 mod remedies;
 mod temporary;
-mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,9 @@ use super::{Policy, Step};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, Decision, DecisionId, Event, HoldReason, KernelRecord, Mode, Moment, Observation,
-    Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, DecisionRecord, Event, HoldReason, KernelRecord, Mode, Moment,
+    Observation, Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey,
+    Source,
 };
 use crate::policy::rule::RuleSet;
 
@@ -78,7 +79,7 @@ impl World {
         (0..ticks).map(|_| self.tick()).collect()
     }
 
-    fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+    fn report(&mut self, decision: &DecisionRecord, result: OutcomeResult) {
         let outcome = Outcome::at_once(decision, result, self.at);
         self.seen.push(Observation::Outcome(outcome));
     }
@@ -122,20 +123,20 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
     }
 }
 
-fn decisions(steps: &[Step]) -> Vec<&Decision> {
+fn decisions(steps: &[Step]) -> Vec<&DecisionRecord> {
     steps.iter().flat_map(|step| &step.decisions).collect()
 }
 
 fn acts(steps: &[Step]) -> Vec<&Action> {
-    let acts = decisions(steps).into_iter().filter(|decision| decision.verdict == Verdict::Act);
+    let acts = decisions(steps).into_iter().filter(|decision| decision.is_act());
     acts.map(|decision| &decision.action).collect()
 }
 
 fn holds(steps: &[Step]) -> Vec<HoldReason> {
-    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
-    let holds = verdicts.filter_map(|verdict| match verdict {
-        Verdict::Hold(reason) => Some(reason),
-        Verdict::Act => None,
+    let decisions = decisions(steps).into_iter().map(|decision| decision.decision);
+    let holds = decisions.filter_map(|decision| match decision {
+        Decision::Hold(reason) => Some(reason),
+        Decision::Act => None,
     });
     holds.collect()
 }

@@ -29,7 +29,7 @@ fn an_act_names_its_rule_mode_step_and_the_values_that_led_to_it() {
     let [decision] = step.decisions.as_slice() else { panic!("{step:#?}") };
     assert_eq!(decision.rule.to_string(), "g/Low");
     assert_eq!(decision.mode, Mode::Enforce);
-    assert_eq!(decision.verdict, Verdict::Act);
+    assert_eq!(decision.decision, Decision::Act);
     assert_eq!((decision.step, &decision.action), (0, &DROP));
     assert_eq!(decision.because[0].series, FREE);
     assert_eq!(decision.because[0].value, Reading::Value(5.0));
@@ -43,13 +43,13 @@ fn the_next_step_comes_only_if_the_aim_is_missed_after_measuring_again() {
     assert!(world.tick().decisions.is_empty(), "one action at a time");
     world.report(&first.decisions[0], OutcomeResult::Done);
     let measured_before_the_end = world.policy.step(world.at, &std::mem::take(&mut world.seen));
-    assert!(measured_before_the_end.assessments.is_empty(), "needs a reading from after it");
+    assert!(measured_before_the_end.aim_checks.is_empty(), "needs a reading from after it");
     world.free = Reading::Value(15.0);
     let second = world.tick();
-    let assessment = &second.assessments[0];
-    assert_eq!(assessment.aim_met, Some(false));
-    assert_eq!(assessment.before[0].value, Reading::Value(5.0));
-    assert_eq!(assessment.after[0].value, Reading::Value(15.0));
+    let aim_check = &second.aim_checks[0];
+    assert_eq!(aim_check.aim_met, Some(false));
+    assert_eq!(aim_check.before[0].value, Reading::Value(5.0));
+    assert_eq!(aim_check.after[0].value, Reading::Value(15.0));
     assert!(second.decisions.is_empty(), "15 is no longer under 10");
 
     world.free = Reading::Value(5.0);
@@ -65,10 +65,10 @@ fn a_ladder_goes_on_to_its_last_step_and_says_that_it_is_exhausted() {
     world.report(&first.decisions[0], OutcomeResult::Failed("EROFS".to_owned()));
     let second = world.tick();
     assert_eq!(acts(std::slice::from_ref(&second)), [&Action::CompactMemory]);
-    let decision = second.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    let decision = second.decisions.iter().find(|d| d.is_act()).unwrap();
     world.report(decision, OutcomeResult::Done);
     let third = world.tick();
-    assert_eq!(third.assessments[0].aim_met, Some(false));
+    assert_eq!(third.aim_checks[0].aim_met, Some(false));
     assert_eq!(holds(&[third]), [HoldReason::StepsExhausted, HoldReason::Cooldown]);
 }
 
@@ -80,7 +80,7 @@ fn an_aim_that_is_met_ends_the_round() {
     world.report(&first.decisions[0], OutcomeResult::Done);
     world.free = Reading::Value(50.0);
     let steps = world.run(Duration::from_secs(10));
-    assert_eq!(steps[0].assessments[0].aim_met, Some(true));
+    assert_eq!(steps[0].aim_checks[0].aim_met, Some(true));
     assert!(acts(&steps).is_empty());
 }
 
@@ -93,7 +93,7 @@ fn observe_mode_decides_the_same_and_goes_no_further_than_the_first_step() {
     world.report(&first.decisions[0], OutcomeResult::Skipped);
     let steps = world.run(Duration::from_secs(4));
     assert!(acts(&steps).is_empty());
-    assert!(steps.iter().all(|step| step.assessments.is_empty()), "nothing was done");
+    assert!(steps.iter().all(|step| step.aim_checks.is_empty()), "nothing was done");
     assert_eq!(holds(&steps), [HoldReason::Cooldown]);
     let steps = world.run(Duration::from_secs(2));
     assert_eq!(acts(&steps), [&DROP], "it would try again after the cooldown");
@@ -130,7 +130,7 @@ fn a_failing_source_holds_the_remedy_of_a_firing_rule() {
     let steps = world.run(Duration::from_secs(60));
     assert!(acts(&steps).is_empty());
     assert!(holds(&steps).contains(&HoldReason::Unknown), "{:?}", holds(&steps));
-    let unjudged = steps.iter().flat_map(|step| &step.assessments).next().unwrap();
+    let unjudged = steps.iter().flat_map(|step| &step.aim_checks).next().unwrap();
     assert_eq!(unjudged.aim_met, None, "told as not known, and not as missed");
 }
 
@@ -148,7 +148,7 @@ fn two_rules_do_not_act_at_once() {
     let step = world.tick();
     assert_eq!(acts(std::slice::from_ref(&step)), [&DROP]);
     assert_eq!(holds(std::slice::from_ref(&step)), [HoldReason::Busy]);
-    let first = step.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    let first = step.decisions.iter().find(|d| d.is_act()).unwrap();
     world.report(first, OutcomeResult::Done);
     world.free = Reading::Value(7.0);
     let steps = world.run(Duration::from_millis(300));
@@ -255,7 +255,7 @@ proptest! {
                 let step = world.tick();
                 prop_assert!(step.decisions.iter().all(|d| free == Reading::Failed
                     || free == Reading::Unsupported || d.because[0].value == free));
-                for decision in step.decisions.iter().filter(|d| d.verdict == Verdict::Act) {
+                for decision in step.decisions.iter().filter(|d| d.is_act()) {
                     prop_assert!(free.value().is_some(), "acted without evidence");
                     acts.push(world.at.uptime);
                     if let Some(result) = outcome.clone() {
@@ -318,7 +318,7 @@ fn a_round_that_is_held_until_its_aim_is_met_begins_anew() {
     let second = world.tick();
     assert_eq!(acts(std::slice::from_ref(&second)), [&Action::CompactMemory], "the other rule's");
     assert_eq!(holds(std::slice::from_ref(&second)), [HoldReason::Busy]);
-    let other = second.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    let other = second.decisions.iter().find(|d| d.is_act()).unwrap();
     world.report(other, OutcomeResult::Done);
     world.free = Reading::Value(50.0);
     let steps = world.run(Duration::from_secs(1));
@@ -340,7 +340,7 @@ fn a_flapping_rule_does_not_say_each_time_why_it_holds_back() {
         steps.push(world.tick());
         world.free = Reading::Value(5.0);
         let step = world.tick();
-        for act in step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act) {
+        for act in step.decisions.iter().filter(|decision| decision.is_act()) {
             world.report(act, OutcomeResult::Done);
         }
         steps.push(step);
@@ -399,14 +399,14 @@ fn a_decision_names_the_series_that_led_to_it_and_is_measured_by_the_same() {
     world.report(down, OutcomeResult::Done);
     world.seen.push(source(Source::Pressure, None));
     let measured = world.run(Duration::from_millis(200));
-    let assessment = measured.iter().find_map(|step| step.assessments.first()).unwrap();
-    assert_eq!(assessment.aim_met, Some(true));
-    assert_eq!(named(&assessment.before), named(&assessment.after));
+    let aim_check = measured.iter().find_map(|step| step.aim_checks.first()).unwrap();
+    assert_eq!(aim_check.aim_met, Some(true));
+    assert_eq!(named(&aim_check.before), named(&aim_check.after));
     let value = |evidence: &[crate::model::Evidence]| {
         evidence.iter().find(|evidence| evidence.series == pressure).map(|found| found.value)
     };
-    assert_eq!(value(&assessment.before), Some(Reading::Value(0.0)));
-    assert_eq!(value(&assessment.after), Some(Reading::Value(1.0)));
+    assert_eq!(value(&aim_check.before), Some(Reading::Value(0.0)));
+    assert_eq!(value(&aim_check.after), Some(Reading::Value(1.0)));
 }
 
 #[test]
@@ -427,8 +427,8 @@ groups:
     world.report(&act.decisions[0], OutcomeResult::Skipped);
     world.free = Reading::Failed;
     let steps = world.run(Duration::from_secs(600));
-    let unknown = Verdict::Hold(HoldReason::Unknown);
-    let hold = *decisions(&steps).iter().find(|hold| hold.verdict == unknown).unwrap();
+    let unknown = Decision::Hold(HoldReason::Unknown);
+    let hold = *decisions(&steps).iter().find(|hold| hold.decision == unknown).unwrap();
     assert_eq!((hold.because[0].series.as_str(), hold.because[0].value), (FREE, Reading::Failed));
 }
 

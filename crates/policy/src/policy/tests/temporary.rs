@@ -27,12 +27,12 @@ const SECOND: &str = "
 fn run(
     world: &mut World,
     time: Duration,
-    result: impl Fn(&Decision) -> OutcomeResult,
+    result: impl Fn(&DecisionRecord) -> OutcomeResult,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for _ in 0..time.as_millis() / INTERVAL.as_millis() {
         let step = world.tick();
-        for act in step.decisions.iter().filter(|made| made.verdict == Verdict::Act) {
+        for act in step.decisions.iter().filter(|made| made.is_act()) {
             world.report(act, result(act));
         }
         steps.push(step);
@@ -40,7 +40,7 @@ fn run(
     steps
 }
 
-fn done(decision: &Decision) -> OutcomeResult {
+fn done(decision: &DecisionRecord) -> OutcomeResult {
     match decision.mode {
         Mode::Enforce => OutcomeResult::Done,
         Mode::Observe => OutcomeResult::Skipped,
@@ -92,7 +92,7 @@ fn a_setting_is_held_by_the_first_of_two_rules() {
     let steps = run(&mut world, 2 * SECOND_LONG, done);
     assert_eq!(acts(&steps).len(), 1);
     let held = decisions(&steps).into_iter().find(|made| &*made.rule.alert == "Lower").unwrap();
-    assert_eq!(held.verdict, Verdict::Hold(HoldReason::SettingHeld));
+    assert_eq!(held.decision, Decision::Hold(HoldReason::SettingHeld));
     world.free = Reading::Value(9.0);
     run(&mut world, SECOND_LONG, done);
     world.free = Reading::Value(5.0);
@@ -105,7 +105,7 @@ fn a_setting_is_held_by_the_first_of_two_rules() {
 
 #[test]
 fn what_was_not_set_is_neither_held_nor_undone() {
-    let failed = |_: &Decision| OutcomeResult::Failed("no".to_owned());
+    let failed = |_: &DecisionRecord| OutcomeResult::Failed("no".to_owned());
     let mut world = short(RULES, Mode::Enforce);
     let steps = run(&mut world, 10 * SECOND_LONG, failed);
     assert!(acts(&steps).len() > 2, "it is tried until its rails hold it");
@@ -115,7 +115,7 @@ fn what_was_not_set_is_neither_held_nor_undone() {
 
 #[test]
 fn what_did_not_end_in_time_is_undone_in_case_it_was_set() {
-    let late = |decision: &Decision| match decision.action.is_undo() {
+    let late = |decision: &DecisionRecord| match decision.action.is_undo() {
         false => OutcomeResult::TimedOut,
         true => OutcomeResult::Done,
     };
@@ -127,7 +127,7 @@ fn what_did_not_end_in_time_is_undone_in_case_it_was_set() {
 
 #[test]
 fn an_undo_that_fails_is_tried_again_ever_more_seldom() {
-    let stuck = |decision: &Decision| match decision.action.is_undo() {
+    let stuck = |decision: &DecisionRecord| match decision.action.is_undo() {
         false => OutcomeResult::Done,
         true => OutcomeResult::Failed("read-only".to_owned()),
     };
@@ -217,7 +217,7 @@ fn an_undo_costs_nothing_and_a_setting_without_an_aim_opens_no_breaker() {
         set += acts(&run(&mut world, SECOND_LONG, done)).len();
         world.free = Reading::Value(100.0);
         let steps = run(&mut world, SECOND_LONG, done);
-        assert!(steps.iter().all(|step| step.assessments.is_empty()));
+        assert!(steps.iter().all(|step| step.aim_checks.is_empty()));
     }
     assert_eq!(set, 4);
     assert_eq!(world.value("uma_remedy_breaker_open{group=\"g\",rule=\"Low\"}"), Some(0.0));

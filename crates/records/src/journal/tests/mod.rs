@@ -16,9 +16,9 @@ use jiff::Timestamp;
 
 use super::{Entry, Journal, Note, Retention};
 use crate::model::{
-    Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
-    HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
-    Pool, ProgramEvent, Reading, RuleId, RuleSelector, Target, Verdict,
+    Action, AimCheck, AlertChange, AlertState, CacheKind, Decision, DecisionId, DecisionRecord,
+    Event, Evidence, HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder,
+    Outcome, OutcomeResult, Pool, ProgramEvent, Reading, RuleId, RuleSelector, Target,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -75,16 +75,16 @@ fn evidence(gib: f64) -> Vec<Evidence> {
     vec![Evidence { series: "uma_memory_free_bytes".to_owned(), value }]
 }
 
-fn decision(id: u64) -> Decision {
-    Decision {
+fn decision(id: u64) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(id),
         at: moment(id.cast_signed()),
         rule: rule("PageCacheEatsReserve"),
         mode: Mode::Observe,
-        verdict: if id.is_multiple_of(2) {
-            Verdict::Act
+        decision: if id.is_multiple_of(2) {
+            Decision::Act
         } else {
-            Verdict::Hold(HoldReason::Budget)
+            Decision::Hold(HoldReason::Budget)
         },
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
@@ -105,8 +105,8 @@ fn outcome(id: u64) -> Outcome {
     }
 }
 
-fn assessment(id: u64) -> Assessment {
-    Assessment {
+fn aim_check(id: u64) -> AimCheck {
+    AimCheck {
         decision: DecisionId(id),
         at: moment(id.cast_signed()),
         aim_met: Some(true),

@@ -6,8 +6,8 @@ use super::super::{FILE_NAME, JournalReader};
 use super::*;
 use crate::model::{EnginePhase, OperatorOrder, ProgramEvent, RestartState, RuleSelector};
 
-fn act(id: u64, mode: Mode) -> Decision {
-    Decision { mode, verdict: Verdict::Act, ..decision(id) }
+fn act(id: u64, mode: Mode) -> DecisionRecord {
+    DecisionRecord { mode, decision: Decision::Act, ..decision(id) }
 }
 
 fn acts(dir: &std::path::Path, before: Option<u64>) -> Vec<(u64, Mode, bool, Option<bool>)> {
@@ -26,7 +26,7 @@ fn acts_are_read_with_their_outcomes_oldest_first_without_holds() {
     journal.record(&Entry::Decision(act(8, Mode::Observe)));
     journal.record(&Entry::Decision(decision(3)));
     journal.record(&Entry::Outcome(outcome(2)));
-    journal.record(&Entry::Assessment(assessment(2)));
+    journal.record(&Entry::AimCheck(aim_check(2)));
     let timed_out = Outcome { result: OutcomeResult::TimedOut, ..outcome(4) };
     journal.record(&Entry::Outcome(timed_out));
     journal.close(PATIENCE).unwrap();
@@ -45,7 +45,7 @@ fn an_act_that_was_not_done_has_used_no_approval() {
     let not_done = OutcomeResult::NotDone("it has changed".to_owned());
     for (id, result) in [(2, Some(not_done)), (4, Some(OutcomeResult::TimedOut)), (6, None)] {
         let approved = Some(DecisionId(id + 1));
-        journal.record(&Entry::Decision(Decision { approved, ..act(id, Mode::Enforce) }));
+        journal.record(&Entry::Decision(DecisionRecord { approved, ..act(id, Mode::Enforce) }));
         if let Some(result) = result {
             journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
         }
@@ -73,7 +73,7 @@ fn an_act_on_one_engine_names_it() {
         (6, of_cgroup, group),
         (8, stop, target),
     ] {
-        let act = Decision { action, target, ..act(id, Mode::Enforce) };
+        let act = DecisionRecord { action, target, ..act(id, Mode::Enforce) };
         journal.record(&Entry::Decision(act));
     }
     journal.close(PATIENCE).unwrap();
@@ -90,7 +90,7 @@ fn an_undo_is_no_act() {
     journal.record(&Entry::Decision(act(2, Mode::Enforce)));
     let why = crate::model::UndoReason::AlertEnded;
     let action = Action::Undo { decision: DecisionId(2), why };
-    journal.record(&Entry::Decision(Decision { action, ..act(4, Mode::Enforce) }));
+    journal.record(&Entry::Decision(DecisionRecord { action, ..act(4, Mode::Enforce) }));
     journal.close(PATIENCE).unwrap();
     assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);
 }
@@ -120,7 +120,7 @@ fn acts_of_one_rule_are_read_up_to_the_largest_limit() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 0..1_500 {
         let rule = rule(if id % 10 == 0 { "Seldom" } else { "Often" });
-        journal.record(&Entry::Decision(Decision { rule, ..act(id, Mode::Enforce) }));
+        journal.record(&Entry::Decision(DecisionRecord { rule, ..act(id, Mode::Enforce) }));
     }
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
@@ -134,7 +134,7 @@ fn acts_of_one_rule_are_read_up_to_the_largest_limit() {
 fn pending_approvals_are_read_with_their_action() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    let held = |id, reason| Decision { verdict: Verdict::Hold(reason), ..decision(id) };
+    let held = |id, reason| DecisionRecord { decision: Decision::Hold(reason), ..decision(id) };
     for (id, reason) in
         [(1, HoldReason::Approval), (100, HoldReason::Approval), (101, HoldReason::Busy)]
     {
@@ -177,14 +177,14 @@ fn a_reset_forgives_earlier_judgements_under_any_clock() {
     for id in [2, 4, 6] {
         journal.record(&Entry::Decision(act(id, Mode::Enforce)));
     }
-    let other = Decision { rule: rule("Other"), ..act(5, Mode::Enforce) };
+    let other = DecisionRecord { rule: rule("Other"), ..act(5, Mode::Enforce) };
     journal.record(&Entry::Decision(other));
-    journal.record(&Entry::Assessment(assessment(2)));
+    journal.record(&Entry::AimCheck(aim_check(2)));
     let rules = RuleSelector::Rule(decision(2).rule);
     // By the wall clock long before and long after everything.
     journal.keep_order(&order(-9_000, OperatorOrder::ResetBreaker { rules }), PATIENCE).unwrap();
-    journal.record(&Entry::Assessment(assessment(4)));
-    let late = Decision { at: moment(-20_000), ..act(1, Mode::Enforce) };
+    journal.record(&Entry::AimCheck(aim_check(4)));
+    let late = DecisionRecord { at: moment(-20_000), ..act(1, Mode::Enforce) };
     journal.record(&Entry::Decision(late));
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
@@ -239,14 +239,14 @@ fn a_start_is_read_with_the_end_before_it_and_the_death_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let start = Action::StartContainer { ended: "then".into() };
-    journal.record(&Entry::Decision(Decision { action: start, ..act(2, Mode::Enforce) }));
+    journal.record(&Entry::Decision(DecisionRecord { action: start, ..act(2, Mode::Enforce) }));
     let died_in = Some(EnginePhase::Loading);
-    let died = Assessment { aim_met: Some(false), died_in, ..assessment(2) };
-    journal.record(&Entry::Assessment(died));
+    let died = AimCheck { aim_met: Some(false), died_in, ..aim_check(2) };
+    journal.record(&Entry::AimCheck(died));
     // A start that goes well after all is the last word on the acts before it.
     journal.record(&Entry::Decision(act(4, Mode::Enforce)));
-    journal.record(&Entry::Assessment(Assessment { aim_met: Some(false), ..assessment(4) }));
-    journal.record(&Entry::Assessment(assessment(4)));
+    journal.record(&Entry::AimCheck(AimCheck { aim_met: Some(false), ..aim_check(4) }));
+    journal.record(&Entry::AimCheck(aim_check(4)));
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
     let found: Vec<_> =
@@ -266,7 +266,8 @@ fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
     ];
     for (id, result) in (1..).zip(results) {
         let start = Action::StartContainer { ended: "then".into() };
-        journal.record(&Entry::Decision(Decision { action: start, ..act(id, Mode::Enforce) }));
+        journal
+            .record(&Entry::Decision(DecisionRecord { action: start, ..act(id, Mode::Enforce) }));
         journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
     }
     journal.close(PATIENCE).unwrap();
@@ -281,7 +282,7 @@ fn a_stop_for_a_reboot_is_no_act_of_the_rule() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let stop = |id, for_reboot| {
         let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot };
-        Entry::Decision(Decision { action, ..act(id, Mode::Enforce) })
+        Entry::Decision(DecisionRecord { action, ..act(id, Mode::Enforce) })
     };
     journal.record(&stop(2, None));
     journal.record(&stop(4, Some(DecisionId(1))));

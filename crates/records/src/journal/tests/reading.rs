@@ -79,10 +79,10 @@ fn decisions_are_read_with_their_outcomes() {
     for id in 1..=3 {
         journal.record(&Entry::Decision(decision(id)));
     }
-    let other = Decision { rule: rule("Other"), ..decision(4) };
+    let other = DecisionRecord { rule: rule("Other"), ..decision(4) };
     journal.record(&Entry::Decision(other.clone()));
     journal.record(&Entry::Outcome(outcome(2)));
-    journal.record(&Entry::Assessment(assessment(2)));
+    journal.record(&Entry::AimCheck(aim_check(2)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let read = |query: DecisionQuery| {
@@ -93,12 +93,12 @@ fn decisions_are_read_with_their_outcomes() {
     assert_eq!(all[0].outcome, None);
     assert_eq!(all[1].decision, decision(2));
     assert_eq!(all[1].outcome, Some(outcome(2)));
-    assert_eq!(all[1].assessment, Some(assessment(2)));
+    assert_eq!(all[1].aim_check, Some(aim_check(2)));
     for name in ["Other", "memory/Other"] {
         let rows = read(DecisionQuery { rule: Some(name.to_owned()), ..Default::default() });
         assert_eq!(rows.iter().map(|row| &row.decision).collect::<Vec<_>>(), [&other], "{name}");
     }
-    let held = read(DecisionQuery { verdict: Some("hold".to_owned()), ..Default::default() });
+    let held = read(DecisionQuery { decision: Some("hold".to_owned()), ..Default::default() });
     assert_eq!(held.iter().map(|row| row.decision.id.0).collect::<Vec<_>>(), [3, 1]);
 }
 
@@ -107,7 +107,7 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&Entry::Outcome(outcome(30)));
-    journal.record(&Entry::Assessment(assessment(30)));
+    journal.record(&Entry::AimCheck(aim_check(30)));
     journal.record(&Entry::Decision(decision(30)));
     journal.record(&log(vec![event(20), event(40)], 41));
     journal.record(&Entry::Alert(alert(25)));
@@ -125,9 +125,9 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
                         "event"
                     }
                     TimelineItem::Decision(_) => "decision",
-                    TimelineItem::Outcome { decision: found, assessment: measured, .. } => {
+                    TimelineItem::Outcome { decision: found, aim_check: measured, .. } => {
                         assert_eq!(found, Some(decision(30)));
-                        assert_eq!(measured, Some(assessment(30)));
+                        assert_eq!(measured, Some(aim_check(30)));
                         "outcome"
                     }
                     TimelineItem::Alert(_) => "alert",

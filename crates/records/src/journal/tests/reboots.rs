@@ -13,24 +13,24 @@ fn plan(boot: &str) -> RebootPlan {
     RebootPlan { why: "a leak".to_owned(), boot_id: boot.into(), ..RebootPlan::default() }
 }
 
-fn act(id: u64, act: RebootAct) -> Decision {
+fn act(id: u64, act: RebootAct) -> DecisionRecord {
     let action = Action::Reboot(Box::new(act));
     let at = moment(id.cast_signed());
-    Decision { action, at, mode: Mode::Enforce, verdict: Verdict::Act, ..decision(id) }
+    DecisionRecord { action, at, mode: Mode::Enforce, decision: Decision::Act, ..decision(id) }
 }
 
-fn schedule(id: u64, boot: &str) -> Decision {
+fn schedule(id: u64, boot: &str) -> DecisionRecord {
     act(id, RebootAct::Schedule(plan(boot)))
 }
 
-fn perform(id: u64, boot: &str, how: RebootMeans) -> Decision {
+fn perform(id: u64, boot: &str, how: RebootMeans) -> DecisionRecord {
     let order = RebootOrder { boot_id: boot.into(), how, plan: plan(boot) };
     act(id, RebootAct::Perform(order))
 }
 
 const ORDERLY: RebootMeans = RebootMeans::Way(RebootWay::Logind);
 
-fn ended(decision: &Decision, result: OutcomeResult) -> Outcome {
+fn ended(decision: &DecisionRecord, result: OutcomeResult) -> Outcome {
     Outcome { action: decision.action.name().to_owned(), result, ..outcome(decision.id.0) }
 }
 
@@ -122,7 +122,7 @@ fn an_unreadable_row_prevents_reboots() {
 fn a_reboot_is_scheduled_until_it_is_cancelled_or_begun() {
     let boots = [BootLasted { boot_id: "a".into(), uptime_ms: 99_000 }];
     let read = |rows: &[RebootRow], boot: &str| past_reboots(rows, &boots, boot);
-    let decided = |decision: &Decision| RebootRow::Decision(decision.clone());
+    let decided = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
     let (one, done) = (schedule(2, "a"), perform(5, "a", ORDERLY));
     let rows = [decided(&one)];
     assert_eq!(read(&rows, "a").scheduled.map(|known| known.decision), Some(DecisionId(2)));
@@ -148,7 +148,7 @@ fn a_slot_may_be_held_until_its_release_was_done() {
         RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), id: None, ca_file: None };
     let take = act(2, RebootAct::TakeSlot(lock.clone()));
     let release = act(4, RebootAct::ReleaseSlot(lock.clone()));
-    let row = |decision: &Decision| RebootRow::Decision(decision.clone());
+    let row = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
     let mut rows = vec![row(&take)];
     assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "it is not known");
     rows.push(RebootRow::Outcome(ended(&take, OutcomeResult::Failed("lost".to_owned()))));
@@ -190,8 +190,8 @@ fn lock() -> RebootLock {
 
 #[test]
 fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
-    let row = |decision: &Decision| RebootRow::Decision(decision.clone());
-    let found = |decision: &Decision, result| RebootRow::Outcome(ended(decision, result));
+    let row = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
+    let found = |decision: &DecisionRecord, result| RebootRow::Outcome(ended(decision, result));
     let read = |rows: &[RebootRow], boot: &str| {
         let known = past_reboots(rows, &[], boot);
         (known.slot.is_some(), known.is_slot_of_boot, known.is_slot_unknown)

@@ -31,7 +31,7 @@ fn timestamp() -> impl Strategy<Value = Timestamp> {
 }
 
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof![any::<String>(), "kind|seq|utc|null|verdict|\\PC{0,15}"]
+    prop_oneof![any::<String>(), "kind|seq|utc|null|decision|\\PC{0,15}"]
 }
 
 fn words() -> impl Strategy<Value = Option<String>> {
@@ -124,10 +124,10 @@ fn any_event() -> impl Strategy<Value = EventKind> {
     prop_oneof![kernel_event().prop_map_into(), Just(unclean_boot().into())]
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn any_decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
-        Just(Verdict::Act),
-        (0..HoldReason::ALL.len()).prop_map(|which| Verdict::Hold(HoldReason::ALL[which]))
+        Just(Decision::Act),
+        (0..HoldReason::ALL.len()).prop_map(|which| Decision::Hold(HoldReason::ALL[which]))
     ]
 }
 
@@ -187,12 +187,12 @@ proptest! {
     }
 
     #[test]
-    fn decisions_survive_json(id: u64, at in instant(), verdict in verdict(), step: usize,
+    fn decisions_survive_json(id: u64, at in instant(), decision in any_decision(), step: usize,
                               action in any_action(), group in text(), because in some_evidence()) {
         let rule = RuleId { group: group.into(), alert: "alert".into() };
         let id = DecisionId(id);
-        let decision = Decision {
-            id, at, rule, mode: Mode::Enforce, verdict, step, target: action.target(), action,
+        let decision = DecisionRecord {
+            id, at, rule, mode: Mode::Enforce, decision, step, target: action.target(), action,
             approved: (step % 2 == 1).then_some(DecisionId(3)), because
         };
         assert_round_trip(&decision);
@@ -215,7 +215,7 @@ proptest! {
         }
         let after = before.clone();
         let died_in = has_aim.then_some(EnginePhase::Loading);
-        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, died_in, before, after });
+        assert_round_trip(&AimCheck { decision, at, aim_met, has_aim, died_in, before, after });
     }
 
     #[test]

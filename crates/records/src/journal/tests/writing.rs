@@ -145,7 +145,7 @@ fn another_decision_of_the_same_number_is_refused_and_takes_nothing_with_it() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.intent(&decision(8), PATIENCE).unwrap();
     journal.record(&log(vec![event(1)], 2));
-    let error = journal.intent(&Decision { step: 7, ..decision(8) }, PATIENCE).unwrap_err();
+    let error = journal.intent(&DecisionRecord { step: 7, ..decision(8) }, PATIENCE).unwrap_err();
     assert!(matches!(&error, JournalError::Refused(why) if why.contains("decision 8")), "{error}");
     journal.intent(&decision(9), PATIENCE).unwrap();
     assert_eq!(events_in(dir.path()), [1]);
@@ -158,7 +158,7 @@ fn an_entry_that_cannot_be_stored_does_not_keep_the_journal_down() {
     let obstacle = dir.path().join("state");
     std::fs::write(&obstacle, "").unwrap();
     let journal = Journal::open(&obstacle, KEEP_ALL);
-    let impossible = Decision { id: DecisionId(u64::MAX), ..decision(2) };
+    let impossible = DecisionRecord { id: DecisionId(u64::MAX), ..decision(2) };
     journal.intent(&impossible, PATIENCE).unwrap_err();
     std::fs::remove_file(&obstacle).unwrap();
     settle(&journal);
@@ -423,7 +423,7 @@ fn age_deletes_decisions_with_their_outcomes() {
     for id in [100, 900] {
         journal.record(&Entry::Decision(decision(id)));
         journal.record(&Entry::Outcome(outcome(id)));
-        journal.record(&Entry::Assessment(assessment(id)));
+        journal.record(&Entry::AimCheck(aim_check(id)));
         journal.record(&Entry::Alert(alert(id.cast_signed())));
         journal.record(&Entry::Note(note(id.cast_signed())));
     }
@@ -432,7 +432,7 @@ fn age_deletes_decisions_with_their_outcomes() {
     let retention = Retention { max_age: Duration::from_secs(500), ..KEEP_ALL };
     let from = Some(moment(1_000).utc_ms());
     while super::super::retention::step(&mut connection, retention, from).unwrap() {}
-    for table in ["decisions", "outcomes", "assessments", "alerts", "notes"] {
+    for table in ["decisions", "outcomes", "aim_checks", "alerts", "notes"] {
         let times: Vec<i64> = connection
             .prepare(&format!("SELECT utc_ms FROM {table}"))
             .unwrap()

@@ -47,7 +47,7 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
         let account = ledger.account_mut(&rule(), Mode::Enforce);
         for aim_met in aims {
             account.act(DecisionId(1), 0, is_notice, None);
-            account.assess(*aim_met);
+            account.check_aim(*aim_met);
         }
         if is_cut_off {
             account.cut_off();
@@ -67,7 +67,7 @@ fn each_mode_counts_its_own() {
     let mut ledger = Ledger::default();
     let account = ledger.account_mut(&rule(), Mode::Observe);
     account.act(DecisionId(1), 0, false, None);
-    account.assess(Some(false));
+    account.check_aim(Some(false));
     account.end_round(0);
     assert_eq!((in_a_row(&ledger, Mode::Observe), in_a_row(&ledger, Mode::Enforce)), (1, 0));
 }
@@ -78,7 +78,7 @@ fn each_engine_counts_its_own_and_no_more_are_remembered_than_there_is_room_for(
     let account = ledger.account_mut(&rule(), Mode::Enforce);
     let mut round = |engine: &str, at_ms: i64, aim_met: bool| {
         account.act(DecisionId(1), at_ms, false, Some(engine));
-        account.assess(Some(aim_met));
+        account.check_aim(Some(aim_met));
         account.end_round(at_ms);
     };
     for at_ms in 1..=3 {

@@ -176,8 +176,8 @@ fn an_engine_that_goes_on_and_a_stop_that_cannot_be_tried_free_it_for_others() {
 
 fn scheduled(slot: Option<RebootLock>) -> PastReboots {
     let due = Some(Moment { uptime: MINUTE * 60, utc: Timestamp::UNIX_EPOCH });
-    let verdict = Some(crate::model::MemoryVerdict::Wedged);
-    let plan = RebootPlan { boot_id: BOOT.into(), due, verdict, ..RebootPlan::default() };
+    let memory_state = Some(crate::model::MemoryState::Wedged);
+    let plan = RebootPlan { boot_id: BOOT.into(), due, memory_state, ..RebootPlan::default() };
     let scheduled = Some(ScheduledReboot { decision: DecisionId(3), rule: rule(), plan });
     PastReboots { scheduled, slot, is_slot_of_boot: true, ..of_this_boot(Vec::new()) }
 }

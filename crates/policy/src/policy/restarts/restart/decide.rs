@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
-    Action, Decision, Event, Evidence, HoldReason, Mode, Requested, RestartState, Supervisor,
-    Target, Verdict, WorkloadEnd, WorkloadState, counted, duration_text,
+    Action, Decision, DecisionRecord, Event, Evidence, HoldReason, Mode, Requested, RestartState,
+    Supervisor, Target, WorkloadEnd, WorkloadState, counted, duration_text,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
@@ -43,15 +43,16 @@ impl Restart {
         let now = context.at.uptime;
         let is_new = ruling.reason.is_none_or(|reason| self.holds.hold(reason, now));
         if is_new {
-            let verdict = ruling.reason.map_or(Verdict::Act, Verdict::Hold);
+            let decision = ruling.reason.map_or(Decision::Act, Decision::Hold);
             let (rule, action, target) = (&self.rule, &action, &target);
             let proposal = Proposal { rule, mode, step: 0, action, target };
-            let decision = proposal.decide(verdict, context.numbers, context.at);
-            let decision = Decision { because: ruling.because, ..decision };
+            let decision = proposal.decide(decision, context.numbers, context.at);
+            let decision = DecisionRecord { because: ruling.because, ..decision };
             let act = Act::pending(decision.id, now);
+            let is_act = decision.is_act();
             context.guard.decided(&decision, &self.rails);
             context.step.decisions.push(decision);
-            if verdict == Verdict::Act {
+            if is_act {
                 let after = end.mark;
                 self.attempt = Some(StartAttempt { act, mode, after, is_counted: false });
                 self.last_act = Some(act.decision);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::world::{GIB, World, engine_in, id, process};
 use crate::model::{
-    Action, DeathReport, Decision, DecisionId, EndedWorkload, EngineKind, EnginePhase,
-    EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer, Mode,
-    Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId, Supervisor,
-    Target, Verdict, Workload, WorkloadEnd, WorkloadLog,
+    Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
+    EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
+    Mode, Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId,
+    Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// One that somebody has started in a shell.
@@ -313,13 +313,13 @@ fn one_that_somebody_has_stopped_is_no_failure() {
     assert!(sender.contains("docker stop") && !report.is_failure, "{report:#?}");
 }
 
-fn stop(engine: &EngineSeen) -> Decision {
-    Decision {
+fn stop(engine: &EngineSeen) -> DecisionRecord {
+    DecisionRecord {
         id: DecisionId(7),
         at: World::new(Mode::Enforce).at,
         rule: RuleId { group: "brake".into(), alert: "MemoryRunsOut".into() },
         mode: Mode::Enforce,
-        verdict: Verdict::Act,
+        decision: Decision::Act,
         step: 0,
         action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None },
         target: Target::Engine(Box::new(EngineTarget::from(engine))),
@@ -335,7 +335,7 @@ fn one_that_this_program_has_stopped_is_told_with_the_rule_that_did() {
     held.run(3);
     for (mut world, name) in [(with(bare(50)), None), (held, Some("vllm"))] {
         let engine = world.engines[0].clone();
-        world.policy.kills.decided(&Decision { at: world.at, ..stop(&engine) });
+        world.policy.kills.decided(&DecisionRecord { at: world.at, ..stop(&engine) });
         world.engines.clear();
         if let Some(name) = name {
             world.dies(name);
@@ -349,7 +349,7 @@ fn one_that_this_program_has_stopped_is_told_with_the_rule_that_did() {
     }
     // What was not done has killed nobody.
     let mut world = with(bare(50));
-    let decision = Decision { at: world.at, ..stop(&world.engines[0]) };
+    let decision = DecisionRecord { at: world.at, ..stop(&world.engines[0]) };
     world.policy.kills.decided(&decision);
     world.report(&decision, OutcomeResult::NotDone("enough is free".to_owned()));
     world.tick();

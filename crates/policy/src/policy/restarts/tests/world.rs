@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, DeferredRestart, EndedWorkload, EngineKind,
-    EngineProcess, EngineReadings, EngineSeen, Event, HoldReason, KernelRecord, Mode, Moment,
-    Observation, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Readings, Requested,
-    RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
+    Action, AimCheck, Decision, DecisionId, DecisionRecord, DeferredRestart, EndedWorkload,
+    EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, HoldReason, KernelRecord, Mode,
+    Moment, Observation, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Readings,
+    Requested, RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, Supervisor,
     Workload, WorkloadEnd, WorkloadState,
 };
 
@@ -33,8 +33,8 @@ pub(super) struct World {
     /// What the kernel tells of how processes ended, at the next look.
     pub(super) process_ends: Vec<ProcessEnd>,
     /// All that was said.
-    pub(super) decisions: Vec<Decision>,
-    pub(super) assessments: Vec<Assessment>,
+    pub(super) decisions: Vec<DecisionRecord>,
+    pub(super) aim_checks: Vec<AimCheck>,
     pub(super) events: Vec<Event>,
 }
 
@@ -88,7 +88,7 @@ impl World {
             ended: Vec::new(),
             process_ends: Vec::new(),
             decisions: Vec::new(),
-            assessments: Vec::new(),
+            aim_checks: Vec::new(),
             events: Vec::new(),
         };
         // The gate looks at the last second.
@@ -127,7 +127,7 @@ impl World {
         seen.append(&mut self.seen);
         let step = self.policy.step(self.at, &seen);
         self.decisions.extend(step.decisions.iter().cloned());
-        self.assessments.extend(step.assessments.iter().cloned());
+        self.aim_checks.extend(step.aim_checks.iter().cloned());
         self.events.extend(step.events.iter().cloned());
         step
     }
@@ -201,7 +201,7 @@ impl World {
     }
 
     /// Does what was decided, as Docker does.
-    pub(super) fn obey(&mut self, decision: &Decision) -> String {
+    pub(super) fn obey(&mut self, decision: &DecisionRecord) -> String {
         let Action::StartContainer { ended } = &decision.action else { panic!("{decision:?}") };
         let crate::model::Target::Held(held) = &decision.target else { panic!() };
         let name = held.name.to_string();
@@ -212,7 +212,7 @@ impl World {
         name
     }
 
-    pub(super) fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+    pub(super) fn report(&mut self, decision: &DecisionRecord, result: OutcomeResult) {
         let outcome = Outcome::at_once(decision, result, self.at);
         self.seen.push(Observation::Outcome(outcome));
     }
@@ -222,7 +222,7 @@ impl World {
         let began = self.at.uptime;
         for _ in 0..seconds * 4 {
             let step = self.tick();
-            if let Some(act) = step.decisions.iter().find(|made| made.verdict == Verdict::Act) {
+            if let Some(act) = step.decisions.iter().find(|made| made.is_act()) {
                 let name = self.obey(&act.clone());
                 return Some((name, self.at.uptime - began));
             }
@@ -238,9 +238,9 @@ impl World {
 
     pub(super) fn holds(&mut self) -> Vec<HoldReason> {
         let made = std::mem::take(&mut self.decisions);
-        let held = made.iter().filter_map(|made| match made.verdict {
-            Verdict::Hold(reason) => Some(reason),
-            Verdict::Act => None,
+        let held = made.iter().filter_map(|made| match made.decision {
+            Decision::Hold(reason) => Some(reason),
+            Decision::Act => None,
         });
         held.collect()
     }

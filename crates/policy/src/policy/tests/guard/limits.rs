@@ -52,7 +52,7 @@ fn a_rule_that_is_promoted_by_itself_has_its_own_budget_whole() {
     let promoted = rules(&yaml.replace("    remedy:", "    mode: enforce\n    remedy:"));
     world.policy.replace_rules(world.at, Mode::Observe, &promoted);
     let steps = run_in_vain(&mut world, seconds(30));
-    let real = decisions(&steps).into_iter().filter(|made| made.verdict == Verdict::Act);
+    let real = decisions(&steps).into_iter().filter(|made| made.is_act());
     assert!(real.clone().all(|made| made.mode == Mode::Enforce));
     assert_eq!(real.count(), 2);
 }
@@ -64,8 +64,8 @@ fn an_action_under_way_is_measured_although_the_mode_has_changed() {
     world.policy.replace_rules(world.at, Mode::Observe, &rules(LOW));
     world.report(&step.decisions[0], OutcomeResult::Done);
     let steps = world.run(seconds(1));
-    let assessed = steps.iter().flat_map(|step| &step.assessments).count();
-    assert_eq!(assessed, 1);
+    let aim_checked = steps.iter().flat_map(|step| &step.aim_checks).count();
+    assert_eq!(aim_checked, 1);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn every_way_to_end_costs_an_act() {
         let mut count = 0;
         for _ in 0..300 {
             let step = world.tick();
-            for act in step.decisions.iter().filter(|made| made.verdict == Verdict::Act) {
+            for act in step.decisions.iter().filter(|made| made.is_act()) {
                 world.report(act, result.clone());
                 count += 1;
             }
@@ -145,14 +145,14 @@ fn what_was_not_begun_is_no_miss_and_is_tried_again_after_a_rest() {
     for _ in 0..5 {
         let step = world.run(Duration::from_millis(1500));
         assert!(!holds(&step).contains(&HoldReason::BreakerOpen), "{:?}", holds(&step));
-        let acts: Vec<&Decision> =
-            decisions(&step).into_iter().filter(|d| d.verdict == Verdict::Act).collect();
+        let acts: Vec<&DecisionRecord> =
+            decisions(&step).into_iter().filter(|d| d.is_act()).collect();
         let [act] = acts.as_slice() else { panic!("{acts:?}") };
         past.acts.push(PastAct { aim_met: None, ..remembered(act) });
         let act = (*act).clone();
         world.report(&act, OutcomeResult::NotDone("the disk is full".to_owned()));
         let reported = world.tick();
-        assert!(reported.assessments.is_empty(), "there is no effect to measure");
+        assert!(reported.aim_checks.is_empty(), "there is no effect to measure");
         assert_eq!(holds(&[reported]), [HoldReason::Cooldown]);
     }
     assert_eq!(world.policy.status(world.at).guard.breakers, []);
@@ -194,7 +194,7 @@ fn a_breaker_that_has_rested_is_told_as_one_that_may_try_again() {
 }
 
 /// What the journal would tell of an act after a restart.
-fn remembered(act: &Decision) -> PastAct {
+fn remembered(act: &DecisionRecord) -> PastAct {
     PastAct {
         id: act.id,
         rule: act.rule.clone(),
@@ -226,7 +226,7 @@ proptest! {
         all.guard_rails.budget = Some(AtMost { times: 4, per: seconds(90) });
         let mut world = short(&yaml, Mode::Enforce);
         world.policy = Policy::new(world.at, Mode::Enforce, &all, DecisionId(1));
-        let mut done: Vec<Decision> = Vec::new();
+        let mut done: Vec<DecisionRecord> = Vec::new();
         for (event, ticks) in course {
             match event {
                 0 => {
@@ -240,12 +240,12 @@ proptest! {
             }
             for step in run_in_vain(&mut world, INTERVAL * ticks) {
                 let real = step.decisions.into_iter().filter(|made| {
-                    made.verdict == Verdict::Act && made.mode == Mode::Enforce
+                    made.is_act() && made.mode == Mode::Enforce
                 });
                 done.extend(real);
             }
         }
-        let at = |acts: Vec<&Decision>| -> Vec<Duration> {
+        let at = |acts: Vec<&DecisionRecord>| -> Vec<Duration> {
             acts.into_iter().map(|act| act.at.uptime).collect()
         };
         for window in at(done.iter().collect()).windows(5) {
@@ -271,7 +271,7 @@ proptest! {
         let mut past = Past::default();
         for helps in ends {
             let step = world.run(Duration::from_millis(1500));
-            let Some(act) = decisions(&step).into_iter().find(|d| d.verdict == Verdict::Act)
+            let Some(act) = decisions(&step).into_iter().find(|d| d.is_act())
             else { continue };
             past.acts.push(PastAct { aim_met: Some(helps), ..remembered(act) });
             let act = act.clone();

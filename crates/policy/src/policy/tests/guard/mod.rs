@@ -43,7 +43,7 @@ fn run_in_vain(world: &mut World, time: Duration) -> Vec<Step> {
     let mut steps = Vec::new();
     for _ in 0..ticks {
         let step = world.tick();
-        for act in step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act) {
+        for act in step.decisions.iter().filter(|decision| decision.is_act()) {
             let skipped = act.mode == Mode::Observe;
             let result = if skipped { OutcomeResult::Skipped } else { OutcomeResult::Done };
             world.report(act, result);
@@ -246,7 +246,7 @@ fn an_aim_that_is_met_forgives_the_misses_before() {
         for left in [5.0, 50.0] {
             world.free = Reading::Value(5.0);
             let steps = world.run(Duration::from_millis(1500));
-            let act = decisions(&steps).into_iter().find(|made| made.verdict == Verdict::Act);
+            let act = decisions(&steps).into_iter().find(|made| made.is_act());
             let act = act.unwrap_or_else(|| panic!("stopped in round {round}: {steps:?}"));
             world.report(act, OutcomeResult::Done);
             world.free = Reading::Value(left);
@@ -257,7 +257,7 @@ fn an_aim_that_is_met_forgives_the_misses_before() {
 
 fn approval_of(steps: &[Step]) -> Option<DecisionId> {
     let held = decisions(steps).into_iter().rev();
-    let mut held = held.filter(|made| made.verdict == Verdict::Hold(HoldReason::Approval));
+    let mut held = held.filter(|made| made.hold_reason() == Some(HoldReason::Approval));
     held.next().map(|decision| decision.id)
 }
 
@@ -276,7 +276,7 @@ fn an_act_that_needs_approval_is_asked_for_once_and_done_once() {
     assert_eq!(step.answers[0].refused, None);
     assert_eq!(step.decisions[0].approved, Some(decision));
     let act = step.decisions[0].clone();
-    assert_eq!((act.verdict, act.target), (Verdict::Act, Target::Node));
+    assert_eq!((act.decision, act.target), (Decision::Act, Target::Node));
     assert_eq!(world.value(pending), Some(0.0));
     world.report(&step.decisions[0], OutcomeResult::Done);
     let steps = run_in_vain(&mut world, seconds(30));
@@ -297,11 +297,11 @@ fn an_approved_act_that_was_not_done_is_done_later_on_the_same_word() {
     let until = world.at.utc + seconds(60);
     world.seen.push(order(&world, OperatorOrder::Approve { decision, until }));
     let act = world.tick().decisions[0].clone();
-    assert_eq!((act.verdict, act.approved), (Verdict::Act, Some(decision)));
+    assert_eq!((act.decision, act.approved), (Decision::Act, Some(decision)));
     world.report(&act, OutcomeResult::NotDone("paused by ada".to_owned()));
     let acts_of = |step: Step| {
         let mut made = step.decisions.into_iter();
-        made.find(|decision| decision.verdict == Verdict::Act)
+        made.find(|decision| decision.is_act())
     };
     let again = (0..20).find_map(|_| acts_of(world.tick())).unwrap();
     assert_eq!(again.approved, Some(decision), "after its cooldown");

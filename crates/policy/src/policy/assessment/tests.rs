@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judge::{DriverState, Facts, Judged, Unexplained, judge};
+use super::assess::{Assessed, DriverState, Facts, Unexplained, assess};
 use crate::model::{
-    Baseline, EnginePhase, Holder, MemoryPlatform, MemoryVerdict, Orphan, ProcessId, Reading,
-    Trend, VerdictEvidence, VerdictLimits, WedgeSign,
+    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, MemoryPlatform,
+    MemoryState, Orphan, ProcessId, Reading, Trend, WedgeSign,
 };
 
 const GIB: u64 = 1 << 30;
@@ -84,18 +84,18 @@ impl Known {
             signs: &self.signs,
             on_gpus: &self.on_gpus,
             platform: self.platform,
-            limits: VerdictLimits::default(),
+            limits: AssessmentLimits::default(),
         }
     }
 
-    fn judge(&self, so_far: Option<Unexplained>) -> (Judged, Vec<VerdictEvidence>) {
-        judge(&self.facts(), so_far)
+    fn assess(&self, so_far: Option<Unexplained>) -> (Assessed, Vec<AssessmentEvidence>) {
+        assess(&self.facts(), so_far)
     }
 
-    fn verdict(&self) -> MemoryVerdict {
+    fn state(&self) -> MemoryState {
         // As long as anybody could wish for.
         let hours = Duration::from_secs(36_000);
-        self.judge(Some(Unexplained { still: hours, tried: Some(hours) })).0.verdict
+        self.assess(Some(Unexplained { still: hours, tried: Some(hours) })).0.state
     }
 }
 
@@ -135,20 +135,20 @@ fn what_nothing_else_explains_is_leaked_after_the_time_and_not_a_second_before()
     let seconds = |still, tried: Option<u64>| {
         let tried = tried.map(Duration::from_secs);
         let so_far = Unexplained { still: Duration::from_secs(still), tried };
-        leak.judge(Some(so_far)).0.verdict
+        leak.assess(Some(so_far)).0.state
     };
-    assert_eq!(leak.judge(None).0.verdict, MemoryVerdict::Reclaimable);
-    assert_eq!(seconds(36_000, None), MemoryVerdict::Reclaimable);
-    assert_eq!(seconds(300, Some(299)), MemoryVerdict::Unknown);
-    assert_eq!(seconds(299, Some(300)), MemoryVerdict::Unknown);
-    assert_eq!(seconds(300, Some(300)), MemoryVerdict::Leaked);
-    assert_eq!(leak.judge(None).0.held, Some(60 * GIB));
-    assert!(leak.judge(None).0.is_unexplained);
+    assert_eq!(leak.assess(None).0.state, MemoryState::Reclaimable);
+    assert_eq!(seconds(36_000, None), MemoryState::Reclaimable);
+    assert_eq!(seconds(300, Some(299)), MemoryState::Unknown);
+    assert_eq!(seconds(299, Some(300)), MemoryState::Unknown);
+    assert_eq!(seconds(300, Some(300)), MemoryState::Leaked);
+    assert_eq!(leak.assess(None).0.held, Some(60 * GIB));
+    assert!(leak.assess(None).0.is_unexplained);
 }
 
 #[test]
 fn no_combination_with_another_explanation_or_a_doubt_is_leaked() {
-    assert_eq!(Known::leak().verdict(), MemoryVerdict::Leaked);
+    assert_eq!(Known::leak().state(), MemoryState::Leaked);
     for chosen in 1_u32..1 << OTHERS.len() {
         let mut known = Known::leak();
         let changes = OTHERS.iter().enumerate().filter(|(bit, _)| chosen & 1 << bit != 0);
@@ -158,41 +158,41 @@ fn no_combination_with_another_explanation_or_a_doubt_is_leaked() {
                 *name
             })
             .collect();
-        let verdict = known.verdict();
-        assert_ne!(verdict, MemoryVerdict::Leaked, "{names:?}");
+        let state = known.state();
+        assert_ne!(state, MemoryState::Leaked, "{names:?}");
         // One sign alone changes nothing, and two are enough whatever else is so.
         known.signs = vec![said(1)];
-        assert_eq!(known.verdict(), verdict, "{names:?}");
+        assert_eq!(known.state(), state, "{names:?}");
         known.signs = vec![said(1), WedgeSign::DriverSilent { seconds: 60 }];
-        assert_eq!(known.verdict(), MemoryVerdict::Wedged, "{names:?}");
+        assert_eq!(known.state(), MemoryState::Wedged, "{names:?}");
     }
 }
 
 #[test]
 fn each_explanation_has_its_verdict_and_says_what_it_follows_from() {
-    for (name, verdict, told) in [
-        ("memory unreadable", MemoryVerdict::Unknown, "how much memory is in no counter"),
-        ("little held", MemoryVerdict::Clean, "1.0 GiB above the usual amount of 1.0 GiB"),
-        ("nothing learned", MemoryVerdict::Unknown, "how much is usual"),
-        ("falling", MemoryVerdict::Lingering, "falls by 1.0 GiB/s: about 60 s more"),
-        ("too short a look", MemoryVerdict::Unknown, "looked at too shortly"),
-        ("engines unknown", MemoryVerdict::Unknown, "whether an engine runs"),
-        ("an engine", MemoryVerdict::InUse, "engine vllm is loading"),
-        ("an orphan", MemoryVerdict::Orphan, "left behind by vllm, holds 104.0 GiB"),
-        ("holders unknown", MemoryVerdict::Unknown, "who has the driver open"),
-        ("a holder", MemoryVerdict::InUse, "python3 (pid 8) has the GPU open"),
-        ("a dead one's threads", MemoryVerdict::InUse, "python3 (pid 8, state Z)"),
-        ("one unseen", MemoryVerdict::Unknown, "CAP_SYS_PTRACE"),
-        ("the driver silent", MemoryVerdict::Unknown, "it does not answer"),
-        ("the driver unknown", MemoryVerdict::Unknown, "whether the driver answers"),
-        ("a ghost", MemoryVerdict::Unknown, "pid 9, which does not have it open"),
+    for (name, state, told) in [
+        ("memory unreadable", MemoryState::Unknown, "how much memory is in no counter"),
+        ("little held", MemoryState::Clean, "1.0 GiB above the usual amount of 1.0 GiB"),
+        ("nothing learned", MemoryState::Unknown, "how much is usual"),
+        ("falling", MemoryState::Lingering, "falls by 1.0 GiB/s: about 60 s more"),
+        ("too short a look", MemoryState::Unknown, "looked at too shortly"),
+        ("engines unknown", MemoryState::Unknown, "whether an engine runs"),
+        ("an engine", MemoryState::InUse, "engine vllm is loading"),
+        ("an orphan", MemoryState::Orphan, "left behind by vllm, holds 104.0 GiB"),
+        ("holders unknown", MemoryState::Unknown, "who has the driver open"),
+        ("a holder", MemoryState::InUse, "python3 (pid 8) has the GPU open"),
+        ("a dead one's threads", MemoryState::InUse, "python3 (pid 8, state Z)"),
+        ("one unseen", MemoryState::Unknown, "CAP_SYS_PTRACE"),
+        ("the driver silent", MemoryState::Unknown, "it does not answer"),
+        ("the driver unknown", MemoryState::Unknown, "whether the driver answers"),
+        ("a ghost", MemoryState::Unknown, "pid 9, which does not have it open"),
     ] {
         let mut known = Known::leak();
         let (_, change) = OTHERS.iter().find(|(other, _)| *other == name).unwrap();
         change(&mut known);
-        let (judged, evidence) = known.judge(None);
+        let (assessed, evidence) = known.assess(None);
         let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
-        assert_eq!(judged.verdict, verdict, "{name}: {texts:?}");
+        assert_eq!(assessed.state, state, "{name}: {texts:?}");
         assert!(texts.iter().any(|text| text.contains(told)), "{name}: {texts:?}");
     }
 }
@@ -205,12 +205,12 @@ fn shared_memory_that_no_engine_uses_is_told_and_falls_like_any_other() {
     let mut server = Holder::of_driver(5, 'S');
     (server.devices, server.memfds, server.memfd_bytes) = (0, 1, 40 * GIB);
     known.holders = Reading::Value(vec![server]);
-    let (judged, evidence) = known.judge(None);
-    assert_eq!(judged.verdict, MemoryVerdict::HeldShmem);
+    let (assessed, evidence) = known.assess(None);
+    assert_eq!(assessed.state, MemoryState::HeldShmem);
     let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
     assert!(texts.iter().any(|text| text.contains("40.0 GiB in memfd")), "{texts:?}");
     known.shmem = Reading::Failed;
-    assert_eq!(known.verdict(), MemoryVerdict::Unknown);
+    assert_eq!(known.state(), MemoryState::Unknown);
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn an_orphan_explains_itself_and_nobody_else() {
     let mut known = Known::leak();
     known.orphans = vec![orphan(8)];
     known.holders = Reading::Value(vec![Holder::of_driver(8, 'S')]);
-    assert_eq!(known.verdict(), MemoryVerdict::Orphan);
+    assert_eq!(known.state(), MemoryState::Orphan);
     known.holders = Reading::Value(vec![Holder::of_driver(8, 'S'), Holder::of_driver(9, 'S')]);
-    assert_eq!(known.verdict(), MemoryVerdict::InUse);
+    assert_eq!(known.state(), MemoryState::InUse);
 }
 
 #[test]
@@ -228,37 +228,37 @@ fn who_only_watches_the_driver_uses_nothing_and_pipes_are_a_use() {
     let mut known = Known::leak();
     let watcher = Holder { is_monitor: true, ..Holder::of_driver(8, 'S') };
     known.holders = Reading::Value(vec![watcher]);
-    assert_eq!(known.verdict(), MemoryVerdict::Leaked);
+    assert_eq!(known.state(), MemoryState::Leaked);
     let filler = Holder { devices: 0, pipe_bytes: 3 * GIB, ..Holder::of_driver(8, 'S') };
     known.holders = Reading::Value(vec![filler]);
-    assert_eq!(known.verdict(), MemoryVerdict::InUse);
+    assert_eq!(known.state(), MemoryState::InUse);
 }
 
 #[test]
 fn on_superchips_memory_that_stays_counted_is_normal_and_without_a_driver_it_is_none() {
     let mut known = Known::leak();
     known.platform = MemoryPlatform::Coherent;
-    assert_eq!(known.verdict(), MemoryVerdict::Reclaimable);
+    assert_eq!(known.state(), MemoryState::Reclaimable);
     known.platform = MemoryPlatform::Discrete;
-    assert_eq!(known.verdict(), MemoryVerdict::Leaked);
+    assert_eq!(known.state(), MemoryState::Leaked);
     known.driver = DriverState::Absent;
-    assert_eq!(known.verdict(), MemoryVerdict::Unknown);
+    assert_eq!(known.state(), MemoryState::Unknown);
 }
 
 #[test]
 fn what_nobody_has_of_a_gpus_own_memory_is_told_and_makes_no_verdict() {
     let is_told = |known: &Known| {
-        let (judged, evidence) = known.judge(None);
-        let on = |gpu| evidence.contains(&VerdictEvidence::OnGpu { gpu, bytes: 30 * GIB });
-        (judged.verdict, on(0), on(1))
+        let (assessed, evidence) = known.assess(None);
+        let on = |gpu| evidence.contains(&AssessmentEvidence::OnGpu { gpu, bytes: 30 * GIB });
+        (assessed.state, on(0), on(1))
     };
     let mut known = Known::leak();
     known.platform = MemoryPlatform::Discrete;
     known.on_gpus = vec![(0, GIB), (1, 30 * GIB)];
-    assert_eq!(is_told(&known), (MemoryVerdict::Reclaimable, false, true), "as without it");
+    assert_eq!(is_told(&known), (MemoryState::Reclaimable, false, true), "as without it");
     known.unaccounted = Reading::Value(GIB);
-    assert_eq!(is_told(&known), (MemoryVerdict::Clean, false, true));
-    let (_, evidence) = known.judge(None);
+    assert_eq!(is_told(&known), (MemoryState::Clean, false, true));
+    let (_, evidence) = known.assess(None);
     let told: Vec<String> = evidence.iter().map(ToString::to_string).collect();
     assert!(told.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")), "{told:?}");
 }

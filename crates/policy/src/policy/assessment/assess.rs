@@ -1,4 +1,4 @@
-//! The verdict, as a function of what is known now.
+//! The state, as a function of what is known now.
 //!
 //! The order is that of likelihood and of harm: a stuck driver first, for nothing else that is seen
 //! then is worth much; whoever uses memory before whoever may have leaked it; and what is not known
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Baseline, EnginePhase, Holder, Lingering, MemoryPlatform, MemoryVerdict, Orphan, Reading,
-    Trend, VerdictEvidence, VerdictLimits, WedgeSign,
+    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, Lingering, MemoryPlatform,
+    MemoryState, Orphan, Reading, Trend, WedgeSign,
 };
 
 /// A release that takes less than this below its past is noise, and less than [`LEAST_HELD`] is
@@ -34,7 +34,7 @@ pub(super) enum DriverState {
     Silent,
 }
 
-/// All that a verdict follows from.
+/// All that a state follows from.
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'f> {
     pub(super) unaccounted: Reading<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Facts<'f> {
     /// A GPU's own memory that the driver attributes to no process, by the GPU's number.
     pub(super) on_gpus: &'f [(u32, u64)],
     pub(super) platform: MemoryPlatform,
-    pub(super) limits: VerdictLimits,
+    pub(super) limits: AssessmentLimits,
 }
 
 /// How long more than usual has been held without any explanation.
@@ -70,8 +70,8 @@ pub(super) struct Unexplained {
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Judged {
-    pub(super) verdict: MemoryVerdict,
+pub(super) struct Assessed {
+    pub(super) state: MemoryState,
     pub(super) held: Option<u64>,
     pub(super) estimated_seconds: Option<f64>,
     /// Whether only a leak is left as an explanation; then time decides.
@@ -96,77 +96,77 @@ fn is_user(holder: &Holder) -> bool {
     holder.uses_driver() || holder.pipe_bytes > 0
 }
 
-/// Judges, and says what that follows from. `unexplained` tells how long only a leak has been left
-/// as an explanation; it must be of the judgement before.
-pub(super) fn judge(
+/// Assesses, and says what that follows from. `unexplained` tells how long only a leak has been left
+/// as an explanation; it must be of the assessment before.
+pub(super) fn assess(
     facts: &Facts<'_>,
     unexplained: Option<Unexplained>,
-) -> (Judged, Vec<VerdictEvidence>) {
-    let mut judge = Judge { facts, evidence: Vec::new() };
+) -> (Assessed, Vec<AssessmentEvidence>) {
+    let mut assessor = Assessor { facts, evidence: Vec::new() };
     let held = facts.held().value();
-    let (verdict, estimated_seconds) = judge.explained();
-    if let Some(verdict) = verdict {
-        let judged = Judged { verdict, held, estimated_seconds, is_unexplained: false };
-        return (judged, judge.evidence);
+    let (state, estimated_seconds) = assessor.explained();
+    if let Some(state) = state {
+        let assessed = Assessed { state, held, estimated_seconds, is_unexplained: false };
+        return (assessed, assessor.evidence);
     }
-    let verdict = judge.unexplained(unexplained);
-    let judged = Judged { verdict, held, estimated_seconds: None, is_unexplained: true };
-    (judged, judge.evidence)
+    let state = assessor.unexplained(unexplained);
+    let assessed = Assessed { state, held, estimated_seconds: None, is_unexplained: true };
+    (assessed, assessor.evidence)
 }
 
-struct Judge<'j, 'f> {
+struct Assessor<'j, 'f> {
     facts: &'j Facts<'f>,
-    evidence: Vec<VerdictEvidence>,
+    evidence: Vec<AssessmentEvidence>,
 }
 
-impl Judge<'_, '_> {
-    fn add(&mut self, evidence: VerdictEvidence) {
+impl Assessor<'_, '_> {
+    fn add(&mut self, evidence: AssessmentEvidence) {
         self.evidence.push(evidence);
     }
 
     fn not_known(&mut self, what: &'static str) {
-        self.add(VerdictEvidence::NotKnown { what });
+        self.add(AssessmentEvidence::NotKnown { what });
     }
 
     /// Everything but a leak; `None` where nothing else is left.
-    fn explained(&mut self) -> (Option<MemoryVerdict>, Option<f64>) {
+    fn explained(&mut self) -> (Option<MemoryState>, Option<f64>) {
         let facts = self.facts;
         for sign in facts.signs {
-            self.add(VerdictEvidence::Wedge(sign.clone()));
+            self.add(AssessmentEvidence::Wedge(sign.clone()));
         }
         if facts.signs.len() >= 2 {
-            return (Some(MemoryVerdict::Wedged), None);
+            return (Some(MemoryState::Wedged), None);
         }
         let Reading::Value(held) = facts.held() else {
             self.not_known("how much memory is in no counter");
-            return (Some(MemoryVerdict::Unknown), None);
+            return (Some(MemoryState::Unknown), None);
         };
         let is_held = held >= facts.limits.leaked_bytes;
-        self.add(VerdictEvidence::Held { bytes: held, baseline: facts.baseline });
+        self.add(AssessmentEvidence::Held { bytes: held, baseline: facts.baseline });
         let most = facts.limits.leaked_bytes;
         for (gpu, bytes) in facts.on_gpus.iter().filter(|(_, bytes)| *bytes >= most).take(NAMED) {
-            self.add(VerdictEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
+            self.add(AssessmentEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
         }
         if self.uses() {
-            return (Some(MemoryVerdict::InUse), None);
+            return (Some(MemoryState::InUse), None);
         }
         if let Some(estimate) = self.falls(held) {
-            return (Some(MemoryVerdict::Lingering), estimate);
+            return (Some(MemoryState::Lingering), estimate);
         }
         if !facts.orphans.is_empty() {
             let orphans = facts.orphans.iter().take(NAMED).cloned();
-            self.evidence.extend(orphans.map(VerdictEvidence::Orphan));
-            return (Some(MemoryVerdict::Orphan), None);
+            self.evidence.extend(orphans.map(AssessmentEvidence::Orphan));
+            return (Some(MemoryState::Orphan), None);
         }
         if !is_held {
             return (Some(self.no_more_than_usual()), None);
         }
         if self.doubts() {
-            return (Some(MemoryVerdict::Unknown), None);
+            return (Some(MemoryState::Unknown), None);
         }
         if facts.platform == MemoryPlatform::Coherent {
-            self.add(VerdictEvidence::CountedAfterExit);
-            return (Some(MemoryVerdict::Reclaimable), None);
+            self.add(AssessmentEvidence::CountedAfterExit);
+            return (Some(MemoryState::Reclaimable), None);
         }
         (None, None)
     }
@@ -176,13 +176,13 @@ impl Judge<'_, '_> {
         let facts = self.facts;
         let engines = facts.engines.value().unwrap_or_default();
         for (name, phase) in engines {
-            self.add(VerdictEvidence::Engine { name: Arc::clone(name), phase: *phase });
+            self.add(AssessmentEvidence::Engine { name: Arc::clone(name), phase: *phase });
         }
         let users = facts.users().count();
         let named = facts.users().take(NAMED).cloned();
-        self.evidence.extend(named.map(VerdictEvidence::Holder));
+        self.evidence.extend(named.map(AssessmentEvidence::Holder));
         if users > NAMED {
-            self.add(VerdictEvidence::MoreHolders { count: (users - NAMED) as u64 });
+            self.add(AssessmentEvidence::MoreHolders { count: (users - NAMED) as u64 });
         }
         users > 0 || !engines.is_empty()
     }
@@ -197,31 +197,31 @@ impl Judge<'_, '_> {
             let pace = -trend.bytes_per_second;
             let seconds = (pace > 1.0).then(|| held as f64 / pace);
             let (what, bytes_per_second) = (Lingering::Unaccounted, trend.bytes_per_second);
-            self.add(VerdictEvidence::Falling { what, bytes_per_second, seconds });
+            self.add(AssessmentEvidence::Falling { what, bytes_per_second, seconds });
             return Some(seconds);
         }
         let shmem = facts.shmem.value().unwrap_or(0);
         let trend = facts.shmem_trend.filter(is_sinking).filter(|_| shmem >= LEAST_HELD)?;
         let (what, bytes_per_second) = (Lingering::Shmem, trend.bytes_per_second);
-        self.add(VerdictEvidence::Falling { what, bytes_per_second, seconds: None });
+        self.add(AssessmentEvidence::Falling { what, bytes_per_second, seconds: None });
         Some(None)
     }
 
     /// No more than usual is in no counter; shared memory may be held all the same.
-    fn no_more_than_usual(&mut self) -> MemoryVerdict {
+    fn no_more_than_usual(&mut self) -> MemoryState {
         let facts = self.facts;
         let Reading::Value(shmem) = facts.shmem else {
             self.not_known("how much is shared memory");
-            return MemoryVerdict::Unknown;
+            return MemoryState::Unknown;
         };
         if shmem < facts.limits.leaked_bytes {
-            return MemoryVerdict::Clean;
+            return MemoryState::Clean;
         }
-        self.add(VerdictEvidence::Shmem { bytes: shmem });
+        self.add(AssessmentEvidence::Shmem { bytes: shmem });
         let holders = facts.holders.value().unwrap_or_default();
         let memfds = holders.iter().filter(|holder| holder.memfds > 0).take(NAMED).cloned();
-        self.evidence.extend(memfds.map(VerdictEvidence::Holder));
-        MemoryVerdict::HeldShmem
+        self.evidence.extend(memfds.map(AssessmentEvidence::Holder));
+        MemoryState::HeldShmem
     }
 
     /// Says what must be known before memory may count as leaked and is not.
@@ -253,27 +253,27 @@ impl Judge<'_, '_> {
             self.not_known("whether it comes or goes: it was looked at too shortly");
         }
         for pid in facts.ghosts.iter().take(NAMED) {
-            self.add(VerdictEvidence::Ghost { pid: *pid });
+            self.add(AssessmentEvidence::Ghost { pid: *pid });
         }
         // A process that the driver names may be in a place that this program does not see.
         self.evidence.len() > before
     }
 
     /// Only a leak is left: first what may bring it back is tried, then time must pass.
-    fn unexplained(&mut self, so_far: Option<Unexplained>) -> MemoryVerdict {
-        self.add(VerdictEvidence::NoHolders);
-        self.add(VerdictEvidence::DriverAnswers);
+    fn unexplained(&mut self, so_far: Option<Unexplained>) -> MemoryState {
+        self.add(AssessmentEvidence::NoHolders);
+        self.add(AssessmentEvidence::DriverAnswers);
         let Some(Unexplained { still, tried: Some(tried) }) = so_far else {
-            self.add(VerdictEvidence::NotTried);
-            return MemoryVerdict::Reclaimable;
+            self.add(AssessmentEvidence::NotTried);
+            return MemoryState::Reclaimable;
         };
         let still = still.min(tried);
         let leaked_after = self.facts.limits.leaked_after;
-        self.add(VerdictEvidence::Tried { seconds: tried.as_secs() });
-        self.add(VerdictEvidence::Still {
+        self.add(AssessmentEvidence::Tried { seconds: tried.as_secs() });
+        self.add(AssessmentEvidence::Still {
             seconds: still.as_secs(),
             leaked_after_seconds: leaked_after.as_secs(),
         });
-        if still >= leaked_after { MemoryVerdict::Leaked } else { MemoryVerdict::Unknown }
+        if still >= leaked_after { MemoryState::Leaked } else { MemoryState::Unknown }
     }
 }

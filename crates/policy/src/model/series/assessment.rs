@@ -1,6 +1,6 @@
 //! Series of the assessment of memory.
 
-use super::super::{MemoryVerdict, Owner, Source};
+use super::super::{MemoryState, Owner, Source};
 use super::Metric;
 
 /// This area's metrics.
@@ -15,7 +15,7 @@ pub(super) const METRICS: &[Metric] = &[
          (reclaim was not tried yet), leaked (only a reboot frees it), wedged (the driver is \
          stuck).",
     )
-    .closed(&[("verdict", &MemoryVerdict::NAMES)])
+    .closed(&[("verdict", &MemoryState::NAMES)])
     .flag(),
     Metric::gauge(
         Source::Holders,

@@ -10,9 +10,9 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
     DecisionId, EngineReadings, Event, EventKind, GpuDriver, GpuPicture, GpuReadings, Holder,
-    HolderReadings, KernelEvent, KernelRecord, MemoryVerdict, Mode, Moment, Observation, Outcome,
+    HolderReadings, KernelEvent, KernelRecord, MemoryState, Mode, Moment, Observation, Outcome,
     OutcomeResult, Past, ProcessId, ProgramEvent, Reading, Readings, SYSLOG_SEQ_BASE, Schema,
-    SeriesKey, Source, TaskSeen, Verdict,
+    SeriesKey, Source, TaskSeen,
 };
 use crate::policy::Policy;
 
@@ -35,7 +35,7 @@ struct Node {
     acts: bool,
     outcomes: Vec<Outcome>,
     events: Vec<Event>,
-    told: Vec<(u64, MemoryVerdict)>,
+    told: Vec<(u64, MemoryState)>,
     decided: Vec<(u64, &'static str)>,
 }
 
@@ -71,7 +71,7 @@ impl Node {
             decided: Vec::new(),
         };
         node.wait(30);
-        assert_eq!(node.verdict(), MemoryVerdict::Clean);
+        assert_eq!(node.state(), MemoryState::Clean);
         node.told.clear();
         node
     }
@@ -142,12 +142,12 @@ impl Node {
         let (at, second) = (self.at(), self.now.as_secs());
         let step = self.policy.step(at, &seen);
         for event in step.events {
-            if let EventKind::Program(ProgramEvent::MemoryVerdict { verdict, .. }) = event.kind {
-                self.told.push((second, verdict));
+            if let EventKind::Program(ProgramEvent::MemoryAssessed { state, .. }) = event.kind {
+                self.told.push((second, state));
             }
         }
         for decision in step.decisions {
-            if decision.verdict != Verdict::Act {
+            if !decision.is_act() {
                 continue;
             }
             let action = decision.action.name();
@@ -171,11 +171,11 @@ impl Node {
         }
     }
 
-    fn verdict(&mut self) -> MemoryVerdict {
-        self.policy.status(self.at()).verdict.verdict
+    fn state(&mut self) -> MemoryState {
+        self.policy.status(self.at()).assessment.state
     }
 
-    fn told(&mut self) -> Vec<(u64, MemoryVerdict)> {
+    fn told(&mut self) -> Vec<(u64, MemoryState)> {
         std::mem::take(&mut self.told)
     }
 }
@@ -191,7 +191,7 @@ fn a_leak_is_told_five_minutes_after_all_was_tried() {
     };
     assert_eq!(
         [first, second, third],
-        [MemoryVerdict::Reclaimable, MemoryVerdict::Unknown, MemoryVerdict::Leaked]
+        [MemoryState::Reclaimable, MemoryState::Unknown, MemoryState::Leaked]
     );
     assert!((30..=31).contains(&reclaimable), "{told:?}");
     let [(dropped, "drop_caches"), (compacted, "compact_memory"), (notified, "notify")] =
@@ -210,10 +210,10 @@ fn what_drivers_keep_in_pools_comes_back_and_is_no_leak() {
     let mut node = Node::new();
     (node.unaccounted, node.pools) = (61 * GIB, 60 * GIB);
     node.wait(900);
-    let verdicts: Vec<MemoryVerdict> = node.told().iter().map(|(_, verdict)| *verdict).collect();
-    assert_eq!(verdicts[0], MemoryVerdict::Reclaimable);
-    assert_eq!(verdicts.last(), Some(&MemoryVerdict::Clean));
-    assert!(!verdicts.contains(&MemoryVerdict::Leaked), "{verdicts:?}");
+    let states: Vec<MemoryState> = node.told().iter().map(|(_, state)| *state).collect();
+    assert_eq!(states[0], MemoryState::Reclaimable);
+    assert_eq!(states.last(), Some(&MemoryState::Clean));
+    assert!(!states.contains(&MemoryState::Leaked), "{states:?}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn where_nothing_can_be_tried_nothing_counts_as_leaked() {
     node.acts = false;
     node.unaccounted = 61 * GIB;
     node.wait(3_600);
-    assert_eq!(node.verdict(), MemoryVerdict::Reclaimable);
+    assert_eq!(node.state(), MemoryState::Reclaimable);
 }
 
 #[test]
@@ -232,22 +232,22 @@ fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
     node.wait(200);
     node.holders = vec![Holder::of_driver(9, 'S')];
     node.wait(10);
-    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+    assert_eq!(node.state(), MemoryState::InUse);
     node.holders.clear();
     node.wait(200);
-    assert_eq!(node.verdict(), MemoryVerdict::Reclaimable, "what was tried was before that");
+    assert_eq!(node.state(), MemoryState::Reclaimable, "what was tried was before that");
     let mut node = Node::new();
     node.unaccounted = 61 * GIB;
     for _ in 0..10 {
         node.wait(100);
         node.unaccounted -= GIB / 8;
-        assert_ne!(node.verdict(), MemoryVerdict::Leaked);
+        assert_ne!(node.state(), MemoryState::Leaked);
     }
     // After the last move all must be tried again, which the rule does at most every ten minutes.
     node.wait(290);
-    assert_ne!(node.verdict(), MemoryVerdict::Leaked);
+    assert_ne!(node.state(), MemoryState::Leaked);
     node.wait(640);
-    assert_eq!(node.verdict(), MemoryVerdict::Leaked);
+    assert_eq!(node.state(), MemoryState::Leaked);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn memory_that_falls_lingers_and_its_time_is_told() {
             node.step();
         }
         let status = node.policy.status(node.at());
-        if let Some(estimate) = status.verdict.estimated_seconds {
+        if let Some(estimate) = status.assessment.estimated_seconds {
             estimates.push((79 - second, estimate));
         }
     }
@@ -274,12 +274,12 @@ fn memory_that_falls_lingers_and_its_time_is_told() {
         assert!((0.5..=2.0).contains(&ratio), "{estimate} for {left}");
     }
     node.wait(10);
-    assert_eq!(node.verdict(), MemoryVerdict::Clean);
+    assert_eq!(node.state(), MemoryState::Clean);
 }
 
-/// The verdict after a hung task of the driver was named while the driver is silent, where `/proc`
+/// The state after a hung task of the driver was named while the driver is silent, where `/proc`
 /// shows the task so from then on.
-fn after_hung(tasks: &[TaskSeen], seq: u64) -> (Node, MemoryVerdict) {
+fn after_hung(tasks: &[TaskSeen], seq: u64) -> (Node, MemoryState) {
     let mut node = Node::new();
     node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
     node.wait(70);
@@ -298,8 +298,8 @@ fn after_hung(tasks: &[TaskSeen], seq: u64) -> (Node, MemoryVerdict) {
         node.tasks = vec![task.clone()];
         node.wait(1);
     }
-    let verdict = node.verdict();
-    (node, verdict)
+    let state = node.state();
+    (node, state)
 }
 
 fn task(start_ticks: u64, state: char, is_kernel: bool) -> TaskSeen {
@@ -309,25 +309,25 @@ fn task(start_ticks: u64, state: char, is_kernel: bool) -> TaskSeen {
 #[test]
 fn a_hung_task_is_a_sign_only_where_proc_shows_it_too() {
     let waits = task(5, 'D', true);
-    let (mut node, verdict) = after_hung(&vec![waits; 20], 1);
-    assert_eq!(verdict, MemoryVerdict::Wedged);
+    let (mut node, state) = after_hung(&vec![waits; 20], 1);
+    assert_eq!(state, MemoryState::Wedged);
     node.tasks = vec![task(5, 'S', true)];
     node.wait(2);
-    assert_ne!(node.verdict(), MemoryVerdict::Wedged, "it goes on");
+    assert_ne!(node.state(), MemoryState::Wedged, "it goes on");
     for (tasks, why) in [
         (vec![task(5, 'S', true); 20], "it does not wait"),
         (vec![task(5, 'D', false); 20], "anybody may bear that name"),
         ((0..20).map(|start| task(start, 'D', true)).collect(), "never the same twice"),
     ] {
-        assert_ne!(after_hung(&tasks, 1).1, MemoryVerdict::Wedged, "{why}");
+        assert_ne!(after_hung(&tasks, 1).1, MemoryState::Wedged, "{why}");
     }
 }
 
 #[test]
 fn what_only_syslog_shows_is_no_sign_and_is_counted_apart() {
     let waits = task(5, 'D', true);
-    let (mut node, verdict) = after_hung(&vec![waits; 20], SYSLOG_SEQ_BASE + 1);
-    assert_ne!(verdict, MemoryVerdict::Wedged);
+    let (mut node, state) = after_hung(&vec![waits; 20], SYSLOG_SEQ_BASE + 1);
+    assert_ne!(state, MemoryState::Wedged);
     node.wait(1);
     let status = node.policy.status(node.at());
     let value = |name| {
@@ -345,7 +345,7 @@ fn a_driver_that_is_stuck_is_told_by_two_signs() {
     let mut node = Node::new();
     node.holders = vec![Holder::of_driver(9, 'D')];
     node.wait(300);
-    assert_eq!(node.verdict(), MemoryVerdict::InUse, "one sign is none");
+    assert_eq!(node.state(), MemoryState::InUse, "one sign is none");
     // The kernel says of the same process what was seen already.
     let hung = KernelEvent::HungTask {
         pid: 9,
@@ -357,18 +357,18 @@ fn a_driver_that_is_stuck_is_told_by_two_signs() {
     let utc = Some(node.at().utc);
     node.events.push(Event { kind: hung.into(), utc, seq: Some(1) });
     node.wait(10);
-    assert_eq!(node.verdict(), MemoryVerdict::InUse, "that is the same sign");
+    assert_eq!(node.state(), MemoryState::InUse, "that is the same sign");
     node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
     node.wait(58);
-    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+    assert_eq!(node.state(), MemoryState::InUse);
     node.wait(4);
-    assert_eq!(node.verdict(), MemoryVerdict::Wedged);
-    let reasons = node.policy.status(node.at()).verdict.reasons();
+    assert_eq!(node.state(), MemoryState::Wedged);
+    let reasons = node.policy.status(node.at()).assessment.reasons();
     assert!(reasons[0].contains("has not answered for"), "{reasons:?}");
     assert!(reasons[1].contains("python3 (pid 9) has waited in the kernel"), "{reasons:?}");
     node.driver = GpuDriver::Responsive;
     node.wait(3);
-    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+    assert_eq!(node.state(), MemoryState::InUse);
 }
 
 #[test]
@@ -378,8 +378,8 @@ fn where_nobody_looks_any_more_nothing_is_known() {
     node.wait(200);
     node.looks = false;
     node.wait(600);
-    assert_eq!(node.verdict(), MemoryVerdict::Unknown);
-    assert!(node.told().iter().all(|(_, verdict)| *verdict != MemoryVerdict::Leaked));
+    assert_eq!(node.state(), MemoryState::Unknown);
+    assert!(node.told().iter().all(|(_, state)| *state != MemoryState::Leaked));
 }
 
 proptest! {
@@ -394,9 +394,9 @@ proptest! {
         let mut undisturbed_since = node.now.as_secs();
         for (seconds, change) in changes {
             node.wait(seconds);
-            for (second, verdict) in node.told() {
+            for (second, state) in node.told() {
                 let is_early = second < undisturbed_since + 300;
-                prop_assert!(verdict != MemoryVerdict::Leaked || !is_early);
+                prop_assert!(state != MemoryState::Leaked || !is_early);
             }
             let before = (node.holders.clone(), node.unaccounted, node.driver.clone());
             match change {

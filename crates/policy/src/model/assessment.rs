@@ -13,8 +13,8 @@ use super::wording::{bytes_text, measured_bytes_text};
 use super::{Baseline, EnginePhase, Holder, Lingering, Orphan};
 
 named! {
-    /// The assessment of the node's memory.
-    pub enum MemoryVerdict {
+    /// The state of memory that no counter of the kernel names.
+    pub enum MemoryState {
         /// No process uses the GPU, and memory is at its baseline.
         Clean = "clean",
         /// A process uses the GPU.
@@ -36,7 +36,7 @@ named! {
     }
 }
 
-impl MemoryVerdict {
+impl MemoryState {
     /// What it means, and what to do.
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl MemoryVerdict {
             }
             Self::Leaked => "memory has no owner, and only a reboot returns it",
             Self::Wedged => "the driver is stuck, and nothing helps but a reboot",
-            Self::Unknown => "something that must be known for a verdict is not",
+            Self::Unknown => "something that must be known for an assessment is not",
         }
     }
 }
@@ -104,7 +104,7 @@ pub enum WedgeSign {
 /// The evidence of an assessment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum VerdictEvidence {
+pub enum AssessmentEvidence {
     /// A fact is unknown.
     NotKnown {
         /// The fact.
@@ -186,9 +186,10 @@ pub enum VerdictEvidence {
 
 /// An assessment with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MemoryJudgement {
-    /// The assessment.
-    pub verdict: MemoryVerdict,
+pub struct MemoryAssessment {
+    /// The state. It is the label `verdict` of its series.
+    #[serde(rename = "verdict")]
+    pub state: MemoryState,
     /// Start of this assessment.
     pub since: Timestamp,
     /// Memory above the baseline that no counter of the kernel names, where it is known.
@@ -197,14 +198,14 @@ pub struct MemoryJudgement {
     pub estimated_seconds: Option<f64>,
     /// The evidence.
     #[serde(serialize_with = "with_text")]
-    pub evidence: Vec<VerdictEvidence>,
+    pub evidence: Vec<AssessmentEvidence>,
 }
 
-impl MemoryJudgement {
+impl MemoryAssessment {
     /// The assessment before the first sample.
     pub fn unknown(at: Timestamp) -> Self {
         Self {
-            verdict: MemoryVerdict::Unknown,
+            state: MemoryState::Unknown,
             since: at,
             held_bytes: None,
             estimated_seconds: None,
@@ -234,7 +235,7 @@ impl fmt::Display for WedgeSign {
     }
 }
 
-impl fmt::Display for VerdictEvidence {
+impl fmt::Display for AssessmentEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = bytes_text;
         match self {
@@ -295,14 +296,14 @@ impl fmt::Display for VerdictEvidence {
 
 /// When memory counts as leaked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VerdictLimits {
+pub struct AssessmentLimits {
     /// More than this above what is usual.
     pub leaked_bytes: u64,
     /// For so long after all that may bring it back was tried.
     pub leaked_after: Duration,
 }
 
-impl Default for VerdictLimits {
+impl Default for AssessmentLimits {
     /// A leak is reported to be 33 GB for a failed container; what a desktop or another driver
     /// takes is far below 4 GiB.
     fn default() -> Self {

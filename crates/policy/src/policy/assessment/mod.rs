@@ -1,10 +1,10 @@
-//! Assesses memory that no process accounts for: one verdict for the node.
+//! Assesses memory that no process accounts for: one state for the node.
 //!
 //! A driver that keeps memory after its last user is gone leaves only the reboot; so a leak is what
 //! is left when nothing else explains it, and not before it has stood still for minutes after all
 //! that may bring it back was tried. What is not known is never taken for its absence.
 
-mod judge;
+mod assess;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GateMemory, GpuDevice,
-    GpuDriver, GpuPicture, GpuReadings, HolderReadings, MemoryJudgement, MemoryPlatform,
-    MemoryVerdict, Moment, Orphan, Outcome, OutcomeResult, ProgramEvent, Reading, SeriesKey,
-    Verdict, VerdictEvidence, VerdictLimits,
+    Action, AssessmentEvidence, AssessmentLimits, Baseline, CacheKind, DecisionId, DecisionRecord,
+    EnginePhase, Event, GateMemory, GpuDevice, GpuDriver, GpuPicture, GpuReadings, HolderReadings,
+    MemoryAssessment, MemoryPlatform, MemoryState, Moment, Orphan, Outcome, OutcomeResult,
+    ProgramEvent, Reading, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
-use judge::{DriverState, Facts, Judged, Unexplained, judge};
+use assess::{Assessed, DriverState, Facts, Unexplained, assess};
 use signs::Signs;
 
-/// Between two judgements.
+/// Between two assessments.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Older samples are not current.
@@ -57,17 +57,17 @@ enum Try {
 
 /// The inputs of an assessment besides the driver's and the processes'.
 #[derive(Debug)]
-pub(super) struct VerdictContext<'b> {
+pub(super) struct AssessmentContext<'b> {
     /// The available memory, if current.
     pub(super) memory: Option<&'b GateMemory>,
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
 }
 
-/// Tracks the inputs and the verdict.
+/// Tracks the inputs and the state.
 #[derive(Debug)]
-pub(super) struct VerdictWatch {
-    limits: VerdictLimits,
+pub(super) struct AssessmentWatch {
+    limits: AssessmentLimits,
     holders: Option<HolderReadings>,
     driver: GpuDriver,
     /// When the driver was last read.
@@ -84,23 +84,23 @@ pub(super) struct VerdictWatch {
     dropped: Option<Duration>,
     compacted: Option<Duration>,
     since: Option<Since>,
-    judged: Option<Duration>,
-    /// Whether there was ever a verdict but `unknown`.
-    has_judged: bool,
-    judgement: Arc<MemoryJudgement>,
-    cells: [Cell; MemoryVerdict::ALL.len()],
+    assessed_at: Option<Duration>,
+    /// Whether there was ever a state but `unknown`.
+    has_assessed: bool,
+    assessment: Arc<MemoryAssessment>,
+    cells: [Cell; MemoryState::ALL.len()],
 }
 
-impl VerdictWatch {
+impl AssessmentWatch {
     pub(super) fn new(started: Moment, counters: &mut Counters, store: &mut SeriesStore) -> Self {
-        let cells = MemoryVerdict::ALL.map(|verdict| {
-            let key = SeriesKey::new("uma_memory_verdict", &[("verdict", verdict.name())]);
+        let cells = MemoryState::ALL.map(|state| {
+            let key = SeriesKey::new("uma_memory_verdict", &[("verdict", state.name())]);
             let cell = counters.cell(store, &key);
             counters.retire(cell);
             cell
         });
         Self {
-            limits: VerdictLimits::default(),
+            limits: AssessmentLimits::default(),
             holders: None,
             driver: GpuDriver::Unknown { why: Arc::from("it is not queried") },
             driver_read_at: Duration::ZERO,
@@ -113,25 +113,25 @@ impl VerdictWatch {
             dropped: None,
             compacted: None,
             since: None,
-            judged: None,
-            has_judged: false,
-            judgement: Arc::new(MemoryJudgement::unknown(started.utc)),
+            assessed_at: None,
+            has_assessed: false,
+            assessment: Arc::new(MemoryAssessment::unknown(started.utc)),
             cells,
         }
     }
 
-    pub(super) fn set_limits(&mut self, limits: VerdictLimits) {
+    pub(super) fn set_limits(&mut self, limits: AssessmentLimits) {
         self.limits = limits;
     }
 
-    /// The last judgement; the same `Arc` until the next.
-    pub(super) fn judgement(&self) -> Arc<MemoryJudgement> {
-        Arc::clone(&self.judgement)
+    /// The last assessment; the same `Arc` until the next.
+    pub(super) fn shared(&self) -> Arc<MemoryAssessment> {
+        Arc::clone(&self.assessment)
     }
 
-    /// The last judgement, borrowed.
-    pub(super) fn judged(&self) -> &MemoryJudgement {
-        &self.judgement
+    /// The last assessment, borrowed.
+    pub(super) fn current(&self) -> &MemoryAssessment {
+        &self.assessment
     }
 
     /// Takes the processes that have the driver open.
@@ -178,13 +178,13 @@ impl VerdictWatch {
     }
 
     /// Remembers a decision that may bring memory back.
-    pub(super) fn decided(&mut self, decision: &Decision) {
+    pub(super) fn decided(&mut self, decision: &DecisionRecord) {
         let what = match &decision.action {
             Action::DropCaches { what: CacheKind::All, sync: true } => Try::Drop,
             Action::CompactMemory => Try::Compact,
             _ => return,
         };
-        if decision.verdict == Verdict::Act {
+        if decision.is_act() {
             if self.awaited.len() >= MOST_AWAITED {
                 self.awaited.remove(0);
             }
@@ -206,61 +206,62 @@ impl VerdictWatch {
         }
     }
 
-    /// Judges, if it is time to. A verdict that has changed is an event.
-    pub(super) fn judge(
+    /// Assesses, if it is time to. A state that has changed is an event.
+    pub(super) fn assess(
         &mut self,
         at: Moment,
-        context: &VerdictContext<'_>,
+        context: &AssessmentContext<'_>,
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
-        // Without a scan of the driver's users no verdict is due.
-        let is_due = self.judged.is_none_or(|judged| at.uptime.saturating_sub(judged) >= EVERY);
+        // Without a scan of the driver's users no state is due.
+        let is_due =
+            self.assessed_at.is_none_or(|assessed| at.uptime.saturating_sub(assessed) >= EVERY);
         if self.holders.is_none() || !is_due {
             return;
         }
-        self.judged = Some(at.uptime);
+        self.assessed_at = Some(at.uptime);
         self.signs.see(at.uptime);
         let unexplained = self.unexplained(at.uptime, context);
-        let (judged, evidence) = judge(&self.facts(at.uptime, context), unexplained);
-        self.follow(at.uptime, context, judged);
-        self.take(at, judged, evidence, events);
-        for (cell, verdict) in self.cells.iter().zip(MemoryVerdict::ALL) {
-            counters.set(*cell, f64::from(verdict == judged.verdict));
+        let (assessed, evidence) = assess(&self.facts(at.uptime, context), unexplained);
+        self.follow(at.uptime, context, assessed);
+        self.take(at, assessed, evidence, events);
+        for (cell, state) in self.cells.iter().zip(MemoryState::ALL) {
+            counters.set(*cell, f64::from(state == assessed.state));
         }
     }
 
     fn take(
         &mut self,
         at: Moment,
-        judged: Judged,
-        evidence: Vec<VerdictEvidence>,
+        assessed: Assessed,
+        evidence: Vec<AssessmentEvidence>,
         events: &mut Vec<Event>,
     ) {
-        let (before, verdict) = (self.judgement.verdict, judged.verdict);
-        let is_new = verdict != before;
-        let judgement = MemoryJudgement {
-            verdict,
-            since: if is_new { at.utc } else { self.judgement.since },
-            held_bytes: judged.held,
-            estimated_seconds: judged.estimated_seconds,
+        let (before, state) = (self.assessment.state, assessed.state);
+        let is_new = state != before;
+        let assessment = MemoryAssessment {
+            state,
+            since: if is_new { at.utc } else { self.assessment.since },
+            held_bytes: assessed.held,
+            estimated_seconds: assessed.estimated_seconds,
             evidence,
         };
         // That a node is found well is no news.
-        let is_well = matches!(verdict, MemoryVerdict::Clean | MemoryVerdict::InUse);
-        let is_first = is_new && !std::mem::replace(&mut self.has_judged, true);
+        let is_well = matches!(state, MemoryState::Clean | MemoryState::InUse);
+        let is_first = is_new && !std::mem::replace(&mut self.has_assessed, true);
         if is_new && !(is_first && is_well) {
-            let (held_bytes, evidence) = (judged.held, judgement.reasons());
-            let kind = ProgramEvent::MemoryVerdict { verdict, before, held_bytes, evidence };
+            let (held_bytes, evidence) = (assessed.held, assessment.reasons());
+            let kind = ProgramEvent::MemoryAssessed { state, before, held_bytes, evidence };
             events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
         }
-        self.judgement = Arc::new(judgement);
+        self.assessment = Arc::new(assessment);
     }
 
     /// Tracks how long only a leak has explained the memory.
-    fn follow(&mut self, at: Duration, context: &VerdictContext<'_>, judged: Judged) {
+    fn follow(&mut self, at: Duration, context: &AssessmentContext<'_>, assessed: Assessed) {
         let held = context.memory.and_then(|memory| memory.unaccounted.value());
-        let Some(held) = held.filter(|_| judged.is_unexplained) else {
+        let Some(held) = held.filter(|_| assessed.is_unexplained) else {
             self.since = None;
             return;
         };
@@ -273,7 +274,7 @@ impl VerdictWatch {
         };
     }
 
-    fn unexplained(&self, at: Duration, context: &VerdictContext<'_>) -> Option<Unexplained> {
+    fn unexplained(&self, at: Duration, context: &AssessmentContext<'_>) -> Option<Unexplained> {
         let since = self.since?;
         // What moves now is not still, though it is only seen now.
         let held = context.memory?.unaccounted.value()?;
@@ -284,7 +285,7 @@ impl VerdictWatch {
         Some(Unexplained { still, tried: tried.map(|tried| at.saturating_sub(tried)) })
     }
 
-    fn facts<'f>(&'f self, at: Duration, context: &VerdictContext<'f>) -> Facts<'f> {
+    fn facts<'f>(&'f self, at: Duration, context: &AssessmentContext<'f>) -> Facts<'f> {
         let is_current = |readings: &&HolderReadings| {
             readings.error.is_none() && at.saturating_sub(readings.read_at) <= CURRENT_WITHIN
         };
