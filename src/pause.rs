@@ -156,9 +156,10 @@ impl PauseFile {
             fs::rename(&new, &self.path)
         };
         // Left by an earlier process with this pid.
-        let _mostly_absent = fs::remove_file(&new);
+        let _ = fs::remove_file(&new);
         put().inspect_err(|_| {
-            let _mostly_absent = fs::remove_file(&new);
+            // It mostly does not exist.
+            let _ = fs::remove_file(&new);
         })?;
         self.sync_folder()
     }

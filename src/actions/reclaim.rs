@@ -33,7 +33,7 @@ pub(super) enum ReclaimError {
         error: io::Error,
     },
     /// The kernel reclaimed less than requested.
-    #[error("less than {bytes} bytes could be taken back: what is left is in use, or in no swap")]
+    #[error("less than {bytes} bytes could be reclaimed: the rest is in use, or needs swap")]
     Less {
         /// The requested bytes.
         bytes: u64,

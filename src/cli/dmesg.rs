@@ -461,7 +461,7 @@ fn describe(event: &KernelEvent) -> String {
                 oom_memcg.as_deref().map(|path| format!(", limit of {path}")).unwrap_or_default();
             let trigger = trigger_comm
                 .as_deref()
-                .map(|comm| format!(", asked for by {comm}"))
+                .map(|comm| format!(", requested by {comm}"))
                 .unwrap_or_default();
             let driver = if *driver { ", through the NVIDIA driver" } else { "" };
             format!("killed {pid} ({comm}){rss}{limit}{trigger}{driver}")

@@ -108,7 +108,7 @@ fn choose(folder: &Folder, asked: Option<&str>, current: BootId) -> anyhow::Resu
     }
     let known: Vec<&str> = files.iter().map(|(_, header)| header.boot_id.as_str()).collect();
     anyhow::bail!(
-        "the black box in {} knows no boot {asked:?}; it has {}",
+        "the black box in {} has no boot {asked:?}; it has {}",
         folder.path().display(),
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     )
@@ -167,7 +167,7 @@ impl Shown<'_> {
             return format!("Boot {boot}: no record of it is left.");
         };
         let Some(end) = &self.end else {
-            return format!("Boot {boot} is this one, and goes on.");
+            return format!("Boot {boot} is this one, and still runs.");
         };
         let at = time(last.at.utc);
         let gap = match end.gap_ms {

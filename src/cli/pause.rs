@@ -118,7 +118,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
         Ok(false) => {
             if !order().is_ok_and(|paused| paused) {
                 anyhow::bail!(
-                    "{} is there, but the daemon at {} goes on: is that its --pause-file?",
+                    "{} is there, but the daemon at {} is not paused: is that its --pause-file?",
                     file.path().display(),
                     found.socket.display()
                 );

@@ -82,7 +82,7 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
         Err(error) if error.is::<ReaderGone>() => Ok(session.exit()),
         Err(error) => {
             // Earlier results are still useful.
-            let _gone = session.show.flush();
+            let _ = session.show.flush();
             Err(error)
         }
         Ok(()) => Ok(session.exit()),

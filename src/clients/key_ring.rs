@@ -99,7 +99,8 @@ impl EngineKey {
         match self.ring.claim().prove_connection(self.user, made) {
             Ok(()) => Ok(&self.secret),
             Err(why) => {
-                let _only_the_first = self.refusal.set(why.as_str().into());
+                // The first reason is kept.
+                let _ = self.refusal.set(why.as_str().into());
                 Err(why)
             }
         }

@@ -38,7 +38,7 @@ impl Network {
         // namespace ends, so that no thread stays in another one.
         Builder::new().name("engine-network".to_owned()).spawn(move || {
             // The caller may have given up.
-            let _given_up = answer.send(network.socket(to));
+            let _ = answer.send(network.socket(to));
         })?;
         let socket = answered.await.map_err(io::Error::other)??;
         TcpSocket::from_std_stream(net::TcpStream::from(socket)).connect(to).await

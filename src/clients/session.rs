@@ -82,15 +82,15 @@ pub enum CallError {
     /// There was no response in time.
     #[error("{path} was not answered within {} s", .after.as_secs_f32())]
     TimedOut {
-        /// The endpoint.
+        /// The path of the request.
         path: String,
         /// The time limit.
         after: Duration,
     },
     /// The connection failed.
-    #[error("{path} could not be asked: {why}")]
+    #[error("the request to {path} failed: {why}")]
     Failed {
-        /// The endpoint.
+        /// The path of the request.
         path: String,
         /// The error of the connection.
         why: String,
@@ -177,7 +177,7 @@ impl Session {
                     Err(error) => Err(CallError::Unreachable(error.to_string())),
                 };
                 // The caller may have given up.
-                let _gone = call.reply.send(answer);
+                let _ = call.reply.send(answer);
             }
         });
         started.map_err(|error| CallError::Unreachable(error.to_string()))?;
@@ -266,12 +266,12 @@ impl Session {
             patience,
             reply,
         };
-        self.calls.send(call).map_err(|_| failed("the thread that asks has ended"))?;
+        self.calls.send(call).map_err(|_| failed("the thread of the requests has ended"))?;
         wait(&answer, patience).unwrap_or_else(|error| match error {
             RecvTimeoutError::Timeout => {
                 Err(CallError::TimedOut { path: path.to_owned(), after: patience + MARGIN })
             }
-            RecvTimeoutError::Disconnected => Err(failed("the thread that asks has ended")),
+            RecvTimeoutError::Disconnected => Err(failed("the thread of the requests has ended")),
         })
     }
 }

@@ -285,7 +285,7 @@ fn watch_gpu(settings: &Settings) -> anyhow::Result<Option<GpuWatch>> {
         clock: clock::uptime,
     };
     let watch = GpuWatch::start(setup);
-    watch.context("cannot start the thread that has the NVIDIA driver asked").map(Some)
+    watch.context("cannot start the thread that queries the NVIDIA driver").map(Some)
 }
 
 fn search_past(

@@ -232,7 +232,7 @@ impl Daemon {
                 }
                 Command::Obey { command, reply } => {
                     // The receiver may be gone.
-                    let _gone = reply.send(self.carry_out(*command));
+                    let _ = reply.send(self.carry_out(*command));
                 }
                 Command::Launched { engine } => self.engines.launched(engine),
                 Command::Died { report } => {
@@ -244,7 +244,8 @@ impl Daemon {
                 Command::CheckPause { reply } => {
                     self.check_pause();
                     self.step(clock::now());
-                    let _gone = reply.send(());
+                    // The receiver may be gone.
+                    let _ = reply.send(());
                 }
                 Command::Reload { loaded, by, reply } => {
                     let answer = self.reload(loaded, by.as_deref());
@@ -252,7 +253,7 @@ impl Daemon {
                     self.see_own();
                     self.step(clock::now());
                     // The receiver may be gone.
-                    let _gone = reply.send(answer);
+                    let _ = reply.send(answer);
                 }
             }
         }

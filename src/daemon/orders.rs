@@ -97,32 +97,36 @@ impl Orders {
                 OrderKind::Pause => {
                     tokio::spawn(async move {
                         // The sender may have disconnected.
-                        let _gone = answer.send(pausing.pause(author, comment).await);
+                        let _ = answer.send(pausing.pause(author, comment).await);
                     });
                     continue;
                 }
                 OrderKind::Resume => {
                     tokio::spawn(async move {
-                        let _gone = answer.send(pausing.resume(&author).await);
+                        // The receiver may be gone.
+                        let _ = answer.send(pausing.resume(&author).await);
                     });
                     continue;
                 }
                 OrderKind::Launched(engine) => {
                     let data = json!({ "phase": self.phase(&engine) });
                     sender.send(Command::Launched { engine });
-                    let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
+                    // The receiver may be gone.
+                    let _ = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
                 OrderKind::Died(report) => {
                     let data = json!({ "engine": report.who.name });
                     sender.send(Command::Died { report });
-                    let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
+                    // The receiver may be gone.
+                    let _ = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
                 OrderKind::Note => {
                     let note = Note { at: clock::now(), text: because(&author, &comment) };
                     self.journal.record(&Entry::Note(note));
-                    let _gone = answer.send(Ok(OrderDone::default()));
+                    // The receiver may be gone.
+                    let _ = answer.send(Ok(OrderDone::default()));
                     continue;
                 }
                 OrderKind::Silence { rules, lasts } => self.silence(rules, lasts).await,
@@ -141,7 +145,8 @@ impl Orders {
                 }
                 Err(refused) => Err(refused),
             };
-            let _gone = answer.send(answered);
+            // The receiver may be gone.
+            let _ = answer.send(answered);
         }
     }
 

@@ -177,7 +177,7 @@ impl Watcher {
                 Ok(reply) => {
                     self.check();
                     // The receiver may have timed out.
-                    let _gone = reply.send(());
+                    let _ = reply.send(());
                 }
                 Err(RecvTimeoutError::Timeout) => self.check(),
                 Err(RecvTimeoutError::Disconnected) => return,

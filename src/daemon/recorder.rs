@@ -134,7 +134,7 @@ impl Recorder {
         let thread = Builder::new().name("recorder".to_owned()).spawn(move || {
             keeper.run(&entries, &waiting);
             // The loop may have ended without waiting.
-            let _gone = end.send(());
+            let _ = end.send(());
         });
         match thread {
             Ok(thread) => {

@@ -162,7 +162,7 @@ impl Service {
     pub(super) fn stopping(&self) {
         notify_systemd(&[sd_notify::NotifyState::Stopping]);
         // Without a receiver the server has failed.
-        let _gone = self.shutdown.send(true);
+        let _ = self.shutdown.send(true);
     }
 
     /// Gives open connections the rest of the time.
@@ -197,12 +197,13 @@ impl CommandSender {
             loop {
                 tokio::select! {
                     _ = hangup.recv() => {
-                        let _logged_by_the_loop = self.reload(None).await;
+                        // The loop logs the result.
+                        let _ = self.reload(None).await;
                     }
                     Some(request) = reloads.recv() => {
                         let by = in_words(None, request.by).await;
                         // The receiver may be gone.
-                        let _gone = request.answer.send(self.reload(Some(by)).await);
+                        let _ = request.answer.send(self.reload(Some(by)).await);
                     }
                 }
             }
@@ -225,7 +226,7 @@ impl CommandSender {
     /// Sends a command, and wakes the loop.
     pub(super) fn send(&self, command: Command) {
         // Without a receiver the loop has ended.
-        let _ended = self.commands.send(command);
+        let _ = self.commands.send(command);
         self.wake.notify();
     }
 }

@@ -21,12 +21,13 @@ impl Wake {
 
     /// Wakes the loop. A full counter does so too.
     pub fn notify(&self) {
-        let _full_already = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
     }
 
     /// Clears all notifications.
     pub fn drain(&self) {
-        let _empty_already = rustix::io::read(&*self.eventfd, &mut [0u8; 8]);
+        // It may be empty already.
+        let _ = rustix::io::read(&*self.eventfd, &mut [0u8; 8]);
     }
 }
 

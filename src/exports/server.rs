@@ -98,7 +98,7 @@ async fn watch_files(access: Arc<AccessControl>, mut shutdown: watch::Receiver<b
         let checked = async {
             tokio::time::sleep(CHECK_FILES_EVERY).await;
             // A panic there is logged by its thread.
-            let _reloaded = tokio::task::spawn_blocking(move || control.reload()).await;
+            let _ = tokio::task::spawn_blocking(move || control.reload()).await;
         };
         tokio::select! {
             biased;
@@ -139,7 +139,8 @@ async fn serve_control(
                     }
                 };
                 serve_on(Listeners::Control(listener), connections, lost_or_ended).await;
-                let _ended = tokio::task::spawn_blocking(move || file.remove()).await;
+                // A panic is logged by its thread.
+                let _ = tokio::task::spawn_blocking(move || file.remove()).await;
             }
             Err(error) => {
                 let text = error.to_string();

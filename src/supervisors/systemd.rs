@@ -86,7 +86,7 @@ impl Systemd {
 
     /// Without that right, fewer properties are visible.
     async fn refer_to(&self, path: &OwnedObjectPath) {
-        let _refused = self.call(path.as_str(), UNIT, "Ref", &()).await;
+        let _ = self.call(path.as_str(), UNIT, "Ref", &()).await;
     }
 
     async fn path_of(&self, name: &str) -> Result<OwnedObjectPath, String> {
@@ -138,7 +138,7 @@ impl Systemd {
     /// There is no response of systemd, or it refuses.
     pub async fn start(&self, name: &str) -> Result<(), String> {
         // A unit that has not failed needs no reset.
-        let _not_failed = self.call(MANAGER_PATH, MANAGER, "ResetFailedUnit", &name).await;
+        let _ = self.call(MANAGER_PATH, MANAGER, "ResetFailedUnit", &name).await;
         self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "replace")).await.map(drop)
     }
 

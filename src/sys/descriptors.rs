@@ -69,7 +69,8 @@ pub fn raise_limit() -> io::Result<DescriptorLimit> {
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..before })?;
     let original = before.current;
-    let _is_set_once = ORIGINAL.set(before);
+    // Only the first call sets it.
+    let _ = ORIGINAL.set(before);
     Ok(DescriptorLimit { before: original, now: Some(wanted) })
 }
 

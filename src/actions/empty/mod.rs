@@ -154,7 +154,7 @@ impl CacheEmptier {
             said
         });
         drop(pausing);
-        let without = withheld.map(|why| format!("; asked without its key: {why}"));
+        let without = withheld.map(|why| format!("; queried without its key: {why}"));
         let without = without.unwrap_or_default();
         match said {
             Err(refusal) => OutcomeResult::Failed(format!("{refusal}{without}")).into(),

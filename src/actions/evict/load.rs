@@ -411,7 +411,8 @@ impl Load {
                 break;
             }
             if let Some(file) = self.files.files.get(id.file).filter(|_| self.is_behind(id)) {
-                let _marks_may_stay = file.drop_unmapped(id.chunk);
+                // Shadow entries may stay.
+                let _ = file.drop_unmapped(id.chunk);
             }
         }
     }
@@ -465,7 +466,8 @@ impl Load {
             // Unseen it may have dirty pages, which the kernel would begin to write back.
             let is_seen = pages.is_some();
             if let Some(file) = self.files.files.get(id.file).filter(|_| is_seen) {
-                let _what_stays_is_measured = file.drop_unmapped(id.chunk);
+                // The rest is sampled below.
+                let _ = file.drop_unmapped(id.chunk);
             }
         }
         if let Some(after) = self.measure(id) {
@@ -501,7 +503,8 @@ impl Load {
     /// of a file whose readers have none.
     fn drop_blindly(&self) {
         for (file, used) in self.files.files.iter().zip(&self.uses) {
-            let _what_stays_is_not_known = match used.reading() {
+            // The rest is unknown.
+            let _ = match used.reading() {
                 Reading::UpTo(position) => {
                     file.drop_unmapped_before(position.saturating_sub(self.ledger.keep()))
                 }
@@ -575,7 +578,7 @@ fn floor(mounts: &Mounts, wanted: u64, target: &EngineTarget) -> u64 {
 fn blind(error: &io::Error) -> String {
     let why = match Errno::from_io_error(error) {
         Some(Errno::NOSYS) => "the kernel is older than 6.5",
-        Some(Errno::PERM | Errno::ACCESS) => "the files are somebody else's: run as root",
+        Some(Errno::PERM | Errno::ACCESS) => "the files belong to another user: run as root",
         _ => "check the file system",
     };
     format!("what is cached cannot be seen (cachestat: {error}: {why})")

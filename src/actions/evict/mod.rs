@@ -242,7 +242,8 @@ impl Control {
         if self.pulse.age() < patience || self.hangs.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let _first_reason_counts = self.stop.set(HANGS);
+        // The first reason is kept.
+        let _ = self.stop.set(HANGS);
         true
     }
 }
@@ -373,7 +374,8 @@ impl Evictor {
             match now(&control.target) {
                 Some(target) => *lock(&control.now) = Some(target),
                 None => {
-                    let _first_reason_counts = control.stop.set("the engine no longer loads");
+                    // The first reason is kept.
+                    let _ = control.stop.set("the engine no longer loads");
                 }
             }
         }
@@ -384,7 +386,8 @@ impl Evictor {
     pub fn end_where(&self, why: impl Fn(&RuleId, &EngineTarget) -> Option<&'static str>) {
         for control in &*lock(&self.shared.controls) {
             if let Some(why) = why(&control.rule, &control.target) {
-                let _first_reason_counts = control.stop.set(why);
+                // The first reason is kept.
+                let _ = control.stop.set(why);
             }
         }
     }
@@ -398,7 +401,8 @@ impl Evictor {
     /// Ends all evictions at the next chunk. Never waits.
     pub fn stop(&self, why: &'static str) {
         for control in &*lock(&self.shared.controls) {
-            let _first_reason_counts = control.stop.set(why);
+            // The first reason is kept.
+            let _ = control.stop.set(why);
         }
     }
 

@@ -167,7 +167,8 @@ impl Session {
     }
 
     fn end(self, shared: &Shared, why: &'static str) {
-        let _first_reason_counts = self.control.stop.set(why);
+        // The first reason is kept.
+        let _ = self.control.stop.set(why);
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
             "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}",

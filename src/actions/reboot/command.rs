@@ -95,14 +95,16 @@ fn result_of(shown: &str, status: ExitStatus, said: &str) -> Attempt {
 /// This program has priority, and is protected from the OOM killer; its children are not.
 fn as_everybody(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _it_may_have_ended = setpriority_process(Some(pid), 0);
-        let _it_may_have_ended = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
+        // The process may have ended.
+        let _ = setpriority_process(Some(pid), 0);
+        let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
     }
 }
 
 fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _it_may_have_ended = kill_process_group(pid, Signal::KILL);
+        // The process may have ended.
+        let _ = kill_process_group(pid, Signal::KILL);
     }
 }
 
@@ -111,7 +113,7 @@ fn watch(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
     let (report, ended): (SyncSender<io::Result<ExitStatus>>, _) = sync_channel(1);
     Builder::new().name("reboot-command".to_owned()).spawn(move || {
         // The receiver may have given up.
-        let _given_up = report.send(child.wait());
+        let _ = report.send(child.wait());
     })?;
     Ok(ended)
 }
@@ -142,7 +144,7 @@ fn listen(mut reader: PipeReader) -> io::Result<Words> {
             }
         }
         // The receiver may have given up.
-        let _given_up = end.send(());
+        let _ = end.send(());
     })?;
     Ok(Words { kept, ended })
 }
@@ -150,7 +152,8 @@ fn listen(mut reader: PipeReader) -> io::Result<Words> {
 impl Words {
     /// The end of the output, on one line, for people. Children of the command may write on.
     fn last(&self) -> String {
-        let _it_talks_on = self.ended.recv_timeout(LAST_WORDS_TAKE);
+        // Children of the command may write on.
+        let _ = self.ended.recv_timeout(LAST_WORDS_TAKE);
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = kept.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let lines = lines.filter(|line| !line.is_empty()).map(printable);

@@ -147,7 +147,7 @@ impl RebootExecutor {
                 Err(attempt) => return attempt,
             },
             RebootWay::Logind | RebootWay::Command { .. } if was_handed_over => {
-                format!("{way} was asked to reboot, which cannot be taken back from here")
+                format!("{way} has the reboot request, which cannot be withdrawn from here")
             }
             RebootWay::Logind | RebootWay::Command { .. } => String::new(),
         };
@@ -168,7 +168,7 @@ impl RebootExecutor {
         };
         let found = read_users(&sources, Duration::ZERO);
         let users = match found.users {
-            Reading::Value(users) if users.is_empty() => return "nobody is logged in".to_owned(),
+            Reading::Value(users) if users.is_empty() => return "no user is logged in".to_owned(),
             Reading::Value(users) => users,
             Reading::Unsupported | Reading::Failed => {
                 let why = found.error.as_deref().unwrap_or("no reason is known").to_owned();
@@ -232,7 +232,7 @@ fn apart<T: Send + 'static>(
     let (result, done) = sync_channel(1);
     let begun = Builder::new().name(name.to_owned()).spawn(move || {
         // The receiver may have given up.
-        let _gone_on = result.send(work());
+        let _ = result.send(work());
     });
     begun.map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;
     done.recv_timeout(patience).map_err(|error| match error {

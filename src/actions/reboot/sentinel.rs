@@ -37,16 +37,16 @@ pub(super) fn create(file: &Path, decision: &DecisionRecord, order: &RebootOrder
     let path = file.to_owned();
     let shown = file.display();
     match apart("reboot-sentinel", WRITING_TAKES, move || write(&path, &text)) {
-        Ok(Ok(None)) => Attempt::Agreed(format!("{shown} asks whoever watches it for a reboot")),
+        Ok(Ok(None)) => {
+            Attempt::Agreed(format!("{shown} requests a reboot from the tools that watch it"))
+        }
         Ok(Ok(Some(Owner::Us))) => {
-            Attempt::Agreed(format!("{shown} asks for a reboot already, by umawarden"))
+            Attempt::Agreed(format!("{shown} requests a reboot already, by umawarden"))
         }
         Ok(Ok(Some(Owner::SomebodyElse))) => {
-            Attempt::Agreed(format!("{shown} asks for a reboot already, by somebody else"))
+            Attempt::Agreed(format!("{shown} requests a reboot already, by another program"))
         }
-        Ok(Err(error)) => {
-            Attempt::Failed(format!("{shown}: {error}: whoever watches it is asked for nothing"))
-        }
+        Ok(Err(error)) => Attempt::Failed(format!("{shown}: {error}: no reboot is requested")),
         Err(NotEnded::TimedOut) => Attempt::Hangs(format!("{shown}: the file system hangs")),
         Err(NotEnded::Broken(why)) => Attempt::Failed(why),
     }
@@ -60,7 +60,7 @@ pub(super) fn remove(file: &Path) -> Result<String, Attempt> {
         Ok(Ok(None)) => Ok(format!("{shown} is not there")),
         Ok(Ok(Some(Owner::Us))) => Ok(format!("{shown} is taken away")),
         Ok(Ok(Some(Owner::SomebodyElse))) => {
-            Ok(format!("{shown} is somebody else's, and stays: a reboot may follow from it"))
+            Ok(format!("{shown} is of another program, and stays: a reboot may follow"))
         }
         Ok(Err(error)) => Err(Attempt::Failed(format!(
             "{shown} could not be taken away: {error}: remove it by hand, or a reboot follows"
@@ -89,7 +89,8 @@ fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
     match done {
         Ok(()) => Ok(None),
         Err(error) => {
-            let _it_is_in_nobodys_way = fs::remove_file(&temporary);
+            // A leftover does no harm.
+            let _ = fs::remove_file(&temporary);
             // Another program was faster.
             let found = (error.kind() == io::ErrorKind::AlreadyExists).then(|| owner(file));
             let found = found.transpose()?.flatten();

@@ -178,7 +178,9 @@ fn the_sentinel_names_requester_and_reason_and_is_removed_on_cancellation() {
     let machine = Machine::new();
     let (result, effect) = machine.reboot(machine.sentinel());
     assert_eq!(result, OutcomeResult::Done);
-    assert!(effect.unwrap().ends_with("reboot-required asks whoever watches it for a reboot"));
+    assert!(
+        effect.unwrap().ends_with("reboot-required requests a reboot from the tools that watch it")
+    );
     let text = fs::read_to_string(machine.path("reboot-required")).unwrap();
     let expected = format!(
         "umawarden asks for a reboot of this machine\nwhy: 8 GiB are leaked for good\nrule: \
@@ -204,14 +206,14 @@ fn a_foreign_sentinel_is_left_as_it_is() {
     let file = machine.path("reboot-required");
     let theirs = "*** System restart required ***\n";
     fs::write(&file, theirs).unwrap();
-    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by somebody else"));
-    assert!(machine.call_off().1.unwrap().contains("is somebody else's, and stays"));
+    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by another program"));
+    assert!(machine.call_off().1.unwrap().contains("is of another program, and stays"));
     assert_eq!(fs::read_to_string(&file).unwrap(), theirs);
     fs::remove_file(&file).unwrap();
     // Not even what it leads to.
     fs::write(machine.path("victim"), "umawarden asks for a reboot of this machine\n").unwrap();
     symlink(machine.path("victim"), &file).unwrap();
-    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by somebody else"));
+    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by another program"));
     assert!(machine.call_off().1.unwrap().contains("stays"));
     assert_eq!(machine.names(), ["reboot-required", "victim"]);
     fs::remove_file(&file).unwrap();

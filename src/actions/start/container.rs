@@ -40,7 +40,7 @@ pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), N
         Ok(match docker.start(&id, STARTING_TAKES).await {
             Ok(Started::Now) => Ok(()),
             Ok(Started::Before) => {
-                Err(NotStarted::Stale("somebody else has started it".to_owned()))
+                Err(NotStarted::Stale("another program has started it".to_owned()))
             }
             Err(error) if error.is_not_found() => Err(gone()),
             Err(
@@ -66,7 +66,7 @@ fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
             stale("Docker starts it again itself by now (its restart policy has changed)")
         }
         WorkloadState::Ended(_) => Ok(()),
-        WorkloadState::Running { .. } => stale("somebody else has started it"),
+        WorkloadState::Running { .. } => stale("another program has started it"),
         WorkloadState::Fresh => stale("it has never been started"),
         WorkloadState::Between { status } => {
             Err(NotStarted::Stale(format!("Docker says that it is {status}")))

@@ -40,7 +40,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        let _ended_already = self.0.kill();
+        // It may have ended.
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }

@@ -299,8 +299,8 @@ impl TemporarySettings {
             },
             Ok(now) => {
                 let text = format!(
-                    "{setting} is left at {now}: {of} had set it from {old} to {new}, and somebody \
-                     else has changed it since"
+                    "{setting} is left at {now}: {of} had set it from {old} to {new}, and another \
+                     program has changed it since"
                 );
                 (UndoResult::LeftAlone, Some(now), Some(text))
             }

@@ -130,7 +130,7 @@ impl TemporarySettings {
         self.undo_all(its, "");
         match self.open.iter().find(|open| open.change.number == number) {
             None => Ok(()),
-            Some(open) => Err(format!("{} did not say that it does", open.change.setting)),
+            Some(open) => Err(format!("{} did not confirm the resume", open.change.setting)),
         }
     }
 

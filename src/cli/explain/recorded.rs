@@ -345,7 +345,7 @@ impl Recorded {
         let ends = self.at();
         if !self.goes_on && asked.unwrap_or(now).duration_since(ends) > STALE_AFTER {
             let why = match asked {
-                Some(_) => "`umawarden run` did not run, or did not record, at the time asked for",
+                Some(_) => "`umawarden run` did not run, or did not record, at the requested time",
                 None => "is `umawarden run` running?",
             };
             remarks.push(format!("the recording ends at {ends:.3}, and this is of then: {why}"));

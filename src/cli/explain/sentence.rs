@@ -144,7 +144,7 @@ fn held(remedy: &RemedyExplanation, reason: Option<HoldReason>) -> String {
         (Some(rail), _) if rail.holds => said(rail.reason, &rail.detail),
         // The hold has ended since the decision.
         (_, Some(reason)) => said(reason, ""),
-        _ => "it has not been asked since it fires".to_owned(),
+        _ => "it has not been evaluated since it fires".to_owned(),
     }
 }
 

@@ -101,7 +101,7 @@ impl Preparer {
         let (to, done) = channel();
         let begun = std::thread::Builder::new().name("prepare".to_owned()).spawn(move || {
             // The receiver may be gone.
-            let _gone = to.send(work.perform(step));
+            let _ = to.send(work.perform(step));
         });
         match begun {
             Ok(_) => self.running = Some(done),

@@ -170,7 +170,7 @@ fn reasons(answer: &GateAnswer) -> Vec<String> {
         let mut text = reason.to_string();
         if let Some(advice) = advice(reason) {
             // Writing to a String cannot fail.
-            let _never = write!(text, " ({advice})");
+            let _ = write!(text, " ({advice})");
         }
         text
     });

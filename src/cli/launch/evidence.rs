@@ -194,12 +194,13 @@ fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
         let mut bytes = Vec::new();
         let read = out.map(|out| out.take(MOST_JOURNAL_BYTES).read_to_end(&mut bytes));
         // The receiver may have timed out.
-        let _gone = to.send(read.map(|read| read.map(|_| bytes)));
+        let _ = to.send(read.map(|read| read.map(|_| bytes)));
     });
     let read = answer.recv_timeout(JOURNAL_TAKES);
     // It has ended or timed out.
-    let _ended = child.kill();
-    let _reaped = child.wait();
+    let _ = child.kill();
+    // Only reaps it.
+    let _ = child.wait();
     match read {
         Ok(Some(Ok(bytes))) => Ok(events_in(&bytes)),
         Ok(_) => Err("cannot read the output of journalctl".to_owned()),

@@ -81,7 +81,7 @@ impl DaemonLink {
         self.ends = None;
         if let Some(thread) = self.thread.take() {
             // At most the timeout of a request.
-            let _panicked = thread.join();
+            let _ = thread.join();
         }
     }
 

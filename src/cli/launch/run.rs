@@ -184,7 +184,7 @@ impl Running<'_> {
             tv_nsec: i64::from(for_at_most.subsec_nanos()),
         };
         // An interrupted wait is only shorter.
-        let _interrupted = poll(&mut watched, Some(&timeout));
+        let _ = poll(&mut watched, Some(&timeout));
     }
 
     /// Reaps ended children of this process.
@@ -226,7 +226,7 @@ impl Running<'_> {
                 && let Some(signal) = Signal::from_named_raw(one.signal)
             {
                 // It may have just ended.
-                let _is_sent = self.family.signal(self.head.pid, signal);
+                let _ = self.family.signal(self.head.pid, signal);
             }
         }
         is_over

@@ -100,13 +100,14 @@ fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let written = create(&new, text).and_then(|()| fs::rename(&new, path));
     if let Err(error) = written {
         // It may not exist.
-        let _was_there = fs::remove_file(&new);
+        let _ = fs::remove_file(&new);
         return Err(failed(error, "writing", path));
     }
     // Makes the new name survive a power cut, where the file system can.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or(Path::new(".")));
-    let _synced = folder.and_then(|folder| folder.sync_all());
+    // Not every file system can sync a folder.
+    let _ = folder.and_then(|folder| folder.sync_all());
     Ok(())
 }
 

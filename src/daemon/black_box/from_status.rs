@@ -73,7 +73,7 @@ pub(super) fn last_event(event: &Event) -> LastEvent {
     let mut detail = ShortText::default();
     if let EventKind::Kernel(event) = &event.kind {
         // A short text takes what fits, and does not fail.
-        let _cut = write!(detail, "{}", Detail(event));
+        let _ = write!(detail, "{}", Detail(event));
     }
     let kind = ShortText::new(event.kind.kind());
     LastEvent { utc: event.utc, seq: event.seq, kind, detail }

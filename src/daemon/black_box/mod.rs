@@ -71,7 +71,7 @@ impl BlackBox {
         let thread = Builder::new().name("black-box".to_owned()).spawn(move || {
             writer.run();
             // The loop may have ended without waiting.
-            let _gone = end.send(());
+            let _ = end.send(());
         });
         match thread {
             Ok(thread) => black_box.thread = Some(thread.thread().clone()),

@@ -37,7 +37,10 @@ fn of_bus(bus: &Bus) -> Option<Lack> {
     let socket = bus.socket();
     let error = access(socket, Access::WRITE_OK).err()?;
     Some((
-        format!("{} cannot be used: {error}: logind and systemd cannot be asked", socket.display()),
+        format!(
+            "{} cannot be used: {error}: logind and systemd cannot be reached",
+            socket.display()
+        ),
         "run D-Bus and logind, mount the host's /run/dbus in a container, or choose another \
          reboot.way",
     ))

@@ -227,7 +227,7 @@ impl Target {
         if !is_usual {
             return self.answer_at(client, &self.url).await;
         }
-        let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
+        let mut last = HealthAnswer::Failed { error: "it cannot be queried".to_owned() };
         for HealthPath { path, overrules_unready } in usual {
             let unready = matches!(last, HealthAnswer::NotReady { .. });
             if unready && !overrules_unready {

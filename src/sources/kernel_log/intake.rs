@@ -175,7 +175,7 @@ impl Intake {
             tracing::warn!(
                 records,
                 seq,
-                "dropped as handled before the start, but whoever writes them counts anew: lost"
+                "dropped as handled before the start, but their writer numbers them anew: lost"
             );
             out.push(Observation::KernelRecordsLost(records));
             self.restart();

@@ -38,7 +38,7 @@ impl Fake {
             let mut request = [0; 4096];
             let length = stream.read(&mut request).unwrap();
             // The client may have gone.
-            let _gone = answer(&mut stream);
+            let _ = answer(&mut stream);
             String::from_utf8_lossy(&request[..length]).lines().next().unwrap().to_owned()
         });
         Self { folder, serving }

@@ -159,7 +159,7 @@ fn logged_in_users_are_warned_on_their_terminals() {
     };
     let plan = RebootPlan { why: "33 GiB are leaked".to_owned(), ..RebootPlan::default() };
     let schedule = || RebootAct::Schedule(plan.clone());
-    assert_eq!(notify(schedule()), "nobody is logged in");
+    assert_eq!(notify(schedule()), "no user is logged in");
     let (master, name) = terminal();
     machine.bus.state().sessions = vec![
         Session::at("anna", &name),

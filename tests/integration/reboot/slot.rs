@@ -55,8 +55,8 @@ fn broken_hanging_and_foreign_servers_grant_no_slot() {
         (Reply::Answer(302, String::new()), "no response: 302"),
         (Reply::Answer(502, "<html>proxy</html>".to_owned()), "no response: 502 at /v1/pre-reboot"),
         (Reply::Answer(500, format!(r#"{{"kind":"{}"}}"#, "x".repeat(500))), &"x".repeat(64)),
-        (Reply::Raw("garbage\r\n\r\n".to_owned()), "could not be asked"),
-        (Reply::Close, "could not be asked"),
+        (Reply::Raw("garbage\r\n\r\n".to_owned()), "the request to /"),
+        (Reply::Close, "the request to /"),
     ];
     for (reply, expected) in cases {
         let shown = format!("{reply:?}");

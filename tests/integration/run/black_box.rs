@@ -108,7 +108,7 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     assert!(table.starts_with("Boot boot-a did not end in order"), "{table}");
     assert!(table.contains("76.0 MiB") && table.contains("xid (Xid 31"), "{table}");
     let running = String::from_utf8(query(&node, &["--boot", "boot-b"]).stdout).unwrap();
-    assert!(running.starts_with("Boot boot-b is this one, and goes on."), "{running}");
+    assert!(running.starts_with("Boot boot-b is this one, and still runs."), "{running}");
     let so_far = daemon.metric(RECORDS);
     daemon.wait_until("recording", |daemon| daemon.metric(RECORDS) >= so_far + 3.0);
     daemon.kill();

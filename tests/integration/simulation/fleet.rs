@@ -198,7 +198,7 @@ impl Fleet {
                 self.begin(number, machine, at);
                 Ok(OutcomeResult::Done)
             }
-            _ => not_done("somebody else has started it"),
+            _ => not_done("another program has started it"),
         }
     }
 

@@ -41,7 +41,7 @@ fn write(node: &Node, out: &mut String) {
 
 fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
-    let _written = out.write_fmt(text);
+    let _ = out.write_fmt(text);
 }
 
 fn list<'n>(nodes: impl Iterator<Item = &'n Node>, out: &mut String) {
@@ -71,7 +71,7 @@ fn selector(selector: &Selector, range_ms: Option<i64>, out: &mut String) {
         if let Some(duration_ms) = duration_ms {
             out.push_str(before);
             // Writing to a string cannot fail.
-            let _written = write_duration(out, duration_ms);
+            let _ = write_duration(out, duration_ms);
             out.push_str(after);
         }
     }

@@ -96,7 +96,7 @@ pub(super) fn read(
         return Err(BlockError::Torn("the checksum of a block is wrong"));
     }
     let Some(bytes) = inflater.inflate(&body, size as usize) else {
-        return Err(BlockError::Torn("a block does not hold what it says"));
+        return Err(BlockError::Torn("a block differs from its header"));
     };
     Ok(Some((bytes, (HEAD_BYTES + body.len()) as u64)))
 }

@@ -292,7 +292,7 @@ impl Ring {
         let Some(current) = &mut self.current else { return Ok(()) };
         if let Err(error) = current.file.write_all(block) {
             // Half a block is harmless, but takes space that is not counted.
-            let _left_torn = current.file.set_len(current.bytes);
+            let _ = current.file.set_len(current.bytes);
             return Err(error);
         }
         current.bytes += bytes;
@@ -337,7 +337,7 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
 
 /// A file that cannot be removed is gone already, or its owner will retry.
 pub(super) fn remove(path: &Path) {
-    let _gone = fs::remove_file(path);
+    let _ = fs::remove_file(path);
 }
 
 fn number_of(path: &Path) -> Option<u64> {

@@ -248,7 +248,8 @@ impl Folder {
         let path = self.path.join(format!("{:08}.{FILE_ENDING}", self.next_number));
         let new = path.with_extension("new");
         if let Err(error) = fill(&new, header).and_then(|()| fs::rename(&new, &path)) {
-            let _perhaps_never_made = fs::remove_file(&new);
+            // It may not exist.
+            let _ = fs::remove_file(&new);
             return Err(failed("make", &path)(error));
         }
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
@@ -261,7 +262,7 @@ impl Folder {
         let too_many = self.files.len().saturating_sub(BOOTS_KEPT);
         for (path, _) in self.files.drain(..too_many) {
             // The next start retries it.
-            let _still_there = fs::remove_file(path);
+            let _ = fs::remove_file(path);
         }
     }
 }
