@@ -294,7 +294,7 @@ fn end(mut child: Child) {
 }
 
 /// As with `vllm serve`: its EngineCore is killed, and it exits with 0.
-const LIAR: &str = "./VLLM::EngineCor 1000 & echo $! >worker; wait $!; sleep 0.2; exit 0";
+const WORKER_KILLED: &str = "./VLLM::EngineCor 1000 & echo $! >worker; wait $!; sleep 0.2; exit 0";
 
 #[test]
 fn a_killed_worker_is_a_failure_although_the_command_exits_0() {
@@ -302,7 +302,7 @@ fn a_killed_worker_is_a_failure_although_the_command_exits_0() {
     for (options, code) in [(&[][..], 79), (&["--pass-exit-code"][..], 0)] {
         // It may be absent.
         let _ = fs::remove_file(fixture.path("worker"));
-        let child = fixture.launch(options, LIAR).spawn().unwrap();
+        let child = fixture.launch(options, WORKER_KILLED).spawn().unwrap();
         let worker = fixture.pid("worker");
         // It lives long enough for a scan to find it.
         std::thread::sleep(Duration::from_millis(500));
@@ -360,7 +360,7 @@ fn the_daemon_reports_a_launched_engine_as_loading_and_journals_its_death() {
     fs::write(&kmsg, "").unwrap();
     let rules = format!("--rules={}", rules.display());
     let daemon = Daemon::start(&storage, &[&rules, &format!("--path.kmsg={}", kmsg.display())]);
-    let child = fixture.launch(&["--name", "chat"], LIAR).spawn().unwrap();
+    let child = fixture.launch(&["--name", "chat"], WORKER_KILLED).spawn().unwrap();
     let worker = fixture.pid("worker");
     let engine = |daemon: &Daemon| {
         let (_, body) = daemon.get("/api/v1/engines");

@@ -368,11 +368,11 @@ fn cases(series: &[Scraped], dice: &mut Dice) -> Vec<Case> {
             false => Grammar(dice).scalar(depth),
         };
         let Ok(expr) = promql_rules::parse(&text) else { continue };
-        let place = dice.roll(instants.len());
-        let at_ms = instants[place];
-        let outcome = outcome(&expr, &stores[place], at_ms);
+        let at_step = dice.roll(instants.len());
+        let at_ms = instants[at_step];
+        let outcome = outcome(&expr, &stores[at_step], at_ms);
         let known = comparable(&outcome);
-        let depends_on_order = shuffled[place]
+        let depends_on_order = shuffled[at_step]
             .iter()
             .any(|store| comparable(&self::outcome(&expr, store, at_ms)) != known);
         cases.push(Case { text, at_ms, outcome, depends_on_order });

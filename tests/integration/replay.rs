@@ -155,11 +155,11 @@ fn order() -> impl Strategy<Value = OperatorOrder> {
 }
 
 fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
-    let act = |(place, (helped, uptime_ms)): (usize, &(bool, i64))| PastAct {
-        id: DecisionId(place as u64),
+    let act = |(number, (helped, uptime_ms)): (usize, &(bool, i64))| PastAct {
+        id: DecisionId(number as u64),
         rule: RuleId { group: "memory".into(), alert: "Low".into() },
         mode: Mode::Enforce,
-        step: place % 2,
+        step: number % 2,
         is_notice: false,
         uptime_ms: *uptime_ms,
         utc: at.utc,
@@ -170,7 +170,7 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
         died_in: None,
         engine: None,
         takes_from_engine: false,
-        is_forgiven: place % 3 == 0,
+        is_forgiven: number % 3 == 0,
     };
     Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }
 }
@@ -382,8 +382,8 @@ proptest! {
     fn damage_anywhere_is_detected(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let (entries, steps) = lived(falling_memory(60));
         let mut bytes = file(&entries, 10);
-        let place = 8 + at.index(bytes.len() - 8);
-        bytes[place] ^= flip;
+        let offset = 8 + at.index(bytes.len() - 8);
+        bytes[offset] ^= flip;
         let mut reader = SegmentReader::open(&*bytes).unwrap();
         let mut count = 0;
         while let Some(entry) = reader.next_entry().unwrap() {

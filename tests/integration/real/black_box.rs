@@ -22,17 +22,17 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     /// A file system in a file of its own.
-    fn image(image: &Path, place: &Path) -> Self {
-        std::fs::create_dir_all(place).unwrap();
-        succeed("mount", &["-o", "loop", text(image), text(place)]);
-        Self(place.to_owned())
+    fn image(image: &Path, mount: &Path) -> Self {
+        std::fs::create_dir_all(mount).unwrap();
+        succeed("mount", &["-o", "loop", text(image), text(mount)]);
+        Self(mount.to_owned())
     }
 
     /// One in memory, of that size.
-    fn memory(place: &Path, size: &str) -> Self {
-        std::fs::create_dir_all(place).unwrap();
-        succeed("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", text(place)]);
-        Self(place.to_owned())
+    fn memory(mount: &Path, size: &str) -> Self {
+        std::fs::create_dir_all(mount).unwrap();
+        succeed("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", text(mount)]);
+        Self(mount.to_owned())
     }
 
     fn freeze(&self) {
@@ -46,15 +46,15 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let place = text(&self.0);
+        let mount = text(&self.0);
         // It may not be frozen.
         let _ = Command::new("fsfreeze")
-            .args(["--unfreeze", place])
+            .args(["--unfreeze", mount])
             .stderr(std::process::Stdio::null())
             .status();
         // A killed process may keep it busy for a moment.
         for _ in 0..50 {
-            if Command::new("umount").arg(place).status().is_ok_and(|status| status.success()) {
+            if Command::new("umount").arg(mount).status().is_ok_and(|status| status.success()) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -54,7 +54,7 @@ pub struct State {
     /// Calls without a response.
     pub hangs: BTreeSet<&'static str>,
     /// Calls with a response of the wrong type.
-    pub lies: BTreeSet<&'static str>,
+    pub garbled: BTreeSet<&'static str>,
     /// Refused calls, with the name of the error.
     pub refuses: BTreeMap<&'static str, &'static str>,
     /// Calls so far, `interface.method`.
@@ -78,7 +78,7 @@ impl FakeBus {
             inhibitors: Vec::new(),
             sessions: Vec::new(),
             hangs: BTreeSet::new(),
-            lies: BTreeSet::new(),
+            garbled: BTreeSet::new(),
             refuses: BTreeMap::new(),
             calls: Vec::new(),
             interactive: Vec::new(),
@@ -171,7 +171,7 @@ impl FakeBus {
         if let Some(name) = state.refuses.get(&*member) {
             return connection.reply_error(header, *name, &"no,\u{1b}[2J not now").await;
         }
-        if state.lies.contains(&*member) {
+        if state.garbled.contains(&*member) {
             return connection.reply(header, &(42_u64, "nonsense")).await;
         }
         match &*member {

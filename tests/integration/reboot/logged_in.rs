@@ -13,7 +13,7 @@ use umawarden::supervisors::logged_in::{LoginSources, read_users};
 use super::fake_bus::Session;
 use super::*;
 
-fn places(machine: &Machine) -> LoginSources {
+fn sources(machine: &Machine) -> LoginSources {
     LoginSources {
         bus: Bus::Peer(machine.path("bus")),
         utmp: machine.path("utmp"),
@@ -27,7 +27,7 @@ fn users(readings: &LoggedInReadings) -> Vec<(&str, Option<&str>)> {
 }
 
 fn seen(machine: &Machine) -> LoggedInReadings {
-    read_users(&places(machine), Duration::from_secs(7))
+    read_users(&sources(machine), Duration::from_secs(7))
 }
 
 fn why(readings: &LoggedInReadings) -> &str {
@@ -98,12 +98,12 @@ fn a_failing_logind_leaves_the_users_unknown() {
     fs::write(machine.path("utmp"), "").unwrap();
     machine.bus.state().sessions = vec![Session::at("anna", "tty2")];
     for call in ["ListSessions", "GetAll"] {
-        machine.bus.state().lies = [call].into();
+        machine.bus.state().garbled = [call].into();
         let readings = seen(&machine);
         assert_eq!(readings.users, Reading::Failed, "{call}");
         assert!(why(&readings).contains(call), "{readings:?}");
     }
-    machine.bus.state().lies.clear();
+    machine.bus.state().garbled.clear();
     for call in ["ListSessions", "GetAll"] {
         machine.bus.state().hangs = [call].into();
         let readings = within(Duration::from_secs(12), || seen(&machine));
@@ -136,7 +136,7 @@ fn utmp_is_read_without_logind_and_users_are_unknown_without_both() {
     fs::create_dir(machine.path("utmp")).unwrap();
     assert_eq!(seen(&machine).users, Reading::Failed);
     // Without a bus there is no logind.
-    let nowhere = LoginSources { bus: Bus::Peer(machine.path("nowhere")), ..places(&machine) };
+    let nowhere = LoginSources { bus: Bus::Peer(machine.path("nowhere")), ..sources(&machine) };
     assert_eq!(read_users(&nowhere, Duration::ZERO).users, Reading::Failed, "and utmp is a folder");
 }
 
@@ -192,7 +192,7 @@ fn logged_in_users_are_warned_on_their_terminals() {
 fn users_are_polled_only_while_a_reboot_needs_them() {
     let machine = Machine::new();
     machine.bus.state().sessions = vec![Session::at("anna", "tty2")];
-    let mut watch = LoggedInWatch::new(places(&machine), crate::engines::live::uptime);
+    let mut watch = LoggedInWatch::new(sources(&machine), crate::engines::live::uptime);
     let now = crate::engines::live::uptime;
     let mut seen = Vec::new();
     watch.take(now(), &mut seen);

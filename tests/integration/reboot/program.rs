@@ -404,7 +404,7 @@ fn observe_mode_never_reboots() {
 
 /// In parallel: a lock is requested again after 30 s, and sysrq comes after a minute.
 #[test]
-fn what_takes_a_minute() {
+fn slow_reboots_succeed_in_parallel() {
     let all = [
         a_scheduled_reboot_survives_a_restart_of_the_daemon_and_is_assessed_in_the_next_boot,
         a_reboot_waits_for_the_clusters_slot_and_releases_it_when_the_node_is_well,
@@ -412,6 +412,6 @@ fn what_takes_a_minute() {
     ];
     let all = all.map(std::thread::spawn);
     // All of them report before one fails this test.
-    let failed = all.map(|scene| scene.join().is_err()).into_iter().filter(|is_so| *is_so).count();
+    let failed = all.map(|test| test.join().is_err()).into_iter().filter(|is_so| *is_so).count();
     assert_eq!(failed, 0, "see above");
 }

@@ -120,7 +120,7 @@ fn a_logind_that_refuses_or_answers_falsely_has_not_rebooted() {
     }
     machine.bus.state().refuses.clear();
     for call in ["CanReboot", "ListInhibitors"] {
-        machine.bus.state().lies = [call].into();
+        machine.bus.state().garbled = [call].into();
         assert!(failed(&machine.reboot()).contains(call));
     }
     let reboots = machine.bus.reboots();

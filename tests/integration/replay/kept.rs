@@ -111,9 +111,9 @@ fn an_incident_contains_the_steps_before_and_after_it() {
 #[test]
 fn a_failing_disk_loses_steps_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("recording");
-    fs::write(&place, "a file where the folder should be").unwrap();
-    let mut ring = Ring::new(&place, 1 << 20, begin());
+    let path = folder.path().join("recording");
+    fs::write(&path, "a file where the folder should be").unwrap();
+    let mut ring = Ring::new(&path, 1 << 20, begin());
     let error = ring.take(&noise(0)).unwrap_err();
     assert!(error.to_string().contains("cannot begin the recording"), "{error}");
     for step in 1..100 {
@@ -121,14 +121,14 @@ fn a_failing_disk_loses_steps_and_reports_it() {
     }
     let tally = ring.tally();
     assert_eq!((tally.lost_steps, tally.write_errors, tally.written_bytes), (100, 1, 0));
-    fs::remove_file(&place).unwrap();
+    fs::remove_file(&path).unwrap();
     for step in 400..500 {
         ring.take(&noise(step)).unwrap();
     }
     ring.flush().unwrap();
     let tally = ring.tally();
-    assert_eq!((tally.lost_steps, tally.written_bytes), (100, folder_bytes(&place)));
-    let bytes = fs::read(&segment_files(&place)[0]).unwrap();
+    assert_eq!((tally.lost_steps, tally.written_bytes), (100, folder_bytes(&path)));
+    let bytes = fs::read(&segment_files(&path)[0]).unwrap();
     let mut reader = SegmentReader::open(&*bytes).unwrap();
     let first = reader.next_entry().unwrap().unwrap();
     assert!(matches!(first, Entry::Begin(begin) if !begin.is_start));

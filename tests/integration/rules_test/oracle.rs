@@ -262,18 +262,18 @@ impl Stated {
             flawed.rows.push(["{bogus=\"x\"}".to_owned(), bogus.to_owned()]);
             return flawed;
         }
-        let place = dice.roll(flawed.rows.len());
+        let row = dice.roll(flawed.rows.len());
         match dice.roll(4) {
-            0 => drop(flawed.rows.remove(place)),
+            0 => drop(flawed.rows.remove(row)),
             1 => flawed.rows.push(["{bogus=\"x\"}".to_owned(), bogus.to_owned()]),
-            2 => flawed.rows[place][0] = flaw_in_labels(&flawed.rows[place][0]),
+            2 => flawed.rows[row][0] = flaw_in_labels(&flawed.rows[row][0]),
             _ if self.is_alert => {
-                flawed.rows[place][1] = flaw_in_labels(&flawed.rows[place][1]);
+                flawed.rows[row][1] = flaw_in_labels(&flawed.rows[row][1]);
             }
             _ => {
-                let value: f64 = flawed.rows[place][1].parse().expect("a number");
+                let value: f64 = flawed.rows[row][1].parse().expect("a number");
                 let other = if value.is_finite() { value.next_up() } else { 0.0 };
-                flawed.rows[place][1] = format!("{other:?}");
+                flawed.rows[row][1] = format!("{other:?}");
             }
         }
         flawed
@@ -337,8 +337,8 @@ fn promtool_gives_every_generated_check_the_same_result() {
             (0..RIGHT_CHECKS).map(|_| stated(&mut dice, &world.names, world.is_short)).collect();
         let are_evaluable = right.iter_mut().all(|check| world.evaluate(check).is_some());
         let mut text = format!("{}{}", world.head, world.test("right", &right));
-        for (place, check) in right.iter().take(WRONG_CHECKS).enumerate() {
-            text += &world.test(&format!("wrong{place}"), &[check.flawed(&mut dice)]);
+        for (wrong, check) in right.iter().take(WRONG_CHECKS).enumerate() {
+            text += &world.test(&format!("wrong{wrong}"), &[check.flawed(&mut dice)]);
         }
         let file = folder.path().join(format!("{number}.yaml"));
         std::fs::write(folder.path().join(format!("rules{number}.yaml")), &world.rules_text)

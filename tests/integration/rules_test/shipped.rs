@@ -40,7 +40,7 @@ fn shipped() -> Vec<(RuleSet, TestFile)> {
 fn failing(file: &TestFile, rules: &RuleSet, first: usize) -> Option<usize> {
     let tests = file.tests.iter().enumerate().cycle().skip(first).take(file.tests.len());
     let mut failing = tests.filter(|(_, test)| !play(file, test, rules).failures.is_empty());
-    failing.next().map(|(place, _)| place)
+    failing.next().map(|(index, _)| index)
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
         assert_eq!(failing(&file, &rules, 0), None);
         let mut noticed = 0;
         let groups = rules.groups.iter().enumerate();
-        let places = groups.flat_map(|(group, g)| (0..g.rules.len()).map(move |at| (group, at)));
-        for ((group, at), (what, spoil)) in places.flat_map(|p| flaws.map(|flaw| (p, flaw))) {
+        let positions = groups.flat_map(|(group, g)| (0..g.rules.len()).map(move |at| (group, at)));
+        for ((group, at), (what, spoil)) in positions.flat_map(|p| flaws.map(|flaw| (p, flaw))) {
             let mut spoilt = rules.clone();
             let rule = &mut spoilt.groups[group].rules[at];
             spoil(rule);
@@ -95,7 +95,7 @@ fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
             }
             let id = rule.id.clone();
             match failing(&file, &spoilt, noticed) {
-                Some(place) => noticed = place,
+                Some(index) => noticed = index,
                 None => unnoticed.push(format!("{id} {what}")),
             }
         }

@@ -90,7 +90,7 @@ fn a_declared_engine_is_tracked_exported_journalled_and_read_by_rules() {
     node.write_rules(LOADS);
     let config = format!("--config.file={}", file.display());
     let daemon = node.start(&[&config]);
-    wait_for("looked", || daemon.metrics().get("uma_engines") == Some(&0.0));
+    wait_for("scanned", || daemon.metrics().get("uma_engines") == Some(&0.0));
     assert_eq!(node.engines(&[]), (0, String::new()));
     node.put_engine();
     wait_for("loading", || phase(&daemon, "loading"));

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use collector::{Collector, Manner, attribute, text};
+use collector::{Behaviour, Collector, attribute, text};
 use opentelemetry_proto::tonic::common::v1::any_value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -52,7 +52,7 @@ fn is_below(span: &Span, parent: &Span) -> bool {
 #[test]
 fn the_collector_receives_the_series_of_metrics() {
     let node = Node::new("gb10-4k");
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(Behaviour::Takes);
     write_secret(node.path("headers"), "# for the collector\nAuthorization: Bearer s3cret\n");
     let otlp = format!(
         "{{endpoint: '{}', interval: 1s, headers_file: headers, resource: {{rack: '7'}}}}",
@@ -93,7 +93,7 @@ fn the_collector_receives_the_series_of_metrics() {
 #[test]
 fn the_environment_applies_and_the_configuration_overrides_it() {
     let node = Node::new("gb10-4k");
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(Behaviour::Takes);
     let file = node.path("umawarden.yaml");
     let otlp = "interval: 1s, headers_file: headers, resource: {rack: '7'}";
     fs::write(&file, format!("otlp: {{endpoint: '{}', {otlp}}}\n", collector.endpoint())).unwrap();
@@ -118,7 +118,7 @@ fn the_environment_applies_and_the_configuration_overrides_it() {
 fn only_a_trusted_collector_receives_anything_over_tls() {
     for (authority, is_believed) in [("authority.pem", true), ("other.pem", false)] {
         let node = Node::new("gb10-4k");
-        let collector = Collector::start(Manner::Takes);
+        let collector = Collector::start(Behaviour::Takes);
         let port = tls_front::before(collector.port());
         let otlp = format!(
             "{{endpoint: 'https://localhost:{port}', interval: 1s, ca_file: {}}}",
@@ -147,7 +147,7 @@ fn no_exporter_runs_without_a_collector() {
 fn a_remedy_that_acts_is_one_trace_with_every_step() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(Behaviour::Takes);
     let daemon =
         start(&node, &format!("{{endpoint: '{}'}}", collector.endpoint()), &["--mode=enforce"]);
     daemon
@@ -197,7 +197,7 @@ fn an_observed_decision_is_one_trace_with_its_event() {
         .replace("uma_memory_free_bytes >= 0", "uma_kernel_events_total{event=\"xid\"} > 0")
         .replace("uma_memory_free_bytes < 0", "uma_memory_free_bytes >= 1e15");
     node.write_rules(&rule);
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(Behaviour::Takes);
     let daemon = start(&node, &format!("{{endpoint: '{}'}}", collector.endpoint()), &[]);
     let mut log = fs::OpenOptions::new().append(true).open(node.path("kmsg")).unwrap();
     log.write_all(record(7, XID).as_bytes()).unwrap();
@@ -236,7 +236,7 @@ fn an_absent_collector_delays_no_remedy_and_is_found_again() {
     });
     assert!(dropped(&daemon, "metrics") > 0.0, "dropped metrics are counted");
     let address = endpoint.trim_start_matches("http://");
-    let collector = Collector::on(TcpListener::bind(address).unwrap(), Manner::Takes);
+    let collector = Collector::on(TcpListener::bind(address).unwrap(), Behaviour::Takes);
     let spans = collector.wait_for("the trace that waited", |received| {
         let spans = received.spans();
         (!named(&spans, "step compact_memory").is_empty()).then_some(spans)
@@ -253,7 +253,7 @@ fn an_absent_collector_delays_no_remedy_and_is_found_again() {
 fn a_hanging_collector_delays_neither_remedies_nor_the_shutdown() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
-    let collector = Collector::start(Manner::Hangs);
+    let collector = Collector::start(Behaviour::Hangs);
     let otlp = format!("{{endpoint: '{}', interval: 1s, timeout: 1m}}", collector.endpoint());
     let daemon = start(&node, &otlp, &["--mode=enforce"]);
     collector.wait_for("a request", |received| received.requests("/v1/metrics").into_iter().next());
@@ -281,7 +281,7 @@ fn errors_of_a_collector_are_logged_once_and_counted() {
     ];
     for (answer, result, logged) in answers {
         let node = Node::new("gb10-4k");
-        let collector = Collector::start(Manner::Answers(answer.to_owned()));
+        let collector = Collector::start(Behaviour::Answers(answer.to_owned()));
         let daemon =
             start(&node, &format!("{{endpoint: '{}', interval: 1s}}", collector.endpoint()), &[]);
         daemon.wait_until(result, |daemon| exports(daemon, "metrics", result) >= 1.0);
@@ -296,7 +296,7 @@ fn errors_of_a_collector_are_logged_once_and_counted() {
 #[test]
 fn invalid_headers_are_reported_without_their_content() {
     let node = Node::new("gb10-4k");
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(Behaviour::Takes);
     write_secret(node.path("headers"), "s3cret\n");
     let otlp = format!("{{endpoint: '{}', headers_file: headers}}", collector.endpoint());
     let daemon = start(&node, &otlp, &[]);
@@ -331,12 +331,12 @@ fn refused_exports_are_dropped_and_counted() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let refuses = "HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n";
-    let collector = Collector::start(Manner::Answers(refuses.to_owned()));
+    let collector = Collector::start(Behaviour::Answers(refuses.to_owned()));
     let daemon =
         start(&node, &format!("{{endpoint: '{}', interval: 1s}}", collector.endpoint()), &[]);
     daemon.wait_until("given up", |daemon| dropped(daemon, "traces") >= 3.0);
     assert_eq!(daemon.metric("uma_otlp_waiting_spans"), 0.0, "nothing is kept for it");
-    collector.set(Manner::Takes);
+    collector.set(Behaviour::Takes);
     daemon.wait_until("taken", |daemon| exports(daemon, "metrics", "success") >= 1.0);
     assert_eq!(exports(&daemon, "traces", "success"), 0.0, "it was not sent again");
 }

@@ -118,11 +118,11 @@ fn a_container_is_restarted_once_by_a_docker_that_hangs_dies_or_answers_falsely(
         (Fault::HangsUp, "connection closed"),
         (Fault::Cut, "end of file before message length"),
         (Fault::NeverEnds, "more than 16.0 MiB"),
-        (Fault::Says(200, "text/html", "<html>proxy</html>".to_owned()), "no JSON was answered"),
-        (Fault::Says(200, "application/json", "{\"a\":1}".to_owned()), "no list of containers"),
-        (Fault::Says(503, "text/plain", String::new()), "Docker answered 503"),
+        (Fault::Answers(200, "text/html", "<html>proxy</html>".to_owned()), "no JSON was answered"),
+        (Fault::Answers(200, "application/json", "{\"a\":1}".to_owned()), "no list of containers"),
+        (Fault::Answers(503, "text/plain", String::new()), "Docker answered 503"),
         (
-            Fault::Says(
+            Fault::Answers(
                 500,
                 "application/json",
                 "{\"message\":\"disk\\u001b[2J full\"}".to_owned(),
@@ -148,11 +148,11 @@ fn a_container_is_restarted_once_by_a_docker_that_hangs_dies_or_answers_falsely(
 
 #[test]
 fn a_container_with_false_inspections_is_left_alone_and_all_others_are_restarted() {
-    let (world, daemon) = World::new(&["liar", "good"]);
+    let (world, daemon) = World::new(&["odd", "good"]);
     let of = |change: &dyn Fn(&mut Value)| {
-        let mut answer = inspection(&id("liar"), &world.docker.of("liar"));
+        let mut answer = inspection(&id("odd"), &world.docker.of("odd"));
         change(&mut answer);
-        Some(Fault::Says(200, "application/json", answer.to_string()))
+        Some(Fault::Answers(200, "application/json", answer.to_string()))
     };
     let ended = |answer: &mut Value, finished: &str| {
         answer["State"]["Status"] = json!("exited");
@@ -160,32 +160,35 @@ fn a_container_with_false_inspections_is_left_alone_and_all_others_are_restarted
         answer["State"]["FinishedAt"] = json!(finished);
     };
     let huge = format!("{{\"Id\":\"{}\"}}", "x".repeat(2 << 20));
-    let lies = [
+    let false_answers = [
         (
             of(&|answer| answer["Id"] = json!(id("good"))),
             "another container than the requested one",
         ),
-        (Some(Fault::Says(200, "text/plain", huge)), "more than 1.0 MiB"),
-        (Some(Fault::Says(200, "application/json", "[[[[".repeat(4096))), "no JSON was answered"),
-        (Some(Fault::Says(500, "text/plain", "oops".to_owned())), "Docker answered 500"),
+        (Some(Fault::Answers(200, "text/plain", huge)), "more than 1.0 MiB"),
+        (
+            Some(Fault::Answers(200, "application/json", "[[[[".repeat(4096))),
+            "no JSON was answered",
+        ),
+        (Some(Fault::Answers(500, "text/plain", "oops".to_owned())), "Docker answered 500"),
         (Some(Fault::Cut), "end of file"),
         (of(&|answer| ended(answer, "31st of February")), "Docker says: exited"),
         (of(&|answer| ended(answer, "0001-01-01T00:00:00Z")), "Docker says: exited"),
         (of(&|answer| answer["State"]["Status"] = json!("r\u{1b}[2Junning")), "r\\x1b[2Junning"),
     ];
-    for (number, (lie, why)) in lies.into_iter().enumerate() {
-        world.docker.set_inspection("liar", lie);
+    for (number, (answer, why)) in false_answers.into_iter().enumerate() {
+        world.docker.set_inspection("odd", answer);
         world.docker.dies("good");
-        wait_for(why, 10, &daemon, || reason(&daemon, "liar").contains(why));
-        assert_eq!(state_of(&daemon, "liar"), "unknown");
+        wait_for(why, 10, &daemon, || reason(&daemon, "odd").contains(why));
+        assert_eq!(state_of(&daemon, "odd"), "unknown");
         wait_for("others are started", 10, &daemon, || {
             world.docker.of("good").starts == number + 1 && state_of(&daemon, "good") == "running"
         });
     }
-    world.docker.set_inspection("liar", None);
-    wait_for("believed again", 10, &daemon, || state_of(&daemon, "liar") == "running");
-    assert_eq!(world.docker.of("liar").starts, 0);
-    assert_eq!(world.journalled("engine_died", "liar").len(), 0, "no death");
+    world.docker.set_inspection("odd", None);
+    wait_for("trusted again", 10, &daemon, || state_of(&daemon, "odd") == "running");
+    assert_eq!(world.docker.of("odd").starts, 0);
+    assert_eq!(world.journalled("engine_died", "odd").len(), 0, "no death");
     // Rules are named by these names: a duplicate name is an error.
     let mut namesake = world.docker.of("good");
     namesake.finished = namesake.started.clone();
@@ -204,7 +207,7 @@ fn an_exit_of_the_far_future_or_of_an_earlier_life_restarts_nothing_twice() {
     });
     // A state that goes back: the exit of the life before.
     let back = inspection(&id("llm"), &first).to_string();
-    let back = Fault::Says(200, "application/json", back);
+    let back = Fault::Answers(200, "application/json", back);
     world.docker.set_inspection("llm", Some(back));
     let why = "tells of an end that came before the life";
     wait_for(why, 10, &daemon, || reason(&daemon, "llm").contains(why));
@@ -228,7 +231,7 @@ fn an_exit_of_the_far_future_or_of_an_earlier_life_restarts_nothing_twice() {
 fn a_start_with_a_bad_response_is_counted_by_its_effect() {
     let (world, daemon) = World::new(&["llm", "gone", "other"]);
     // It starts the container, and dies before it answers.
-    world.docker.set(Query::Start, Some(Fault::DoesAndHangsUp));
+    world.docker.set(Query::Start, Some(Fault::ExecutesAndCloses));
     world.docker.dies("llm");
     wait_for("it is started", 10, &daemon, || world.docker.of("llm").starts == 1);
     wait_for("it runs", 10, &daemon, || came(&daemon, "llm") == [1.0, 0.0, 0.0]);
@@ -253,7 +256,7 @@ fn a_start_with_a_bad_response_is_counted_by_its_effect() {
     assert_eq!((&outcome["result"], came(&daemon, "other")), (&json!("not_done"), [0.0; 3]));
     // It fails for a while.
     let busy = "{\"message\":\"driver failed programming external connectivity\"}".to_owned();
-    world.docker.set(Query::Start, Some(Fault::Says(500, "application/json", busy)));
+    world.docker.set(Query::Start, Some(Fault::Answers(500, "application/json", busy)));
     world.docker.dies("llm");
     wait_for("reported", 10, &daemon, || {
         reason(&daemon, "llm").contains("driver failed programming")
@@ -335,7 +338,7 @@ fn a_docker_that_restarts_is_queried_sparingly_and_no_life_begins_anew() {
     wait_for("it is started", 20, &daemon, || world.docker.of("dies").starts == 1);
     assert_eq!(world.docker.of("runs").starts, 0);
     // A stream of events that ends at once is not reopened at once.
-    let empty = Fault::Says(200, "application/json", String::new());
+    let empty = Fault::Answers(200, "application/json", String::new());
     world.docker.set(Query::Follow, Some(empty));
     world.docker.down();
     world.docker.up();
@@ -390,7 +393,7 @@ fn the_death_report_has_the_last_lines_of_the_containers_log() {
     // An unreadable or hanging log delays nothing for long.
     let why = "{\"message\":\"configured logging driver does not support reading\"}".to_owned();
     for (number, (fault, why)) in [
-        (Fault::Says(501, "application/json", why), "does not support reading"),
+        (Fault::Answers(501, "application/json", why), "does not support reading"),
         (Fault::Hangs, "has not answered within 2 s"),
         (Fault::NeverEnds, "more than 1.0 MiB"),
     ]

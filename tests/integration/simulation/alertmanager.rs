@@ -62,14 +62,14 @@ impl Alertmanager {
     fn post(&mut self, chance: &mut Chance, utc: Timestamp, beat: Duration) -> Vec<ReceivedAlerts> {
         let mut latest: BTreeMap<usize, ReceivedAlert> = BTreeMap::new();
         for _ in 0..chance.whole(0..=4) {
-            let place = chance.whole(0..=ALERTS - 1) as usize;
-            let Some(alert) = self.alerts.get_mut(place) else { continue };
+            let number = chance.whole(0..=ALERTS - 1) as usize;
+            let Some(alert) = self.alerts.get_mut(number) else { continue };
             turn(alert, chance, utc, beat);
             let mut posted = alert.clone();
             if chance.once_in(12) {
-                posted.labels = labels(chance, chance_number(place));
+                posted.labels = labels(chance, chance_number(number));
             }
-            latest.insert(place, posted);
+            latest.insert(number, posted);
         }
         let mut posts = vec![latest.into_values().collect::<Vec<_>>()];
         if chance.once_in(4) && !self.posted.is_empty() {
@@ -123,8 +123,8 @@ impl Alertmanager {
 }
 
 /// Any of them, as labels of another alert.
-fn chance_number(place: usize) -> u64 {
-    place as u64 + 1
+fn chance_number(number: usize) -> u64 {
+    number as u64 + 1
 }
 
 fn post(alerts: Vec<ReceivedAlert>, chance: &mut Chance) -> ReceivedAlerts {

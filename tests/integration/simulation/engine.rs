@@ -35,7 +35,7 @@ pub struct Engine {
     pub name: Arc<str>,
     pub kind: EngineKind,
     /// The container or unit that it lives in; `None`: started by hand.
-    pub place: Option<Place>,
+    pub supervised: Option<Supervised>,
     pub server: ProcessId,
     pub worker: ProcessId,
     pub phase: Phase,
@@ -54,7 +54,7 @@ pub struct Engine {
 
 /// Where an engine lives.
 #[derive(Clone)]
-pub struct Place {
+pub struct Supervised {
     /// Its number among all containers and units.
     pub number: usize,
     pub container: Option<Arc<str>>,
@@ -67,7 +67,7 @@ impl Engine {
         Self {
             name,
             kind,
-            place: None,
+            supervised: None,
             server: ProcessId { pid, start_ticks },
             worker: ProcessId { pid: pid + 1, start_ticks },
             phase: Phase::Loading,
@@ -145,9 +145,9 @@ impl Engine {
         let mut seen = EngineSeen::new(name, self.kind, self.server, processes, found_by);
         seen.stuck_after = Duration::from_secs(300);
         seen.cgroup = Some("/system.slice/engine.service".into());
-        if let Some(place) = &self.place {
-            (seen.container, seen.unit) = (place.container.clone(), place.unit.clone());
-            seen.container_name = place.container.as_ref().map(|_| Arc::clone(&self.name));
+        if let Some(supervised) = &self.supervised {
+            (seen.container, seen.unit) = (supervised.container.clone(), supervised.unit.clone());
+            seen.container_name = supervised.container.as_ref().map(|_| Arc::clone(&self.name));
         }
         if self.answers != Answers::Nowhere {
             seen.health_url = Some("http://127.0.0.1:8000/health".into());

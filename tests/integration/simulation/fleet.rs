@@ -12,7 +12,7 @@ use umawarden::model::{
 
 use super::chance::Chance;
 use super::checker::Violation;
-use super::engine::Place;
+use super::engine::Supervised;
 use super::machine::{Build, Cause, Machine};
 
 /// How often each is queried.
@@ -118,7 +118,7 @@ impl Fleet {
     /// Takes in the deaths on the machine. `is_watched`: the cause is observed.
     pub fn take_deaths(&mut self, machine: &mut Machine, at: Moment, is_watched: bool) {
         for death in std::mem::take(&mut machine.deaths) {
-            if !self.is_running(death.place) {
+            if !self.is_running(death.supervised) {
                 continue;
             }
             let (code, requested) = match death.cause {
@@ -129,7 +129,7 @@ impl Fleet {
                 Cause::Wanted => (143, Requested::Yes),
             };
             let requested = if is_watched { requested } else { Requested::Unknown };
-            self.end(death.place, at, Some(code), requested);
+            self.end(death.supervised, at, Some(code), requested);
         }
     }
 
@@ -158,8 +158,8 @@ impl Fleet {
             Supervisor::Docker => (id, None),
             Supervisor::Systemd => (None, id),
         };
-        let place = Place { number, container, unit };
-        machine.begin(&target.name, Some(place), *goal, at.uptime);
+        let supervised = Supervised { number, container, unit };
+        machine.begin(&target.name, Some(supervised), *goal, at.uptime);
     }
 
     /// Starts one after that exit, as the executor does: it inspects it once more before.
@@ -175,11 +175,11 @@ impl Fleet {
         let Some(number) = self.managed.iter().position(is_it) else {
             return not_done("it is no longer there");
         };
-        let is_up = |place: &Place| place.number == number;
+        let is_up = |supervised: &Supervised| supervised.number == number;
         let lives = machine
             .engines
             .iter()
-            .any(|engine| engine.is_alive() && engine.place.as_ref().is_some_and(is_up));
+            .any(|engine| engine.is_alive() && engine.supervised.as_ref().is_some_and(is_up));
         if let Some((Trouble::Down | Trouble::Silent, ..)) = self.troubles.get(&target.supervisor) {
             return Ok(OutcomeResult::Failed("its supervisor does not answer".to_owned()));
         }

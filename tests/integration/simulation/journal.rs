@@ -151,16 +151,16 @@ impl Kept {
         if !self.is_up(now) {
             return None;
         }
-        let place = self.entries.len();
-        let (known, begins_at) = self.boot_begins_at.get_or_insert((Arc::clone(boot), place));
+        let index = self.entries.len();
+        let (known, begins_at) = self.boot_begins_at.get_or_insert((Arc::clone(boot), index));
         if known != boot {
-            (*known, *begins_at) = (Arc::clone(boot), place);
+            (*known, *begins_at) = (Arc::clone(boot), index);
         }
         let begins_at = *begins_at;
         let acts: Vec<_> = self.acts().collect();
-        let moment = |(place, act): &(usize, &DecisionRecord)| PastMoment {
+        let moment = |(index, act): &(usize, &DecisionRecord)| PastMoment {
             at: act.at,
-            is_this_boot: *place >= begins_at,
+            is_this_boot: *index >= begins_at,
         };
         let moments: Vec<_> = acts.iter().map(moment).collect();
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
@@ -170,7 +170,7 @@ impl Kept {
             .map(approval_for);
         Some(Past {
             unaccounted_baseline: self.baseline(boot),
-            acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
+            acts: acts.map(|((index, act), ms)| self.past_act(*index, act, ms)).collect(),
             asked: requests.collect(),
             commands: self.commands[..commands].to_vec(),
             stood: self.last_states(),
@@ -214,15 +214,15 @@ impl Kept {
     /// The last turn of each received alert, oldest first; the newest ones if there are too many.
     fn received(&self) -> Vec<PastReceived> {
         let mut last: BTreeMap<Arc<str>, (usize, PastReceived)> = BTreeMap::new();
-        for (place, (_, event)) in self.events().enumerate() {
+        for (index, (_, event)) in self.events().enumerate() {
             if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
                 let (to, alert, utc) = (*to, Arc::clone(alert), event.utc);
                 let last_turn = PastReceived { to, alert, utc };
-                last.insert(Arc::clone(&last_turn.alert.fingerprint), (place, last_turn));
+                last.insert(Arc::clone(&last_turn.alert.fingerprint), (index, last_turn));
             }
         }
         let mut last: Vec<_> = last.into_values().collect();
-        last.sort_by_key(|(place, _)| *place);
+        last.sort_by_key(|(index, _)| *index);
         let over = last.len().saturating_sub(MAX_RECEIVED);
         last.drain(..over);
         last.into_iter().map(|(_, last_turn)| last_turn).collect()
@@ -230,17 +230,17 @@ impl Kept {
 
     /// With their positions. An undo of another act does not count.
     fn acts(&self) -> impl Iterator<Item = (usize, &DecisionRecord)> {
-        self.entries.iter().enumerate().filter_map(|(place, (_, entry))| match entry {
+        self.entries.iter().enumerate().filter_map(|(index, (_, entry))| match entry {
             Entry::Decision(decision) if decision.is_act() && !decision.action.is_undo() => {
-                Some((place, decision))
+                Some((index, decision))
             }
             _ => None,
         })
     }
 
     /// Whether its breaker was reset after its result.
-    fn is_forgiven(&self, place: usize, act: &DecisionRecord) -> bool {
-        self.entries[place..].iter().rev().find_map(|(_, entry)| match entry {
+    fn is_forgiven(&self, index: usize, act: &DecisionRecord) -> bool {
+        self.entries[index..].iter().rev().find_map(|(_, entry)| match entry {
             Entry::AimCheck(judged) if judged.decision == act.id => Some(false),
             Entry::Operator(command) => match &command.order {
                 OperatorOrder::ResetBreaker { rules } => rules.selects(&act.rule).then_some(true),
@@ -250,7 +250,7 @@ impl Kept {
         }) == Some(true)
     }
 
-    fn past_act(&self, place: usize, act: &DecisionRecord, uptime_ms: i64) -> PastAct {
+    fn past_act(&self, index: usize, act: &DecisionRecord, uptime_ms: i64) -> PastAct {
         let outcome = self.ends.get(&act.id);
         let judged = self.judged.get(&act.id);
         let was_begun = outcome.is_none_or(OutcomeResult::is_begun);
@@ -271,7 +271,7 @@ impl Kept {
             died_in: judged.and_then(|(_, died_in)| *died_in),
             engine: engine_of(act),
             takes_from_engine: act.action.takes_from_engine(),
-            is_forgiven: self.is_forgiven(place, act),
+            is_forgiven: self.is_forgiven(index, act),
         }
     }
 

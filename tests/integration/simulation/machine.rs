@@ -7,7 +7,7 @@ use std::time::Duration;
 use umawarden::model::{Action, EngineKind, EngineTarget};
 
 use super::chance::Chance;
-use super::engine::{Answers, Engine, Phase, Place};
+use super::engine::{Answers, Engine, Phase, Supervised};
 use super::kernel_ring::KernelRing;
 use super::takers::{Taker, Way};
 
@@ -26,7 +26,7 @@ pub struct Build {
 /// An engine's server has ended.
 pub struct Death {
     /// Its container or unit.
-    pub place: usize,
+    pub supervised: usize,
     pub cause: Cause,
 }
 
@@ -209,12 +209,18 @@ impl Machine {
     }
 
     /// An engine starts.
-    pub fn begin(&mut self, name: &str, place: Option<Place>, goal: f64, uptime: Duration) {
+    pub fn begin(
+        &mut self,
+        name: &str,
+        supervised: Option<Supervised>,
+        goal: f64,
+        uptime: Duration,
+    ) {
         let kind = *self.chance.one_of(&[EngineKind::Sglang, EngineKind::Vllm]);
         let pid = self.next_pid;
         self.next_pid += 2;
         let mut engine = Engine::new(name.into(), kind, pid, uptime, goal);
-        engine.place = place;
+        engine.supervised = supervised;
         engine.anonymous = self.build.total * 0.01;
         engine.ledger.note(uptime, engine.holds());
         engine.answers = match self.chance.whole(0..=9) {
@@ -230,9 +236,9 @@ impl Machine {
         let is_left = cause != Cause::Brake && self.chance.once_in(4);
         let engine = &mut self.engines[number];
         if engine.is_alive()
-            && let Some(place) = &engine.place
+            && let Some(supervised) = &engine.supervised
         {
-            self.deaths.push(Death { place: place.number, cause });
+            self.deaths.push(Death { supervised: supervised.number, cause });
         }
         engine.phase = if is_left { Phase::Orphaned } else { Phase::Dying };
         engine.is_paused = false;
@@ -242,9 +248,9 @@ impl Machine {
     }
 
     /// A person ends the engine in that container or unit.
-    pub fn end_in(&mut self, place: usize) {
+    pub fn end_in(&mut self, number: usize) {
         let lives = |engine: &Engine| {
-            engine.is_alive() && engine.place.as_ref().is_some_and(|own| own.number == place)
+            engine.is_alive() && engine.supervised.as_ref().is_some_and(|own| own.number == number)
         };
         if let Some(number) = self.engines.iter().position(lives) {
             self.end(number, Cause::Wanted);

@@ -29,9 +29,9 @@ enum Fate {
     /// It does not answer.
     Silent,
     /// Even its silence is not reported.
-    Mute,
+    Unreported,
     /// One of its values is impossible.
-    Lies,
+    FalseValues,
     /// Some of its values are unknown, or absent.
     Gaps,
     /// It reports different series each time.
@@ -47,8 +47,8 @@ const FATES: [Fate; 12] = [
     Fate::Well,
     Fate::Silent,
     Fate::Silent,
-    Fate::Mute,
-    Fate::Lies,
+    Fate::Unreported,
+    Fate::FalseValues,
     Fate::Gaps,
     Fate::Gaps,
     Fate::Odd,
@@ -106,7 +106,7 @@ impl Neighbours {
 
     /// One of them changes.
     pub fn turn(&mut self, chance: &mut Chance) {
-        let place = chance.whole(0..=self.nodes.len().max(1) as u64 - 1) as usize;
+        let index = chance.whole(0..=self.nodes.len().max(1) as u64 - 1) as usize;
         let fate = *chance.one_of(&FATES);
         match chance.whole(0..=5) {
             0 if self.nodes.len() < MAX_NODES => {
@@ -122,12 +122,12 @@ impl Neighbours {
                 }
             }
             1 if self.nodes.len() > 1 => {
-                let node = self.nodes.swap_remove(place);
+                let node = self.nodes.swap_remove(index);
                 self.gone.push(node.name);
             }
             2 => {
                 // It is queried elsewhere from now on.
-                if let Some(node) = self.nodes.get_mut(place) {
+                if let Some(node) = self.nodes.get_mut(index) {
                     let keys = METRICS.map(|metric| SeriesKey::new(metric, &[]));
                     node.schema = schema(&node.name, &keys);
                     node.fate = Fate::Well;
@@ -135,7 +135,7 @@ impl Neighbours {
                 }
             }
             _ => {
-                if let Some(node) = self.nodes.get_mut(place) {
+                if let Some(node) = self.nodes.get_mut(index) {
                     node.fate = fate;
                 }
             }
@@ -181,21 +181,22 @@ impl Neighbour {
         let mut schema = Arc::clone(&self.schema);
         match self.fate {
             Fate::Well | Fate::Changes => {}
-            Fate::Mute => return None,
+            Fate::Unreported => return None,
             Fate::Silent => {
                 let why = "it refuses connections".into();
                 return Some(NodeNews::Silent { why, schema });
             }
-            Fate::Lies => {
-                let lies = [f64::NAN, f64::INFINITY, -1.0, -1e300, 0.0, 1e300, 1e15, f64::MAX];
-                let (place, lie) = (chance.whole(0..=2) as usize, *chance.one_of(&lies));
+            Fate::FalseValues => {
+                let false_values =
+                    [f64::NAN, f64::INFINITY, -1.0, -1e300, 0.0, 1e300, 1e15, f64::MAX];
+                let (index, value) = (chance.whole(0..=2) as usize, *chance.one_of(&false_values));
                 // The client does not pass on impossible values.
-                let is_possible = metric(METRICS[place]).is_some_and(|metric| metric.allows(lie));
-                values[place] = if is_possible { Reading::Value(lie) } else { Reading::Failed };
+                let is_possible = metric(METRICS[index]).is_some_and(|metric| metric.allows(value));
+                values[index] = if is_possible { Reading::Value(value) } else { Reading::Failed };
             }
             Fate::Gaps => {
-                let place = chance.whole(0..=2) as usize;
-                values[place] = *chance.one_of(&[Reading::Failed, Reading::Unsupported]);
+                let index = chance.whole(0..=2) as usize;
+                values[index] = *chance.one_of(&[Reading::Failed, Reading::Unsupported]);
             }
             Fate::Odd => {
                 *fresh += 1;

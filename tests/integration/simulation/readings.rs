@@ -39,7 +39,7 @@ pub struct Files {
     schemas: BTreeMap<Source, Arc<Schema>>,
     faults: BTreeMap<Source, (Fault, Duration)>,
     /// Until when false values were reported.
-    lied_until: Duration,
+    false_until: Duration,
     chance: Chance,
 }
 
@@ -53,7 +53,7 @@ impl Files {
         Self {
             schemas: all.map(schema).collect(),
             faults: BTreeMap::new(),
-            lied_until: Duration::ZERO,
+            false_until: Duration::ZERO,
             chance,
         }
     }
@@ -61,14 +61,14 @@ impl Files {
     /// Lets a source fail until then.
     pub fn fail(&mut self, source: Source, fault: Fault, until: Duration) {
         if fault == Fault::Nonsense {
-            self.lied_until = self.lied_until.max(until);
+            self.false_until = self.false_until.max(until);
         }
         self.faults.insert(source, (fault, until));
     }
 
     /// Time of the last false value.
-    pub fn lied_until(&self) -> Duration {
-        self.lied_until
+    pub fn false_until(&self) -> Duration {
+        self.false_until
     }
 
     /// Whether the kernel log can be read.

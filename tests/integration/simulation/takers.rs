@@ -34,7 +34,7 @@ impl Ledger {
     /// Its growth within that time.
     pub fn growth(&self, window: Duration) -> f64 {
         let Some((now, last)) = self.memory.back() else { return 0.0 };
-        // A process that was absent at the first look has taken all of it.
+        // A process that was absent in the first scan has taken all of it.
         let is_new = self.memory.front().is_some_and(|(at, _)| now.saturating_sub(*at) < window);
         let of_late = self.memory.iter().filter(|(at, _)| now.saturating_sub(*at) <= window);
         let least = of_late.map(|(_, bytes)| *bytes).fold(f64::MAX, f64::min);

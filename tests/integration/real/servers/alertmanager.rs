@@ -113,8 +113,8 @@ fn received(daemon: &Daemon, name: &str) -> Option<Value> {
 /// Permissions: an Alertmanager, a reader, and a token that has expired.
 const TOKENS: [(&str, &str, &str); 3] = [
     ("alertmanager", "role: operate", "the-right-one"),
-    ("viewer", "role: read", "only-looks"),
-    ("gone", "role: remedy, expires: 2020-01-01T00:00:00Z", "was-good-once"),
+    ("viewer", "role: read", "only-reads"),
+    ("gone", "role: remedy, expires: 2020-01-01T00:00:00Z", "has-expired"),
 ];
 
 fn write_tokens(node: &Node) -> String {
@@ -135,7 +135,7 @@ fn refuses_others(daemon: &Daemon, address: &str) {
         "fingerprint": "00000000000000ff"}]}"#;
     let client = crate::daemon::http_client().build().unwrap();
     for (token, expected) in
-        [(None, 401), (Some("wrong"), 401), (Some("was-good-once"), 401), (Some("only-looks"), 403)]
+        [(None, 401), (Some("wrong"), 401), (Some("has-expired"), 401), (Some("only-reads"), 403)]
     {
         let url = format!("http://{address}/api/v1/alerts/webhook");
         let mut request = client.post(url).body(post);

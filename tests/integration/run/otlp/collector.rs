@@ -15,7 +15,7 @@ use prost::Message as _;
 
 /// How it responds.
 #[derive(Clone, Debug)]
-pub enum Manner {
+pub enum Behaviour {
     /// It takes everything.
     Takes,
     /// It sends that response verbatim.
@@ -42,25 +42,26 @@ impl Request {
 
 pub struct Collector {
     address: String,
-    manner: Arc<Mutex<Manner>>,
+    behaviour: Arc<Mutex<Behaviour>>,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Collector {
-    pub fn start(manner: Manner) -> Self {
-        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), manner)
+    pub fn start(behaviour: Behaviour) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), behaviour)
     }
 
-    pub fn on(listener: TcpListener, manner: Manner) -> Self {
+    pub fn on(listener: TcpListener, behaviour: Behaviour) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        let (manner, requests) = (Arc::new(Mutex::new(manner)), Arc::default());
-        let collector = Self { address, manner, requests };
-        let (manner, requests) = (Arc::clone(&collector.manner), Arc::clone(&collector.requests));
+        let (behaviour, requests) = (Arc::new(Mutex::new(behaviour)), Arc::default());
+        let collector = Self { address, behaviour, requests };
+        let (behaviour, requests) =
+            (Arc::clone(&collector.behaviour), Arc::clone(&collector.requests));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (manner, requests) = (Arc::clone(&manner), Arc::clone(&requests));
+                let (behaviour, requests) = (Arc::clone(&behaviour), Arc::clone(&requests));
                 // The client may disconnect.
-                std::thread::spawn(move || serve(stream, &manner, &requests));
+                std::thread::spawn(move || serve(stream, &behaviour, &requests));
             }
         });
         collector
@@ -74,8 +75,8 @@ impl Collector {
         self.address.parse::<std::net::SocketAddr>().unwrap().port()
     }
 
-    pub fn set(&self, manner: Manner) {
-        *self.manner.lock().unwrap() = manner;
+    pub fn set(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
     }
 
     pub fn requests(&self, path: &str) -> Vec<Request> {
@@ -128,7 +129,7 @@ impl Collector {
 
 fn serve(
     stream: TcpStream,
-    manner: &Mutex<Manner>,
+    behaviour: &Mutex<Behaviour>,
     requests: &Mutex<Vec<Request>>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -146,12 +147,12 @@ fn serve(
     let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let manner = manner.lock().unwrap().clone();
+    let behaviour = behaviour.lock().unwrap().clone();
     requests.lock().unwrap().push(Request { path, headers, body });
-    let answer = match manner {
-        Manner::Takes => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
-        Manner::Answers(answer) => answer,
-        Manner::Hangs => {
+    let answer = match behaviour {
+        Behaviour::Takes => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        Behaviour::Answers(answer) => answer,
+        Behaviour::Hangs => {
             // Until the client closes.
             reader.read_to_end(&mut Vec::new())?;
             return Ok(());

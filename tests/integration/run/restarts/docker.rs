@@ -34,9 +34,9 @@ pub enum Fault {
     /// It answers without end.
     NeverEnds,
     /// It sends that response.
-    Says(u16, &'static str, String),
+    Answers(u16, &'static str, String),
     /// It executes the request, and closes the connection without a response.
-    DoesAndHangsUp,
+    ExecutesAndCloses,
     /// The container is removed before it answers.
     IsGone,
     /// Another client starts it before it answers.
@@ -290,10 +290,10 @@ impl Connection {
                     stream.write_all(&[b' '; 65536])?;
                 }
             }
-            Some(Fault::Says(status, kind, body)) => {
+            Some(Fault::Answers(status, kind, body)) => {
                 stream.write_all(&answer(status, kind, body.as_bytes()))?;
             }
-            Some(Fault::DoesAndHangsUp) => drop(self.truth(query, id)),
+            Some(Fault::ExecutesAndCloses) => drop(self.truth(query, id)),
             Some(Fault::IsGone) => {
                 self.state.lock().unwrap().containers.remove(id);
                 stream.write_all(&self.truth(query, id))?;

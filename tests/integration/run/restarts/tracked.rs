@@ -168,8 +168,8 @@ fn a_container_removed_at_its_exit_is_reported_without_its_log() {
 #[test]
 fn false_inspections_of_a_container_report_no_exit() {
     let world = World::new();
-    let lie = Fault::Says(200, "application/json", "[[[".repeat(100));
-    world.docker.set_inspection("llm", Some(lie));
+    let garbage = Fault::Answers(200, "application/json", "[[[".repeat(100));
+    world.docker.set_inspection("llm", Some(garbage));
     let queried = world.docker.queries(Query::Inspect);
     world.docker.starts("other");
     world.until("queried again", |world, _| world.docker.queries(Query::Inspect) > queried);

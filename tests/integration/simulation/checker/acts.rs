@@ -62,7 +62,7 @@ impl Acted {
         ago + clock.at.uptime.saturating_sub(since)
     }
 
-    /// A process looks back over a reboot. The wall clock is the only source then, so its answer
+    /// After a reboot the wall clock is the only source then, so its answer
     /// counts as the truth.
     pub fn date(&mut self, clock: &Clock) {
         let elapsed = clock.at.utc.duration_since(self.at.utc);

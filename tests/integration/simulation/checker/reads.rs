@@ -39,9 +39,9 @@ pub fn may_end(text: &str, failed: &Failed) -> bool {
 /// If the series do not matter, either side of `or` decides.
 fn holds(text: &str, failed: &Failed, with_what: bool) -> bool {
     let branches = split(text, &["or"]);
-    branches.iter().enumerate().any(|(place, (_, branch))| {
+    branches.iter().enumerate().any(|(index, (_, branch))| {
         let is_first =
-            branches.iter().take(place).all(|(_, before)| !with_what || may_end(before, failed));
+            branches.iter().take(index).all(|(_, before)| !with_what || may_end(before, failed));
         is_first && all_hold(branch, failed, with_what)
     })
 }

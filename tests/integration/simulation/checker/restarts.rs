@@ -34,7 +34,7 @@ pub struct Restarts {
     polled: BTreeMap<Supervisor, (Duration, bool)>,
     deferred: BTreeMap<Arc<str>, Deferred>,
     engines: Vec<EngineSeen>,
-    looked: Option<Duration>,
+    scanned_at: Option<Duration>,
     /// Servers that have answered.
     ready: BTreeSet<ProcessId>,
     /// Engines that load, and are not stuck.
@@ -172,7 +172,7 @@ impl Restarts {
     }
 
     fn observe_engines(&mut self, readings: &EngineReadings) {
-        self.looked = Some(readings.read_at);
+        self.scanned_at = Some(readings.read_at);
         self.engines.clone_from(&readings.engines);
         let is_there = |name: &String| self.engines.iter().any(|engine| *engine.name == **name);
         self.loading.retain(is_there);
@@ -215,8 +215,9 @@ impl Restarts {
 
     /// A stopped engine was present at the last scan, which was recent.
     pub fn is_seen_alive(&self, now: Duration, target: &EngineTarget) -> Result<(), Violation> {
-        let is_new =
-            self.looked.is_some_and(|looked| now.saturating_sub(looked) <= 2 * SHOWS_WITHIN);
+        let is_new = self
+            .scanned_at
+            .is_some_and(|scanned_at| now.saturating_sub(scanned_at) <= 2 * SHOWS_WITHIN);
         let found = self.engines.iter().find(|engine| engine.name == target.name);
         let is_same = found.is_some_and(|engine| {
             let mut ids = engine.processes.iter().map(|process| process.id);
@@ -225,7 +226,7 @@ impl Restarts {
         if is_new && is_same {
             return Ok(());
         }
-        broken("a stopped engine was seen", format!("{target:?}, last scan {:?}", self.looked))
+        broken("a stopped engine was seen", format!("{target:?}, last scan {:?}", self.scanned_at))
     }
 
     fn is_known(&self, supervisor: Supervisor, now: Duration) -> bool {

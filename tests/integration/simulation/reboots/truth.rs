@@ -165,7 +165,7 @@ impl Node {
 
     fn judge_budget(&self, before: Option<Duration>, context: &str) -> Result<(), String> {
         let (now, truth) = (self.now, &self.truth);
-        let [shortest, longest] = [0, 1].map(|place| self.settings.budgets[place].per);
+        let [shortest, longest] = [0, 1].map(|index| self.settings.budgets[index].per);
         if truth.lost.is_some_and(|lost| now - lost < longest) {
             return Err(format!("rebooted after the journal was lost\n{context}"));
         }

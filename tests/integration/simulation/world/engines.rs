@@ -223,10 +223,10 @@ impl World {
     /// A stopped engine has taken the memory, by the world's own ledger; on a machine with false
     /// values nothing can be expected.
     pub(super) fn has_grown(&self, decision: &DecisionRecord) -> Result<(), Violation> {
-        let lies = self.files.lied_until() + FALSE_VALUES_COUNT_FOR > self.now
-            && !self.files.lied_until().is_zero();
+        let is_false = self.files.false_until() + FALSE_VALUES_COUNT_FOR > self.now
+            && !self.files.false_until().is_zero();
         let Target::Engine(target) = &decision.target else { return Ok(()) };
-        if lies || !decision.action.is_brake() {
+        if is_false || !decision.action.is_brake() {
             return Ok(());
         }
         let machine = &self.machine;
