@@ -76,7 +76,7 @@ fn promtool_renders_templates_as_we_do() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("rules.yaml"), rules).expect("the rules are written");
-    if let Err(report) = run(&promtool, folder.path(), "test.yaml", &tests) {
+    if let Err(report) = run(&promtool, folder.path(), "test", &tests) {
         panic!("{}", report.chars().take(8000).collect::<String>());
     }
 }
