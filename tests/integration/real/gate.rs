@@ -9,7 +9,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary, once_journalled};
 
 const GIB: u64 = 1 << 30;
-const HELD: u64 = 6 * GIB;
+const HELD: u64 = 3 * GIB;
 /// The most that root may put into one pipe with the kernel's default settings.
 const PIPE: usize = 1 << 20;
 const VARIABLE: &str = "UMAWARDEN_FILL_PIPES";
