@@ -209,24 +209,27 @@ impl Scanner {
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
         self.launched.retain(|engine| is_there(&engine.head));
         self.group(now, is_loading);
+        let before = self.servers.iter().copied();
+        let turned = before.filter(|server| self.has_turned(*server)).collect();
         if self.details.take_starved() {
             return Err(TOO_MANY_OPEN.to_owned());
         }
-        let servers = self.engines.iter().map(|engine| engine.server).collect();
-        let before = std::mem::replace(&mut self.servers, servers);
-        let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
+        self.servers = self.engines.iter().map(|engine| engine.server).collect();
         let is_partial = self.is_any_unreported || self.known.len() >= MAX_PROCESSES;
         Ok(EngineReadings { turned, is_partial, ..self.readings(now) })
     }
 
-    /// Whether this process lives and no longer belongs to an engine.
-    fn has_turned(&self, server: ProcessId) -> bool {
-        let known = self.known.get(&server.pid);
-        let lives = known.is_some_and(|known| {
-            known.kin.start_ticks == server.start_ticks && !matches!(known.stat.state, 'Z' | 'X')
-        });
+    /// Whether this process lives and no longer belongs to an engine. It is read once more: one that
+    /// has ended since this scan examined it is missing from the engines, too, and has died.
+    pub(super) fn has_turned(&self, server: ProcessId) -> bool {
         let mut all = self.engines.iter().flat_map(|engine| &engine.processes);
-        lives && !all.any(|process| process.id == server)
+        if all.any(|process| process.id == server) {
+            return false;
+        }
+        let now = self.details.read(server.pid, "stat").and_then(|text| stat(&text));
+        now.is_some_and(|now| {
+            now.start_ticks == server.start_ticks && !matches!(now.state, 'Z' | 'X')
+        })
     }
 
     /// Samples the known engines again.
