@@ -205,7 +205,7 @@ fn undo(
 /// Warnings about conditions for a restart.
 fn remarks(settings: &Settings) -> Vec<String> {
     let client = Client::new(&settings.web.control_socket);
-    let status = client.ask("GET", "/api/v1/status", None);
+    let status = client.request("GET", "/api/v1/status", None);
     let mode = status.as_ref().ok().and_then(|reply| reply.data.get("mode")?.as_str());
     match (status.is_ok(), mode) {
         (true, Some("enforce")) => Vec::new(),
@@ -298,7 +298,7 @@ fn caller() -> String {
 }
 
 /// The container as Docker reports it. `None` if there is no such container.
-fn ask(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
+fn inspect_text(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let (docker, name) = (Docker::new(socket), container.to_owned());
     let replied =
         within(ANSWER_TAKES, move || async move { Ok(docker.inspect(&name, ANSWER_TAKES).await) });
@@ -316,14 +316,14 @@ fn of_socket(socket: &Path, error: &str) -> anyhow::Error {
 }
 
 fn inspect(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
-    let Some(body) = ask(socket, container)? else {
+    let Some(body) = inspect_text(socket, container)? else {
         bail!("there is no container {container}: `docker ps -a` lists them");
     };
     inspected(&body).map_err(|error| anyhow::anyhow!("{container}: {error}"))
 }
 
 fn exists(socket: &Path, container: &str) -> anyhow::Result<bool> {
-    Ok(ask(socket, container)?.is_some())
+    Ok(inspect_text(socket, container)?.is_some())
 }
 
 /// Changes Docker's restart policy, and verifies it.

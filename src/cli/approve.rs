@@ -66,7 +66,7 @@ sense.
 /// No daemon responds, or the order fails.
 pub fn execute(arguments: &ApproveArguments) -> anyhow::Result<Exit> {
     if let Some(ApproveCommand::List { daemon }) = &arguments.what {
-        let reply = daemon.client()?.ask("GET", "/api/v1/approvals", None)?;
+        let reply = daemon.client()?.request("GET", "/api/v1/approvals", None)?;
         let approvals = entries(reply, "approvals")?;
         list(&approvals, daemon.json, "Nothing waits for approval.", line);
         return Ok(Exit::Fine);
@@ -75,19 +75,19 @@ pub fn execute(arguments: &ApproveArguments) -> anyhow::Result<Exit> {
     put_lasts(&mut body, arguments.lasts, None);
     let daemon = &arguments.daemon;
     let target = format!("/api/v1/approvals/{}", arguments.decision.unwrap_or_default());
-    let reply = daemon.client()?.ask("POST", &target, Some(&body.into()))?;
+    let reply = daemon.client()?.request("POST", &target, Some(&body.into()))?;
     print_result(reply, daemon.json, order_result)
 }
 
 fn line(approval: &ApprovalStatus) -> String {
-    let asked = &approval.asked;
+    let pending = &approval.asked;
     let given = approval.given_by.as_ref().map(|by| format!(", approved by {by}"));
     format!(
         "{:<5} {}: {} ({} mode), lapses {} at {:.0}{}",
-        asked.decision,
-        asked.rule,
-        asked.action,
-        asked.mode.name(),
+        pending.decision,
+        pending.rule,
+        pending.action,
+        pending.mode.name(),
         left(approval.lapses),
         approval.lapses,
         given.unwrap_or_default(),

@@ -55,7 +55,7 @@ daemon answers, or this user may not give orders.
 pub fn execute(arguments: &BreakerArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
         BreakerCommand::List { daemon } => {
-            let reply = daemon.client()?.ask("GET", "/api/v1/breakers", None)?;
+            let reply = daemon.client()?.request("GET", "/api/v1/breakers", None)?;
             let breakers = entries(reply, "breakers")?;
             list(&breakers, daemon.json, "No remedy has missed its aim lately.", line);
             Ok(Exit::Fine)
@@ -64,7 +64,7 @@ pub fn execute(arguments: &BreakerArguments) -> anyhow::Result<Exit> {
             let rule = utf8_percent_encode(rule, NON_ALPHANUMERIC);
             let target = format!("/api/v1/breakers/{rule}/reset");
             let body = words.json().into();
-            let reply = daemon.client()?.ask("POST", &target, Some(&body))?;
+            let reply = daemon.client()?.request("POST", &target, Some(&body))?;
             print_result(reply, daemon.json, order_result)
         }
     }

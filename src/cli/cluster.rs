@@ -28,7 +28,7 @@ Nodes are configured under cluster: by peers, dns and file_sd, or by prometheus.
 node a line.
 
 Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured, no daemon answers,
-or this user may not ask it.";
+or this user may not query it.";
 
 #[derive(Debug, Deserialize)]
 struct Node {
@@ -50,7 +50,7 @@ struct Node {
 /// No daemon answers, or there is no cluster.
 pub fn execute(arguments: &ClusterArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
-    let reply = daemon.client()?.ask("GET", "/api/v1/cluster", None)?;
+    let reply = daemon.client()?.request("GET", "/api/v1/cluster", None)?;
     let is_configured = reply.data.get("configured").and_then(serde_json::Value::as_bool);
     ensure!(
         is_configured == Some(true),

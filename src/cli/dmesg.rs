@@ -270,7 +270,7 @@ impl<W: Write> Report<W> {
             }
             let waiting = first.remove();
             self.write(&waiting)?;
-            self.go_on()?;
+            self.check_reader()?;
         }
         let oldest = pending.min(self.messages + 1);
         self.stamps = self.stamps.split_off(&oldest);
@@ -289,7 +289,7 @@ impl<W: Write> Report<W> {
     }
 
     /// Whether further results are of use.
-    fn go_on(&self) -> Result<(), ReaderGone> {
+    fn check_reader(&self) -> Result<(), ReaderGone> {
         if self.found() && output::is_reader_gone() { Err(ReaderGone) } else { Ok(()) }
     }
 

@@ -85,7 +85,7 @@ struct Load {
 /// No daemon responds, or its response is invalid.
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
-    let reply = daemon.client()?.ask("GET", "/api/v1/engines", None)?;
+    let reply = daemon.client()?.request("GET", "/api/v1/engines", None)?;
     let held = entries::<DeferredRestart>(reply.clone(), "deferred_restarts")?;
     let engines = entries::<Engine>(reply, "engines")?;
     let nothing = if held.is_empty() { "No inference engine is found." } else { "" };

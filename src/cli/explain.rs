@@ -273,12 +273,12 @@ fn resolve<'r>(
             anyhow::bail!("{name} is ambiguous: give {}", names.join(" or "));
         }
     }
-    if let Some(held) = name.strip_prefix(crate::policy::restarts::GROUP)
-        && let Some(held) = held.strip_prefix('/')
+    if let Some(rest) = name.strip_prefix(crate::policy::restarts::GROUP)
+        && let Some(restart) = rest.strip_prefix('/')
     {
         anyhow::bail!(
-            "deferred restarts have no condition: `umawarden engines` shows the state of {held}, \
-             and `umawarden history` its decisions"
+            "deferred restarts have no condition: `umawarden engines` shows the state of \
+             {restart}, and `umawarden history` its decisions"
         );
     }
     let alerts = all.iter().map(|rule| &*rule.alert);

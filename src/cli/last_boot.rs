@@ -95,20 +95,24 @@ fn current_boot(procfs: &Path) -> BootId {
     BootId::new(id.unwrap_or_default().trim())
 }
 
-fn choose(folder: &Folder, asked: Option<&str>, current: BootId) -> anyhow::Result<Option<usize>> {
+fn choose(
+    folder: &Folder,
+    requested: Option<&str>,
+    current: BootId,
+) -> anyhow::Result<Option<usize>> {
     let files = folder.files();
-    let Some(asked) = asked else {
+    let Some(requested) = requested else {
         let ended =
             |(_, header): &(PathBuf, Header)| header.boot_id != current || current.is_empty();
         return Ok(files.iter().rposition(ended));
     };
-    let begins = |(_, header): &(PathBuf, Header)| header.boot_id.as_str().starts_with(asked);
+    let begins = |(_, header): &(PathBuf, Header)| header.boot_id.as_str().starts_with(requested);
     if let Some(index) = files.iter().rposition(begins) {
         return Ok(Some(index));
     }
     let known: Vec<&str> = files.iter().map(|(_, header)| header.boot_id.as_str()).collect();
     anyhow::bail!(
-        "the black box in {} has no boot {asked:?}; it has {}",
+        "the black box in {} has no boot {requested:?}; it has {}",
         folder.path().display(),
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     )

@@ -127,7 +127,7 @@ impl<R: BufRead> LogInput<R> {
         reader_of_text: &str,
         take: &mut dyn FnMut(Message) -> anyhow::Result<()>,
     ) -> anyhow::Result<ReadAs> {
-        self.refuse_other_forms(reader_of_text)?;
+        self.refuse_other_formats(reader_of_text)?;
         let Self { input, name, newest, zone } = self;
         let mut take = |mut message: Message| {
             if message.utc.is_none()
@@ -155,7 +155,7 @@ impl<R: BufRead> LogInput<R> {
         Ok(if is_log || is_text { ReadAs::Text } else { ReadAs::Bytes })
     }
 
-    fn refuse_other_forms(&mut self, reader_of_text: &str) -> anyhow::Result<()> {
+    fn refuse_other_formats(&mut self, reader_of_text: &str) -> anyhow::Result<()> {
         let name = &self.name;
         let head = self.input.fill_buf().with_context(|| format!("cannot read {name}"))?;
         if let Some((what, reader)) = no_text(head) {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn other_long_lines_are_cut_and_the_next_is_whole() {
+    fn overlong_lines_are_cut_and_the_next_is_complete() {
         let text = [vec![b'x'; 3 * LONGEST_LINE], b"\nnext".to_vec()].concat();
         let found = lines(&text);
         assert_eq!(found.len(), 2);

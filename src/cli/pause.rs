@@ -98,8 +98,9 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
         since: Some(Timestamp::now()),
     };
     let written = file.write(&pause);
-    let order =
-        || order_result(client.ask("POST", "/api/v1/pause", Some(&arguments.words.json().into())));
+    let order = || {
+        order_result(client.request("POST", "/api/v1/pause", Some(&arguments.words.json().into())))
+    };
     if let Err(error) = written {
         // An unwritable pause may still be ordered from the daemon.
         let text = format!("writing {} failed: {error}{}", file.path().display(), advice(&error));
@@ -144,9 +145,9 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
     // The daemon first, since it records who ended the pause.
     let body = arguments.words.json().into();
-    let asked = client.ask("DELETE", "/api/v1/pause", Some(&body));
-    let mut resumed = matches!(&asked, Ok(reply) if reply.status == 200);
-    match &asked {
+    let response = client.request("DELETE", "/api/v1/pause", Some(&body));
+    let mut resumed = matches!(&response, Ok(reply) if reply.status == 200);
+    match &response {
         Ok(_) | Err(ClientError::Absent(_)) => {}
         Err(error) => errln!("umawarden: the daemon was not reached: {error}"),
     }
@@ -154,8 +155,8 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
         let advice = advice(&error);
         anyhow::anyhow!("not resumed: removing {} failed: {error}{advice}", file.path().display())
     })?;
-    if asked.is_ok() && !wait_until(&client, false)? {
-        let problem = asked.map(|reply| reply.problem).unwrap_or_default();
+    if response.is_ok() && !wait_until(&client, false)? {
+        let problem = response.map(|reply| reply.problem).unwrap_or_default();
         anyhow::bail!(
             "the daemon at {} is still paused: {}",
             found.socket.display(),
@@ -175,7 +176,7 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
     let by_daemon = || -> anyhow::Result<Option<Pause>> {
-        let reply = client.ask("GET", "/api/v1/pause", None)?;
+        let reply = client.request("GET", "/api/v1/pause", None)?;
         let pause = reply.data.get("pause").context("the daemon's answer is not understood")?;
         Ok(serde_json::from_value::<Option<Pause>>(pause.clone())?)
     };
@@ -224,7 +225,7 @@ fn order_result(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
 /// Waits a moment for the daemon to pause or resume.
 fn wait_until(client: &Client, wanted: bool) -> Result<bool, ClientError> {
     for _ in 0..CHECKS {
-        let reply = client.ask("GET", "/api/v1/pause", None)?;
+        let reply = client.request("GET", "/api/v1/pause", None)?;
         if reply.data["paused"].as_bool() == Some(wanted) {
             return Ok(true);
         }

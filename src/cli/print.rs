@@ -182,7 +182,7 @@ ExecStart={own} launch --name {name} -- {command}
 TimeoutStartSec={start}s
 Restart=on-failure
 RestartSec=10s
-# 143: it was asked to end, and did.
+# 143: it ended on SIGTERM.
 SuccessExitStatus=143
 # The launcher passes the signal on; what is left after that is killed with it.
 KillMode=mixed

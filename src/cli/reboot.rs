@@ -109,12 +109,12 @@ pub fn execute(arguments: &RebootArguments) -> anyhow::Result<Exit> {
             ("POST", "/api/v1/reboot")
         }
     };
-    let reply = daemon.client()?.ask(method, target, Some(&body.into()))?;
+    let reply = daemon.client()?.request(method, target, Some(&body.into()))?;
     print_result(reply, daemon.json, order_result)
 }
 
 fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
-    let reply = arguments.daemon.client()?.ask("GET", "/api/v1/reboot", None)?;
+    let reply = arguments.daemon.client()?.request("GET", "/api/v1/reboot", None)?;
     if reply.status != 200 {
         anyhow::bail!("{}", history::printable(&reply.problem));
     }

@@ -31,7 +31,7 @@ counted and shown on http://HOST:9942/.
 Needs no privilege to start. As root it reads the kernel log and can act; missing privileges are
 logged, and the rest works.
 
-Exit codes: 0 ended as asked, 2 a setting, a file or an address cannot be used.";
+Exit codes: 0 ended on request, 2 a setting, a file or an address cannot be used.";
 
 /// Runs the command.
 pub fn execute(arguments: RunArguments) -> anyhow::Result<Exit> {

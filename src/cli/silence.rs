@@ -95,7 +95,7 @@ pub fn execute(arguments: &SilenceArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
         None => make(arguments),
         Some(SilenceCommand::List { daemon }) => {
-            let reply = daemon.client()?.ask("GET", "/api/v1/silences", None)?;
+            let reply = daemon.client()?.request("GET", "/api/v1/silences", None)?;
             let silences = entries(reply, "silences")?;
             list(&silences, daemon.json, "No silence is in force.", line);
             Ok(Exit::Fine)
@@ -103,7 +103,7 @@ pub fn execute(arguments: &SilenceArguments) -> anyhow::Result<Exit> {
         Some(SilenceCommand::End { id, words, daemon }) => {
             let body = words.json().into();
             let target = format!("/api/v1/silences/{id}");
-            let reply = daemon.client()?.ask("DELETE", &target, Some(&body))?;
+            let reply = daemon.client()?.request("DELETE", &target, Some(&body))?;
             print_result(reply, daemon.json, order_result)
         }
     }
@@ -117,7 +117,7 @@ fn make(arguments: &SilenceArguments) -> anyhow::Result<Exit> {
     };
     put_lasts(&mut body, arguments.lasts, arguments.until);
     let daemon = &arguments.daemon;
-    let reply = daemon.client()?.ask("POST", "/api/v1/silences", Some(&body.into()))?;
+    let reply = daemon.client()?.request("POST", "/api/v1/silences", Some(&body.into()))?;
     print_result(reply, daemon.json, order_result)
 }
 

@@ -69,7 +69,7 @@ struct Account {
 /// No daemon responds, or its response is invalid.
 pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
-    let mut reply = daemon.client()?.ask("GET", "/api/v1/verdict", None)?;
+    let mut reply = daemon.client()?.request("GET", "/api/v1/verdict", None)?;
     // A single object, printed like a list.
     let one = reply.data.get("verdict").cloned().unwrap_or_default();
     reply.data = serde_json::json!({ "verdict": [one] });

@@ -39,7 +39,7 @@ fn hint(status: u16) -> &'static str {
     match status {
         300..=399 => "; name the address that it sends to as url",
         401 | 403 => {
-            "; it asks for credentials, or for others: bearer_token_file, or username and \
+            "; it requires credentials, or others: bearer_token_file, or username and \
              password_file"
         }
         404 => "; is the path in url right?",

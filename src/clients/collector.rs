@@ -88,12 +88,12 @@ impl Collector {
         patience: Duration,
     ) -> Result<CollectorResponse, HttpError> {
         let sent = self.attempt(path, message);
-        let answered = timeout(patience, sent).await;
-        let answered = answered.unwrap_or(Err(HttpError::TimedOut(patience)));
-        if answered.is_err() {
+        let response = timeout(patience, sent).await;
+        let response = response.unwrap_or(Err(HttpError::TimedOut(patience)));
+        if response.is_err() {
             self.client = None;
         }
-        answered
+        response
     }
 
     async fn attempt(
@@ -106,8 +106,8 @@ impl Collector {
         let request = self.request(&url, message)?;
         let port = request.uri().port_u16();
         let is_tls = request.uri().scheme_str() == Some("https");
-        let answered = async { answer(self.client(is_tls)?.send(request).await?).await };
-        answered.await.map_err(|error| with_hint(error, port))
+        let response = async { answer(self.client(is_tls)?.send(request).await?).await };
+        response.await.map_err(|error| with_hint(error, port))
     }
 
     fn client(&mut self, is_tls: bool) -> Result<Client, HttpError> {

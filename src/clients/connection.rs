@@ -84,7 +84,7 @@ impl Connection {
         take: &mut (dyn FnMut(&[u8]) -> Result<(), String> + Send),
     ) -> Result<Head, String> {
         let Question { path, accept, most_bytes, also } = question;
-        let (mut response, open) = self.ask(path, accept).await?;
+        let (mut response, open) = self.exchange(path, accept).await?;
         let instance = response.header(HeaderName::from_static(INSTANCE_HEADER));
         let instance = instance.filter(|text| text.len() <= LONGEST_INSTANCE).map(str::to_owned);
         let head = Head { status: response.status(), instance };
@@ -104,7 +104,11 @@ impl Connection {
     }
 
     /// Sends on the kept connection, or on a new one if that was closed.
-    async fn ask(&mut self, path: &str, accept: &'static str) -> Result<(Response, Open), String> {
+    async fn exchange(
+        &mut self,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<(Response, Open), String> {
         if let Some(mut open) = self.kept.take()
             && open.connection.is_open().await
             && let Ok(response) = self.send(&mut open, path, accept).await

@@ -181,21 +181,21 @@ impl FleetLock {
 
     /// The certificate authorities to trust; `None`: those of the system.
     #[must_use]
-    pub fn trusting(self, ca_file: Option<&Path>) -> Self {
+    pub fn with_ca_file(self, ca_file: Option<&Path>) -> Self {
         Self { ca_file: ca_file.map(Path::to_owned), ..self }
     }
 
     /// Requests a slot. A node that has one gets it again.
     pub fn take(&self) -> SlotResponse {
-        self.ask(PRE_REBOOT, ANSWER_TAKES)
+        self.post(PRE_REBOOT, ANSWER_TAKES)
     }
 
     /// Returns the slot. Without one, nothing happens.
     pub fn release(&self) -> SlotResponse {
-        self.ask(STEADY_STATE, ANSWER_TAKES)
+        self.post(STEADY_STATE, ANSWER_TAKES)
     }
 
-    fn ask(&self, path: &str, patience: Duration) -> SlotResponse {
+    fn post(&self, path: &str, patience: Duration) -> SlotResponse {
         let trust = match self.origin.split_once("://") {
             Some(("http", _)) => None,
             Some(("https", _)) => Some(TlsFiles::trusting(self.ca_file.clone())),
@@ -205,9 +205,9 @@ impl FleetLock {
             }
         };
         let body = json!({ "client_params": { "id": self.id.0, "group": self.group } });
-        let asked = Session::open_far("fleet-lock", &self.origin, trust)
+        let response = Session::open_far("fleet-lock", &self.origin, trust)
             .and_then(|session| session.post_with(path, HEADER, &body, patience));
-        match asked {
+        match response {
             Ok(answer) => parse(path, &answer),
             Err(error) => SlotResponse::NoResponse(error.to_string()),
         }

@@ -186,7 +186,7 @@ impl Client {
             .connect_timeout(connecting_takes)
             // Without a TLS configuration reqwest reads the certificates of the system, also for
             // plain HTTP.
-            .tls_backend_preconfigured(tls.map_or_else(tls::trusting_nobody, Ok)?)
+            .tls_backend_preconfigured(tls.map_or_else(tls::without_authorities, Ok)?)
             .build();
         let client = client.map_err(|error| HttpError::NotSent(chain(&error)))?;
         Ok(Self { client, connecting_takes })

@@ -32,7 +32,7 @@ pub fn may_enter() -> bool {
 impl Network {
     /// Connects from within the namespace, to its loopback or another address as seen inside.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, received) = oneshot::channel();
         let network = self.clone();
         // A socket stays in the namespace in which it was made. The thread that entered the
         // namespace ends, so that no thread stays in another one.
@@ -40,7 +40,7 @@ impl Network {
             // The caller may have given up.
             let _ = answer.send(network.socket(to));
         })?;
-        let socket = answered.await.map_err(io::Error::other)??;
+        let socket = received.await.map_err(io::Error::other)??;
         TcpSocket::from_std_stream(net::TcpStream::from(socket)).connect(to).await
     }
 

@@ -48,7 +48,7 @@ impl Way {
         Ok(Self::Guarded(Box::new((runtime, Connection::new(server)))))
     }
 
-    fn ask(&mut self, path: &str) -> Result<Answer, String> {
+    fn get(&mut self, path: &str) -> Result<Answer, String> {
         let (runtime, connection) = match self {
             Self::Plain(session) => {
                 let answer = session.get(path, None, ANSWER_TAKES);
@@ -67,9 +67,9 @@ impl Way {
             body.extend_from_slice(part);
             Ok(())
         };
-        let asked = runtime
+        let received = runtime
             .block_on(async { timeout(ANSWER_TAKES, connection.get(question, &mut take)).await });
-        let head = asked.map_err(|_| {
+        let head = received.map_err(|_| {
             format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
         })??;
         Ok(Answer { status: head.status, body, is_cut: false })
@@ -106,16 +106,16 @@ impl Peer {
     /// # Errors
     /// Why there is no response.
     pub fn memory(&mut self) -> Result<Value, String> {
-        let answer = self.way.ask(&self.path)?;
+        let answer = self.way.get(&self.path)?;
         read(&self.question, &answer)?;
         let mut reply = answer.json().unwrap_or_default();
         Ok(reply["data"].take())
     }
 
     /// Queries the gate of the node.
-    pub fn ask(&mut self) -> PeerGate {
+    pub fn query(&mut self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
-        match self.way.ask(&self.path) {
+        match self.way.get(&self.path) {
             Ok(answer) => read(&self.question, &answer).unwrap_or_else(unknown),
             Err(why) => unknown(why),
         }

@@ -27,9 +27,9 @@ pub(super) const OTHER_NAME: &str = "use a name that is in its certificate: in i
      or for a server of cluster as tls: {server_name: …}";
 
 /// The advice if a server requires a client certificate.
-const OWN_CERTIFICATE: &str = "it requires a client certificate, or another one: configure one for a \
-     server of cluster (tls: {cert_file: …, key_file: …}); any other server must ask for none, or \
-     be reached through a proxy that has one";
+const OWN_CERTIFICATE: &str = "it requires a client certificate, or another one: configure one \
+     for a server of cluster (tls: {cert_file: …, key_file: …}); any other server must ask for \
+     none, or be reached through a proxy that has one";
 
 /// Reads the trusted authorities and the client certificate. An error names the file and its
 /// mistake. Disks may hang: only for threads without waiters.
@@ -67,7 +67,7 @@ pub(super) fn name(name: &str) -> Result<ServerName<'static>, String> {
 }
 
 /// For clients without TLS, which require a configuration.
-pub(super) fn trusting_nobody() -> Result<ClientConfig, String> {
+pub(super) fn without_authorities() -> Result<ClientConfig, String> {
     Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 

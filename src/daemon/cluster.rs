@@ -46,5 +46,5 @@ pub(super) fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Opti
         clock: clock::uptime,
     };
     let watch = ClusterWatch::start(setup);
-    watch.context("cannot start the threads that ask the other nodes").map(Some)
+    watch.context("cannot start the threads that scrape the other nodes").map(Some)
 }

@@ -66,7 +66,7 @@ impl Evicting {
     }
 
     /// Ends evictions for engines that are not loading any more.
-    pub(super) fn heed(&mut self, engines: Arc<[EngineStatus]>) {
+    pub(super) fn update(&mut self, engines: Arc<[EngineStatus]>) {
         let begun = self.evictor.begun();
         if begun == self.heeded.begun && Arc::ptr_eq(&engines, &self.heeded.engines) {
             return;

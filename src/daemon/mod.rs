@@ -407,13 +407,13 @@ impl Daemon {
             self.holders.scan_now();
         }
         self.holders.track_hung(&step.events);
-        self.evicting.heed(self.policy.engines());
+        self.evicting.update(self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);
         }
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
         if !step.events.is_empty() {
-            self.sampling.stirred(now.uptime);
+            self.sampling.record_activity(now.uptime);
         }
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);

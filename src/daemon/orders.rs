@@ -137,7 +137,7 @@ impl Orders {
                 OrderKind::CancelReboot => Ok(OperatorOrder::CancelReboot),
                 OrderKind::ClearReboots => Ok(OperatorOrder::ClearReboots),
             };
-            let answered = match order {
+            let result = match order {
                 Ok(order) => {
                     let at = clock::now();
                     let command = OperatorCommand { at, author, comment, order };
@@ -146,7 +146,7 @@ impl Orders {
                 Err(refused) => Err(refused),
             };
             // The receiver may be gone.
-            let _ = answer.send(answered);
+            let _ = answer.send(result);
         }
     }
 
@@ -191,13 +191,13 @@ impl Orders {
         lasts: Option<Lasts>,
     ) -> Result<OperatorOrder, OrderRefused> {
         let approvals = &self.status.load().guard.approvals;
-        let Some(asked) = approvals.iter().find(|one| one.asked.decision == decision) else {
+        let Some(pending) = approvals.iter().find(|one| one.asked.decision == decision) else {
             let ids = approvals.iter().map(|one| one.asked.decision.to_string());
             let those = others("decisions that do", ids);
             let text = format!("decision {decision} does not wait for approval{those}");
             return Err(OrderRefused::NotFound(text));
         };
-        if let Some(given_by) = &asked.given_by {
+        if let Some(given_by) = &pending.given_by {
             let text = format!("decision {decision} was approved already, by {given_by}");
             return Err(OrderRefused::Conflict(text));
         }

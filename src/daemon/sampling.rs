@@ -83,8 +83,8 @@ impl Sampling {
         }
     }
 
-    /// Something has happened that may concern memory.
-    pub(super) fn stirred(&mut self, uptime: Duration) {
+    /// Records activity that may concern memory, at an uptime.
+    pub(super) fn record_activity(&mut self, uptime: Duration) {
         if let Some(auto) = &mut self.auto {
             auto.pace.stirred(uptime);
         }

@@ -76,7 +76,7 @@ impl RequestedRoute {
             let needs = Some(Requirement::Role(Role::Read));
             return Self { needs, body_bytes: ORDER_BODY_BYTES, what };
         }
-        let same = |asked: &Method| *asked == *method || is_read && *asked == Method::GET;
+        let same = |allowed: &Method| *allowed == *method || is_read && *allowed == Method::GET;
         let of_path = || ROUTES.iter().filter(|route| route.path == path);
         match of_path().find(|route| same(&route.method)) {
             Some(route) => Self { needs: Some(route.needs), body_bytes: route.body_bytes, what },
@@ -103,7 +103,7 @@ impl RequestedRoute {
 pub(super) async fn admit(
     site: &Site,
     arrival: Option<&Arrival>,
-    asked: &RequestedRoute,
+    route: &RequestedRoute,
     headers: &HeaderMap,
 ) -> Result<Caller, Refused> {
     let (address, certificate) = match arrival {
@@ -117,7 +117,7 @@ pub(super) async fn admit(
         }
         None => return Err(no_row()),
     };
-    let Some(needs) = asked.needs else { return Err(no_row()) };
+    let Some(needs) = route.needs else { return Err(no_row()) };
     let access = &site.served.access;
     match access.decide(needs, address, headers, certificate).await {
         Ok(Some(credential)) => {
@@ -125,7 +125,7 @@ pub(super) async fn admit(
         }
         Ok(None) => Ok(Caller::Anonymous),
         Err(refused) => {
-            access.log_refusal(&asked.what, address, &refused);
+            access.log_refusal(&route.what, address, &refused);
             Err(refused)
         }
     }

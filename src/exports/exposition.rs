@@ -147,8 +147,8 @@ impl Catalogue {
             .filter(|part| selection.names(part.name) || selection.names(histogram(part.name)))
             .map(|part| histogram(part.name))
             .collect();
-        let asked = parts.filter(|part| families.contains(histogram(part.name)));
-        asked.for_each(|part| selection.add(part.name));
+        let selected = parts.filter(|part| families.contains(histogram(part.name)));
+        selected.for_each(|part| selection.add(part.name));
         selection
     }
 

@@ -69,8 +69,11 @@ mod tests {
     #[test]
     fn sizes_are_read_and_errors_have_an_example() {
         let of = |query: &str| question(&format!("/api/v1/gate{query}").parse().unwrap());
-        let asked = of("?need=90GiB&contiguous=6GiB").unwrap();
-        assert_eq!(asked, GateQuestion { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
+        let question = of("?need=90GiB&contiguous=6GiB").unwrap();
+        assert_eq!(
+            question,
+            GateQuestion { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) }
+        );
         assert_eq!(of("?need=0").unwrap().need_bytes, 0);
         for nonsense in [
             "",

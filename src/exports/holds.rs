@@ -64,13 +64,13 @@ fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {
          <tr><th>DecisionRecord<th>Rule<th>Action<th>Lapses<th>Approved by</tr>",
     );
     for approval in &guard.approvals {
-        let asked = &approval.asked;
+        let pending = &approval.asked;
         write!(
             html,
             "<tr><td><code>umawarden approve {}</code><td>{}<td>{}<td>{}<td>{}</tr>",
-            asked.decision,
-            Escaped(&asked.rule.to_string()),
-            Escaped(&asked.action.to_string()),
+            pending.decision,
+            Escaped(&pending.rule.to_string()),
+            Escaped(&pending.action.to_string()),
             time(approval.lapses),
             Escaped(approval.given_by.as_deref().unwrap_or("not yet")),
         )?;

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_is_served_and_none_only_before_http_1_1() {
+    fn exactly_one_host_is_required_except_in_http_1_0() {
         assert!(!is_served(Version::HTTP_11, &[]));
         assert!(is_served(Version::HTTP_10, &[]));
         for version in [Version::HTTP_10, Version::HTTP_11] {

@@ -229,7 +229,7 @@ async fn give(site: &Site, read: Result<(OrderedBy, OrderKind, Attribution), Ref
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
-    let (to, answered) = oneshot::channel();
+    let (to, received) = oneshot::channel();
     let request = OrderRequest { kind, by, name, comment, answer: to };
     let unavailable = |text: &str| error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text);
     match site.served.orders.try_send(request) {
@@ -238,7 +238,7 @@ async fn give(site: &Site, read: Result<(OrderedBy, OrderKind, Attribution), Ref
         Err(TrySendError::Closed(_)) => return unavailable("umawarden is shutting down"),
     }
     let deadline = site.served.limits.order;
-    match tokio::time::timeout(deadline, answered).await {
+    match tokio::time::timeout(deadline, received).await {
         Ok(Ok(Ok(OrderDone { data, remarks }))) => answer(
             StatusCode::OK,
             &json!({ "status": "success", "data": data, "warnings": remarks }),

@@ -72,9 +72,9 @@ pub(super) async fn reload(
 
 async fn request_reload(site: &Site, by: OrderedBy) -> Option<Result<String, String>> {
     let _turn = site.reloading.lock().await;
-    let (answer, answered) = oneshot::channel();
+    let (answer, received) = oneshot::channel();
     site.served.reload.send(ReloadRequest { by, answer }).await.ok()?;
-    answered.await.ok()
+    received.await.ok()
 }
 
 fn with_newline(mut text: String) -> String {

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn of_alerts_with_long_labels_fewer_are_taken_at_once() {
+    fn alerts_with_long_labels_are_taken_in_smaller_parts() {
         let (inbox, _) = inbox();
         let mut post = post_of(0..100);
         for alert in &mut post.alerts {

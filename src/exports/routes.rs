@@ -270,7 +270,7 @@ async fn for_all(
     let uri = request.uri().clone();
     let arrival = arrival.map(|Extension(arrival)| arrival);
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
-    let asked = RequestedRoute::of(&site, matched.as_ref(), request.method());
+    let route = RequestedRoute::of(&site, matched.as_ref(), request.method());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     let mut response = if let Some(fault) = host::fault(request.version(), request.headers()) {
         let mut refusal = refusal(&uri, StatusCode::BAD_REQUEST, "bad_data", fault);
@@ -279,18 +279,18 @@ async fn for_all(
     } else if uri_bytes > MAX_URI_BYTES {
         let text = "the request URI is too long\n";
         refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
-    } else if body_bytes(request.headers()) > asked.body_bytes {
-        let text = format!("the body is too long: at most {}\n", asked.most());
+    } else if body_bytes(request.headers()) > route.body_bytes {
+        let text = format!("the body is too long: at most {}\n", route.most());
         let too_large = StatusCode::PAYLOAD_TOO_LARGE;
         let mut refusal = refusal(&uri, too_large, "bad_data", &text);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else {
-        match admission::admit(&site, arrival.as_ref(), &asked, request.headers()).await {
+        match admission::admit(&site, arrival.as_ref(), &route, request.headers()).await {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
                 // A body without a length is limited when it is read.
-                let most = usize::try_from(asked.body_bytes).unwrap_or(usize::MAX);
+                let most = usize::try_from(route.body_bytes).unwrap_or(usize::MAX);
                 let request = request.map(|body| Body::new(Limited::new(body, most)));
                 let response = next.run(request).await;
                 match site.unread.count(arrival.as_ref(), response).await {
@@ -301,7 +301,7 @@ async fn for_all(
                             let access = &site.served.access;
                             access.refuse(
                                 RefusalReason::Unread,
-                                asked.what(),
+                                route.what(),
                                 address,
                                 text.trim(),
                             );

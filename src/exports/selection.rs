@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn without_names_all_are_selected_and_otherwise_the_named() {
+    fn all_series_are_selected_without_names_and_otherwise_the_named() {
         for all in ["", "?", "?name=a", "?names[]=a", "?collect%5B%5D=cpu", "?=&&&x"] {
             assert!(of(all).takes("anything"), "{all}");
         }

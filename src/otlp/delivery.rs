@@ -61,13 +61,13 @@ impl Delivery {
     /// Sends a message with this number of spans or points.
     pub(super) async fn deliver(&mut self, message: Bytes, items: u64) -> Delivered {
         let mut ending = self.ending.clone();
-        let answered = tokio::select! {
-            answered = self.collector.send(path(self.signal), message, self.timeout) => answered,
+        let response = tokio::select! {
+            response = self.collector.send(path(self.signal), message, self.timeout) => response,
             () = after_end(&mut ending) => Err(HttpError::TimedOut(FLUSH_TAKES)),
         };
-        let (result, rejected, why) = classify(self.signal, answered.as_ref());
+        let (result, rejected, why) = classify(self.signal, response.as_ref());
         self.tally.exported(self.signal, result, (self.clock)().utc_ms());
-        let requested = answered.ok().and_then(|answered| answered.retry_after);
+        let requested = response.ok().and_then(|response| response.retry_after);
         match result {
             ExportResult::Success | ExportResult::Partial => {
                 self.tally.dropped(self.signal, rejected.min(items));
@@ -167,20 +167,20 @@ pub(super) fn spread(time: Duration) -> Duration {
 /// The result, the number of rejected items, and a reason for the log.
 fn classify(
     signal: Signal,
-    answered: Result<&CollectorResponse, &HttpError>,
+    response: Result<&CollectorResponse, &HttpError>,
 ) -> (ExportResult, u64, Option<String>) {
-    let answered = match answered {
-        Ok(answered) => answered,
+    let response = match response {
+        Ok(response) => response,
         Err(error) => return (ExportResult::Unreachable, 0, Some(error.to_string())),
     };
-    let (status, text) = (answered.answer.status, answered.answer.beginning());
+    let (status, text) = (response.answer.status, response.answer.beginning());
     let reason = |hint: &str| Some(format!("the collector responded {status}: {text}{hint}"));
     match status {
-        200..=299 if answered.is_page => {
+        200..=299 if response.is_page => {
             let hint = "; the body is an HTML page: check otlp.endpoint";
             (ExportResult::Refused, 0, reason(hint))
         }
-        200..=299 => match rejected(signal, &answered.answer.body) {
+        200..=299 => match rejected(signal, &response.answer.body) {
             Some((0, text)) if text.is_empty() => (ExportResult::Success, 0, None),
             Some((count, text)) => {
                 let text: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
@@ -238,8 +238,8 @@ mod tests {
     fn of(status: u16, body: &[u8]) -> (ExportResult, u64) {
         let (body, is_page) = (body.to_vec(), body.starts_with(b"<"));
         let answer = Answer { status, body, is_cut: false };
-        let answered = CollectorResponse { answer, is_page, retry_after: None };
-        let (result, rejected, _) = classify(Signal::Traces, Ok(&answered));
+        let response = CollectorResponse { answer, is_page, retry_after: None };
+        let (result, rejected, _) = classify(Signal::Traces, Ok(&response));
         (result, rejected)
     }
 

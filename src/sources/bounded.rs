@@ -281,11 +281,11 @@ mod tests {
         users.extend([(100, 0), (101, 0)]);
         let mut reads = reads(folder.path(), &users);
         reads.begin(seconds(0));
-        let mut held = Vec::new();
+        let mut releases = Vec::new();
         for pid in 0..60 {
             let (result, release) = read_silent(&mut reads, pid);
             assert_eq!(result, None);
-            held.push(release);
+            releases.push(release);
         }
         assert_eq!(reads.silent(), MOST_OF_USERS);
         assert!((0..4).all(|user| {
@@ -294,7 +294,7 @@ mod tests {
         }));
         assert_eq!(reads.read(id(59), || 5), None, "no other process of a user is read meanwhile");
         assert_eq!(reads.read(id(100), || 5), Some(5));
-        held.push(read_silent(&mut reads, 100).1);
+        releases.push(read_silent(&mut reads, 100).1);
         assert_eq!(reads.read(id(101), || 5), Some(5));
     }
 }

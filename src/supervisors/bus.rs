@@ -148,7 +148,7 @@ impl Line {
     }
 
     /// Calls a method, and parses the response.
-    pub(super) async fn ask<B, A>(
+    pub(super) async fn query<B, A>(
         &self,
         to: Address<'_>,
         method: &str,

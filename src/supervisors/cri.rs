@@ -143,7 +143,7 @@ impl Cri {
         id: &str,
     ) -> Result<Option<ContainerStatusResponse>, CriError> {
         let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-        let answered = async {
+        let response = async {
             let mut client =
                 Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_STATUS_BYTES);
             client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -151,7 +151,7 @@ impl Cri {
             let path = PathAndQuery::from_static(CONTAINER_STATUS);
             client.unary(Request::new(request), path, codec).await
         };
-        match timeout(self.patience, answered).await {
+        match timeout(self.patience, response).await {
             Err(_) => Err(CriError::TimedOut(self.patience)),
             Ok(Err(status)) if status.code() == Code::NotFound => Ok(None),
             Ok(Err(status)) => Err(status.into()),

@@ -112,7 +112,7 @@ impl Logind {
     /// # Errors
     /// There is no logind, or no response of it.
     pub async fn can_reboot(&self) -> Result<String, BusError> {
-        let reply: String = self.line.ask(manager(), "CanReboot", &(), ANSWER_TAKES).await?;
+        let reply: String = self.line.query(manager(), "CanReboot", &(), ANSWER_TAKES).await?;
         Ok(bounded(&reply))
     }
 
@@ -123,7 +123,7 @@ impl Logind {
     /// There is no logind, or no response of it.
     pub async fn blockers(&self) -> Result<Vec<Inhibitor>, BusError> {
         let all: Vec<Inhibiting> =
-            self.line.ask(manager(), "ListInhibitors", &(), ANSWER_TAKES).await?;
+            self.line.query(manager(), "ListInhibitors", &(), ANSWER_TAKES).await?;
         let blocks = |(what, _, _, mode, _, _): &Inhibiting| {
             // logind itself waits for inhibitors that only delay. `block-weak` came with systemd
             // 257.
@@ -152,13 +152,13 @@ impl Logind {
     /// There is no logind, or no response of it.
     pub async fn sessions(&self) -> Result<(Vec<Session>, bool), BusError> {
         let listed: Vec<Listed> =
-            self.line.ask(manager(), "ListSessions", &(), ANSWER_TAKES).await?;
+            self.line.query(manager(), "ListSessions", &(), ANSWER_TAKES).await?;
         let is_more = listed.len() > MOST_SESSIONS;
         let mut sessions = Vec::with_capacity(listed.len().min(MOST_SESSIONS));
         for (_, _, user, _, path) in listed.into_iter().take(MOST_SESSIONS) {
             let to = Address { service: LOGIND, path: path.as_str(), interface: PROPERTIES };
             let reply: BTreeMap<String, OwnedVariant> =
-                match self.line.ask(to, "GetAll", &SESSION, ANSWER_TAKES).await {
+                match self.line.query(to, "GetAll", &SESSION, ANSWER_TAKES).await {
                     Ok(reply) => reply,
                     // It has ended since it was listed.
                     Err(BusError::Gone(_)) => continue,

@@ -31,7 +31,7 @@ where
     F: FnOnce() -> W + Send + 'static,
     W: Future<Output = T>,
 {
-    let (answer, answered) = sync_channel(1);
+    let (answer, received) = sync_channel(1);
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
@@ -44,7 +44,7 @@ where
             let _ = answer.send(done);
         })
         .map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;
-    match answered.recv_timeout(patience) {
+    match received.recv_timeout(patience) {
         Ok(done) => done,
         Err(RecvTimeoutError::Timeout) => Err(NotEnded::TimedOut),
         Err(RecvTimeoutError::Disconnected) => {

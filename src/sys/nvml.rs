@@ -36,11 +36,11 @@ impl InstanceNumbers {
 
     /// The ids of the GPU instance and of its compute instance.
     pub fn numbers(&self, part: &Device<'_>) -> (Option<u32>, Option<u32>) {
-        (ask(&self.gpu, part), ask(&self.compute, part))
+        (query(&self.gpu, part), query(&self.compute, part))
     }
 }
 
-fn ask(call: &Symbol<GetNumber>, part: &Device<'_>) -> Option<u32> {
+fn query(call: &Symbol<GetNumber>, part: &Device<'_>) -> Option<u32> {
     let mut number: c_uint = 0;
     // SAFETY: the handle is valid as long as the device borrows its library, and `number` until
     // the call returns.

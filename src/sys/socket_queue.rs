@@ -12,7 +12,7 @@ use libc::{Ioctl, TIOCINQ, TIOCOUTQ, c_int};
 ///
 /// It is not a socket, or has no such queue.
 pub fn queued(socket: &impl AsFd) -> io::Result<(u64, u64)> {
-    let ask = |request: Ioctl| {
+    let query = |request: Ioctl| {
         let mut bytes: c_int = 0;
         // SAFETY: both requests write one int, at the pointer.
         let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
@@ -21,7 +21,7 @@ pub fn queued(socket: &impl AsFd) -> io::Result<(u64, u64)> {
         }
         Ok(u64::try_from(bytes).unwrap_or(0))
     };
-    Ok((ask(TIOCINQ)?, ask(TIOCOUTQ)?))
+    Ok((query(TIOCINQ)?, query(TIOCOUTQ)?))
 }
 
 #[cfg(test)]

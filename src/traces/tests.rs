@@ -196,7 +196,7 @@ fn holds_are_in_the_trace_and_the_next_round_links_to_the_previous() {
 }
 
 #[test]
-fn an_outcome_that_never_comes_is_unknown_and_a_late_one_still_finds_its_trace() {
+fn a_missing_outcome_is_unknown_and_a_late_one_still_finds_its_trace() {
     let mut tracer = tracer();
     fires(&mut tracer, 10);
     tracer.take(TraceInput::Decision(decision(1, 10, 0, Decision::Act)));
@@ -261,7 +261,7 @@ fn traces_are_bounded_for_any_input() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_ends_no_span_before_it_began() {
+fn a_clock_set_back_ends_no_span_before_its_begin() {
     let mut tracer = tracer();
     fires(&mut tracer, 100);
     tracer.take(TraceInput::Decision(decision(1, 100, 0, Decision::Act)));

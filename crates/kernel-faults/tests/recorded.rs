@@ -101,7 +101,7 @@ fn no_record_gives_two_events() {
 }
 
 #[test]
-fn a_kill_is_dated_by_a_line_that_names_its_victim() {
+fn a_kill_has_the_time_of_a_line_with_its_victim() {
     for (name, messages) in logs() {
         for event in events(&messages) {
             let KernelEvent::OomKill { pid, .. } = &event.kind else { continue };

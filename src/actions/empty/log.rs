@@ -35,7 +35,7 @@ impl EngineLog {
             .as_deref()
             .map(|id| Path::new(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
         let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
-        answer(move || {
+        within_limit(move || {
             files.into_iter().flatten().find_map(|path| {
                 let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
                 Some(Self { path, ended_at: found.len() })
@@ -45,7 +45,7 @@ impl EngineLog {
 
     /// The freed memory that the log reports, in words.
     pub(super) fn freed(self) -> Option<String> {
-        answer(move || {
+        within_limit(move || {
             let mut file = open_regular(&self.path).ok()?;
             file.seek(SeekFrom::Start(self.ended_at)).ok()?;
             let mut text = Vec::new();
@@ -56,11 +56,11 @@ impl EngineLog {
 }
 
 /// The log may be on any file system: one that hangs blocks a thread, not the act.
-fn answer<T: Send + 'static>(ask: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
-    let (sender, answers) = channel();
-    let ask = move || drop(sender.send(ask()));
-    Builder::new().name("engine-log".to_owned()).spawn(ask).ok()?;
-    answers.recv_timeout(ANSWERS_WITHIN).ok().flatten()
+fn within_limit<T: Send + 'static>(read: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
+    let (sender, results) = channel();
+    let read = move || drop(sender.send(read()));
+    Builder::new().name("engine-log".to_owned()).spawn(read).ok()?;
+    results.recv_timeout(ANSWERS_WITHIN).ok().flatten()
 }
 
 /// The sum over all ranks.
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn a_hanging_file_is_abandoned() {
         let (sender, waits) = channel::<()>();
-        assert_eq!(answer(move || waits.recv().ok()), None);
+        assert_eq!(within_limit(move || waits.recv().ok()), None);
         drop(sender);
-        assert_eq!(answer(|| Some(1)), Some(1));
+        assert_eq!(within_limit(|| Some(1)), Some(1));
     }
 
     #[test]

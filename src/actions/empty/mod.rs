@@ -83,7 +83,7 @@ impl Pausing for InUndoLog<'_> {
     }
 
     fn end(&mut self) -> Result<(), String> {
-        self.number.take().map_or(Ok(()), |number| self.temporary.go_on(number))
+        self.number.take().map_or(Ok(()), |number| self.temporary.resume(number))
     }
 }
 

@@ -25,17 +25,19 @@ impl Holdings {
         files: &mut Finding,
     ) -> Self {
         let mut found = Self::default();
-        for (number, held) in processes.iter().enumerate().filter(|(_, held)| held.lives()) {
+        for (number, tracked) in processes.iter().enumerate().filter(|(_, tracked)| tracked.lives())
+        {
             let inodes: BTreeSet<u64> =
                 files.files.iter().map(|file| file.identity.inode).collect();
             let is_wanted =
                 |inode: u64, path: &Path| inodes.contains(&inode) || patterns.name(path);
-            let scanned = held.mapped(is_wanted).and_then(|mapped| {
-                found.take_mapped((number, held), mapped, patterns, files);
-                found.take_opened((number, held), held.open_files()?, patterns, files);
+            let scanned = tracked.mapped(is_wanted).and_then(|mapped| {
+                found.take_mapped((number, tracked), mapped, patterns, files);
+                found.take_opened((number, tracked), tracked.open_files()?, patterns, files);
                 Ok(())
             });
-            if let Err(error) = scanned.map_err(|error| format!("process {}: {error}", held.id)) {
+            if let Err(error) = scanned.map_err(|error| format!("process {}: {error}", tracked.id))
+            {
                 found.hidden.get_or_insert(error);
             }
         }
@@ -44,14 +46,14 @@ impl Holdings {
 
     fn take_mapped(
         &mut self,
-        (number, held): (usize, &TrackedProcess),
+        (number, tracked): (usize, &TrackedProcess),
         mapped: Vec<Mapped>,
         patterns: &Patterns,
         files: &mut Finding,
     ) {
         for mapped in mapped {
             let link = mapped.link();
-            let identity = match held.identity_of(&link) {
+            let identity = match tracked.identity_of(&link) {
                 Ok(identity) => identity,
                 // Without the right to follow that link: by name and number.
                 Err(_) => match files.called(mapped.inode, &mapped.path) {
@@ -64,7 +66,7 @@ impl Holdings {
                     continue;
                 }
                 let path = mapped.path.clone();
-                let opened = held
+                let opened = tracked
                     .path_of(&link)
                     .and_then(|named| ModelFile::open(&named, path, None, &files.open_files));
                 files.take(&mapped.path, opened);
@@ -75,7 +77,7 @@ impl Holdings {
 
     fn take_opened(
         &mut self,
-        (number, held): (usize, &TrackedProcess),
+        (number, tracked): (usize, &TrackedProcess),
         opened: Vec<Opened>,
         patterns: &Patterns,
         files: &mut Finding,
@@ -88,7 +90,7 @@ impl Holdings {
                 if !patterns.name(path) {
                     continue;
                 }
-                let named = held.path_of(&format!("fd/{}", open.number));
+                let named = tracked.path_of(&format!("fd/{}", open.number));
                 let file = named.and_then(|named| {
                     ModelFile::open(&named, path.to_owned(), None, &files.open_files)
                 });
@@ -124,13 +126,13 @@ impl Holdings {
         // folder nothing is known by that.
         let mut first_used: BTreeMap<_, &PathBuf> = BTreeMap::new();
         let both = files.files.iter().zip(uses.iter());
-        for (file, _) in both.filter(|(_, used)| used.is_held()) {
+        for (file, _) in both.filter(|(_, used)| used.is_in_use()) {
             let Some(set) = shard_set(&file.path) else { continue };
             let first = first_used.entry(set).or_insert(&file.path);
             *first = (*first).min(&file.path);
         }
         for (file, used) in files.files.iter().zip(uses) {
-            used.was_used |= used.is_held();
+            used.was_used |= used.is_in_use();
             let first = shard_set(&file.path).and_then(|set| first_used.get(&set));
             used.is_before_first |= first.is_some_and(|first| file.path < **first);
         }

@@ -140,7 +140,7 @@ impl Load {
         let mut refused = None;
         for id in &target.processes {
             match TrackedProcess::open(&mounts.procfs, *id) {
-                Ok(held) => processes.push(held),
+                Ok(tracked) => processes.push(tracked),
                 Err(error) => refused = Some(error),
             }
         }
@@ -173,11 +173,11 @@ impl Load {
 
     /// Takes on new processes and files of the engine.
     pub(super) fn renew(&mut self, target: &EngineTarget) {
-        let is_held = |id| self.processes.iter().any(|held| held.id == id);
+        let is_tracked = |id| self.processes.iter().any(|tracked| tracked.id == id);
         let new: Vec<TrackedProcess> = target
             .processes
             .iter()
-            .filter(|id| !is_held(**id))
+            .filter(|id| !is_tracked(**id))
             .filter_map(|id| TrackedProcess::open(&self.mounts.procfs, *id).ok())
             .collect();
         let patterns = Patterns::new(&target.model_files);
@@ -291,8 +291,8 @@ impl Load {
         for id in self.ledger.frontiers(FRONTIERS) {
             let known = self.ledger.cached_of(id);
             self.sample_on(id);
-            let is_held = self.uses.get(id.file).is_some_and(FileUse::is_held);
-            self.is_news |= !is_held && self.ledger.cached_of(id) > known;
+            let is_in_use = self.uses.get(id.file).is_some_and(FileUse::is_in_use);
+            self.is_news |= !is_in_use && self.ledger.cached_of(id) > known;
         }
         if self.rounds.is_multiple_of(IN_TURN_EVERY) {
             for id in self.ledger.in_turn(IN_TURN_BUDGET) {
@@ -482,12 +482,12 @@ impl Load {
         };
         let mut refused = None;
         for (process, mapped, addresses) in used.addresses(id.chunk) {
-            let Some(held) = self.processes.get(process) else { continue };
-            if !held.still_maps(mapped, file.identity) {
+            let Some(tracked) = self.processes.get(process) else { continue };
+            if !tracked.still_maps(mapped, file.identity) {
                 continue;
             }
-            let Ok(runs) = held.present(addresses) else { continue };
-            if let Err(error) = held.page_out(&runs) {
+            let Ok(runs) = tracked.present(addresses) else { continue };
+            if let Err(error) = tracked.page_out(&runs) {
                 refused = Some(error);
             }
         }
@@ -518,7 +518,7 @@ impl Load {
     /// all of a file that was opened or closed.
     fn discover(&mut self) {
         (self.discovered_in, self.is_news) = (self.rounds, false);
-        let held_before: Vec<bool> = self.uses.iter().map(FileUse::is_held).collect();
+        let used_before: Vec<bool> = self.uses.iter().map(FileUse::is_in_use).collect();
         let holdings = Holdings::scan(&self.processes, &self.patterns, &mut self.files);
         if let Some(why) = &holdings.hidden {
             self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
@@ -533,8 +533,8 @@ impl Load {
         }
         holdings.record(&self.files, &mut self.uses);
         for file in 0..self.uses.len() {
-            let was_held = held_before.get(file).copied().unwrap_or(false);
-            if self.uses[file].is_held() != was_held {
+            let was_in_use = used_before.get(file).copied().unwrap_or(false);
+            if self.uses[file].is_in_use() != was_in_use {
                 self.sample_file(file);
             }
         }

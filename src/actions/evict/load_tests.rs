@@ -94,8 +94,8 @@ fn a_round_stops_between_two_chunks() {
     let Some((_, mut reader, mut load)) = begun(folder.path(), 6) else { return };
     round(&mut load);
     reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
-    let asked = std::cell::Cell::new(0);
-    let stops = || asked.replace(asked.get() + 1) >= 2;
+    let checks = std::cell::Cell::new(0);
+    let stops = || checks.replace(checks.get() + 1) >= 2;
     let mut left = Vec::new();
     while load.tally().0 == 0 {
         left.clear();

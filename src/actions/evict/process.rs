@@ -119,9 +119,9 @@ impl TrackedProcess {
         let folder = open(procfs.join(id.to_string()), flags, Mode::empty())
             .map_err(|error| failed("opening the folder in procfs", error))?;
         let (pagemap, positions, only_reads) = Default::default();
-        let held = Self { id, folder, pidfd, pagemap, positions, only_reads };
-        held.verify(procfs)?;
-        Ok(held)
+        let tracked = Self { id, folder, pidfd, pagemap, positions, only_reads };
+        tracked.verify(procfs)?;
+        Ok(tracked)
     }
 
     fn verify(&self, procfs: &Path) -> Result<(), TrackError> {
@@ -323,8 +323,8 @@ mod tests {
 
     #[test]
     fn a_reused_pid_is_refused() {
-        let held = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
-        assert!(held.lives());
+        let tracked = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
+        assert!(tracked.lives());
         let other = ProcessId { start_ticks: this().start_ticks + 1, ..this() };
         let error = TrackedProcess::open(Path::new("/proc"), other).unwrap_err();
         assert!(matches!(error, TrackError::Ended(_)), "{error}");
@@ -341,14 +341,14 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
         let id = ProcessId { pid: child.id(), start_ticks: stat.starttime };
-        let held = TrackedProcess::open(Path::new("/proc"), id).unwrap();
-        assert!(held.lives());
+        let tracked = TrackedProcess::open(Path::new("/proc"), id).unwrap();
+        assert!(tracked.lives());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!held.lives());
-        assert!(held.mapped(|_, _| true).is_err());
+        assert!(!tracked.lives());
+        assert!(tracked.mapped(|_, _| true).is_err());
         assert!(
-            page_cache::page_out(held.pidfd.as_fd(), std::slice::from_ref(&(0..4096))).is_err()
+            page_cache::page_out(tracked.pidfd.as_fd(), std::slice::from_ref(&(0..4096))).is_err()
         );
     }
 
@@ -366,12 +366,12 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.as_file_mut().set_len(100).unwrap();
         file.as_file_mut().seek(SeekFrom::Start(42)).unwrap();
-        let held = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
+        let tracked = TrackedProcess::open(Path::new("/proc"), this()).unwrap();
         let number = u32::try_from(file.as_file().as_raw_fd()).unwrap();
-        let found = held.open_files().unwrap();
+        let found = tracked.open_files().unwrap();
         let found = found.iter().find(|open| open.number == number).unwrap();
         assert_eq!(found.path, file.path().canonicalize().unwrap());
-        assert_eq!(held.position(number).unwrap(), 42);
-        assert_eq!(held.identity_of(&format!("fd/{number}")).unwrap(), found.identity);
+        assert_eq!(tracked.position(number).unwrap(), 42);
+        assert_eq!(tracked.identity_of(&format!("fd/{number}")).unwrap(), found.identity);
     }
 }

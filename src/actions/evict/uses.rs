@@ -74,7 +74,7 @@ impl FileUse {
     }
 
     /// Whether a process maps it or has it open.
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn is_in_use(&self) -> bool {
         !self.mapped.is_empty() || !self.opened.is_empty()
     }
 

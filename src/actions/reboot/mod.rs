@@ -190,7 +190,7 @@ impl RebootExecutor {
         }
     }
 
-    fn slot(&self, lock: &RebootLock, ask: fn(&FleetLock) -> SlotResponse) -> Attempt {
+    fn slot(&self, lock: &RebootLock, request: fn(&FleetLock) -> SlotResponse) -> Attempt {
         let id = match &lock.id {
             Some(id) => LockId::given(id),
             None => match LockId::of_machine(&self.machine_id) {
@@ -200,7 +200,7 @@ impl RebootExecutor {
         };
         let known_as = id.to_string();
         let server = FleetLock::new(&lock.url, &lock.group, id);
-        match ask(&server.trusting(lock.ca_file.as_deref())) {
+        match request(&server.with_ca_file(lock.ca_file.as_deref())) {
             answer @ SlotResponse::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
             answer => Attempt::Failed(answer.to_string()),
         }

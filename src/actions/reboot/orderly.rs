@@ -19,14 +19,14 @@ const MOST_NAMED: usize = 3;
 
 pub(super) fn perform(bus: &Bus) -> Attempt {
     let bus = bus.clone();
-    let asked = within("reboot-logind", ALL_TAKES, move || async move { ask(&bus).await });
-    asked.unwrap_or_else(|not_ended| match not_ended {
+    let result = within("reboot-logind", ALL_TAKES, move || async move { request(&bus).await });
+    result.unwrap_or_else(|not_ended| match not_ended {
         NotEnded::TimedOut => Attempt::Hangs("logind has not answered in time".to_owned()),
         NotEnded::Broken(why) => Attempt::Failed(why),
     })
 }
 
-async fn ask(bus: &Bus) -> Attempt {
+async fn request(bus: &Bus) -> Attempt {
     match logind(bus).await {
         Ok(attempt) => attempt,
         Err(BusError::Absent(no_logind)) => match systemd(bus).await {

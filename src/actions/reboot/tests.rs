@@ -32,7 +32,7 @@ fn decision(act: RebootAct) -> DecisionRecord {
     }
 }
 
-fn asked(act: RebootAct) -> Act {
+fn act_of(act: RebootAct) -> Act {
     Act::of(decision(act)).unwrap()
 }
 
@@ -69,7 +69,7 @@ impl Machine {
 
     fn perform(&self, act: RebootAct) -> (OutcomeResult, Option<String>) {
         let mut rebooter = self.rebooter();
-        let Performed { result, effect } = rebooter.execute(&asked(act));
+        let Performed { result, effect } = rebooter.execute(&act_of(act));
         (result, effect)
     }
 
@@ -111,7 +111,7 @@ fn not_done(performed: &(OutcomeResult, Option<String>)) -> &str {
 }
 
 #[test]
-fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
+fn sysrq_commands_are_written_one_by_one_below_the_given_procfs_only() {
     let machine = Machine::new();
     let before = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let rebooter =
@@ -119,7 +119,7 @@ fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
     let act = RebootAct::Perform(order(RebootMeans::Sysrq));
     let mut doing = rebooter.clone();
     // That keyboards may not (kernel.sysrq = 0) does not matter.
-    let Performed { result, effect } = doing.execute(&asked(act));
+    let Performed { result, effect } = doing.execute(&act_of(act));
     assert_eq!(result, OutcomeResult::Done);
     assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "sub");
     let pause = Duration::from_secs(5);

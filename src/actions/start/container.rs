@@ -16,13 +16,13 @@ const STARTING_TAKES: Duration = Duration::from_secs(20);
 /// The extra time for a thread to begin.
 const SLACK: Duration = Duration::from_secs(1);
 
-pub(super) fn start(socket: &Path, held: &Workload, ended: &str) -> Result<(), NotStarted> {
-    let is_id = held.id.len() == 64 && held.id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if held.supervisor != Supervisor::Docker || !is_id {
-        return Err(NotStarted::Failed(format!("{held} is no container")));
+pub(super) fn start(socket: &Path, workload: &Workload, ended: &str) -> Result<(), NotStarted> {
+    let is_id = workload.id.len() == 64 && workload.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if workload.supervisor != Supervisor::Docker || !is_id {
+        return Err(NotStarted::Failed(format!("{workload} is no container")));
     }
     let docker = Docker::new(socket);
-    let (id, ended) = (held.id.to_string(), ended.to_owned());
+    let (id, ended) = (workload.id.to_string(), ended.to_owned());
     let patience = INSPECTING_TAKES + STARTING_TAKES + SLACK;
     let done = within(patience, move || async move {
         let gone = || NotStarted::Stale("it is no longer there".to_owned());

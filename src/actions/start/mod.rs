@@ -31,11 +31,11 @@ pub struct StartExecutor {
 impl Executor for StartExecutor {
     fn execute(&mut self, act: &Act) -> Performed {
         let started = match (&act.action, &act.target) {
-            (Action::StartContainer { ended }, Target::Held(held)) => {
-                container::start(&self.docker, held, ended)
+            (Action::StartContainer { ended }, Target::Held(workload)) => {
+                container::start(&self.docker, workload, ended)
             }
-            (Action::StartUnit { ended }, Target::Held(held)) => {
-                unit::start(&self.systemd, held, ended)
+            (Action::StartUnit { ended }, Target::Held(workload)) => {
+                unit::start(&self.systemd, workload, ended)
             }
             (Action::StartContainer { .. } | Action::StartUnit { .. }, other) => {
                 let what = act.action.name();

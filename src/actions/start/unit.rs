@@ -10,11 +10,11 @@ use crate::supervisors::systemd::{Bus, Systemd, number, text};
 /// Each call has a deadline of its own.
 const STARTING_TAKES: Duration = Duration::from_secs(25);
 
-pub(super) fn start(bus: &Bus, held: &Workload, ended: &str) -> Result<(), NotStarted> {
-    if held.supervisor != Supervisor::Systemd {
-        return Err(NotStarted::Failed(format!("{held} is no unit")));
+pub(super) fn start(bus: &Bus, workload: &Workload, ended: &str) -> Result<(), NotStarted> {
+    if workload.supervisor != Supervisor::Systemd {
+        return Err(NotStarted::Failed(format!("{workload} is no unit")));
     }
-    let (bus, name, ended) = (bus.clone(), held.id.to_string(), ended.to_owned());
+    let (bus, name, ended) = (bus.clone(), workload.id.to_string(), ended.to_owned());
     let done = within(STARTING_TAKES, move || async move {
         let systemd = Systemd::connect(&bus).await?;
         let properties = systemd.service(&name).await?;

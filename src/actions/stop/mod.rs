@@ -142,26 +142,26 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
         return Err(StopError::CameBack { free, limit });
     }
     let own = own_line(stop.procfs).map_err(|error| stop.unreadable(error))?;
-    let mut held = stop.hold(&stop.engine.processes, &own)?;
-    stop.hold_descendants(&mut held, &own)?;
-    if held.is_empty() {
+    let mut handles = stop.open_all(&stop.engine.processes, &own)?;
+    stop.open_descendants(&mut handles, &own)?;
+    if handles.is_empty() {
         tracing::warn!(engine = %stop.engine.name, "nothing to stop: its processes are gone");
         return Ok(());
     }
-    let all = held.len();
+    let all = handles.len();
     if !stop.grace.is_zero() {
-        stop.terminate(&held)?;
-        wait(&mut held, stop.grace).map_err(StopError::Waiting)?;
+        stop.terminate(&handles)?;
+        wait(&mut handles, stop.grace).map_err(StopError::Waiting)?;
     }
-    let killed = held.len();
-    let failed = if held.is_empty() { None } else { stop.kill(&mut held, &own)? };
+    let killed = handles.len();
+    let failed = if handles.is_empty() { None } else { stop.kill(&mut handles, &own)? };
     tracing::warn!(
-        engine = %stop.engine.name, processes = all, killed, left = held.len(), "engine stopped"
+        engine = %stop.engine.name, processes = all, killed, left = handles.len(), "engine stopped"
     );
-    match (held.is_empty(), failed) {
+    match (handles.is_empty(), failed) {
         (true, _) => Ok(()),
         (false, Some(error)) => Err(error.into()),
-        (false, None) => Err(StopError::Alive(describe(stop.procfs, &held))),
+        (false, None) => Err(StopError::Alive(describe(stop.procfs, &handles))),
     }
 }
 
@@ -171,19 +171,19 @@ impl Stop<'_> {
     }
 
     /// Opens pidfds of the processes that are still those of the decision.
-    fn hold(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<PidHandle>, HandleError> {
-        let held = named.iter().map(|id| PidHandle::open(self.procfs, *id, own));
-        held.filter_map(Result::transpose).collect()
+    fn open_all(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<PidHandle>, HandleError> {
+        let handles = named.iter().map(|id| PidHandle::open(self.procfs, *id, own));
+        handles.filter_map(Result::transpose).collect()
     }
 
     /// Opens pidfds of the descendants. A process that cannot be opened is left alone, as this
     /// program is.
-    fn hold_descendants(&self, held: &mut Vec<PidHandle>, own: &[u32]) -> Result<(), StopError> {
+    fn open_descendants(&self, handles: &mut Vec<PidHandle>, own: &[u32]) -> Result<(), StopError> {
         let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
-        let named: Vec<ProcessId> = held.iter().map(|held| held.id).collect();
+        let named: Vec<ProcessId> = handles.iter().map(|handle| handle.id).collect();
         for id in all.descendants(&named) {
             match PidHandle::open(self.procfs, id, own) {
-                Ok(child) => held.extend(child),
+                Ok(child) => handles.extend(child),
                 Err(error) => tracing::warn!(%error, "a child of the engine is left alone"),
             }
         }
@@ -191,16 +191,16 @@ impl Stop<'_> {
     }
 
     /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end.
-    fn terminate(&self, held: &[PidHandle]) -> Result<(), StopError> {
-        if self.has_its_container(held)? {
+    fn terminate(&self, handles: &[PidHandle]) -> Result<(), StopError> {
+        if self.has_its_container(handles)? {
             self.signal_container("SIGTERM", KEEPER_ASKS_WITHIN);
         }
-        for process in held {
-            let asked = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
+        for process in handles {
+            let sent = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
             // A process that cannot get SIGTERM cannot be killed either, and then the error is
             // reported.
-            if let Err(error) = asked {
-                tracing::warn!(engine = %self.engine.name, %error, "asking it to end failed");
+            if let Err(error) = sent {
+                tracing::warn!(engine = %self.engine.name, %error, "SIGTERM not sent");
             }
         }
         Ok(())
@@ -209,30 +209,30 @@ impl Stop<'_> {
     /// Kills all of them, and newly started children. Returns the first failure.
     fn kill(
         &self,
-        held: &mut Vec<PidHandle>,
+        handles: &mut Vec<PidHandle>,
         own: &[u32],
     ) -> Result<Option<HandleError>, StopError> {
-        self.hold_descendants(held, own)?;
-        if self.has_its_container(held)? {
+        self.open_descendants(handles, own)?;
+        if self.has_its_container(handles)? {
             self.signal_container("SIGKILL", KEEPER_KILLS_WITHIN);
         }
         let mut failed = None;
-        for process in held.iter() {
+        for process in handles.iter() {
             if let Err(error) = process.signal(Signal::KILL) {
                 failed.get_or_insert(error);
             }
         }
-        if self.has_its_unit(held)?
+        if self.has_its_unit(handles)?
             && let Err(error) = self.kill_cgroup()
         {
             tracing::warn!(engine = %self.engine.name, %error, "killing its control group failed");
         }
-        wait(held, ENDS_WITHIN).map_err(StopError::Waiting)?;
+        wait(handles, ENDS_WITHIN).map_err(StopError::Waiting)?;
         Ok(failed)
     }
 
     /// Whether it runs in a container without other processes than its ancestors.
-    fn has_its_container(&self, held: &[PidHandle]) -> Result<bool, StopError> {
+    fn has_its_container(&self, handles: &[PidHandle]) -> Result<bool, StopError> {
         if let Some(container) = &self.engine.claimed_container {
             tracing::warn!(
                 engine = %self.engine.name, %container,
@@ -244,7 +244,7 @@ impl Stop<'_> {
             return Ok(false);
         }
         let Some(container) = &self.engine.container else { return Ok(false) };
-        let alone = self.is_alone(held)?;
+        let alone = self.is_alone(handles)?;
         if !alone {
             tracing::warn!(
                 engine = %self.engine.name, %container,
@@ -256,21 +256,21 @@ impl Stop<'_> {
 
     /// Whether it runs in a service without other processes than its ancestors. A login session is
     /// no service: its ancestors there are a user's shell.
-    fn has_its_unit(&self, held: &[PidHandle]) -> Result<bool, StopError> {
+    fn has_its_unit(&self, handles: &[PidHandle]) -> Result<bool, StopError> {
         let is_service = |unit: &str| unit.ends_with(".service") && !unit.starts_with("user@");
         if !self.engine.unit.as_deref().is_some_and(is_service) {
             return Ok(false);
         }
-        self.is_alone(held)
+        self.is_alone(handles)
     }
 
-    fn is_alone(&self, held: &[PidHandle]) -> Result<bool, StopError> {
+    fn is_alone(&self, handles: &[PidHandle]) -> Result<bool, StopError> {
         let Some(cgroup) = self.engine.cgroup.as_deref() else { return Ok(false) };
         if matches!(cgroup, "" | "/") || !Target::is_cgroup_path(cgroup) {
             return Ok(false);
         }
         let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
-        let mut expected: Vec<u32> = held.iter().map(|held| held.id.pid).collect();
+        let mut expected: Vec<u32> = handles.iter().map(|handle| handle.id.pid).collect();
         let above = expected.clone().into_iter().flat_map(|pid| all.ancestors(pid));
         expected.extend(above);
         let mut residents = all.residents(self.procfs, cgroup).into_iter();
@@ -311,7 +311,7 @@ fn free_bytes(procfs: &Path) -> Option<u64> {
 }
 
 /// Waits until all have ended, or for a time limit; ended ones are removed.
-fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
+fn wait(handles: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
     let timer =
         with_reserve(|| Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))?;
     let it_value = Timespec {
@@ -322,8 +322,10 @@ fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
     let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
     loop {
-        let mut fds: Vec<PollFd<'_>> =
-            held.iter().map(|held| PollFd::from_borrowed_fd(held.as_fd(), PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> = handles
+            .iter()
+            .map(|handle| PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN))
+            .collect();
         if fds.is_empty() {
             return Ok(());
         }
@@ -337,7 +339,7 @@ fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
         drop(fds);
         let is_over = ready.last().copied().unwrap_or(true);
         let mut ended = ready.into_iter();
-        held.retain(|_| !ended.next().unwrap_or(false));
+        handles.retain(|_| !ended.next().unwrap_or(false));
         if is_over {
             return Ok(());
         }
@@ -345,8 +347,8 @@ fn wait(held: &mut Vec<PidHandle>, most: Duration) -> io::Result<()> {
 }
 
 /// The report about killed processes that still exist.
-fn describe(procfs: &Path, held: &[PidHandle]) -> String {
-    let left = held.iter().map(|process| {
+fn describe(procfs: &Path, handles: &[PidHandle]) -> String {
+    let left = handles.iter().map(|process| {
         let state = handle::known(procfs, process.id.pid).ok().flatten();
         let state = state.filter(|known| known.id == process.id).map(|known| known.state);
         left_over(process.id.pid, &process.comm, state)

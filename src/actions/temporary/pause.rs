@@ -53,19 +53,20 @@ pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String
 }
 
 /// Resumes the engine.
-pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
+pub(super) fn resume(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
     let endpoint = Endpoint::of(&mounts.procfs, engine);
     let endpoint = endpoint.ok_or_else(|| io::Error::other("its address is not known"))?;
     let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), endpoint.clone());
-    let go_on = facts(engine.kind).go_on;
-    let go_on = go_on.ok_or_else(|| io::Error::other("an engine of this kind is never paused"))?;
+    let resume = facts(engine.kind).go_on;
+    let resume =
+        resume.ok_or_else(|| io::Error::other("an engine of this kind is never paused"))?;
     let calls = KeyedSession::new(Session::open(endpoint).map_err(io::Error::other)?, keys);
     let mut last = Ok(());
     for number in 0..TRIES {
         if number > 0 {
             std::thread::sleep(BETWEEN_TRIES);
         }
-        last = go_on(&calls);
+        last = resume(&calls);
         if last.is_ok() {
             break;
         }
@@ -124,7 +125,7 @@ impl TemporarySettings {
     }
 
     /// Resumes the engine of a change.
-    pub(in crate::actions) fn go_on(&mut self, number: u64) -> Result<(), String> {
+    pub(in crate::actions) fn resume(&mut self, number: u64) -> Result<(), String> {
         let is_it = |open: &mut OpenChange| open.change.number == number;
         let its: Vec<OpenChange> = self.open.extract_if(.., is_it).collect();
         self.undo_all(its, "");

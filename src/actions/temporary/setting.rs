@@ -94,9 +94,7 @@ impl Setting {
     pub(super) fn write(&self, mounts: &Mounts, value: &str) -> Result<(), SettingError> {
         let path = self.path(mounts);
         let (written, doing) = match self {
-            Self::EnginePause(engine) => {
-                (pause::go_on(mounts, engine), "having it go on:".to_owned())
-            }
+            Self::EnginePause(engine) => (pause::resume(mounts, engine), "resuming it:".to_owned()),
             _ => {
                 let file = OpenOptions::new().write(true).open(&path);
                 let written = file.and_then(|mut file| file.write_all(value.as_bytes()));

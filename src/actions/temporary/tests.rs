@@ -318,7 +318,7 @@ fn settings_dangerous_for_this_machine_are_refused() {
 }
 
 #[test]
-fn a_process_that_sets_nothing_makes_no_file() {
+fn a_process_without_changes_creates_no_file() {
     let bench = Bench::new();
     bench.process("boot").end();
     assert!(!bench.path("storage").exists());

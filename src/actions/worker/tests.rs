@@ -74,7 +74,7 @@ struct Bench {
     begun: Receiver<DecisionId>,
     go_on: Sender<()>,
     brakes: Arc<Mutex<Vec<&'static str>>>,
-    asked: Receiver<DecisionId>,
+    started: Receiver<DecisionId>,
     answer: Sender<()>,
 }
 
@@ -84,8 +84,8 @@ fn bench(
 ) -> Bench {
     let (begin, begun) = channel();
     let (go_on, gone_on) = channel();
-    let (ask, asked) = channel();
-    let (answer, answered) = channel();
+    let (starting, started) = channel();
+    let (answer, release_start) = channel();
     let (outcome, outcomes) = channel();
     let wakes = Arc::new(AtomicUsize::new(0));
     let woken = Arc::clone(&wakes);
@@ -94,9 +94,11 @@ fn bench(
         ordinary: lane(Hanging { begun: begin, go_on: gone_on }, intent),
         brake: lane(Noting(Arc::clone(&brakes)), slow_from_100),
         reboot: lane(Noting(Arc::clone(&brakes)), slow_from_100),
-        start: lane(Hanging { begun: ask, go_on: answered }, |decision| match decision.id.0 {
-            0..100 => Ok(()),
-            _ => Err("the disk is full".to_owned()),
+        start: lane(Hanging { begun: starting, go_on: release_start }, |decision| {
+            match decision.id.0 {
+                0..100 => Ok(()),
+                _ => Err("the disk is full".to_owned()),
+            }
         }),
         outcomes: outcome,
         wake: Box::new(move || {
@@ -107,7 +109,7 @@ fn bench(
         end_pauses: Box::new(|| false),
     })
     .unwrap();
-    Bench { worker, outcomes, wakes, begun, go_on, brakes, asked, answer }
+    Bench { worker, outcomes, wakes, begun, go_on, brakes, started, answer }
 }
 
 impl Bench {
@@ -294,7 +296,7 @@ impl Executor for Noting {
 }
 
 #[test]
-fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns() {
+fn undos_need_no_intent_and_all_are_done_before_a_shutdown_returns() {
     let noted = Arc::new(Mutex::new(Vec::new()));
     let (outcomes, ended) = channel();
     let worker = ActionWorker::start(WorkerSetup {
@@ -419,7 +421,7 @@ fn start(id: u64) -> DecisionRecord {
 fn a_silent_supervisor_and_other_actions_do_not_delay_each_other() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(start(1))).unwrap();
-    assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
+    assert_eq!(bench.started.recv_timeout(PATIENCE), Ok(DecisionId(1)));
     bench.worker.submit(act(decision(2))).unwrap();
     bench.worker.submit(act(stop(3))).unwrap();
     assert_eq!(bench.begun(), 2);
@@ -441,14 +443,14 @@ fn nothing_is_started_without_a_written_intent() {
     bench.worker.submit(act(start(100))).unwrap();
     let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
     assert_eq!(not_done(&outcome.result), "intent could not be written: the disk is full");
-    assert!(bench.asked.try_recv().is_err());
+    assert!(bench.started.try_recv().is_err());
 }
 
 #[test]
 fn a_shutdown_reports_an_unanswered_start() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(start(1))).unwrap();
-    assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
+    assert_eq!(bench.started.recv_timeout(PATIENCE), Ok(DecisionId(1)));
     let began = now().uptime;
     bench.worker.shutdown();
     assert!(now().uptime - began < Duration::from_secs(3));

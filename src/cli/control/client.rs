@@ -64,7 +64,7 @@ pub(crate) enum ClientError {
     #[error("{} belongs to user {}, who is neither root nor you: not trusted", .0.display(), .1)]
     Stranger(PathBuf, u32),
     /// Any other failure.
-    #[error("asking the daemon at {} failed: {}", .0.display(), .1)]
+    #[error("the request to the daemon at {} failed: {}", .0.display(), .1)]
     Failed(PathBuf, String),
 }
 
@@ -79,11 +79,11 @@ impl Client {
         Self { patience, ..self }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     ///
     /// # Errors
     /// The failure of a request, with the remedy.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &self,
         method: &str,
         target: &str,
@@ -130,8 +130,8 @@ impl Client {
             return Err(ClientError::Stranger(self.path(), listener));
         }
         // Only now, since only the owner of the socket may get the request.
-        let answered = async { send_over(stream, request).await?.read(MOST_BYTES).await };
-        let answer = answered.await.map_err(|error| failed(&error))?;
+        let sent = async { send_over(stream, request).await?.read(MOST_BYTES).await };
+        let answer = sent.await.map_err(|error| failed(&error))?;
         match answer.is_cut {
             true => Err(failed(&HttpError::TooLong(MOST_BYTES))),
             false => Ok(read(answer.status, &answer.body)),
@@ -159,12 +159,12 @@ mod tests {
 
     use super::*;
 
-    fn ask(socket: &Path) -> Result<Reply, ClientError> {
+    fn pause(socket: &Path) -> Result<Reply, ClientError> {
         let client = Client::new(socket).with_patience(Duration::from_millis(500));
-        client.ask("GET", "/api/v1/pause", None)
+        client.request("GET", "/api/v1/pause", None)
     }
 
-    fn answered(text: &str) -> Result<Reply, ClientError> {
+    fn response_to(text: &str) -> Result<Reply, ClientError> {
         let bytes = text.as_bytes().to_vec();
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
@@ -177,7 +177,7 @@ mod tests {
             let _ = stream.write_all(&bytes);
             stream
         });
-        let reply = ask(&socket);
+        let reply = pause(&socket);
         drop(answering.join().unwrap());
         reply
     }
@@ -186,11 +186,11 @@ mod tests {
     fn a_missing_daemon_is_an_error_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
-        assert!(matches!(ask(&socket), Err(ClientError::Absent(_))));
+        assert!(matches!(pause(&socket), Err(ClientError::Absent(_))));
         drop(UnixListener::bind(&socket).unwrap());
-        let error = ask(&socket).unwrap_err();
+        let error = pause(&socket).unwrap_err();
         assert!(error.to_string().contains("start `umawarden run`"), "{error}");
-        let error = ask(&folder.path().join("x".repeat(200))).unwrap_err().to_string();
+        let error = pause(&folder.path().join("x".repeat(200))).unwrap_err().to_string();
         assert!(error.contains("at most 107"), "{error}");
     }
 
@@ -199,26 +199,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let error = ask(&socket).unwrap_err();
+        let error = pause(&socket).unwrap_err();
         assert!(matches!(error, ClientError::Silent(..)), "{error}");
     }
 
     #[test]
     fn responses_are_parsed_and_malformed_ones_are_errors() {
         let (head, body) = ("HTTP/1.1 409 Conflict\r\nContent-Length", "{\"error\": \"no\"}");
-        let reply = answered(&format!("{head}: {}\r\n\r\n{body}", body.len())).unwrap();
+        let reply = response_to(&format!("{head}: {}\r\n\r\n{body}", body.len())).unwrap();
         assert_eq!((reply.status, &*reply.problem), (409, "no"));
         let cut = &body[..body.len() - 1];
-        let reply = answered(&format!("{head}: {}\r\n\r\n{cut}", cut.len())).unwrap();
+        let reply = response_to(&format!("{head}: {}\r\n\r\n{cut}", cut.len())).unwrap();
         assert!(reply.problem.contains("the daemon answered 409: {"), "{reply:?}");
         let body = "{\"data\": [1], \"warnings\": [\"a\", 5]}";
-        let reply =
-            answered(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        let reply = response_to(&format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
         let reply = reply.unwrap();
         assert_eq!((reply.status, reply.data), (200, serde_json::json!([1])));
         assert_eq!(reply.warnings, ["a"]);
         for text in ["SSH-2.0-OpenSSH\r\n\r\n", "\0\0\0\0\0\r\n\r\n", ""] {
-            assert!(answered(text).is_err());
+            assert!(response_to(text).is_err());
         }
     }
 }

@@ -81,12 +81,12 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         }),
         settings: settings(&procfs, &sysfs),
         lacks: Fact::Is(lacks.collect()),
-        has_daemon: match client.ask("GET", "/api/v1/pause", None) {
+        has_daemon: match client.request("GET", "/api/v1/pause", None) {
             Ok(_) | Err(ClientError::Forbidden(_)) => Fact::Is(true),
             Err(ClientError::Absent(_)) => Fact::Is(false),
             Err(error) => Fact::Unknown(error.to_string()),
         },
-        engines: match client.ask("GET", "/api/v1/engines", None) {
+        engines: match client.request("GET", "/api/v1/engines", None) {
             Ok(reply) => entries::<EngineFacts>(reply, "engines").map_or_else(
                 |error| Fact::Unknown(format!("{error:#}")),
                 |engines| Fact::Is(engines.into_iter().map(|(_, engine)| engine).collect()),

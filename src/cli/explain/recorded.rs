@@ -333,7 +333,7 @@ impl Recorded {
     }
 
     /// Remarks about the recording for the reader.
-    pub(super) fn remarks(&self, asked: Option<Timestamp>, now: Timestamp) -> Vec<String> {
+    pub(super) fn remarks(&self, requested: Option<Timestamp>, now: Timestamp) -> Vec<String> {
         let mut remarks = self.gaps.clone();
         if !self.is_whole() {
             remarks.push(format!(
@@ -343,8 +343,8 @@ impl Recorded {
             ));
         }
         let ends = self.at();
-        if !self.goes_on && asked.unwrap_or(now).duration_since(ends) > STALE_AFTER {
-            let why = match asked {
+        if !self.goes_on && requested.unwrap_or(now).duration_since(ends) > STALE_AFTER {
+            let why = match requested {
                 Some(_) => "`umawarden run` did not run, or did not record, at the requested time",
                 None => "is `umawarden run` running?",
             };

@@ -85,8 +85,8 @@ fn waits(rule: &RuleStatus, at: Timestamp) -> String {
     let since = rule.alerts.iter().map(|alert| alert.active_since.utc).min();
     let held = since.and_then(|since| Duration::try_from(at.duration_since(since)).ok());
     let held = held.map_or_else(|| "a while".to_owned(), duration_text);
-    let asked = duration_text(rule.hold_for);
-    format!("its condition has held for {held} only, and must for {asked}")
+    let required = duration_text(rule.hold_for);
+    format!("its condition has held for {held} only, and must for {required}")
 }
 
 /// The result of a decision.

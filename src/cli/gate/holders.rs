@@ -139,7 +139,7 @@ impl ScanThread {
     fn query_daemon(&mut self) {
         let now = self.began.elapsed();
         let Some(daemon) = self.daemon.as_ref().filter(|_| now >= self.query_next) else { return };
-        let reply = daemon.ask("GET", "/api/v1/gate?need=0", None).ok();
+        let reply = daemon.request("GET", "/api/v1/gate?need=0", None).ok();
         // An open and a closed gate both report the memory.
         let report =
             reply.and_then(|mut reply| serde_json::from_value(reply.data["memory"].take()).ok());

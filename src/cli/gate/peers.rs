@@ -160,7 +160,7 @@ fn query(peer: &mut Peer, to: &SyncSender<(Instant, PeerGate)>) {
         // The response is at most as old as the request.
         let at = Instant::now();
         // Without a receiver the thread ends.
-        if let Err(TrySendError::Disconnected(_)) = to.try_send((at, peer.ask())) {
+        if let Err(TrySendError::Disconnected(_)) = to.try_send((at, peer.query())) {
             return;
         }
         std::thread::sleep(EVERY);

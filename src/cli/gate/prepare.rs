@@ -206,7 +206,7 @@ impl Work {
     /// Model files of engines that the daemon saw end, and that no running engine has.
     fn gone(&self) -> Vec<Arc<str>> {
         let daemon = self.setup.daemon.as_ref();
-        let reply = daemon.and_then(|daemon| daemon.ask("GET", "/api/v1/engines", None).ok());
+        let reply = daemon.and_then(|daemon| daemon.request("GET", "/api/v1/engines", None).ok());
         let engines = reply.and_then(|mut reply| {
             serde_json::from_value::<Vec<Engine>>(reply.data["engines"].take()).ok()
         });
@@ -253,7 +253,7 @@ impl Work {
     /// Records a step in the daemon's journal. Returns an error if there is a daemon and it fails.
     fn journal(&self, text: &str) -> Option<String> {
         let body = json!({ "author": AUTHOR, "comment": text });
-        let reply = self.setup.daemon.as_ref()?.ask("POST", "/api/v1/notes", Some(&body));
+        let reply = self.setup.daemon.as_ref()?.request("POST", "/api/v1/notes", Some(&body));
         match reply {
             Ok(reply) if reply.status == 200 => None,
             Ok(reply) => Some(format!("not recorded in the journal: {}", reply.problem)),

@@ -88,8 +88,8 @@ impl DaemonLink {
     /// Engines that the daemon has stopped since.
     pub(super) fn own_stops(&self, since: Timestamp) -> Result<Vec<OwnStop>, String> {
         let target = format!("/api/v1/decisions?limit=500&since={since:.0}");
-        let asked = self.client.clone().with_patience(PATIENCE).ask("GET", &target, None);
-        let reply = asked.map_err(|error| error.to_string())?;
+        let response = self.client.clone().with_patience(PATIENCE).request("GET", &target, None);
+        let reply = response.map_err(|error| error.to_string())?;
         let decisions = reply.data.get("decisions").and_then(Value::as_array);
         Ok(decisions.into_iter().flatten().filter_map(own_stop).collect())
     }
@@ -98,8 +98,8 @@ impl DaemonLink {
     pub(super) fn keep(&self, report: &DeathReport) -> Result<(), String> {
         let client = self.client.clone().with_patience(PATIENCE_AT_LAST);
         let body = short(report);
-        let asked = client.ask("POST", "/api/v1/deaths", Some(&body));
-        let reply = asked.map_err(|error| error.to_string())?;
+        let response = client.request("POST", "/api/v1/deaths", Some(&body));
+        let reply = response.map_err(|error| error.to_string())?;
         if reply.status == 200 { Ok(()) } else { Err(reply.problem) }
     }
 
@@ -114,11 +114,11 @@ impl DaemonLink {
 
 fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>) {
     loop {
-        let asked = client.ask("PUT", "/api/v1/launches", Some(body));
+        let response = client.request("PUT", "/api/v1/launches", Some(body));
         let set = |change: &dyn Fn(&mut Known)| {
             change(&mut known.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        match asked {
+        match response {
             Ok(reply) if reply.status == 200 => {
                 let phase = serde_json::from_value(reply.data["phase"].clone()).ok();
                 // The phase before stopping is the relevant one.

@@ -113,7 +113,7 @@ fn a_firing_alert_has_an_end_time_unless_it_is_sent_again() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_nothing_end_before_it_began() {
+fn a_clock_set_back_ends_no_alert_before_its_begin() {
     let mut current = current();
     current.update(at(2_000), &rules(vec![alert("Low", AlertState::Firing, "a")]));
     let lasts = Duration::from_secs(240);

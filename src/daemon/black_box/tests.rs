@@ -27,13 +27,13 @@ fn status(at: Moment) -> Status {
 
 /// A disk that accepts a page when allowed.
 struct Slow {
-    asked: Sender<Page>,
+    writes: Sender<Page>,
     allowed: Receiver<std::io::Result<()>>,
 }
 
 impl Disk for Slow {
     fn put(&mut self, _offset: u64, page: &Page) -> std::io::Result<()> {
-        self.asked.send(page.clone()).unwrap();
+        self.writes.send(page.clone()).unwrap();
         self.allowed.recv().unwrap()
     }
 }
@@ -41,7 +41,7 @@ impl Disk for Slow {
 /// A writer on a thread of its own that makes this many records.
 struct Bench {
     shared: Arc<Shared>,
-    asked: Receiver<Page>,
+    writes: Receiver<Page>,
     allow: Sender<std::io::Result<()>>,
     thread: JoinHandle<()>,
     _folder: tempfile::TempDir,
@@ -53,15 +53,15 @@ fn bench(records: usize) -> Bench {
     let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
     let boot_id = BootId::new("boot");
     let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
-    let ((asked, pages), (allow, allowed)) = (channel(), channel());
+    let ((writes, pages), (allow, allowed)) = (channel(), channel());
     let page = Box::new(Page([0; 4096]));
-    let mut ring = Ring::on(Slow { asked, allowed }, 8, 0, page);
+    let mut ring = Ring::on(Slow { writes, allowed }, 8, 0, page);
     let thread = std::thread::spawn(move || {
         for _ in 0..records {
             writer.second(&mut ring, false);
         }
     });
-    Bench { shared, asked: pages, allow, thread, _folder: folder }
+    Bench { shared, writes: pages, allow, thread, _folder: folder }
 }
 
 fn record(page: &Page, index: usize) -> Record {
@@ -88,8 +88,8 @@ fn oom_kill(pid: u32) -> Event {
 
 #[test]
 fn a_hanging_disk_blocks_only_its_thread_and_then_the_newest_status_counts() {
-    let Bench { shared, asked, allow, thread, _folder } = bench(2);
-    asked.recv().unwrap();
+    let Bench { shared, writes, allow, thread, _folder } = bench(2);
+    writes.recv().unwrap();
     // It hangs from here on; the loop goes on as if nothing were.
     let (end, ended) = channel();
     let mut black_box = BlackBox {
@@ -115,7 +115,7 @@ fn a_hanging_disk_blocks_only_its_thread_and_then_the_newest_status_counts() {
     drop(end);
 
     allow.send(Ok(())).unwrap();
-    let page = asked.recv().unwrap();
+    let page = writes.recv().unwrap();
     let second = record(&page, 1);
     let last = second.last_event.unwrap();
     assert_eq!((last.seq, last.kind.as_str()), (Some(1_000), "oom_kill"));
@@ -129,11 +129,11 @@ fn a_hanging_disk_blocks_only_its_thread_and_then_the_newest_status_counts() {
 }
 
 #[test]
-fn a_record_that_could_not_be_written_goes_with_the_next_one() {
-    let Bench { shared, asked, allow, thread, _folder } = bench(2);
-    asked.recv().unwrap();
+fn an_unwritten_record_is_written_with_the_next_one() {
+    let Bench { shared, writes, allow, thread, _folder } = bench(2);
+    writes.recv().unwrap();
     allow.send(Err(std::io::Error::from_raw_os_error(28))).unwrap();
-    let page = asked.recv().unwrap();
+    let page = writes.recv().unwrap();
     let readings = shared.readings(clock::monotonic(), None);
     assert!(readings.error.as_deref().is_some_and(|why| why.contains("No space")), "{readings:?}");
     assert_eq!((record(&page, 0).sequence, record(&page, 1).sequence), (0, 1));
@@ -151,8 +151,8 @@ fn a_record_that_could_not_be_written_goes_with_the_next_one() {
 
 #[test]
 fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
-    let Bench { shared, asked, allow, thread, _folder } = bench(2);
-    asked.recv().unwrap();
+    let Bench { shared, writes, allow, thread, _folder } = bench(2);
+    writes.recv().unwrap();
     let now = clock::now();
     let mut latest = status(now);
     let key = crate::model::SeriesKey::new("uma_memory_reserve_bytes", &[]);
@@ -183,7 +183,7 @@ fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
     // The folder replaces /proc.
     std::fs::write(_folder.path().join("meminfo"), "MemTotal: 9 kB\nMemFree: 5 kB\n").unwrap();
     allow.send(Ok(())).unwrap();
-    let second = record(&asked.recv().unwrap(), 1);
+    let second = record(&writes.recv().unwrap(), 1);
     assert_eq!(second.get(Signal::Reserve), Reading::Value(7.0));
     assert_eq!(second.get(Signal::LowWatermark), Reading::Unsupported);
     assert_eq!((second.rules.firing, second.rules.pending, second.rules.unknown), (2, 0, 1));

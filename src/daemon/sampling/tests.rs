@@ -50,7 +50,7 @@ fn missed_samples_are_counted_and_not_made_up_for() {
 #[test]
 fn activity_between_samples_does_not_change_a_fixed_interval() {
     let mut sampling = fixed();
-    sampling.stirred(Duration::from_millis(50));
+    sampling.record_activity(Duration::from_millis(50));
     sampling.reconsider(at(Duration::from_millis(50)), &policy());
     assert_eq!(sampling.due, STEP);
     assert!(sampling.alarm().is_none());
@@ -76,7 +76,7 @@ fn activity_between_samples_brings_the_next_one_forward_without_a_miss() {
         let now = Duration::from_secs(10) + Duration::from_millis(after_ms);
         sampling.reconsider(at(now), &policy());
         assert_eq!(sampling.due, Duration::from_millis(10_250), "nothing has happened");
-        sampling.stirred(now);
+        sampling.record_activity(now);
         sampling.reconsider(at(now), &policy());
         assert_eq!(sampling.due, Duration::from_millis(10_000 + due_ms));
         let due = sampling.due;

@@ -77,11 +77,11 @@ fn only_selected_series_are_written_and_histograms_complete() {
         (SeriesKey::new("wait_seconds_sum", &[]), Reading::Value(7.25)),
         (SeriesKey::new("wait_seconds_count", &[]), Reading::Value(5.0)),
     ]);
-    let asked = |names: &str, format| {
+    let selected = |names: &str, format| {
         let selection = Selection::of(&format!("/metrics?{names}").parse().unwrap());
         text_by(&CATALOGUE, status(series.clone()), format, selection).unwrap()
     };
-    let two = asked("name[]=z_bytes&name[]=stranger&name[]=nowhere", Format::Text);
+    let two = selected("name[]=z_bytes&name[]=stranger&name[]=nowhere", Format::Text);
     let expected = "\
 # HELP z_bytes First in the table.
 # TYPE z_bytes gauge
@@ -91,10 +91,10 @@ z_bytes 0.5
 stranger +Inf
 ";
     assert_eq!(two, expected);
-    assert_eq!(asked("name[]=nowhere", Format::Text), "");
-    assert_eq!(asked("name[]=nowhere", Format::OpenMetrics), "# EOF\n");
+    assert_eq!(selected("name[]=nowhere", Format::Text), "");
+    assert_eq!(selected("name[]=nowhere", Format::OpenMetrics), "# EOF\n");
     for part in ["wait_seconds", "wait_seconds_count", "wait_seconds_bucket"] {
-        let text = asked(&format!("name[]={part}"), Format::Text);
+        let text = selected(&format!("name[]={part}"), Format::Text);
         assert!(text.contains("wait_seconds_sum 7.25\nwait_seconds_count 5\n"), "{part}: {text}");
         assert!(text.contains("le=\"+Inf\"} 5") && !text.contains("z_bytes"), "{part}: {text}");
     }

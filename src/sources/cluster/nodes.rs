@@ -371,27 +371,27 @@ mod tests {
             answer(stream, head, METRICS);
         });
         let mut test = TestNode::new(&address);
-        let asks = |test: &mut TestNode, times: usize| {
+        let paths = |test: &mut TestNode, times: usize| {
             (0..times).for_each(|_| test.scrape());
             std::mem::take(&mut *paths.lock().unwrap())
         };
         let all = "/metrics";
-        assert_eq!(asks(&mut test, 3), [all; 3]);
+        assert_eq!(paths(&mut test, 3), [all; 3]);
         *is_umawarden.lock().unwrap() = true;
         let some = "/metrics?name%5B%5D=uma_memory_contiguous_bytes\
                     &name%5B%5D=uma_memory_free_bytes&name%5B%5D=uma_source_up";
-        assert_eq!(asks(&mut test, 3), [all, some, some]);
+        assert_eq!(paths(&mut test, 3), [all, some, some]);
         // A proxy before the node may not pass queries.
         *refuses.lock().unwrap() = true;
-        assert_eq!(asks(&mut test, 8), [some, all, some, all, some, all, all, all]);
+        assert_eq!(paths(&mut test, 8), [some, all, some, all, some, all, all, all]);
         // Other wanted series are tried again, unless the path would be too long.
         *refuses.lock().unwrap() = false;
         let want = |name: String| Wanted { name: name.into(), labels: Vec::new() };
         test.wants.send_replace([want("a:b\u{e9}".to_owned())].into());
-        assert_eq!(asks(&mut test, 1), ["/metrics?name%5B%5D=a:b%C3%A9"]);
+        assert_eq!(paths(&mut test, 1), ["/metrics?name%5B%5D=a:b%C3%A9"]);
         test.wants.send_replace((0..200).map(|one| want(format!("a_long_name_{one}"))).collect());
-        assert_eq!(asks(&mut test, 2), [all; 2]);
+        assert_eq!(paths(&mut test, 2), [all; 2]);
         test.wants.send_replace([].into());
-        assert_eq!(asks(&mut test, 1), [all], "without a name all would be meant");
+        assert_eq!(paths(&mut test, 1), [all], "without a name all would be meant");
     }
 }

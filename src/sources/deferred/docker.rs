@@ -159,7 +159,7 @@ impl DockerWatch {
                 Ok(())
             }
             Err(error) => {
-                self.ends.went_away();
+                self.ends.mark_unavailable();
                 Err(error)
             }
         }
@@ -194,7 +194,7 @@ impl DockerWatch {
                 () = sleep(if self.has_deferred { EVERY } else { IDLE }) => true,
             };
             if !goes_on {
-                self.ends.went_away();
+                self.ends.mark_unavailable();
                 return false;
             }
             // Simultaneous events cause one query.
@@ -203,7 +203,7 @@ impl DockerWatch {
             loop {
                 tokio::select! {
                     goes_on = events.next() => if !goes_on {
-                        self.ends.went_away();
+                        self.ends.mark_unavailable();
                         return false;
                     },
                     () = &mut gathers => break,

@@ -93,7 +93,7 @@ impl Ends {
     }
 
     /// Docker is unreachable, or the event stream has ended.
-    pub(super) fn went_away(&mut self) {
+    pub(super) fn mark_unavailable(&mut self) {
         self.known.values_mut().for_each(|known| known.was_away = true);
     }
 
@@ -323,12 +323,12 @@ impl Ends {
     async fn unless_it_hangs<T>(
         &mut self,
         takes: Duration,
-        asked: impl Future<Output = Result<T, DockerError>>,
+        request: impl Future<Output = Result<T, DockerError>>,
     ) -> Result<T, String> {
         if self.hangs {
             return Err(DockerError::TimedOut(takes).to_string());
         }
-        let response = asked.await;
+        let response = request.await;
         self.hangs = matches!(response, Err(DockerError::TimedOut(_)));
         response.map_err(|error| error.to_string())
     }

@@ -32,7 +32,7 @@ pub(super) async fn get(
     most: usize,
 ) -> Result<Answer, HttpError> {
     let mut request = request(Method::GET, url)?.body(Bytes::new())?;
-    let asked = async {
+    let exchange = async {
         if network.is_none() && key.is_none() {
             return client.send(request).await?.read(most).await;
         }
@@ -46,7 +46,7 @@ pub(super) async fn get(
         }
         send_over(stream, request).await?.read(most).await
     };
-    timeout(ANSWER_TAKES, asked).await.map_err(|_| HttpError::TimedOut(ANSWER_TAKES))?
+    timeout(ANSWER_TAKES, exchange).await.map_err(|_| HttpError::TimedOut(ANSWER_TAKES))?
 }
 
 /// The header with the key, if the peer of the new connection is still proven to be the engine.

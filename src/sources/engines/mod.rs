@@ -110,7 +110,7 @@ impl EngineWatch {
         let EngineSetup { procfs, docker, cri, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (send, commands) = channel();
-        let (query_docker, asked) = sync_channel(1);
+        let (query_docker, queries) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
         let is_awaited = Arc::new(AtomicBool::new(false));
         let schema = schema();
@@ -124,7 +124,7 @@ impl EngineWatch {
         let known = containers.clone();
         let sockets = (docker, cri, pace, procfs.clone());
         let mut watch = ContainerWatch::new(sockets, known, needs, to.clone(), clock)?;
-        Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
+        Builder::new().name("containers".to_owned()).spawn(move || watch.run(&queries))?;
         let mut scan_thread = ScanThread {
             scanner,
             ends: Ends::new(procfs.clone()),

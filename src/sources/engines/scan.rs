@@ -270,7 +270,7 @@ impl Scanner {
     fn examine(&mut self, pid: u32) -> Result<(), String> {
         if let Some(known) = self.known.get(&pid)
             && !self.has_new_containers
-            && (known.is_nobodys() || self.left_out.has(pid))
+            && (known.is_unrecognised() || self.left_out.has(pid))
             && self.scan_number.saturating_sub(known.first) >= SETTLED_AFTER
             && !(self.scan_number + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
         {
@@ -299,7 +299,7 @@ impl Scanner {
             self.details.command_line(id)
         };
         // The earlier classification stays while the process cannot be read.
-        if is_settled || line.is_none() && before.is_some_and(|known| !known.is_nobodys()) {
+        if is_settled || line.is_none() && before.is_some_and(|known| !known.is_unrecognised()) {
             if let Some(known) = self.known.get_mut(&pid) {
                 known.kin.parent = stat.parent;
                 known.stat = stat;
@@ -568,7 +568,7 @@ impl Scanner {
 }
 
 impl Known {
-    fn is_nobodys(&self) -> bool {
+    fn is_unrecognised(&self) -> bool {
         !self.kin.is_launched && self.kin.recognised.is_none() && self.kin.declared.is_none()
     }
 }

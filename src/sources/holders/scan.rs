@@ -64,7 +64,7 @@ pub(super) struct Scan {
     /// have any name.
     majors: Vec<(u32, bool)>,
     /// Processes without holdings, with the time and their number of open files.
-    nothing: BTreeMap<ProcessId, (Duration, u64)>,
+    empty: BTreeMap<ProcessId, (Duration, u64)>,
     /// Memory falls: every process is examined completely.
     is_urgent: bool,
 }
@@ -97,8 +97,8 @@ impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
         let bounded = BoundedReads::new(procfs.clone());
-        let (majors, nothing, is_urgent) = (Vec::new(), BTreeMap::new(), false);
-        Self { procfs, sysfs, own, is_procfs, bounded, majors, nothing, is_urgent }
+        let (majors, empty, is_urgent) = (Vec::new(), BTreeMap::new(), false);
+        Self { procfs, sysfs, own, is_procfs, bounded, majors, empty, is_urgent }
     }
 
     /// Examines all processes. `is_urgent`: memory falls, and current holders are needed.
@@ -121,7 +121,7 @@ impl Scan {
             error: is_starved.then(|| TOO_MANY_OPEN.into()),
         };
         let mut tally = Tally::begin(&self.procfs);
-        self.forget_nothing(now);
+        self.expire_empty(now);
         let entries = match with_reserve(|| fs::read_dir(&self.procfs)) {
             Ok(entries) => entries,
             Err(error) => {
@@ -151,9 +151,9 @@ impl Scan {
         readings
     }
 
-    fn forget_nothing(&mut self, now: Duration) {
+    fn expire_empty(&mut self, now: Duration) {
         let is_urgent = self.is_urgent;
-        self.nothing
+        self.empty
             .retain(|_, (seen_at, _)| !is_urgent && now.saturating_sub(*seen_at) <= NOTHING_COUNTS);
     }
 
@@ -185,13 +185,13 @@ impl Scan {
         let id = ProcessId { pid, start_ticks: stat.start_ticks };
         let mut memory = tally.of(pid, &stat, |name| self.read(pid, name, 64 << 10).ok());
         let open = self.open(pid);
-        if open.is_some() && open == self.nothing.get(&id).map(|(_, open)| *open) {
+        if open.is_some() && open == self.empty.get(&id).map(|(_, open)| *open) {
             return tally.add(memory);
         }
-        self.nothing.remove(&id);
+        self.empty.remove(&id);
         let found = self.found(pid, &stat);
         if !self.is_urgent && found.as_ref().is_ok_and(Found::is_nothing) {
-            self.nothing.extend(open.map(|open| (id, (readings.read_at, open))));
+            self.empty.extend(open.map(|open| (id, (readings.read_at, open))));
             return tally.add(memory);
         }
         let (found, queued) = match found {

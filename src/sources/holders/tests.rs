@@ -241,10 +241,10 @@ fn a_process_without_driver_memory_is_rescanned_rarely_or_when_its_open_files_ch
 /// as before would be open.
 #[test]
 fn a_real_process_is_scanned_at_once_after_opening_a_file() {
-    let held = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let held = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    let memfd = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let link = format!("/proc/{}/fd/{}", std::process::id(), memfd.as_raw_fd());
     let mut shell = Command::new("/bin/sh")
-        .args(["-c", "read go && exec 5<\"$1\" && echo open && read go", "sh", &held])
+        .args(["-c", "read go && exec 5<\"$1\" && echo open && read go", "sh", &link])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -275,7 +275,8 @@ impl Lines {
     }
 }
 
-/// The records of `bytes` that arrive in chunks of `chunk` bytes; `None` is an overlong line. With `close_between`, every chunk is followed by a silence.
+/// The records of `bytes` that arrive in chunks of `chunk` bytes; `None` is an overlong line. With
+/// `close_between`, every chunk is followed by a silence.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn pieces(bytes: &[u8], chunk: usize, close_between: bool) -> Vec<Option<Vec<u8>>> {
     let mut lines = Lines::new();

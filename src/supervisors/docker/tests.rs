@@ -44,7 +44,7 @@ impl Fake {
         Self { folder, serving }
     }
 
-    fn answers(head: &str, body: &[u8]) -> Self {
+    fn responding(head: &str, body: &[u8]) -> Self {
         let length = body.len();
         let head = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\n\r\n");
         let answer = [head.as_bytes(), body].concat();
@@ -55,7 +55,7 @@ impl Fake {
         Docker::new(&self.folder.path().join("s"))
     }
 
-    fn asked(self) -> String {
+    fn request(self) -> String {
         self.serving.join().unwrap()
     }
 }
@@ -66,12 +66,12 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn list(body: &[u8]) -> Result<Vec<u8>, DockerError> {
-    let fake = Fake::answers("200 OK", body);
+    let fake = Fake::responding("200 OK", body);
     run(fake.docker().list(true, PATIENCE))
 }
 
 fn inspect(body: &[u8]) -> Result<Inspection, DockerError> {
-    let fake = Fake::answers("200 OK", body);
+    let fake = Fake::responding("200 OK", body);
     run(fake.docker().inspect("a", PATIENCE))
 }
 
@@ -172,28 +172,28 @@ fn events_are_tracked_from_the_head_of_the_response_on() {
         count
     });
     assert_eq!(count, 2 * MAX_EVENT_BYTES / 1000, "each event has the limit of its own");
-    assert_eq!(fake.asked(), "GET /events?filters=%7B%7D HTTP/1.1");
+    assert_eq!(fake.request(), "GET /events?filters=%7B%7D HTTP/1.1");
 }
 
 #[test]
 fn past_events_are_those_of_the_text() {
     let of_text: Vec<_> = EVENTS.split(|byte| *byte == b'\n').filter_map(event).collect();
-    let fake = Fake::answers("200 OK", EVENTS);
+    let fake = Fake::responding("200 OK", EVENTS);
     let span = ("7".to_owned(), None);
     let found = run(fake.docker().past_events(HashMap::new(), span, 4 << 20, PATIENCE)).unwrap();
     let found: Vec<_> = found.iter().filter_map(|text| event(text)).collect();
     assert_eq!(found, of_text);
-    assert_eq!(fake.asked(), "GET /events?since=7&filters=%7B%7D&stream=false HTTP/1.1");
+    assert_eq!(fake.request(), "GET /events?since=7&filters=%7B%7D&stream=false HTTP/1.1");
     assert!(!found.is_empty());
 }
 
 #[test]
 fn a_log_is_read_in_pieces_and_its_end_may_be_cut() {
     let read = |log: &[u8]| {
-        let fake = Fake::answers("200 OK", log);
+        let fake = Fake::responding("200 OK", log);
         let found = run(fake.docker().logs("a", ("7", Some("8.5")), 20, 1 << 20, PATIENCE));
         assert_eq!(
-            fake.asked(),
+            fake.request(),
             "GET /containers/a/logs?follow=false&stdout=true&stderr=true&timestamps=true&tail=20\
              &since=7&until=8.5 HTTP/1.1"
         );
@@ -210,13 +210,13 @@ fn a_log_is_read_in_pieces_and_its_end_may_be_cut() {
 #[test]
 fn starts_are_distinguished_by_the_status_of_their_response() {
     let start = |head| {
-        let fake = Fake::answers(head, br#"{"message":"no \u0007room"}"#);
+        let fake = Fake::responding(head, br#"{"message":"no \u0007room"}"#);
         run(fake.docker().start("a", PATIENCE))
     };
-    let fake = Fake::answers("204 No Content", b"");
+    let fake = Fake::responding("204 No Content", b"");
     assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(Started::Now));
-    assert_eq!(fake.asked(), "POST /containers/a/start HTTP/1.1");
-    let fake = Fake::answers("304 Not Modified", b"");
+    assert_eq!(fake.request(), "POST /containers/a/start HTTP/1.1");
+    let fake = Fake::responding("304 Not Modified", b"");
     assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(Started::Before));
     let error = start("500 x").unwrap_err();
     assert_eq!(error.to_string(), "Docker answered 500: no room");
@@ -235,11 +235,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn arbitrary_log_bytes_do_not_panic(bytes in prop::collection::vec(prop_oneof![Just(0_u8), 1_u8..4, any::<u8>()], 0..300)) {
-        let fake = Fake::answers("200 OK", &bytes);
+        let fake = Fake::responding("200 OK", &bytes);
         let _read = run(fake.docker().logs("a", ("0", None), 20, 1 << 20, PATIENCE));
-        let fake = Fake::answers("200 OK", &bytes);
+        let fake = Fake::responding("200 OK", &bytes);
         let _read = run(fake.docker().past_events(HashMap::new(), ("0".to_owned(), None), 1 << 20, PATIENCE));
-        let fake = Fake::answers("200 OK", &bytes);
+        let fake = Fake::responding("200 OK", &bytes);
         let _read = run(fake.docker().list(false, PATIENCE));
     }
 }

@@ -174,7 +174,7 @@ fn the_margin_of_a_quoted_log_is_set_by_its_first_stamp_only() {
 }
 
 #[test]
-fn a_brace_that_begins_no_entry_swallows_nothing() {
+fn a_brace_without_an_entry_swallows_no_line() {
     let texts: Vec<String> =
         messages(b"{\n[   12.345678] a\n{\n\"x\": 1,\n[   12.345679] b\n}\n[   12.4] c\n")
             .into_iter()

@@ -182,7 +182,7 @@ impl Journal {
         deadline: Duration,
     ) -> Result<OperatorMemory, JournalError> {
         let now_ms = now.as_millisecond();
-        self.await_answer(deadline, |to| self.queue.ask(Question::Operator(now_ms, to)))
+        self.await_answer(deadline, |to| self.queue.query(Question::Operator(now_ms, to)))
     }
 
     /// The position to resume reading the kernel log of a boot; `None` if nothing of it was read
@@ -192,20 +192,20 @@ impl Journal {
         boot_id: &str,
         deadline: Duration,
     ) -> Result<Option<ResumePoint>, JournalError> {
-        let question = |to| self.queue.ask(Question::ResumePoint(Arc::from(boot_id), to));
+        let question = |to| self.queue.query(Question::ResumePoint(Arc::from(boot_id), to));
         self.await_answer(deadline, question)
     }
 
     /// The boot whose kernel log was read last, if any. Another one than the present means a
     /// reboot.
     pub fn last_boot_id(&self, deadline: Duration) -> Result<Option<String>, JournalError> {
-        self.await_answer(deadline, |to| self.queue.ask(Question::LastBoot(to)))
+        self.await_answer(deadline, |to| self.queue.query(Question::LastBoot(to)))
     }
 
     /// The first number for new decisions: one above the last one stored. While the journal
     /// is down, it is the time, far above any counted number, so that numbers stay unique.
     pub fn next_decision_id(&self, now: Timestamp, deadline: Duration) -> DecisionId {
-        match self.await_answer(deadline, |to| self.queue.ask(Question::LastDecision(to))) {
+        match self.await_answer(deadline, |to| self.queue.query(Question::LastDecision(to))) {
             Ok(last) => DecisionId(last.saturating_add(1)),
             Err(error) => {
                 let number = u64::try_from(now.as_millisecond()).unwrap_or(0).max(1);
@@ -222,7 +222,7 @@ impl Journal {
         boot_id: &str,
         deadline: Duration,
     ) -> Result<i64, JournalError> {
-        let question = |to| self.queue.ask(Question::BootBeginsAfter(Arc::from(boot_id), to));
+        let question = |to| self.queue.query(Question::BootBeginsAfter(Arc::from(boot_id), to));
         self.await_answer(deadline, question)
     }
 

@@ -98,7 +98,7 @@ impl Queue {
     }
 
     /// Queues a query for the writer.
-    pub(super) fn ask(&self, question: Question) {
+    pub(super) fn query(&self, question: Question) {
         self.lock().questions.push(question);
         self.wake.notify_one();
     }

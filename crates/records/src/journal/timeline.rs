@@ -151,7 +151,7 @@ impl Position {
     }
 
     /// Leaves out the entries of that part up to this position.
-    fn go_on(self, filter: &mut Filter, part: &str, rank: usize) {
+    fn resume_after(self, filter: &mut Filter, part: &str, rank: usize) {
         let (time, id) = time_and_id(part);
         let utc_ms = Value::Integer(self.utc_ms);
         match rank.cmp(&self.rank) {
@@ -179,7 +179,7 @@ impl TimelineQuery {
         for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
             let Some(mut filter) = self.filter(kind) else { continue };
             if let Some(position) = after {
-                position.go_on(&mut filter, kind, rank);
+                position.resume_after(&mut filter, kind, rank);
             }
             parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
             values.extend(filter.values);

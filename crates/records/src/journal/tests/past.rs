@@ -255,7 +255,7 @@ fn a_start_is_read_with_the_end_before_it_and_the_death_after_it() {
 }
 
 #[test]
-fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
+fn a_start_not_begun_cannot_fail_later() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let results = [

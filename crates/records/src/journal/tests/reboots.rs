@@ -161,7 +161,7 @@ fn a_slot_may_be_held_until_its_release_was_done() {
 }
 
 #[test]
-fn a_loss_is_counted_from_when_it_was_noted_by_uptimes_and_can_be_cleared() {
+fn a_loss_ages_by_uptime_since_its_record_and_can_be_cleared() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join(FILE_NAME), vec![b'x'; 40_000]).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
@@ -189,7 +189,7 @@ fn lock() -> RebootLock {
 }
 
 #[test]
-fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
+fn a_slot_is_known_from_its_first_request_to_its_confirmed_release() {
     let row = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
     let found = |decision: &DecisionRecord, result| RebootRow::Outcome(ended(decision, result));
     let read = |rows: &[RebootRow], boot: &str| {

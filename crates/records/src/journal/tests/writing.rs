@@ -24,7 +24,7 @@ fn value(journal: &Journal, position: usize) -> f64 {
 }
 
 #[test]
-fn a_record_that_is_read_again_is_stored_once() {
+fn a_repeated_record_is_stored_once() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&log(vec![event(1), event(2)], 3));
@@ -153,7 +153,7 @@ fn another_decision_of_the_same_number_is_refused_and_takes_nothing_with_it() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_stored_does_not_keep_the_journal_down() {
+fn an_unstorable_entry_does_not_keep_the_journal_down() {
     let dir = tempfile::tempdir().unwrap();
     let obstacle = dir.path().join("state");
     std::fs::write(&obstacle, "").unwrap();
@@ -239,7 +239,7 @@ fn entries_recorded_while_the_journal_is_down_are_written_when_it_comes_back() {
 }
 
 #[test]
-fn a_second_journal_in_the_directory_says_who_holds_it_and_takes_over() {
+fn a_second_journal_reports_the_lock_holder_and_takes_over() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path(), KEEP_ALL);
     first.intent(&decision(2), PATIENCE).unwrap();
@@ -252,7 +252,7 @@ fn a_second_journal_in_the_directory_says_who_holds_it_and_takes_over() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_a_new_one_begun() {
+fn a_damaged_file_is_set_aside_and_a_new_one_created() {
     let dir = tempfile::tempdir().unwrap();
     let rubbish = [0x5a_u8; 8_192];
     std::fs::write(dir.path().join(FILE_NAME), rubbish).unwrap();
@@ -263,7 +263,7 @@ fn a_damaged_file_is_set_aside_and_a_new_one_begun() {
 }
 
 #[test]
-fn damage_that_shows_while_writing_loses_no_entry() {
+fn damage_detected_by_a_write_loses_no_entry() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for seq in 0..300 {
@@ -327,7 +327,7 @@ fn a_newer_format_is_refused_and_left_alone() {
 }
 
 #[test]
-fn an_older_format_is_brought_to_the_newest_one_step_after_the_other() {
+fn an_older_format_is_upgraded_step_by_step() {
     let mut connection = Connection::open_in_memory().unwrap();
     let path = std::path::Path::new("memory");
     let newest = ["ALTER TABLE notes ADD COLUMN second", "ALTER TABLE notes ADD COLUMN third"];
@@ -354,7 +354,7 @@ fn an_older_format_is_brought_to_the_newest_one_step_after_the_other() {
 }
 
 #[test]
-fn too_large_a_journal_loses_its_oldest_entries_and_shrinks_on_disk() {
+fn an_oversized_journal_loses_its_oldest_entries_and_shrinks_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 1..=6_000_u64 {

@@ -129,7 +129,7 @@ fn the_bytes_on_disk_are_those_of_version_1() {
 }
 
 #[test]
-fn the_ring_keeps_the_newest_and_gives_up_at_most_a_page_of_the_oldest() {
+fn the_ring_keeps_the_newest_and_drops_at_most_a_page_of_the_oldest() {
     let header = header(24);
     for written in 0..100 {
         let kept = sequences(&recovered(&file(&header, written)));
@@ -178,7 +178,7 @@ impl Pages for Failing<'_> {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_costs_its_own_records_and_a_dead_disk_is_left_alone() {
+fn an_unreadable_page_costs_only_its_records_and_a_dead_disk_ends_the_scan() {
     let whole = file(&header(160), 160);
     let one = Recovered::read(&Failing(&whole, 2..3)).unwrap().unwrap();
     assert_eq!((one.records.len(), one.damaged), (152, 8));
@@ -202,7 +202,7 @@ fn a_foreign_file_is_distinguished_from_a_newer_black_box() {
 }
 
 #[test]
-fn a_boot_ends_in_order_only_where_that_is_known() {
+fn a_boot_ends_cleanly_only_if_that_is_known() {
     let minute = 60_000;
     for (closed, gap_ms, end) in [
         (true, Some(30_000), EndOfBoot::Clean),
