@@ -39,8 +39,8 @@ fn proof(proof: &DeathProof) -> String {
                 super::history::event_text(&event.kind)
             )
         }
-        DeathProof::Process { pid, comm, status, told_by } => {
-            format!("{comm} (pid {pid}) ended with {status}, according to {told_by}")
+        DeathProof::Process { pid, comm, status, reported_by } => {
+            format!("{comm} (pid {pid}) ended with {status}, according to {reported_by}")
         }
         DeathProof::LogLine { line } => format!("its log: {line}"),
         DeathProof::Decision { decision, acted } => {

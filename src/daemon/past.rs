@@ -100,7 +100,7 @@ impl Search {
             asked: asked.into_iter().map(asked_for).collect(),
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
-            stood: reader.restarts()?,
+            restart_states: reader.restarts()?,
             reboots: reader.reboots(self.boot.as_deref())?,
             received: reader.received()?,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),

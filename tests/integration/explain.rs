@@ -423,7 +423,7 @@ fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
         outstanding,
         orphans: Vec::new(),
         curve: vec![ReleasePoint { seconds: 1.5, outstanding, free: Some(5 << 30) }],
-        why_unknown: is_unknown.then_some(WhyUnknown::OthersBeside),
+        why_unknown: is_unknown.then_some(WhyUnknown::OtherEngines),
     };
     let kind = ProgramEvent::EngineRelease {
         engine: engine.to_owned(),
@@ -459,7 +459,7 @@ fn the_release_of_memory_is_explained_from_the_journal() {
         "in no counter (driver)   80.0 GiB     20.0 GiB",
         "page cache                7.0 GiB      7.0 GiB",
         "1.5 s       22.0 GiB    5.0 GiB",
-        "what it held is unknown, since another engine came or went meanwhile",
+        "what it held is unknown, since another engine came or went in that time",
         "in no counter (driver)    unknown      unknown",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
@@ -469,7 +469,7 @@ fn the_release_of_memory_is_explained_from_the_journal() {
     let all: Vec<Value> = all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ends: Vec<&Value> = all.iter().map(|one| &one["release"]["end"]).collect();
     assert_eq!(ends, ["returned", "overtaken", "unknown"]);
-    assert_eq!(all[2]["release"]["why_unknown"], "others_beside");
+    assert_eq!(all[2]["release"]["why_unknown"], "other_engines");
     let until = moment(2).utc.to_string();
     let (_, before) = explain(&["chat", "--at", &until]);
     assert!(!before.contains("is unknown") && before.contains("came back"), "{before}");

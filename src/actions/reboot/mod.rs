@@ -102,7 +102,7 @@ impl RebootExecutor {
     fn perform(&self, decision: &DecisionRecord, act: &RebootAct) -> Attempt {
         match act {
             RebootAct::Schedule(plan) => Attempt::Agreed(self.notify_users(&plan.announcement())),
-            RebootAct::TellUsers { text } => Attempt::Agreed(self.notify_users(text)),
+            RebootAct::WarnUsers { text } => Attempt::Agreed(self.notify_users(text)),
             RebootAct::TakeSlot(lock) => self.slot(lock, FleetLock::take),
             RebootAct::ReleaseSlot(lock) => self.slot(lock, FleetLock::release),
             RebootAct::Perform(order) => self.reboot(decision, order),

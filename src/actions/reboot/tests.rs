@@ -255,7 +255,7 @@ fn a_command_gets_the_reason_and_its_exit_is_the_outcome() {
 #[test]
 fn actions_of_other_lanes_are_refused() {
     let machine = Machine::new();
-    let act = RebootAct::TellUsers { text: "text".to_owned() };
+    let act = RebootAct::WarnUsers { text: "text".to_owned() };
     let other = DecisionRecord { action: Action::CompactMemory, ..decision(act) };
     let Performed { result, effect } = machine.rebooter().execute(&Act::of(other).unwrap());
     assert!(not_done(&(result, effect)).contains("compact_memory belongs to another lane"));

@@ -385,13 +385,13 @@ fn a_reboot_waits_for_its_intent_and_for_no_hanging_action() {
     let bench = bench(PATIENCE, |_| Ok(()));
     bench.worker.submit(act(decision(1))).unwrap();
     assert_eq!(bench.begun(), 1);
-    let notify = || RebootAct::TellUsers { text: "text".to_owned() };
+    let notify = || RebootAct::WarnUsers { text: "text".to_owned() };
     let outcome = || bench.outcomes.recv_timeout(PATIENCE).unwrap();
     bench.worker.submit(act(reboot_decision(2, notify()))).unwrap();
     assert_eq!((outcome().result, outcome_count(&bench)), (OutcomeResult::Done, 0));
     bench.worker.submit(act(reboot_decision(100, notify()))).unwrap();
     let refused = outcome();
-    assert_eq!((refused.decision, &*refused.action), (DecisionId(100), "tell_users"));
+    assert_eq!((refused.decision, &*refused.action), (DecisionId(100), "warn_users"));
     assert!(not_done(&refused.result).contains("intent could not be written: the disk is slow"));
     // What is called off must not come, whatever the disk does.
     let off = RebootAct::CallOff {
@@ -406,7 +406,7 @@ fn a_reboot_waits_for_its_intent_and_for_no_hanging_action() {
     bench.worker.shutdown();
     let mut noted = bench.brakes.lock().unwrap().clone();
     noted.retain(|what| !matches!(*what, "begin" | "end"));
-    assert_eq!(noted, ["tell_users", "call_off_reboot"]);
+    assert_eq!(noted, ["warn_users", "call_off_reboot"]);
 }
 
 fn outcome_count(bench: &Bench) -> usize {

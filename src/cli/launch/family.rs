@@ -226,7 +226,7 @@ impl Family {
             comm: Arc::clone(&member.comm),
             ended: member.ended,
             status: member.status,
-            told_by: member.reported_by,
+            reported_by: member.reported_by,
             is_left: member.ended.is_none(),
             bytes: member.bytes,
         })

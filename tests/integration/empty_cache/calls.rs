@@ -95,7 +95,7 @@ fn an_older_sglang_gets_no_call_that_it_ignores_or_that_ends_requests() {
     let outcome = bench.refusal(&decision(of(&server), &[Unpause]));
     assert!(outcome.contains("only by /flush_cache: allow: [drop_prefix_cache]"), "{outcome}");
     let outcome = bench.refusal(&decision(of(&server), &[DropPrefixCache]));
-    assert!(outcome.contains("does not report whether somebody has paused it"), "{outcome}");
+    assert!(outcome.contains("does not report whether it was paused"), "{outcome}");
     assert!(outcome.ends_with("a rule must say so with allow: [unpause]"), "{outcome}");
     assert_eq!(server.posted(), Vec::<String>::new());
     bench.effect(&decision(of(&server), &[DropPrefixCache, Unpause]));

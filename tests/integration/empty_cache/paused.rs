@@ -93,7 +93,7 @@ fn an_engine_paused_by_somebody_else_stays_paused() {
     for allow in [[].as_slice(), &[RetractRequests]] {
         let target = engine(EngineKind::Sglang, server.port);
         let why = bench.refusal(&decision(target, allow));
-        assert!(why.starts_with("somebody has paused it: it is left as it is"), "{why}");
+        assert!(why.starts_with("another client has paused it: it stays so"), "{why}");
     }
     assert_eq!(server.posted(), Vec::<String>::new());
     // A 503 may mean ill or paused.

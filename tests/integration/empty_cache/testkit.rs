@@ -134,7 +134,7 @@ fn real_servers_empty_cache_sglang() {
     // A trainer pauses the engine on purpose.
     live.post("/pause_generation", &json!({"mode": "in_place"}));
     let why = bench.refusal(&decision(live.target(), &[DropPrefixCache, RetractRequests]));
-    assert!(why.starts_with("somebody has paused it"), "{why}");
+    assert!(why.starts_with("another client has paused it"), "{why}");
     assert_eq!(live.status_of("/ready").unwrap(), 503, "it is still paused");
     live.post("/continue_generation", &json!({}));
     assert_eq!(live.status_of("/ready").unwrap(), 200);

@@ -66,7 +66,7 @@ fn the_gate_opens_once_all_nodes_are_open_at_the_same_time() {
     let child = gate.spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2_500));
     // The first peer closes before the other one opens.
-    one.set(closed(NEED, &["somebody takes memory"], 7.0));
+    one.set(closed(NEED, &["free memory falls by"], 7.0));
     std::thread::sleep(Duration::from_millis(1_200));
     other.set(open(NEED));
     std::thread::sleep(Duration::from_millis(1_500));
@@ -78,7 +78,7 @@ fn the_gate_opens_once_all_nodes_are_open_at_the_same_time() {
     assert!(ended > opened, "the gate opened while a peer was closed: {}", stdout(&output));
     let printed = stderr(&output);
     assert!(printed.contains(&format!("about 40.0s to go: {}: 12 GiB had", other.address())));
-    assert!(printed.contains(&format!("{}: somebody takes memory", one.address())), "{printed}");
+    assert!(printed.contains(&format!("{}: free memory falls by", one.address())), "{printed}");
     let names = format!("; open, too: {}, {}", one.address(), other.address());
     assert!(stdout(&output).contains(&names), "{}", stdout(&output));
     let calls = one.server.calls();

@@ -128,7 +128,7 @@ fn an_engine_that_never_ends_blocks_the_reboot_and_is_named() {
     }
     let daemon = start(&world);
     world.ordered(&SOON);
-    until(&daemon, "held", 60, || waits_for(&daemon).contains("was told to end 3 times and runs"));
+    until(&daemon, "held", 60, || waits_for(&daemon).contains("was asked to end 3 times and runs"));
     assert!(waits_for(&daemon).starts_with("engine vllm-1 "), "{}", waits_for(&daemon));
     assert_eq!(stage(&daemon), "waiting");
     std::thread::sleep(Duration::from_secs(3));
@@ -136,7 +136,7 @@ fn an_engine_that_never_ends_blocks_the_reboot_and_is_named() {
     let stops = world.acts().iter().filter(|act| act.starts_with("stop_engine")).count();
     assert_eq!(stops, 3);
     let shown = world.ordered(&["reboot", "--status"]);
-    assert!(shown.contains("waits: engine vllm-1 was told to end 3 times"), "{shown}");
+    assert!(shown.contains("waits: engine vllm-1 was asked to end 3 times"), "{shown}");
     fs::remove_dir_all(&folder).unwrap();
     until(&daemon, "done", 30, || world.bus.reboots() == 1);
     daemon.terminate();

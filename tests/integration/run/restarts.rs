@@ -209,7 +209,7 @@ fn an_exit_of_the_far_future_or_of_an_earlier_life_restarts_nothing_twice() {
     let back = inspection(&id("llm"), &first).to_string();
     let back = Fault::Answers(200, "application/json", back);
     world.docker.set_inspection("llm", Some(back));
-    let why = "tells of an end that came before the life";
+    let why = "reports an end that came before the life";
     wait_for(why, 10, &daemon, || reason(&daemon, "llm").contains(why));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((world.docker.of("llm").starts, state_of(&daemon, "llm").as_str()), (1, "unknown"));

@@ -173,7 +173,7 @@ impl Kept {
             acts: acts.map(|((index, act), ms)| self.past_act(*index, act, ms)).collect(),
             asked: requests.collect(),
             commands: self.commands[..commands].to_vec(),
-            stood: self.last_states(),
+            restart_states: self.last_states(),
             received: self.received(),
             reboots: PastReboots::default(),
             lost_before_ms: None,

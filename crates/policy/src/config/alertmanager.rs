@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+    fn mistakes_are_reported_at_their_place_with_a_correction() {
         let many = "{url: http://a}, ".repeat(9);
         for (text, message) in [
             ("{forget_after: 1h}", "it belongs to receive"),

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prometheus_knows_of_its_own_alerts_is_not_told_apart_by_node() {
+    fn prometheus_own_alert_series_are_not_distinguished_by_node() {
         let by = ["instance".into()];
         let expr = parse("uma_memory_free_bytes < 1 and on () ALERTS").unwrap();
         let error = expr.by(&by, &Catalogue).unwrap_err();

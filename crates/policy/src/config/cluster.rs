@@ -244,7 +244,7 @@ fn matchers(text: &str) -> Result<Arc<str>, String> {
 fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
     let tls = match table.get("tls") {
         Some(node) => tls(node, findings).map(Some),
-        // An empty block says: whom the system trusts.
+        // An empty block means the trusted authorities of the system.
         None => Some(table.key("tls").map(|_| TlsFiles::default())),
     };
     let bearer = table.value_optional("bearer_token_file", path, findings);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_can_be_written_is_read() {
+    fn every_key_is_read() {
         let found = read(
             "cluster:\n  name: rack\n  node: spark-1\n  dns: [sparks.lan]\n  file_sd: \
              [p/*.yaml]\n  interval: 2s\n  timeout: 1s\n  metrics_path: /m\n  tls: \
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_line() {
         for (text, expected) in [
             ("cluster: {}", "cluster names no peers"),
             ("cluster: {pears: [a]}", "did you mean \"peers\"?"),

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_by_their_places_and_a_mistaken_one_is_not_shown() {
+    fn key_sources_are_read_and_mistaken_keys_are_not_shown() {
         let text = "engines: [{name: a, match: {comm: b}, api_key_env: SGLANG_KEY, \
                     admin_key_file: /run/keys/sglang}]";
         let engines = parse_settings(&SourceText::new("f", text)).unwrap().engines.unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+    fn mistakes_are_reported_at_their_place_with_a_correction() {
         for (text, expected) in [
             ("engines: [{match: {comm: a}}]", "1:12 an entry of engines has no name [name: deep"),
             ("engines: [{name: a}]", "1:12 an entry of engines does not say which processes"),

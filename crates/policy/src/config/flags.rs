@@ -143,9 +143,9 @@ pub struct RunFlags {
     /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
     /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind
     /// the last number that was handled, so within a boot numbers should only grow, as the
-    /// kernel's do. A file that ends below it is read anew; a pipe's writer who counts anew is
-    /// believed once what he writes cannot be a repetition any more, and what was dropped until
-    /// then is counted as lost. The journal takes an event whose number it knows for one that it
+    /// kernel's do. A file that ends below it is read from its start. A pipe whose writer
+    /// restarts its numbers is accepted once repetition is impossible; records dropped until then
+    /// count as lost. The journal takes an event whose number it knows for one that it
     /// has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,

@@ -164,7 +164,7 @@ mod tests {
     use crate::config::settings::parse_settings;
 
     #[test]
-    fn all_of_it_has_a_default_but_the_endpoint() {
+    fn only_the_endpoint_has_no_default() {
         let read = |text: &str| parse_settings(&SourceText::new("f", text)).unwrap().otlp.unwrap();
         let usual = OtlpSettings::to("http://localhost:4318".to_owned());
         assert_eq!(read("otlp: {endpoint: 'http://localhost:4318/'}"), usual);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+    fn mistakes_are_reported_at_their_place_with_a_correction() {
         for (text, found) in [
             ("otlp: 'http://a:4318'", "write otlp: {endpoint: \"http://localhost:4318\"}"),
             ("otlp: {interval: 10s}", "otlp needs an endpoint"),

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+    fn mistakes_are_reported_at_their_place_with_a_correction() {
         for (text, part) in [
             ("reboot: {way: sysrq}", "way cannot be \"sysrq\""),
             ("reboot: {way: command}", "way: command needs a command"),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+    fn mistakes_are_reported_at_their_place_with_a_correction() {
         for (text, expected) in [
             ("restarts: [{need: 1GiB}]", "1:13 an entry of restarts does not say what is started"),
             ("restarts: [{container: a, unit: b.service}]", "1:33 an entry of restarts says both"),

@@ -1,8 +1,8 @@
 //! Requests that make an engine return memory. The file of each engine has them; the caller
 //! supplies the connection.
 //!
-//! Some calls are never made, whatever a rule says: those that may kill the server or the host
-//! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
+//! Some calls are never made, even if a rule allows them: those that may kill the server or the
+//! host (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
 //! engines and whole hosts on GB10), those that end requests (a pause whose mode is `abort`, the
 //! default; LMDeploy's `/sleep`), and those that run code (`/collective_rpc`).
 
@@ -87,7 +87,7 @@ impl Emptying<'_> {
     }
 }
 
-/// Records that an engine is paused, so that it is resumed whatever happens.
+/// Records that an engine is paused, so that it is resumed in any case.
 pub trait Pausing {
     /// Records the pause before it is requested.
     ///
@@ -122,11 +122,11 @@ pub enum Refusal {
         /// The consequence, in words.
         then: &'static str,
     },
-    /// The engine is paused by somebody else.
-    #[error("somebody has paused it: it is left as it is, since to empty it would resume it")]
+    /// Another client has paused the engine.
+    #[error("another client has paused it: it stays so, since emptying would resume it")]
     Paused,
     /// The engine reports that it is not ready.
-    #[error("it answers {0} at /ready: it is not ready, or somebody has paused it")]
+    #[error("it answers {0} at /ready: it is not ready, or was paused")]
     NotReady(u16),
     /// The rule does not allow the cost.
     #[error("{why}: a rule must say so with allow: [{}]", permission.name())]

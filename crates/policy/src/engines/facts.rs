@@ -52,7 +52,7 @@ pub struct EngineFacts {
     pub gives_back: GivesBack,
     /// Resumes an engine that was paused for that.
     pub go_on: Option<GoOn>,
-    /// Names of requests that are never sent, whatever a rule allows, and the reason.
+    /// Names of requests that are never sent, even if a rule allows them, and the reason.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
     /// Parts of lines that it logs when it dies, in addition to those that any engine may log.
     pub last_words: &'static [(&'static str, LastWords)],

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_print_is_understood() {
+    fn last_words_of_engines_are_recognised() {
         let table = [
             (
                 "[2026-11-20 10:00:00] Rank 0 scheduler died during initialization (exit code: \
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_does_harm(line in "\\PC{0,200}", cut in 0_usize..200) {
+        fn arbitrary_lines_do_not_panic(line in "\\PC{0,200}", cut in 0_usize..200) {
             let _read = last_words(&line);
             let whole = "Subprocess scheduler_0 (pid=4711) crashed with exit code -9.";
             let part = whole.get(..cut.min(whole.len())).unwrap_or_default();

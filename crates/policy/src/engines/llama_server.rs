@@ -89,7 +89,7 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
         let answer = emptying.calls.post(UNLOAD, Some(&body), key, UNLOADING_TAKES)?;
         match answer.status {
             200 => unloaded += 1,
-            // It has gone meanwhile.
+            // The model has been unloaded since.
             400 => {}
             _ => return Err(Refusal::of(UNLOAD, &answer, key.is_some(), KEY)),
         }
@@ -125,7 +125,7 @@ fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>,
 
 /// Requests of a model; 0 where it reports none, as without --metrics.
 fn requests(emptying: &Emptying<'_>, key: Option<WhichKey>, model: &str) -> Result<u64, Refusal> {
-    // Without autoload, so that the request does not start a model that has ended meanwhile.
+    // Without autoload, so that the request does not start a model that has ended since.
     let model = utf8_percent_encode(model, NON_ALPHANUMERIC);
     let path = format!("/metrics?model={model}&autoload=false");
     let answer = emptying.calls.get(&path, key, QUERY_TAKES)?;

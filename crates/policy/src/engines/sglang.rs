@@ -34,7 +34,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model-path", "--model"],
-    // After a pause /ready stays 503 until somebody has asked /health, which takes seconds.
+    // After a pause /ready stays 503 until a request to /health, which takes seconds.
     health: &[
         HealthPath::of("/ready"),
         HealthPath { path: LOADS, overrules_unready: true },
@@ -157,7 +157,7 @@ const FLUSH: &str = "/flush_cache";
 const QUERY_TAKES: Duration = Duration::from_secs(2);
 /// To give back tens of GiB takes the driver a while.
 const EMPTYING_TAKES: Duration = Duration::from_secs(10);
-/// Nothing is computed meanwhile, and probes of others begin to fail.
+/// A paused engine computes nothing, and other probes begin to fail.
 const PAUSED_FLUSHING_TAKES: Duration = Duration::from_secs(2);
 const PAUSING_TAKES: Duration = Duration::from_secs(2);
 /// `/health` has a token generated, and gives up after 20 s.
@@ -170,13 +170,13 @@ const RETRACTS_SINCE: [u32; 3] = [0, 5, 6];
 
 const CONTROL_KEY: &str = "admin_key_file, or api_key_file where it has no admin key";
 
-/// What is known of it before anything is done.
-struct Known {
+/// The state of the engine before emptying.
+struct EngineReport {
     load: Option<EngineLoad>,
     version: Option<[u32; 3]>,
 }
 
-impl Known {
+impl EngineReport {
     fn requests(&self) -> Option<u64> {
         self.load.and_then(|load| load.requests().value())
     }
@@ -192,7 +192,7 @@ fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, R
         let answer = emptying.calls.post(FLUSH, None, key, EMPTYING_TAKES)?;
         match answer.status {
             200 => return Ok("/flush_cache answered 200: its prefix cache is dropped".to_owned()),
-            // A request has come meanwhile.
+            // A request has arrived.
             400 => {}
             _ => return Err(refused(FLUSH, &answer, key)),
         }
@@ -215,15 +215,15 @@ fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, R
 }
 
 /// Queries load and version; both are unknown without the key that the engine requires.
-fn query(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
+fn query(emptying: &Emptying<'_>) -> Result<EngineReport, Refusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
     let answer = emptying.calls.get(LOADS, key, QUERY_TAKES)?;
     if !answer.is_success() {
-        return Ok(Known { load: None, version: None });
+        return Ok(EngineReport { load: None, version: None });
     }
     let text = answer.text();
     let load = loads(&text).ok_or_else(|| Refusal::Unreadable(LOADS.to_owned()))?;
-    Ok(Known { load: Some(load), version: version(&text) })
+    Ok(EngineReport { load: Some(load), version: version(&text) })
 }
 
 /// Refuses a paused engine: `/continue_generation` would resume what a trainer has paused.
@@ -237,7 +237,7 @@ fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
         404 if emptying.allows(CachePermission::Unpause) => Ok(()),
         404 => Err(Refusal::NotAllowed {
             permission: CachePermission::Unpause,
-            why: "SGLang before 0.5.21 does not report whether somebody has paused it, and \
+            why: "SGLang before 0.5.21 does not report whether it was paused, and \
                   would resume",
         }),
         status => Err(Refusal::NotReady(status)),
@@ -247,7 +247,7 @@ fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
 /// Pauses, flushes and resumes the engine.
 fn retract(
     emptying: &Emptying<'_>,
-    known: &Known,
+    known: &EngineReport,
     key: Option<WhichKey>,
     pausing: &mut dyn Pausing,
 ) -> Result<String, Refusal> {
@@ -273,8 +273,9 @@ fn retract(
     };
     // It may be paused even where it did not answer.
     pausing.end().map_err(Refusal::StillPaused)?;
-    // Whoever asked for its health meanwhile has left it marked as ill until it is asked again.
-    let _its_own_business = calls.get("/health", None, HEALTH_TAKES);
+    // A probe during the pause leaves it marked as unhealthy until the next one; the result does
+    // not matter.
+    let _ = calls.get("/health", None, HEALTH_TAKES);
     let answer = paused?;
     if !answer.is_success() {
         return Err(refused(PAUSE, &answer, key));

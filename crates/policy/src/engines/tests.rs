@@ -23,7 +23,7 @@ fn actual(line: &str) -> Option<(EngineKind, ProcessRole)> {
 }
 
 #[test]
-fn every_engine_is_known_however_it_is_started() {
+fn engines_are_recognised_by_every_way_of_starting_them() {
     for (line, kind) in [
         ("/env/bin/python /env/bin/vllm serve /m --port 1", Vllm),
         ("vllm serve /m", Vllm),
@@ -49,7 +49,7 @@ fn every_engine_is_known_however_it_is_started() {
 }
 
 #[test]
-fn workers_are_known_by_their_titles() {
+fn workers_are_recognised_by_their_titles() {
     for (comm, line, kind) in [
         ("VLLM::EngineCor", "VLLM::EngineCore", Vllm),
         ("python", "VLLM::Worker_TP0", Vllm),
@@ -67,7 +67,7 @@ fn workers_are_known_by_their_titles() {
 }
 
 #[test]
-fn what_only_mentions_an_engine_is_none() {
+fn commands_that_only_mention_an_engine_are_no_engine() {
     for line in [
         "bash -c vllm serve /m",
         "python3 -c import vllm serve",
@@ -91,7 +91,7 @@ fn what_only_mentions_an_engine_is_none() {
 }
 
 #[test]
-fn port_host_and_model_are_read_and_keys_are_not() {
+fn port_host_and_model_are_read_and_keys_are_ignored() {
     let of = |kind, line: &str| serving(kind, &words(line));
     let vllm = of(Vllm, "python vllm serve /m --api-key secret --port=8001 --host 0.0.0.0");
     let expected = Serving {
@@ -125,7 +125,7 @@ fn port_host_and_model_are_read_and_keys_are_not() {
 
 proptest! {
     #[test]
-    fn any_command_line_is_read(
+    fn arbitrary_command_lines_do_not_panic(
         comm in ".{0,15}",
         text in prop::collection::vec(any::<u8>(), 0..300),
         line in "(python3|vllm|bash|ollama)( (-m|-c|-X|serve|--port|--model|=|[a-z/0-9=-]{0,9})){0,8}",
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_arguments_do_not_say_the_environment_may() {
+fn the_environment_supplies_missing_arguments() {
     let actual = |kind, line: &str, environment: &[(&str, &str)]| {
         let value = |name: &str| {
             let found = environment.iter().find(|(known, _)| *known == name);
@@ -180,7 +180,7 @@ fn what_the_arguments_do_not_say_the_environment_may() {
 }
 
 #[test]
-fn requests_are_counted_as_each_engine_tells_them() {
+fn requests_are_counted_by_the_metrics_of_each_engine() {
     let metrics = "# HELP vllm:num_requests_running x\n\
         vllm:num_requests_running{engine=\"0\",model_name=\"a b\"} 2.0\n\
         vllm:num_requests_running{engine=\"1\"} 1\n\
@@ -221,7 +221,7 @@ fn a_version_is_three_numbers_or_none() {
 
 /// As the real ones answered (tests/tools/record-answers).
 #[test]
-fn the_load_that_engines_tell_is_read() {
+fn the_reported_load_of_engines_is_read() {
     let recorded = |kind: &str, state: &str, path: &str| {
         let file = format!("../../tests/fixtures/engines/answers/{kind}.json");
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -268,7 +268,7 @@ fn the_load_that_engines_tell_is_read() {
 
 proptest! {
     #[test]
-    fn any_answer_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {
+    fn any_response_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {
         for text in [&text, &format!("{{\"loads\":{loads}}}")] {
             let _ = (sum(text, &["a"]), sglang::loads(text), comfyui::queue(text));
             let _ = (load_in_metrics(Vllm, text), sglang::version(text));

@@ -38,13 +38,13 @@ const MOST_MODELS: usize = 4;
 
 const KEY: &str = "Triton has none";
 
-/// Only in explicit control mode: its models finish their requests and go, until somebody loads
-/// them again.
+/// Only in explicit control mode: models finish their requests and are unloaded until they are
+/// loaded again.
 fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     if !emptying.allows(CachePermission::UnloadModels) {
         return Err(Refusal::NotAllowed {
             permission: CachePermission::UnloadModels,
-            why: "a model that Triton unloads is not served until somebody loads it again",
+            why: "a model that Triton unloads is not served until it is loaded again",
         });
     }
     let calls = emptying.calls;

@@ -31,7 +31,7 @@ named! {
         /// An engine with requests is paused for seconds, and computes them anew: SGLang's
         /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
         RetractRequests = "retract_requests",
-        /// Models go, with the requests that they work on or until somebody loads them again:
+        /// Models go, with the requests that they work on or until they are loaded again:
         /// llama-server as a router, Triton.
         UnloadModels = "unload_models",
         /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before

@@ -41,7 +41,7 @@ impl MemoryState {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Clean => "no process uses the GPU, and no more memory than usual is held",
-            Self::InUse => "somebody uses the GPU",
+            Self::InUse => "a process uses the GPU",
             Self::Orphan => "an engine has left processes behind that hold memory: end them",
             Self::Lingering => "memory is being given back: wait",
             Self::HeldShmem => {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_stands_under_its_node_whatever_it_says_itself() {
+    fn a_series_has_the_label_of_its_node_despite_its_own_label() {
         let [cluster, node] = ["c", "spark-2"].map(Arc::from);
         let key = SeriesKey::new("uma_a", &[("zone", "x"), ("node", "0"), ("cluster", "lie")]);
         let labelled = series_of_node(&key, &cluster, &node).to_string();

@@ -303,7 +303,7 @@ pub enum DeathProof {
         /// Exit code or signal.
         status: ExitStatus,
         /// The source of the status.
-        told_by: String,
+        reported_by: String,
     },
     /// A line of the engine's log.
     LogLine {

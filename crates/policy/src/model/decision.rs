@@ -175,9 +175,9 @@ impl HoldReason {
                 "another engine of this node is starting: one at a time, the next when that is \
                  ready or has failed"
             }
-            Self::Stopped => "somebody wanted it to end: it stays down until somebody starts it",
+            Self::Stopped => "it was stopped on request: it stays down until a person starts it",
             Self::StopUnclear => {
-                "it ended as if somebody wanted it, while it was not watched: start it by hand"
+                "it ended as if stopped on request, while it was not watched: start it by hand"
             }
             Self::NoCause
             | Self::RebootUnderWay
@@ -219,7 +219,7 @@ impl HoldReason {
             Self::NoSlot => "the cluster's lock (reboot.lock) has given no slot",
             Self::CalledOff => {
                 "a person has called the reboot off: no rule schedules another before memory is \
-                 well again, or somebody says umawarden reboot --clear"
+                 well again, or a person runs umawarden reboot --clear"
             }
             _ => return None,
         };

@@ -382,7 +382,7 @@ impl fmt::Display for GateReason {
             ),
             Self::Taking { bytes_per_second, gone_in_seconds } => write!(
                 f,
-                "somebody takes memory, {}/s: in {gone_in_seconds:.0} s there is too little",
+                "free memory falls by {}/s: in {gone_in_seconds:.0} s there is too little",
                 measured_bytes_text(bytes_per_second.abs())
             ),
             Self::Orphan(orphan) => orphan.fmt(f),

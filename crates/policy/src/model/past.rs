@@ -27,7 +27,7 @@ pub struct Past {
     pub unaccounted_baseline: Option<u64>,
     /// Last known states of deferred restarts, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stood: BTreeMap<Arc<str>, RestartState>,
+    pub restart_states: BTreeMap<Arc<str>, RestartState>,
     /// Reboots of this boot and those before.
     #[serde(default)]
     pub reboots: PastReboots,

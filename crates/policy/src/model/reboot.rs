@@ -162,8 +162,8 @@ pub enum RebootAct {
     #[strum(serialize = "reboot")]
     Schedule(RebootPlan),
     /// Sends a text to logged-in users.
-    #[strum(serialize = "tell_users")]
-    TellUsers {
+    #[strum(serialize = "warn_users")]
+    WarnUsers {
         /// The text.
         text: String,
     },
@@ -276,7 +276,7 @@ impl fmt::Display for RebootAct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Schedule(plan) => plan.fmt(f),
-            Self::TellUsers { text } => write!(f, "tell_users {text:?}"),
+            Self::WarnUsers { text } => write!(f, "warn_users {text:?}"),
             Self::TakeSlot(lock) => {
                 write!(f, "take_reboot_slot of group {} from {}", lock.group, lock.url)
             }

@@ -137,7 +137,7 @@ pub struct ReceivedAlertStatus {
     #[serde(flatten)]
     pub alert: Arc<ReceivedAlert>,
     /// Time of the last request with the alert.
-    pub heard: Timestamp,
+    pub last_received: Timestamp,
     /// Time at which it is forgotten unless repeated.
     pub forgotten: Timestamp,
     /// Whether it is a series that rules can read. More fire than can be if not.

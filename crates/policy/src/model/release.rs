@@ -126,7 +126,7 @@ pub enum WhyUnknown {
     /// It started before the first sample.
     BeginUnseen,
     /// Another engine came or went meanwhile.
-    OthersBeside,
+    OtherEngines,
     /// Memory that no counter names, or shared memory, was not measured.
     Unmeasured,
 }
@@ -136,7 +136,7 @@ impl WhyUnknown {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::BeginUnseen => "it was there before the first sample",
-            Self::OthersBeside => "another engine came or went meanwhile",
+            Self::OtherEngines => "another engine came or went in that time",
             Self::Unmeasured => "memory could not be measured when it began",
         }
     }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_not_many() {
+    fn counts_of_one_are_singular() {
         let texts = [0, 1, 2].map(|number| counted(number, "event"));
         assert_eq!(texts, ["0 events", "1 event", "2 events"]);
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Characters of a body that an error shows.
 const SHOWN_CHARS: usize = 160;
 
-/// An answer, whatever its status.
+/// A response of any status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_shown_the_beginning_of_a_body_without_what_is_not_printable() {
+    fn a_body_is_shown_cut_and_without_unprintable_characters() {
         assert_eq!(shown(b" \n"), "nothing");
         assert_eq!(shown(b" a\x1b[1mb\n"), "\"a [1mb\"");
         assert_eq!(shown("ä".repeat(1_000).as_bytes()), format!("\"{}\"", "ä".repeat(SHOWN_CHARS)));

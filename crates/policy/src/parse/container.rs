@@ -30,7 +30,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// Ports and addresses of a container that are read.
 const MAX_ENDPOINTS: usize = 256;
 
-/// Who reports a container.
+/// The API that reports a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Runtime {
     /// Docker, or what speaks its API.
@@ -43,7 +43,7 @@ pub enum Runtime {
 /// A running container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Who reports it.
+    /// The API that reports it.
     pub runtime: Runtime,
     /// Its name, printable.
     pub name: Arc<str>,

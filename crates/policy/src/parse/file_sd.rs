@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn yaml_and_json_give_the_same_targets() {
         let yaml = "- targets: [spark-2, '10.0.0.3:80']\n  labels: {job: a}\n\
                     - targets: [10.0.0.4]\n  labels: {node: four}\n";
         let json = r#"[{"targets": ["spark-2", "10.0.0.3:80"], "labels": {"job": "a"}},
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn mistakes_are_reported_with_their_place() {
         let error = |text: &str, is_json| targets(text, is_json).unwrap_err();
         assert!(error("[{\"targets\": 3}]", true).contains("line 1 column"));
         assert!(error("", true).contains("EOF"));
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_harmless(
+        fn arbitrary_text_is_harmless(
             text in "(- |targets|labels|: |\\[|\\]|\\{|\\}|a|\n|  |\"|&x|\\*x){0,40}",
         ) {
             for is_json in [true, false] {

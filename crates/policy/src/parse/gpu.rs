@@ -218,7 +218,7 @@ fn processes(reported: Vec<GpuProcess>, is_wrong: &mut bool) -> Vec<GpuProcess> 
     known.into_values().collect()
 }
 
-/// The more telling of two readings of the same.
+/// The reading with more information of two of the same value.
 fn either(one: Reading<u64>, other: Reading<u64>) -> Reading<u64> {
     match (one, other) {
         (Reading::Value(one), Reading::Value(other)) => Reading::Value(one.max(other)),

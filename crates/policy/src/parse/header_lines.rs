@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_place_and_never_shown() {
+    fn wrong_headers_are_reported_by_position_and_never_shown() {
         for text in ["\nsecret", "\na b: secret", "\nx:", "\nx: secret\u{1}", "\n: secret"] {
             let error = header_lines(text).unwrap_err();
             assert_eq!(error, "line 2 is no header; write it as name: value", "{text:?}");
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_can_be_sent(text in "[ -~\n\r\tä%=:,]{0,64}") {
+        fn accepted_headers_can_be_sent(text in "[ -~\n\r\tä%=:,]{0,64}") {
             for headers in [header_lines(&text), header_pairs(&text)].into_iter().flatten() {
                 for (name, value) in headers {
                     prop_assert!(header(&name, &value) == Some((name, value)));

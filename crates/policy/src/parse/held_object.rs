@@ -80,7 +80,7 @@ const MONITORS: [&str; 9] = [
     "nvidia-device-p",
 ];
 
-/// Whether the process is a monitor. A process that could run CUDA is none, whatever its name.
+/// Whether the process is a monitor. A process that could run CUDA is none, despite its name.
 pub fn is_monitor(comm: &str, has_uvm: bool) -> bool {
     !has_uvm && MONITORS.contains(&comm)
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_link_leads_to_is_told() {
+    fn links_are_classified_by_their_target() {
         let device = |is_uvm| Some(HeldObject::Device { is_uvm });
         for (target, object) in [
             ("/dev/nvidia0", device(false)),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_is_known_unless_it_could_compute() {
+    fn monitoring_programs_are_recognised_unless_they_can_compute() {
         assert!(is_monitor("nvidia-persiste", false));
         assert!(!is_monitor("nvidia-persiste", true));
         assert!(!is_monitor("python3", false));
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_borne(target in ".{0,64}", devices in ".{0,64}") {
+        fn arbitrary_links_do_not_panic(target in ".{0,64}", devices in ".{0,64}") {
             HeldObject::of(&target);
             driver_majors(format!("Character devices:\n{devices}").as_bytes());
         }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_for_text_is_found_and_layers_of_linear_attention_keep_nothing() {
+    fn the_text_part_is_found_and_linear_attention_has_no_cache() {
         let shape = KvShape::read(
             r#"{"dtype": "float32", "text_config": {"num_hidden_layers": 4, "head_dim": 128,
                 "num_attention_heads": 16, "num_key_value_heads": 2, "kv_lora_rank": null,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_fields_are_named() {
         for (text, expected) in [
             ("", "EOF while parsing"),
             ("[]", "it has no num_hidden_layers"),
@@ -152,8 +152,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_fall_over(text in ".{0,200}") {
-            let _told = KvShape::read(&text);
+        fn arbitrary_configurations_do_not_panic(text in ".{0,200}") {
+            let _ = KvShape::read(&text);
         }
     }
 }

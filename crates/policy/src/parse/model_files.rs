@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_known_by_their_names() {
+    fn weight_files_are_recognised_by_their_names() {
         let digest = "a".repeat(64);
         for path in [
             "/m/model-00001-of-00002.safetensors",
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_stand_for_files_and_their_like_and_for_nothing_else() {
+    fn patterns_cover_only_files_of_the_same_kind() {
         let mut files = Files::default();
         for path in
             ["/m [1]/a-1.safetensors", "/m [1]/a-2.safetensors", "/n/x.gguf", "/n/model*.bin"]

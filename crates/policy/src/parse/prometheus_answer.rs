@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vector_is_told() {
+    fn responses_without_a_vector_are_errors() {
         for (text, expected) in [
             ("<html>", "it is no answer"),
             ("{}", "it is no answer"),
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _either = vector(&bytes);
         }
     }

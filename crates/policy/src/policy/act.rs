@@ -11,12 +11,12 @@ use crate::model::{
     Target,
 };
 
-/// After this an act whose outcome has not come is taken for lost. Executors bound their actions
-/// far below it; it only keeps a lost message from holding a rule for ever.
+/// An act without an outcome is lost after this time. Executors bound their actions far below it;
+/// it only keeps a lost message from holding a rule for ever.
 const LOST_AFTER: Duration = Duration::from_secs(900);
 
-/// The same reason is reported once in this time, whatever comes between: a rule that flaps would
-/// report it at every evaluation.
+/// The same reason is reported once in this time: a flapping rule would report it at every
+/// evaluation.
 const HOLD_REPORTED_EVERY: Duration = Duration::from_secs(60);
 
 /// What a rule would do at a step, now.

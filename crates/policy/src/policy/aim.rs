@@ -95,7 +95,7 @@ fn yields_anything(aim: &Query, rule: &Rule, context: &Context<'_>) -> Option<bo
     aim.expr.yields(context.store_of(rule), now(context)).ok()?
 }
 
-/// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
+/// Whether a rule's condition holds: every sample and every scalar counts.
 pub(super) fn holds(rule: &Rule, context: &Context<'_>) -> Option<bool> {
     match evaluate(&rule.expr, rule, context) {
         Some(Value::Vector(samples)) => Some(!samples.is_empty()),

@@ -1,4 +1,4 @@
-//! The policy's own series: what it has counted, decided, and where its rules stand.
+//! The policy's own series: counters, decisions, and the states of its rules.
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +53,7 @@ impl LogView {
 #[derive(Debug)]
 pub(super) struct Counters {
     cells: Vec<(SeriesId, Reading<f64>)>,
-    /// Cells that have changed since the store was told last, each once.
+    /// Cells that have changed since the last write to the store, each once.
     changed: Vec<Cell>,
     is_changed: Vec<bool>,
     batch: Batch,
@@ -75,7 +75,7 @@ pub(super) struct Counters {
     guard: GuardCells,
 }
 
-/// The series that tell what holds all remedies back.
+/// The series of what suppresses all remedies.
 #[derive(Clone, Copy, Debug)]
 struct GuardCells {
     paused: Cell,

@@ -49,8 +49,7 @@ pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evid
     ids.into_iter().take(MOST_SERIES).filter_map(|id| present(id, store)).collect()
 }
 
-/// The present value of the series that are named already: what an action has changed is told by
-/// the same ones.
+/// The present values of the series named before: the same series show the effect of an action.
 pub(super) fn again(before: &[Evidence], rule: &Rule, store: &SeriesStore) -> Vec<Evidence> {
     let mut ids: Vec<SeriesId> =
         exprs(rule).flat_map(|expr| expr.selected(store)).flatten().collect();

@@ -60,7 +60,7 @@ pub struct Rail {
 }
 
 impl Policy {
-    /// What is known of a rule, as of the last step. Without a past, what looks back is unknown.
+    /// Explains a rule as of the last step. Without earlier runs, limits over time are unknown.
     pub fn explain(&self, rule: &RuleId, at: Moment, has_past: bool) -> Option<Explanation> {
         let status = self.rule_statuses.iter().find(|status| status.rule == *rule)?;
         let mut groups = self.groups.iter();
@@ -120,7 +120,7 @@ fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
     }
 }
 
-/// What is known of one remedy beside its guard rails.
+/// The facts about one remedy except its guard rails.
 struct RemedyFacts<'a> {
     status: &'a RuleStatus,
     progress: &'a RemedyProgress,

@@ -28,8 +28,8 @@ pub(super) struct Gpus {
 type Values = Vec<(SeriesKey, Reading<f64>)>;
 
 impl Gpus {
-    /// Takes in how it stands with the driver. What it has answered stays until it answers anew, or
-    /// does not answer in time: nobody knows what is so then.
+    /// Takes the state of the driver. A response is valid until the next one; without one in time
+    /// its values are unknown.
     pub(super) fn take(
         &mut self,
         readings: &GpuReadings,
@@ -74,7 +74,7 @@ fn values(picture: &GpuPicture, engines: &[EngineStatus]) -> Values {
         add_device(device, &gpu, &mut values);
         add_instances(device, &gpu, &mut values);
         add_processes(device, &gpu, &owners, &mut values);
-        // Who is not told of may have it.
+        // A process that is not listed may have it.
         let unheld = if picture.is_cut { Reading::Failed } else { device.unheld_bytes() };
         let key = SeriesKey::new("uma_gpu_memory_unheld_bytes", &[("gpu", &*gpu)]);
         values.push((key, unheld.map(number)));
@@ -84,17 +84,17 @@ fn values(picture: &GpuPicture, engines: &[EngineStatus]) -> Values {
 }
 
 fn info(picture: &GpuPicture, device: &GpuDevice, gpu: &str) -> SeriesKey {
-    let told = |text: &Option<Arc<str>>| text.as_deref().unwrap_or(UNKNOWN).to_owned();
+    let or_unknown = |text: &Option<Arc<str>>| text.as_deref().unwrap_or(UNKNOWN).to_owned();
     SeriesKey::new(
         "uma_gpu_info",
         &[
-            ("compute_mode", &*told(&device.compute_mode)),
-            ("driver_version", &*told(&picture.driver_version)),
+            ("compute_mode", &*or_unknown(&device.compute_mode)),
+            ("driver_version", &*or_unknown(&picture.driver_version)),
             ("gpu", gpu),
-            ("name", &*told(&device.name)),
-            ("nvml_version", &*told(&picture.nvml_version)),
-            ("pci_address", &*told(&device.pci_address)),
-            ("uuid", &*told(&device.uuid)),
+            ("name", &*or_unknown(&device.name)),
+            ("nvml_version", &*or_unknown(&picture.nvml_version)),
+            ("pci_address", &*or_unknown(&device.pci_address)),
+            ("uuid", &*or_unknown(&device.uuid)),
         ],
     )
 }

@@ -222,8 +222,7 @@ impl Group {
         Some((&running.rule, running.rule.mode.unwrap_or(in_force)))
     }
 
-    /// Whether the rule of that name, if it is here and acts in that mode, fires, as its remedy is
-    /// told.
+    /// Whether the rule of that name fires, if it is here and acts in that mode.
     pub(super) fn condition(
         &self,
         rule: &RuleId,
@@ -236,7 +235,7 @@ impl Group {
         (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition(cluster))
     }
 
-    /// Whether a rule whose remedy reboots is about to act, or to tell that it would.
+    /// Whether a rule whose remedy reboots is about to act, or to report that it would.
     pub(super) fn thinks_of_reboot(&self) -> bool {
         self.rules.iter().any(|running| {
             let reboots = running.rule.remedy.as_ref().is_some_and(Remedy::reboots);
@@ -281,8 +280,7 @@ impl Cells {
 }
 
 impl RunningRule {
-    /// A rule that stays the same is taken over whole; one that has changed begins anew, but for
-    /// its guard rails.
+    /// An unchanged rule keeps its state; a changed one starts afresh, except for its guard rails.
     fn succeeding(
         old: &mut [Group],
         rule: &Rule,

@@ -65,11 +65,10 @@ use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 
-/// What the kernel log told longer ago than this is old when it is read: it is counted where it
-/// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
-/// to half a minute, and rules for events look back about as long: what happens meanwhile is still
-/// worth acting on, and a minute allows for both. After that nothing is helped by dropping
-/// caches for an allocation that failed then.
+/// Older kernel events count at the time when they happened, and no rule takes them for news. A
+/// restart takes a supervisor from a tenth of a second to half a minute, and rules for events look
+/// back about as long: what happens meanwhile is still worth acting on, and a minute allows for
+/// both. After that nothing is helped by dropping caches for an allocation that failed then.
 const OLD_AFTER: Duration = Duration::from_secs(60);
 
 /// How long ago that was, if it is old at `now`.
@@ -81,7 +80,7 @@ pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the kernel log told, and the black box.
+    /// Events of the kernel log and of the program.
     pub events: Vec<Event>,
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
@@ -146,7 +145,7 @@ pub struct Policy {
     reboots: Reboots,
     received: Received,
     cluster: Cluster,
-    /// The shortest range over which a rule looks back.
+    /// The shortest range of a rule.
     shortest_range: Duration,
     numbers: DecisionNumbers,
     guard: Guard,
@@ -163,7 +162,7 @@ impl Policy {
     }
 
     /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
-    /// that the policy makes itself. Its engines are what their series tell of them.
+    /// that the policy makes itself. Its engines follow from their series.
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
         let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
         own.reboots.rehearse();
@@ -218,12 +217,12 @@ impl Policy {
         policy
     }
 
-    /// From now on memory counts as leaked by these.
+    /// Sets the limits of the assessment.
     pub fn set_assessment_limits(&mut self, limits: AssessmentLimits) {
         self.assessment.set_limits(limits);
     }
 
-    /// From now on received alerts that nobody repeats are forgotten after so long.
+    /// Sets the time after which unrepeated received alerts expire.
     pub fn forget_received_after(&mut self, forget_after: Duration) {
         self.received.set_forget_after(forget_after);
     }
@@ -370,8 +369,7 @@ impl Policy {
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
-    /// What was last measured of memory; `None` if that is not known. A kernel that tells no
-    /// reserve keeps none.
+    /// The last sample of memory; `None` if unknown. A kernel without that figure has no reserve.
     pub fn memory(&self) -> Option<Memory> {
         let latest = |name: &str| {
             let id = self.store.named(name).0.first()?;
@@ -484,7 +482,7 @@ impl Policy {
         self.guard.ends_following(rule, engine, now)
     }
 
-    /// Who decides, each with what the others are to it.
+    /// The parts that decide, with their context.
     fn deciders<'a>(
         &'a mut self,
         at: Moment,
@@ -510,8 +508,8 @@ impl Policy {
         (&mut self.groups, &mut self.restarts, &mut self.deaths, context)
     }
 
-    /// Follows what is started again, and starts it; tells who has died. What memory is there must
-    /// be of now.
+    /// Tracks deferred restarts, starts them, and reports deaths. The sample of memory must be
+    /// current.
     fn restart(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return;
@@ -531,7 +529,7 @@ impl Policy {
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
         let (groups, _, _, mut context) = self.deciders(at, step);
-        // All alerts first: a remedy may depend on where other rules stand.
+        // All alerts first: a remedy may depend on the state of other rules.
         let mut is_due = false;
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
             group.judge(&mut context);

@@ -31,7 +31,7 @@ const HORIZON_LOADING: Duration = Duration::from_secs(2);
 /// The past from which the pace is taken.
 const PAST: Duration = Duration::from_secs(1);
 
-/// Over less than this the kernel's own batches look like a fall.
+/// Over a shorter time the kernel's own batches resemble a fall.
 const SHORTEST_SLOPE: Duration = Duration::from_millis(200);
 
 /// A slower fall leaves time to look again: a share of all memory in a second, that of the shipped
@@ -151,12 +151,12 @@ impl Pace {
         self.watchful_until = self.watchful_until.max(now + WATCHFUL_LASTS);
     }
 
-    /// How long after a measurement or a glance the next glance is due, if at all.
+    /// Time after a sample until the next sample of free memory is due, if at all.
     pub fn check_after(&self, now: Duration) -> Option<Duration> {
         (now < self.loading_until && now >= self.fast_until).then_some(CHECK_EVERY)
     }
 
-    /// An engine takes a model in, and memory with it: it is glanced at.
+    /// An engine loads a model: free memory is sampled in between.
     pub fn loads(&mut self, now: Duration) {
         self.loading_until = self.loading_until.max(now + FAST_LASTS);
     }

@@ -58,7 +58,7 @@ pub(super) enum Condition {
     Quiet,
     /// Yes.
     Firing,
-    /// It did when that could last be told.
+    /// It fired when that was last known.
     Unknown,
 }
 
@@ -242,8 +242,8 @@ impl RemedyState {
         })
     }
 
-    /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
-    /// tells anew why it holds.
+    /// Lets a begun round end while the rule is in the other mode. Back in this one the rule
+    /// reports its hold again.
     pub(super) fn wind_up(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
         self.holds.forget();
         self.settle(case, context);
@@ -386,9 +386,9 @@ impl RemedyState {
     }
 }
 
-/// The next step and how many before it are passed, as far as those are in force. That one was not
-/// done may be told late, after its rule has changed or the outcome was given up: then it is the
-/// turn of that step again, and of those behind it only once it was tried.
+/// The next step and how many before it are passed, as far as those are in force. The report
+/// that a step was not done may come late, after its rule has changed or its outcome was given up:
+/// then that step is next again, and later ones follow only after it.
 fn still_passed(
     case: &Case<'_>,
     (step, passed): (usize, usize),
@@ -482,8 +482,8 @@ fn decision(
 ) -> Option<DecisionRecord> {
     let Aimed { action, target, .. } = case.aimed(step, context)?;
     let mut because = evidence::evidence(case.rule, context.at, context.store_of(case.rule));
-    // Observe mode goes no further than the first step, and is to tell all the same whom the last
-    // one would stop.
+    // Observe mode goes no further than the first step, and still reports which engine the
+    // last one would stop.
     if case.remedy.stops_engines() {
         because.extend(context.brake.evidence(context.at.uptime));
     }

@@ -1,4 +1,4 @@
-//! What earlier runs did and were told, brought back.
+//! Restores acts and orders of earlier runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
-    /// Whoever does not call this begins without a past.
+    /// Nothing is done until [`Observation::Past`] has the acts of earlier runs. Without this call
+    /// the policy begins without a past.
     pub fn await_past(&mut self) {
         self.guard.await_past();
         self.received.await_past(&mut self.store);
     }
 
-    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
+    /// Restores acts and orders of earlier runs, as [`Observation::Past`] does in a step:
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         self.restarts.restore(past);

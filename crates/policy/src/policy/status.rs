@@ -38,16 +38,13 @@ pub struct Status {
     pub gate_memory: Option<GateMemory>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
-    /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
-    /// again.
+    /// The assessment of memory; the same `Arc` until the next.
     pub assessment: Arc<MemoryAssessment>,
-    /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned
-    /// again.
+    /// Who took memory within the last ten seconds; the same `Arc` until the next scan.
     pub account: Arc<MemoryAccount>,
     /// The state of reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
-    /// Alerts that others have told of and that fire, by fingerprint; the same `Arc` while nothing
-    /// changes.
+    /// Received alerts that fire, by fingerprint; the same `Arc` while nothing changes.
     pub received: Arc<[ReceivedAlertStatus]>,
     /// The other nodes of the cluster; the same `Arc` until there is news.
     /// `None`: there is no cluster.
@@ -105,11 +102,11 @@ pub struct SilenceStatus {
     pub id: u64,
     /// Which rules' remedies it holds back.
     pub rules: RuleSelector,
-    /// When it ends by itself.
+    /// Its end.
     pub until: Timestamp,
     /// When it was made.
     pub since: Timestamp,
-    /// Who made it.
+    /// The person who made it.
     pub author: String,
     /// Why; may be empty.
     pub comment: String,
@@ -123,7 +120,7 @@ pub struct ApprovalStatus {
     pub asked: PendingApproval,
     /// When the question lapses, or the approval that was given.
     pub lapses: Timestamp,
-    /// Who has given it, if anybody has: it is used at the next chance.
+    /// The person who has given it, if given: it is used at the next chance.
     pub given_by: Option<String>,
 }
 
@@ -202,7 +199,7 @@ pub struct RuleStatus {
     pub rule: RuleId,
     /// The file it came from.
     pub file: String,
-    /// Whether it reads the series of a cluster, and there is none: it is not looked at.
+    /// Whether it reads the series of a cluster, and there is none: it is not evaluated.
     pub is_idle: bool,
     /// How often its group is evaluated.
     pub interval: Duration,

@@ -12,7 +12,7 @@ use super::file::{Test, TestFile};
 use super::guard::What;
 use super::remedy::is_named;
 use super::report::{Check, Failure, TestReport};
-use super::world::World;
+use super::world::DeclaredWorld;
 use crate::model::{
     DecisionRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Readings, Schema, Source,
 };
@@ -51,7 +51,7 @@ struct Play<'t> {
     test: &'t Test,
     rules: &'t RuleSet,
     policy: Policy,
-    world: World,
+    world: DeclaredWorld,
     measured: Arc<Schema>,
     next_evaluation: Duration,
     /// Actions under way: when each ends, and which declared outcome it has.
@@ -98,7 +98,7 @@ impl<'t> Play<'t> {
             test,
             rules,
             policy,
-            world: World::new(test),
+            world: DeclaredWorld::new(test),
             measured: Arc::new(Schema { series: Vec::new() }),
             next_evaluation: Duration::ZERO,
             acting: Vec::new(),

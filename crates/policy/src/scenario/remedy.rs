@@ -35,7 +35,7 @@ pub(super) struct ExpectedEntry {
     pub action: Option<String>,
     /// `node`, `cgroup /path`, or `settings vm.swappiness, …`.
     pub target: Option<String>,
-    /// `None`: held for whatever reason.
+    /// The decision; a hold without a reason matches any.
     pub decision: ExpectedDecision,
 }
 

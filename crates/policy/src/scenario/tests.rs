@@ -42,7 +42,7 @@ fn numbers_are_those_of_series_and_not_of_expressions() {
 }
 
 #[test]
-fn what_promtool_refuses_is_refused() {
+fn values_refused_by_promtool_are_refused() {
     let wrong = [
         "Infx3",
         "1+1",
@@ -104,13 +104,13 @@ fn metrics_are_read_in_all_their_forms() {
 
 proptest! {
     #[test]
-    fn no_text_is_too_strange(text in "[-+0-9x_ .eE{}=\"'`\\\\,a-z\\PC]{0,60}") {
+    fn arbitrary_notations_do_not_panic(text in "[-+0-9x_ .eE{}=\"'`\\\\,a-z\\PC]{0,60}") {
         let _ = Sequence::parse(&text);
         let _ = parse_metric(&text);
     }
 
     #[test]
-    fn no_file_is_too_strange(text in "(tests:\n)?(- (interval|input_series|remedy_test|outcomes): ?\\PC{0,9}\n){0,5}") {
+    fn any_test_file_does_no_harm(text in "(tests:\n)?(- (interval|input_series|remedy_test|outcomes): ?\\PC{0,9}\n){0,5}") {
         let _ = parse_tests(&SourceText::new("test.yaml", text));
     }
 }

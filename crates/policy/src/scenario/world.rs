@@ -13,7 +13,7 @@ use crate::policy::status::{AlertStatus, RuleStatus};
 
 /// Series at play.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct DeclaredWorld {
     series: Vec<Playing>,
     interval: Duration,
     /// The next sample's number.
@@ -37,7 +37,7 @@ struct Playing {
 const ALERTS: &str = "ALERTS";
 const ALERTS_FOR_STATE: &str = "ALERTS_FOR_STATE";
 
-impl World {
+impl DeclaredWorld {
     pub(super) fn new(test: &Test) -> Self {
         let mut store = SeriesStore::default();
         let mut asks_for_alerts = false;

@@ -245,7 +245,7 @@ impl Record {
                 RebootRow::of_decision(&serde_json::from_str(json).ok()?)
             }
             Self::Outcome { json, .. }
-                if json.contains("reboot") || json.contains("tell_users") =>
+                if json.contains("reboot") || json.contains("warn_users") =>
             {
                 RebootRow::of(&Entry::Outcome(serde_json::from_str(json).ok()?))
             }

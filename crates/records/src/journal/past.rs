@@ -310,7 +310,7 @@ impl JournalReader {
 }
 
 /// Whether an action is part of a scheduled reboot, and so no act of its rule.
-const FOLLOW_UPS: [&str; 5] = ["tell_users", "take_slot", "perform", "call_off", "release_slot"];
+const FOLLOW_UPS: [&str; 5] = ["warn_users", "take_slot", "perform", "call_off", "release_slot"];
 
 fn row_id(decision: DecisionId) -> i64 {
     i64::try_from(decision.0).unwrap_or(i64::MAX)

@@ -149,7 +149,7 @@ impl Reading<'_> {
                 self.known.scheduled = Some(scheduled);
                 self.known.is_called_off = false;
             }
-            RebootAct::Schedule(_) | RebootAct::TellUsers { .. } => {}
+            RebootAct::Schedule(_) | RebootAct::WarnUsers { .. } => {}
             RebootAct::TakeSlot(lock) => self.takes(lock, decision.id),
             RebootAct::ReleaseSlot(_) => {}
             RebootAct::CallOff { was_handed_over, .. } => {

@@ -33,7 +33,7 @@ impl Node {
                 self.truth.given_back();
                 OutcomeResult::Done
             }
-            RebootAct::Schedule(_) | RebootAct::TellUsers { .. } | RebootAct::CallOff { .. } => {
+            RebootAct::Schedule(_) | RebootAct::WarnUsers { .. } | RebootAct::CallOff { .. } => {
                 OutcomeResult::Done
             }
         };

@@ -43,7 +43,7 @@ fn a_wrong_value_used_by_many_aliases_is_one_mistake() {
 }
 
 #[test]
-fn nothing_is_read_beyond_a_hundred_mistakes() {
+fn reading_ends_after_a_hundred_mistakes() {
     let text: String = (0..150).map(|n| format!("key{n}: 1\n")).collect();
     let found = decode(&text, |root, findings| {
         Table::read(root, "a rule", &["expr"], findings);
@@ -57,7 +57,7 @@ fn nothing_is_read_beyond_a_hundred_mistakes() {
 }
 
 #[test]
-fn a_key_without_a_value_is_as_good_as_none() {
+fn a_key_without_a_value_equals_an_absent_key() {
     decode("expr:\n", |root, findings| {
         let table = Table::read(root, "a rule", &["expr"], findings).expect("a map");
         assert!(table.get("expr").is_none() && table.key("expr").is_some());

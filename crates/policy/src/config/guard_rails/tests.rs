@@ -47,13 +47,13 @@ fn everything_can_be_written() {
 }
 
 #[test]
-fn a_part_that_is_not_written_has_its_default() {
+fn absent_parts_have_their_defaults() {
     let rails = read("  never_in: []\n").unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(rails, default_guard_rails());
 }
 
 #[test]
-fn every_mistake_is_told_with_what_was_meant() {
+fn mistakes_are_reported_with_what_was_meant() {
     for (yaml, found, hint) in [
         ("  budgets: {}", "unknown key \"budgets\"", "did you mean \"budget\"?"),
         ("  budget: 60", "budget must be a mapping", "budget: {times: 60, per: 1h}"),
@@ -88,7 +88,7 @@ fn every_mistake_is_told_with_what_was_meant() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(
+    fn arbitrary_text_is_read_or_refused(
         key in prop::sample::select(KEYS.to_vec()),
         text in "[-\\[\\]{}:,a-z0-9*'\" \n]{0,60}",
     ) {
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn any_window_is_read_or_refused(
+    fn arbitrary_windows_are_read_or_refused(
         from in "[0-9:]{0,6}",
         to in "[0-9:]{0,6}",
         day in "[a-z-]{0,9}",
@@ -112,14 +112,14 @@ proptest! {
 }
 
 #[test]
-fn a_key_that_belongs_here_is_sent_here() {
+fn misplaced_guard_rail_keys_are_reported_with_their_section() {
     let source = SourceText::new("umawarden.yaml", "budget: {times: 60, per: 1h}\n");
     let Err(mistakes) = parse_settings(&source) else { panic!("it was taken") };
     assert!(mistakes.to_string().contains("it belongs to guard_rails"), "{mistakes}");
 }
 
 #[test]
-fn an_alert_that_no_rule_has_is_told_at_its_place() {
+fn unknown_alert_names_are_reported_at_their_line() {
     let text = "guard_rails:\n  inhibited_by: [Bakup]\n";
     let file = parse_settings(&SourceText::new("umawarden.yaml", text)).unwrap();
     let [named] = file.named_alerts.as_slice() else { panic!("{file:?}") };

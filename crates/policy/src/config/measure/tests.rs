@@ -22,7 +22,7 @@ fn durations_are_read_as_prometheus_reads_them() {
 }
 
 #[test]
-fn what_prometheus_refuses_as_a_duration_is_refused() {
+fn durations_refused_by_prometheus_are_refused() {
     for text in [
         "",
         "1",
@@ -47,7 +47,7 @@ fn what_prometheus_refuses_as_a_duration_is_refused() {
 }
 
 #[test]
-fn bounds_belong_to_what_is_allowed() {
+fn bounds_are_inclusive() {
     assert_eq!(duration_within("10ms", MS(10), MS(1000)), Ok(MS(10)));
     assert_eq!(duration_within("1s", MS(10), MS(1000)), Ok(MS(1000)));
     let error = duration_within("9ms", MS(10), MS(1000)).expect_err("too short");
@@ -67,7 +67,7 @@ fn sizes_are_read() {
 }
 
 #[test]
-fn addresses_to_listen_on_are_read_and_written_alike() {
+fn listen_addresses_are_read_as_they_are_written() {
     for text in [":9942", "127.0.0.1:0", "[::1]:9942", "[::]:80", "localhost:9942", "gb10-a.lan:1"]
     {
         let address: ListenAddress = text.parse().expect(text);
@@ -76,7 +76,7 @@ fn addresses_to_listen_on_are_read_and_written_alike() {
 }
 
 #[test]
-fn what_cannot_be_listened_on_is_refused() {
+fn invalid_listen_addresses_are_refused() {
     for text in [
         "",
         "9942",
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_the_readers_panic(text in "(?s).{0,40}") {
+    fn arbitrary_text_does_not_panic_the_readers(text in "(?s).{0,40}") {
         let _ = duration(&text);
         let _ = size_bytes(&text);
         let _ = text.parse::<ListenAddress>();

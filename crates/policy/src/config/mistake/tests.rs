@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn carets_stand_below_the_place() {
+fn carets_are_below_the_mistake() {
     let source = SourceText::new("rules.yaml", "a: 1\nexpr: uma_fre > 1\n");
     let mistake = source.mistake(11..18, "unknown series").hint("did you mean uma_free?");
     assert_eq!((mistake.line, mistake.column), (2, 7));
@@ -46,7 +46,7 @@ fn long_lines_are_cut_around_the_caret() {
 }
 
 #[test]
-fn of_an_endless_line_only_what_is_around_the_mistake_is_kept() {
+fn only_the_part_around_a_mistake_is_kept_of_a_long_line() {
     let text = format!("{}HERE{}", "ä".repeat(500_000), "y".repeat(500_000));
     let mistake = SourceText::new("f", text).mistake(1_000_000..1_000_004, "é".repeat(1000));
     assert_eq!((mistake.column, mistake.width), (500_001, 4));
@@ -60,7 +60,7 @@ fn of_an_endless_line_only_what_is_around_the_mistake_is_kept() {
 
 proptest! {
     #[test]
-    fn any_span_of_any_text_can_be_shown(
+    fn arbitrary_spans_of_arbitrary_text_are_shown(
         text in "(?s).{0,60}", start in 0usize..80, length in 0usize..80,
     ) {
         let mistake = SourceText::new("f", text).mistake(start..start + length, "m");

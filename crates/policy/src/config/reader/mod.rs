@@ -220,7 +220,7 @@ pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
         return Err(Unreadable::new(path, "it is a device; a file is needed"));
     }
     let mut bytes = Vec::new();
-    // What has become a pipe meanwhile is empty rather than waited for.
+    // A file that has become a pipe reads as empty and does not block.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(from_io)?;
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(from_io)?;

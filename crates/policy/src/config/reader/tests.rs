@@ -14,7 +14,7 @@ fn why(path: &Path) -> String {
 }
 
 #[test]
-fn what_cannot_be_a_file_of_settings_is_refused_with_the_reason() {
+fn invalid_settings_files_are_refused_with_a_reason() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     assert!(why(&path("none")).ends_with("there is no such file"));
@@ -109,7 +109,7 @@ fn settings_and_rules_are_loaded_together() {
 }
 
 #[test]
-fn mistakes_and_unreadable_files_are_told_apart() {
+fn mistakes_and_unreadable_files_are_distinguished() {
     let folder = folder();
     let bad = folder.path().join("bad.yaml");
     write(&bad, "groups: [{nmae: g}]").expect("written");
@@ -122,7 +122,7 @@ fn mistakes_and_unreadable_files_are_told_apart() {
 }
 
 #[test]
-fn without_any_rule_a_remark_says_so() {
+fn a_configuration_without_rules_has_a_remark() {
     let paths = RuleSource::Paths(Vec::new());
     let (rules, remarks) = load_rules(&paths, Duration::from_millis(100)).expect("loaded");
     assert!(rules.groups.is_empty());

@@ -12,7 +12,7 @@ use crate::policy::rule::RemedyStep;
 
 const EXAMPLE: &str = "write empty_cache: {engine: deepseek, allow: [drop_prefix_cache]}";
 
-/// What people may look for, and is never done with any engine, whatever they write.
+/// Permissions that people may expect, and that no rule can give.
 const NEVER: (&[&str], &str) = (
     &["abort", "pause", "pause_generation", "collective_rpc"],
     "it would end requests, or run code: retract_requests pauses SGLang and has its requests \
@@ -62,7 +62,7 @@ mod tests {
     use crate::config::rules::remedy::tests::{step_of, template};
 
     #[test]
-    fn what_emptying_may_cost_is_written_by_name() {
+    fn the_accepted_costs_of_empty_cache_are_read_by_name() {
         use CachePermission::{DropPrefixCache, RetractRequests, Unpause};
         let of_alert = "{{ $labels.engine }}";
         for (step, engine, allow) in [
@@ -81,7 +81,7 @@ mod tests {
             let expected = RemedyStep::EmptyCache { engine: template(engine), allow };
             assert_eq!(step_of(step), Ok(expected));
         }
-        for (step, told) in [
+        for (step, expected) in [
             ("empty_cache: deepseek", "empty_cache must be a mapping"),
             ("empty_cache: [a]", "must be"),
             ("empty_cache: {engine: ''}", "it has no name"),
@@ -96,7 +96,7 @@ mod tests {
             ("empty_cache: {allow: [abort]}", "abort is never done"),
         ] {
             let mistakes = step_of(step).expect_err(step);
-            assert!(mistakes.contains(told), "{step}\n{mistakes}");
+            assert!(mistakes.contains(expected), "{step}\n{mistakes}");
         }
     }
 }

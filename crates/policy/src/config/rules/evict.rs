@@ -84,7 +84,7 @@ mod tests {
     use crate::config::rules::remedy::tests::{step_of, template};
 
     #[test]
-    fn what_is_evicted_behind_which_engine_is_read() {
+    fn evict_checkpoint_is_read_with_its_engine() {
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
         for (step, engine, behind_bytes, floor_bytes, for_at_most) in [
@@ -98,7 +98,7 @@ mod tests {
                 RemedyStep::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
             assert_eq!(step_of(step), Ok(expected));
         }
-        for (step, told) in [
+        for (step, expected) in [
             ("evict_checkpoint: deepseek", "must be a mapping"),
             ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
             ("evict_checkpoint: {behind: far}", "not a size"),
@@ -110,7 +110,7 @@ mod tests {
             ("evict_checkpoint: {behin: 1GiB}", "unknown key \"behin\""),
         ] {
             let mistakes = step_of(step).expect_err(step);
-            assert!(mistakes.contains(told), "{step}\n{mistakes}");
+            assert!(mistakes.contains(expected), "{step}\n{mistakes}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is no mistake in writing and yet cannot be meant: rules that never fire, remedies that
 //! never act, rules that undo each other's work.
 //!
-//! Only what can be proven is told, whatever the values on a node are.
+//! Only findings that hold for all values on a node are reported.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::model::Mode;
 use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, Rule, RuleSet};
 
 /// What a rule may read.
-type Known<'k> = Scoped<'k, LoadedCatalogue<'k>>;
+type ScopedCatalogue<'k> = Scoped<'k, LoadedCatalogue<'k>>;
 
 /// A text that is for Prometheus too may name them; here they are empty.
 const LABELS_OF_TARGETS: [&str; 2] = ["instance", "job"];
@@ -166,7 +166,7 @@ fn reboots_for(placed: &Placed<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Finds labels in texts that nothing which the rule yields has.
-fn texts(placed: &Placed<'_>, known: &Known<'_>, findings: &mut Findings<'_>) {
+fn texts(placed: &Placed<'_>, known: &ScopedCatalogue<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
     let Some(labels) = rule.expr.expr.labels(known) else { return };
     let mut check = |what: &str, node: Option<&Arc<Node>>, template: &Template| {
@@ -206,7 +206,7 @@ fn query(
     what: &str,
     query: &Query,
     node: &Node,
-    (known, consequence): (&Known<'_>, &str),
+    (known, consequence): (&ScopedCatalogue<'_>, &str),
     findings: &mut Findings<'_>,
 ) {
     let mut add = |error: ExprError, message: String| {
@@ -241,8 +241,8 @@ struct Acting<'r> {
 }
 
 impl<'r> Acting<'r> {
-    /// Whoever only watches or tells fights with nobody, and of rules that give way to windows or
-    /// to each other nothing can be told.
+    /// Rules that only notify conflict with none, and nothing is known of rules with windows or
+    /// inhibitions.
     fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
         let remedy = placed.rule.remedy.as_ref()?;
         let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);
@@ -289,7 +289,7 @@ fn touches(step: &RemedyStep) -> bool {
     !step.is_notice()
 }
 
-/// Finds rules that undo or repeat each other's work; false where there were too many to look at.
+/// Finds rules that undo or repeat each other's work; false where there were too many to compare.
 fn together(acting: &[Acting<'_>], findings: &mut [Findings<'_>]) -> bool {
     let mut effort = Effort::default();
     for (position, later) in acting.iter().enumerate() {

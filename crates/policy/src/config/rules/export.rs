@@ -37,7 +37,7 @@ pub struct ExportOptions {
 
 impl ExportOptions {
     /// Whether targets have the labels by which rules compare nodes.
-    fn tells_nodes_of_clusters(&self) -> bool {
+    fn has_node_labels(&self) -> bool {
         let has = |label: &str| self.by.iter().any(|by| **by == *label);
         self.by.is_empty() || [CLUSTER_LABEL, NODE_LABEL].into_iter().all(has)
     }
@@ -51,7 +51,7 @@ const LEFT_OUT: &str = "# Left out, since it compares nodes (--by cluster,node, 
 pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     let mut out = header(rules, options);
     let is_left_out =
-        |group: &RuleGroup| group.scope == RuleScope::Cluster && !options.tells_nodes_of_clusters();
+        |group: &RuleGroup| group.scope == RuleScope::Cluster && !options.has_node_labels();
     let is_empty = rules.groups.iter().all(is_left_out);
     out.push_str(if is_empty { "groups: []\n" } else { "groups:\n" });
     for group in &rules.groups {

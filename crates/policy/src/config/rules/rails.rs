@@ -42,7 +42,7 @@ pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rai
     let only_in = names(table, "only_in", findings);
     let never_in = names(table, "never_in", findings);
     let inhibited_by = names(table, "inhibited_by", findings);
-    // A list that allows nothing is more likely a slip than a wish.
+    // A list that allows nothing is more likely a mistake than intended.
     if let (Some(key), Some([])) = (table.key("only_in"), only_in.as_deref()) {
         findings.add(key.span.clone(), "only_in names no window").hint("remove it");
         return None;

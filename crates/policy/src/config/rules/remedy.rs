@@ -43,8 +43,8 @@ const KEYS: [&str; 9] = [
     "breaker",
 ];
 
-/// Where none is written: an engine that is told to end gives its requests back within seconds,
-/// and memory that collapses leaves no more.
+/// The default: a stopping engine returns its requests within seconds, and a collapse leaves no
+/// more time.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 /// An action is given up after 30 s; the end of a killed engine must fit in besides.
@@ -197,8 +197,8 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     Some(RemedyStep::DropCaches { what: what?, sync: sync? })
 }
 
-/// The kernel's numbers are not taken: 4 silences its own log of drops for good, and nobody reads
-/// from `3` what it drops.
+/// The kernel's numbers are refused: 4 silences its own log of drops for good, and `3` does not
+/// show what it drops.
 fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
     let names = [("pagecache", CacheKind::PageCache), ("all", CacheKind::All)];
     let hint = match node.text().map(str::trim) {
@@ -271,7 +271,7 @@ fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
         return Some(template);
     }
     let hint = match text.strip_prefix("/sys/fs/cgroup") {
-        Some(below) => format!("write what stands below the hierarchy's root: {below}"),
+        Some(below) => format!("write the path below the hierarchy's root: {below}"),
         None if Target::is_cgroup_path(text) => return Some(template),
         None => "it begins with / and leads nowhere else: /system.slice/backup.service".to_owned(),
     };

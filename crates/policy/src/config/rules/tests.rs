@@ -102,7 +102,7 @@ fn a_rule_of_prometheus_needs_nothing_more() {
 }
 
 #[test]
-fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
+fn unset_limits_of_a_remedy_have_bounded_defaults() {
     let remedy = remedy("");
     assert!(remedy.aim.is_none());
     assert_eq!(remedy.rails.cooldown, Duration::from_secs(30));
@@ -136,7 +136,7 @@ fn the_shipped_rules_are_fine() {
 }
 
 #[test]
-fn on_a_machine_that_shows_nothing_the_shipped_rules_are_quiet() {
+fn shipped_rules_do_not_fire_on_a_machine_without_series() {
     use promql_rules::{EvalTime, Evaluated, Value};
     let store = promql_rules::store::SeriesStore::default();
     let now = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_000_000 };
@@ -204,7 +204,7 @@ fn the_steps_are_read() {
 }
 
 #[test]
-fn steps_that_cannot_be_done_are_refused() {
+fn impossible_steps_are_refused() {
     for (text, message) in [
         ("drop_caches: 4", "does not take 4"),
         ("drop_caches: {what: 4}", "does not take 4"),
@@ -261,7 +261,7 @@ fn a_remedy_needs_steps_and_sane_bounds() {
 }
 
 #[test]
-fn what_prometheus_has_and_this_has_not_is_said_clearly() {
+fn unsupported_prometheus_features_are_named() {
     for (text, message) in [
         ("groups: [{name: g, limit: 5}]", "limit is not supported"),
         ("groups: [{name: g, query_offset: 1m}]", "query_offset is not supported"),
@@ -276,7 +276,7 @@ fn what_prometheus_has_and_this_has_not_is_said_clearly() {
 }
 
 #[test]
-fn a_past_that_would_not_fit_into_memory_is_refused() {
+fn ranges_beyond_one_hour_are_refused() {
     let past = |range: &str| {
         rule_text("").replace(
             "uma_memory_free_bytes <",
@@ -314,7 +314,7 @@ fn names_become_labels_and_are_bounded() {
 }
 
 #[test]
-fn an_aim_must_be_something_that_can_be_missed() {
+fn an_aim_that_cannot_be_missed_is_refused() {
     let aimed =
         |aim: &str| rule_text(&format!("remedy: {{steps: [compact_memory: {{}}], aim: '{aim}'}}"));
     for aim in [
@@ -333,7 +333,7 @@ fn an_aim_must_be_something_that_can_be_missed() {
 }
 
 #[test]
-fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
+fn likely_mistakes_are_reported_with_a_correction() {
     for (text, part) in [
         ("- alert: A\n  expr: 1\n".to_owned(), "write groups: ["),
         ("rules: [{alert: A, expr: 1}]".to_owned(), "write groups: ["),
@@ -376,7 +376,7 @@ fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
 }
 
 #[test]
-fn many_mistakes_end_the_reading() {
+fn reading_ends_after_many_mistakes() {
     let rule = |n| format!("  - {{alert: A{n}, expr: uma_memory_fre_byts}}\n");
     let rules: String = (0..5000).map(rule).collect();
     let found = mistakes(&format!("groups:\n- name: g\n  rules:\n{rules}"));
@@ -385,7 +385,7 @@ fn many_mistakes_end_the_reading() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told_at_once() {
+fn all_mistakes_of_a_file_are_reported_together() {
     let text = rule_text("for: soon\nlabels: {1a: x, alertname: y}\nremedy: {aim: 1}\nmode: no")
         + "  - expr: uma_memory_free_bytes\n  - just text\n- rules: 5\n";
     let lines: Vec<usize> = mistakes(&text).iter().map(|mistake| mistake.line).collect();
@@ -419,7 +419,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_damaged_file_is_read_or_refused_at_a_place_of_it(text in damaged()) {
+    fn damaged_files_are_read_or_refused_with_a_position(text in damaged()) {
         if let Err(mistakes) = parse_rules(&[SourceText::new("f", text.as_str())], INTERVAL) {
             prop_assert!((1..=100).contains(&mistakes.0.len()));
             for mistake in mistakes.0 {
@@ -481,8 +481,8 @@ fn a_remedys_own_guard_rails_are_read() {
 }
 
 #[test]
-fn what_a_remedys_guard_rails_name_must_exist() {
-    for (own, told, hint) in [
+fn names_in_guard_rails_of_a_remedy_must_exist() {
+    for (own, expected, hint) in [
         ("only_in: [nigths]", "no maintenance window", "did you mean \"nights\"?"),
         ("never_in: [days]", "no maintenance window", "guard_rails.maintenance_windows"),
         ("only_in: []", "only_in names no window", "remove it"),
@@ -496,7 +496,7 @@ fn what_a_remedys_guard_rails_name_must_exist() {
         ("only_within: [nights]", "unknown key \"only_within\"", ""),
     ] {
         let mistakes = guarded(own).expect_err(own).to_string();
-        assert!(mistakes.contains(told) && mistakes.contains(hint), "{own}\n{mistakes}");
+        assert!(mistakes.contains(expected) && mistakes.contains(hint), "{own}\n{mistakes}");
         assert!(mistakes.contains("rules.yaml:"), "{mistakes}");
     }
     let source = SourceText::new("rules.yaml", GUARDED.replace("OWN", "only_in: [any]"));
@@ -504,7 +504,7 @@ fn what_a_remedys_guard_rails_name_must_exist() {
 }
 
 #[test]
-fn what_is_reclaimed_and_from_where_is_read() {
+fn reclaim_is_read_with_size_and_engine() {
     let rule = |step: &str| {
         let text = GUARDED.replace("OWN", "").replace("compact_memory: {}", step);
         parse_rules(&[SourceText::new("rules.yaml", text)], INTERVAL)
@@ -518,7 +518,7 @@ fn what_is_reclaimed_and_from_where_is_read() {
     let rules = rule("reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}").unwrap();
     let wanted = wanted(ReclaimFrom::Engine(template("{{ $labels.engine }}")));
     assert_eq!(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps, wanted);
-    for (step, told) in [
+    for (step, expected) in [
         ("reclaim: {}", "reclaim needs cgroup (or engine) and bytes"),
         ("reclaim: {cgroup: /a}", "reclaim needs bytes"),
         ("reclaim: {bytes: 1GiB}", "reclaim needs cgroup or engine"),
@@ -533,12 +533,12 @@ fn what_is_reclaimed_and_from_where_is_read() {
         ("reclaim: {cgroup: /a, bytes: 1GiB, swap: 1}", "unknown key \"swap\""),
     ] {
         let mistakes = rule(step).expect_err(step).to_string();
-        assert!(mistakes.contains(told), "{step}\n{mistakes}");
+        assert!(mistakes.contains(expected), "{step}\n{mistakes}");
     }
 }
 
 #[test]
-fn what_is_set_for_a_while_is_read() {
+fn temporary_settings_are_read() {
     let text = "set_sysctl: {vm.swappiness: 10, vm.min_free_kbytes: 2097152, for: 20m}";
     let values = [(Sysctl::Swappiness, 10), (Sysctl::MinFreeKbytes, 2_097_152)].into();
     let for_at_most = Duration::from_secs(1_200);
@@ -565,8 +565,8 @@ fn what_is_set_for_a_while_is_read() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_meant_is_told() {
-    for (text, told) in [
+fn implausible_temporary_settings_are_refused() {
+    for (text, expected) in [
         ("set_sysctl: {}", "at least one setting"),
         ("set_sysctl: vm.swappiness", "at least one setting"),
         ("set_sysctl: {for: 1m}", "sets nothing"),
@@ -590,7 +590,7 @@ fn a_setting_that_cannot_be_meant_is_told() {
     ] {
         let mistakes = mistakes(&rule_text(&format!("remedy:\n  steps:\n  - {text}")));
         let all: Vec<&str> = mistakes.iter().map(|mistake| mistake.message.as_str()).collect();
-        assert!(all.iter().any(|message| message.contains(told)), "{text}\n{all:?}");
+        assert!(all.iter().any(|message| message.contains(expected)), "{text}\n{all:?}");
     }
     let twice = "remedy:\n  steps:\n  - set_sysctl: {vm.swappiness: 1}\n  \
         - set_sysctl: {vm.dirty_ratio: 1, vm.swappiness: 2}";

@@ -96,7 +96,7 @@ fn everything_has_a_default() {
 }
 
 #[test]
-fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
+fn relative_paths_start_at_the_folder_of_the_file() {
     let settings = merged(&[], EVERYTHING);
     assert_eq!(settings.mode, Mode::Enforce);
     assert_eq!(
@@ -123,7 +123,7 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
 }
 
 #[test]
-fn the_driver_is_asked_as_often_as_is_written_or_never() {
+fn gpu_interval_is_a_duration_or_never() {
     let interval = |text: &str| merged(&[], &format!("gpu: {{interval: {text}}}")).gpu.interval;
     assert_eq!(interval("off"), GpuInterval::Off);
     assert_eq!(interval("auto"), GpuInterval::Auto);
@@ -191,7 +191,7 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
-fn the_state_directory_is_where_the_journal_goes_unless_told_otherwise() {
+fn the_journal_is_in_the_state_directory_by_default() {
     let environment = Environment { state_directory: Some("/var/lib/umawarden".into()) };
     let path = |arguments: &[&str]| {
         let nothing = FileSettings::default();
@@ -202,7 +202,7 @@ fn the_state_directory_is_where_the_journal_goes_unless_told_otherwise() {
 }
 
 #[test]
-fn socket_and_pause_file_lie_beside_the_journal_wherever_that_is() {
+fn socket_and_pause_file_are_in_the_folder_of_the_journal() {
     for (arguments, text, folder) in [
         (vec!["--storage.path=x"], "storage: {path: y}", "x"),
         (vec![], "storage: {path: y}", "/etc/umawarden/y"),
@@ -215,7 +215,7 @@ fn socket_and_pause_file_lie_beside_the_journal_wherever_that_is() {
 }
 
 #[test]
-fn no_rules_at_all_can_be_asked_for_but_not_by_accident() {
+fn an_empty_rule_list_must_be_explicit() {
     assert_eq!(merged(&[], "rule_files: []").rules, RuleSource::Paths(Vec::new()));
     let error = parse_settings(&SourceText::new("f", "rule_files:\n")).expect_err("empty");
     assert!(error.to_string().contains("rule_files is empty"));
@@ -244,7 +244,7 @@ fn bad_flags_are_refused_with_the_reason() {
 }
 
 #[test]
-fn all_mistakes_of_a_configuration_file_are_told_at_once() {
+fn all_mistakes_of_a_configuration_file_are_reported_together() {
     let text = "mdoe: observe\nsampling_interval: 5\nrule_files: [[], '']\n\
                 web:\n  listen_address: [':1', nowhere, ':x']\nlog: {level: loud}\n\
                 storage: [data]\n";
@@ -268,7 +268,7 @@ fn all_mistakes_of_a_configuration_file_are_told_at_once() {
 }
 
 #[test]
-fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
+fn likely_mistakes_are_reported_with_a_correction() {
     for (text, hint) in [
         ("rules: a.yaml", "write rule_files: [rules.yaml]"),
         ("groups: []", "this is a rule file: name it under rule_files"),
@@ -300,7 +300,7 @@ fn damaged() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_damaged_file_is_read_or_refused_at_a_place_of_it(text in damaged()) {
+    fn damaged_files_are_read_or_refused_with_a_position(text in damaged()) {
         if let Err(mistakes) = parse_settings(&SourceText::new("f", text.as_str())) {
             for mistake in mistakes.0 {
                 prop_assert!((1..=text.matches('\n').count() + 1).contains(&mistake.line));
@@ -310,7 +310,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_of_any_setting_is_read_or_refused(
+    fn arbitrary_settings_are_read_or_refused(
         key in prop::sample::select(vec![
             "mode", "rule_files", "sampling_interval", "path", "web", "storage", "log", "other",
         ]),
@@ -320,7 +320,7 @@ proptest! {
     }
 
     #[test]
-    fn any_flags_are_taken_or_refused(
+    fn arbitrary_flags_are_accepted_or_refused(
         flag in "--(mode|rules|sampling-interval|web\\.[a-z-]{1,14}|storage\\.[a-z.]{1,16}|log\\.level)",
         value in "(?s).{0,12}",
     ) {
@@ -329,7 +329,7 @@ proptest! {
 }
 
 #[test]
-fn the_collector_of_the_flag_wins_and_files_count_from_the_folder() {
+fn the_otlp_flag_wins_and_relative_paths_start_at_the_folder() {
     let text = "otlp: {endpoint: 'https://a', headers_file: h, interval: 1m}";
     let otlp = merged(&["--otlp.endpoint", "http://b:4318/"], text).otlp.unwrap();
     assert_eq!((&*otlp.endpoint, otlp.interval), ("http://b:4318", Duration::from_secs(60)));

@@ -16,14 +16,14 @@ fn value<'n>(node: &'n Node, key: &str) -> &'n Node {
 }
 
 #[test]
-fn nothing_is_null() {
+fn an_empty_document_is_null() {
     for text in ["", "\n\n", "# only a comment\n", "---\n", "~", "null", "\u{feff}"] {
         assert!(matches!(tree(text).content, Content::Null), "{text:?}");
     }
 }
 
 #[test]
-fn scalars_keep_their_text_and_know_their_place() {
+fn scalars_have_their_text_and_position() {
     let text = "a: 1e3\nb: 'it''s'\nc: \"x\\ty\"\nd: |\n  two\n  lines\n";
     let root = tree(text);
     assert_eq!(value(&root, "a").text(), Some("1e3"));
@@ -58,7 +58,7 @@ fn alias_bombs_are_refused_before_they_grow() {
 }
 
 #[test]
-fn text_behind_aliases_counts_as_if_it_were_written_out() {
+fn expanded_aliases_count_towards_the_size_limit() {
     let list = |times: usize| format!("- &a {}\n{}", "x".repeat(100_000), "- *a\n".repeat(times));
     tree(&list(40));
     let mistake = mistake(&list(42));
@@ -105,7 +105,7 @@ fn shown(text: &str, needle: &str) -> (usize, usize, String) {
 }
 
 #[test]
-fn places_inside_scalars_are_found_however_they_are_written() {
+fn positions_inside_scalars_are_found_in_every_style() {
     for (text, line, column) in [
         ("expr: uma_a < uma_b", 1, 15),
         ("expr: uma_a\n  <\n  uma_b", 3, 3),
@@ -126,7 +126,7 @@ fn places_inside_scalars_are_found_however_they_are_written() {
 }
 
 #[test]
-fn the_end_of_a_scalar_has_a_place() {
+fn the_end_of_a_scalar_has_a_position() {
     let source = SourceText::new("f.yaml", "expr: 'uma_a <'\n");
     let root = parse(&source).expect("valid YAML");
     assert_eq!(value(&root, "expr").span_of(&source, 7..7), 14..14);
@@ -153,7 +153,7 @@ fn write_scalar(text: &str, how: Written) -> String {
 
 proptest! {
     #[test]
-    fn nothing_makes_the_parser_panic(text in "(?s).{0,80}") {
+    fn arbitrary_text_does_not_panic_the_parser(text in "(?s).{0,80}") {
         let _ = parse(&SourceText::new("f", text));
     }
 
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn every_character_of_a_scalar_is_found_where_it_stands(
+    fn every_character_of_a_scalar_has_its_position(
         text in "[a-z(]([a-z0-9 <(){}='\"\\\\ä\n]{0,30}[a-z)])?",
         how in prop::sample::select(vec![
             Written::Single, Written::Double, Written::Literal, Written::Folded,
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn any_range_within_any_scalar_has_a_place(
+    fn arbitrary_ranges_within_scalars_have_a_position(
         text in "[a-z\\\\'\" \n]{0,20}", start in 0usize..30, length in 0usize..30,
     ) {
         let source = SourceText::new("f", format!("expr: {text:?}\n"));

@@ -46,7 +46,7 @@ fn unknown_fields_an_empty_post_and_a_truncated_one_are_fine() {
 }
 
 #[test]
-fn an_end_that_there_is_not_is_none() {
+fn a_zero_end_is_no_end() {
     let ends = |ends: &str| {
         let alert = json!({"status": "firing", "labels": {}, "endsAt": ends,
             "startsAt": "2026-11-22T12:00:00.123456789+02:00"});
@@ -60,7 +60,7 @@ fn an_end_that_there_is_not_is_none() {
 }
 
 #[test]
-fn what_is_malformed_is_told_with_its_place() {
+fn malformed_input_is_reported_with_its_position() {
     let alert = |key: &str, value: Value| {
         let mut alert = json!({"status": "firing", "startsAt": "2026-11-22T10:00:00Z",
             "labels": {}});
@@ -90,7 +90,7 @@ fn what_is_malformed_is_told_with_its_place() {
 }
 
 #[test]
-fn what_is_too_large_is_told_apart() {
+fn oversized_input_has_its_own_error() {
     let alert = json!({"status": "firing", "startsAt": "2026-11-22T10:00:00Z", "labels": {}});
     let most = json!({"alerts": vec![alert.clone(); MOST_ALERTS]});
     assert_eq!(read(&most).unwrap().alerts.len(), MOST_ALERTS);
@@ -146,7 +146,7 @@ fn a_fingerprint_that_is_missing_is_made_as_prometheus_makes_it() {
 
 proptest! {
     #[test]
-    fn whatever_comes_is_within_bounds_or_refused(
+    fn arbitrary_posts_are_within_bounds_or_refused(
         labels in prop::collection::btree_map(".{0,20}", ".{0,200}", 0..60),
         noise in ".{0,200}",
         fingerprint in prop::option::of(".{0,80}"),

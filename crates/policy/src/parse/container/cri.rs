@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_run_or_has_no_process_is_not_confirmed() {
+    fn a_container_without_a_running_process_is_not_confirmed() {
         assert!(found(2, INFO).is_none());
         for info in ["", "{}", "[]", r#"{"pid":"4711"}"#, r#"{"pid":0}"#, r#"{"pid":1}"#] {
             assert!(found(RUNNING, info).is_none(), "{info}");
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in ".*", pid in any::<i64>()) {
+        fn arbitrary_text_does_not_panic(text in ".*", pid in any::<i64>()) {
             let _ = found(RUNNING, &text);
             let known = found(RUNNING, &format!(r#"{{"pid":{pid}}}"#));
             prop_assert!(known.is_none_or(|(_, known)| i64::from(known) == pid && pid > 1));

@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_docker_tells_of_both_outputs_is_read_with_neither_time_nor_frame() {
+    fn docker_logs_are_read_without_times_and_frames() {
         let log = [
             framed(1, &format!("{}INFO starts\n", at(1))),
             framed(2, &format!("{}torch.OutOfMemoryError: CUDA ", at(2))),
@@ -198,7 +198,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_written_to_a_terminal_is_read_as_it_stood_there() {
+    fn terminal_output_is_read_as_it_was_displayed() {
         let log = format!(
             "{}Loading:  10%\rLoading: 100%\r\n{}\u{1b}[36mINFO\u{1b}[0m\tready\u{7}\r\n\r\n",
             at(1),
@@ -224,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_kept_and_those_that_tell_why() {
+    fn the_last_lines_and_those_with_a_cause_are_kept() {
         let mut log: String = (0..100).map(|line| format!("line {line}\n")).collect();
         log.insert_str(0, "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n");
         let found = log_end(log.as_bytes(), true, None);
@@ -254,7 +254,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_log_does_harm(
+        fn arbitrary_logs_do_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..600),
             frames in prop::collection::vec((0_u8..3, "\\PC{0,40}\n?"), 0..40),
             is_terminal: bool,
@@ -272,7 +272,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn whole_lines_come_back(lines in prop::collection::vec("[a-z]{1,30}", 0..15)) {
+        fn complete_lines_are_returned(lines in prop::collection::vec("[a-z]{1,30}", 0..15)) {
             let framed = |line: &String| framed(1, &format!("{line}\n"));
             let log: Vec<u8> = lines.iter().flat_map(framed).collect();
             prop_assert_eq!(log_end(&log, false, None), lines);

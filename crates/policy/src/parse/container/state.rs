@@ -262,7 +262,7 @@ mod tests {
         "Error":"","StartedAt":"2026-11-22T10:00:00.5Z","FinishedAt":"2026-11-22T10:00:03.25Z"}"#;
 
     #[test]
-    fn an_end_is_told_with_its_mark_and_how_long_it_had_lived() {
+    fn an_end_has_its_mark_and_lifetime() {
         let found = read(DEAD).unwrap();
         assert_eq!((&*found.name, &*found.restart_policy), ("vllm", "no"));
         let WorkloadState::Ended(end) = found.state else { panic!("{found:?}") };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_up_nor_down_is_neither() {
+    fn transitional_states_are_neither_up_nor_down() {
         let none = r#""StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z""#;
         for status in ["created", "configured"] {
             let found = read(&format!(r#"{{"Status":"{status}",{none}}}"#)).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wanted_an_end_is_told_by_what_came_before_it() {
+    fn the_preceding_event_shows_who_requested_an_end() {
         let WorkloadState::Ended(end) = read(DEAD).unwrap().state else { panic!() };
         let start = || happens("start", None, 3);
         let dies = || happens("die", None, 0);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_life_that_another_has_followed_is_told_by_its_events() {
+    fn the_end_of_an_earlier_life_is_read_from_its_events() {
         let started: Timestamp = "2026-11-22T10:00:00.25Z".parse().unwrap();
         let again = happens("start", None, 0);
         let oom = [happens("start", None, 3), happens("oom", None, 2), happens("die", None, 2)];

@@ -24,7 +24,7 @@ macro_rules! podman {
 }
 
 #[test]
-fn what_docker_answers_is_read() {
+fn docker_responses_are_read() {
     assert_eq!(containers(RECORDED).unwrap().len(), 4);
     let bridge = named("llm-bridge");
     assert_eq!(bridge.labels["app"], "deepseek");
@@ -47,7 +47,7 @@ fn read(entries: &str) -> Containers {
 }
 
 #[test]
-fn what_is_miswritten_is_left_out_and_the_rest_is_read() {
+fn malformed_entries_are_skipped() {
     let podman = r#"[{"Id":"ID","Names":["/other/alias","llm\u001b[2J"],"Labels":null,"Ports":[
         {"IP":"","PrivatePort":8000,"PublicPort":8001},
         {"IP":"x","PrivatePort":8000,"PublicPort":8002,"Type":"tcp"},
@@ -85,7 +85,7 @@ fn everything_is_bounded() {
 
 proptest! {
     #[test]
-    fn any_answer_is_read(
+    fn any_response_is_read(
         text in prop::collection::vec(any::<u8>(), 0..300),
         value in "(null|7|-1|1e99|\"[a-f0-9/:.]{0,70}\"|\\[\\]|\\{\\}|\\[null\\])",
         key in "(Id|Names|Labels|Ports|HostConfig|NetworkSettings)",
@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn what_podman_answers_is_read() {
+fn podman_responses_are_read() {
     let all = containers(podman!("containers-4.3.1.json")).unwrap();
     let mut names: Vec<&str> = all.values().map(|container| &*container.name).collect();
     names.sort_unstable();
@@ -129,12 +129,12 @@ fn what_podman_answers_is_read() {
 }
 
 #[test]
-fn what_podman_tells_of_logs_is_read() {
+fn podman_logs_are_read() {
     let died = inspected(podman!("inspect-died-4.3.1.json")).unwrap();
-    let tells_why = |line: &str| line.contains("CUDA out of memory");
+    let has_cause = |line: &str| line.contains("CUDA out of memory");
     let log =
-        log_end(&pieces(podman!("log-died-4.3.1.bin"), false), time(&died.started), tells_why);
-    // It writes whole seconds: what other lives wrote in the same one is not told apart.
+        log_end(&pieces(podman!("log-died-4.3.1.bin"), false), time(&died.started), has_cause);
+    // It writes whole seconds: what other lives wrote in the same one is not distinguished.
     assert_eq!(log.last().unwrap(), "RuntimeError: CUDA out of memory");
     assert!(
         log.len().is_multiple_of(2) && log.iter().all(|line| !line.contains("2026")),
@@ -142,6 +142,6 @@ fn what_podman_tells_of_logs_is_read() {
     );
     let killed = inspected(podman!("inspect-killed-4.3.1.json")).unwrap();
     let log =
-        log_end(&pieces(podman!("log-killed-4.3.1.bin"), true), time(&killed.started), tells_why);
+        log_end(&pieces(podman!("log-killed-4.3.1.bin"), true), time(&killed.started), has_cause);
     assert_eq!(log, ["hello"]);
 }

@@ -43,12 +43,12 @@ fn lines_of_any_exporter_are_read() {
 }
 
 #[test]
-fn what_follows_the_end_is_nobodys() {
+fn lines_after_the_end_are_ignored() {
     assert_eq!(read("a 1\n# EOF\nb 2\n").unwrap().len(), 1);
 }
 
 #[test]
-fn what_is_no_metric_is_told_with_its_line() {
+fn invalid_metrics_are_reported_with_their_line() {
     for (text, expected) in [
         ("a 1\na\n", "line 2: it has no value"),
         ("a x\n", "line 1: it has no value"),
@@ -74,7 +74,7 @@ fn what_is_no_metric_is_told_with_its_line() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_looked_into() {
+fn unrequested_metrics_are_not_parsed() {
     let mut names = Vec::new();
     let mut take = |line: MetricLine<'_>| names.push(line.name.to_owned());
     let mut reader = MetricReader::new();
@@ -84,7 +84,7 @@ fn what_is_not_wanted_is_not_looked_into() {
 
 proptest! {
     #[test]
-    fn any_bytes_in_any_parts_are_the_same_and_harmless(
+    fn chunking_does_not_change_the_result(
         text in prop_oneof![
             "(a|b|\\{|\\}|\"|=|,| |\\\\|\n|#|1|NaN|e){0,60}".prop_map(String::into_bytes),
             proptest::collection::vec(any::<u8>(), 0..200),
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn metrics_are_read_as_they_were_written(
         name in "[a-zA-Z_:][a-zA-Z0-9_:]{0,8}",
         labels in proptest::collection::btree_map("[a-z_][a-z0-9_]{0,4}", "\\PC{0,6}[\"\\\\\n]?", 0..4),
         value in any::<f64>(),

@@ -45,7 +45,7 @@ fn one(more: &str) -> GpuDevice {
 }
 
 #[test]
-fn an_answer_is_taken_as_it_is() {
+fn gpu_responses_are_read_unchanged() {
     let found = one(r#"name="NVIDIA H200""#);
     assert_eq!(found.name.as_deref(), Some("NVIDIA H200"));
     assert_eq!(found.memory.total_bytes, Reading::Value(100));
@@ -55,7 +55,7 @@ fn an_answer_is_taken_as_it_is() {
 }
 
 #[test]
-fn what_the_child_has_written_is_an_answer() {
+fn output_of_the_gpu_process_is_a_response() {
     let lines = include_str!("../../../../../tests/fixtures/gpu/answers.jsonl");
     let found: Vec<QueryResult> =
         lines.lines().map(|line| response(line.as_bytes()).unwrap().result).collect();
@@ -100,7 +100,7 @@ fn memory_that_a_gpu_does_not_have_is_never_zero() {
 }
 
 #[test]
-fn what_cannot_be_so_has_failed() {
+fn impossible_gpu_values_are_failures() {
     let found = one(
         r#"memory={"total_bytes":{"Value":100},"used_bytes":{"Value":101},"free_bytes":{"Value":3}}"#,
     );
@@ -117,7 +117,7 @@ fn what_cannot_be_so_has_failed() {
 }
 
 #[test]
-fn a_process_stands_once_with_what_is_known_of_it() {
+fn a_process_is_listed_once_with_all_its_figures() {
     let found = one(concat!(
         r#"processes={"Value":["#,
         r#"{"pid":9,"used_bytes":"Unsupported","is_compute":true,"is_graphics":false},"#,
@@ -131,7 +131,7 @@ fn a_process_stands_once_with_what_is_known_of_it() {
 }
 
 #[test]
-fn what_is_too_much_is_left_out_and_said_to_be() {
+fn entries_over_the_limit_are_cut_and_the_cut_is_reported() {
     let processes = |pids: &mut dyn Iterator<Item = u32>| {
         let one = |pid| {
             format!(
@@ -160,7 +160,7 @@ fn what_is_too_much_is_left_out_and_said_to_be() {
 }
 
 #[test]
-fn what_is_no_answer_of_this_version_is_said() {
+fn responses_of_another_version_are_refused() {
     let refused = |text: &str| response(text.as_bytes()).unwrap_err();
     assert_eq!(refused(r#"{"version":2,"anything":1}"#), "an answer of version 2, and not 1");
     assert!(refused("").starts_with("no answer: "));
@@ -170,7 +170,7 @@ fn what_is_no_answer_of_this_version_is_said() {
 }
 
 #[test]
-fn what_was_written_is_read_and_texts_go_to_a_terminal() {
+fn written_responses_are_read_back_with_printable_texts() {
     let why = format!("\u{1b}[31m{}", "x".repeat(500));
     let found = QueryResult::Unavailable(Unavailable { kind: Lack::Library, why: why.into() });
     let written =
@@ -183,7 +183,7 @@ fn what_was_written_is_read_and_texts_go_to_a_terminal() {
 
 proptest! {
     #[test]
-    fn hostile_lines_neither_panic_nor_give_what_cannot_be(
+    fn hostile_lines_neither_panic_nor_give_impossible_values(
         total in any::<u64>(), used in any::<u64>(), share in any::<f64>(), pid in any::<u32>(),
         name in ".{0,300}", cut in 0..400_usize,
     ) {
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_are_bounded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(found) = response(&bytes) {
             check(&found);
         }

@@ -79,7 +79,7 @@ mod tests {
 ";
 
     #[test]
-    fn files_are_told_with_their_place() {
+    fn mapped_files_are_read_with_their_addresses() {
         let found: Vec<Mapping<'_>> = mappings(TEXT).collect();
         assert_eq!(found.len(), 3);
         assert_eq!(found[1].addresses, 0x7f18_8c20_0000..0x7f18_9420_0000);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_write_is_passed_over() {
+    fn lines_that_the_kernel_does_not_write_are_skipped() {
         for line in [
             "2000-1000 r--p 0 fe:00 1 /x",
             "1000-2000 r--p ffffffffffffffff fe:00 1 /x",

@@ -78,7 +78,7 @@ mod tests {
         }
 
         #[test]
-        fn addresses_at_the_end_of_all_are_survived(from in any::<u64>(), size in any::<u64>()) {
+        fn addresses_at_the_end_do_not_overflow(from in any::<u64>(), size in any::<u64>()) {
             let text = bytes(&[PRESENT | OF_FILE; 4]);
             prop_assert!(present_of_file(&text, from, size).all(|run| run.start <= run.end));
         }

@@ -112,17 +112,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn any_bytes_are_survived(text in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_do_not_panic(text in prop::collection::vec(any::<u8>(), 0..2000)) {
         parse_with_all(&text);
     }
 
     #[test]
-    fn damaged_files_are_survived(text in damaged()) {
+    fn damaged_files_do_not_panic(text in damaged()) {
         parse_with_all(&text);
     }
 
     #[test]
-    fn odd_numbers_are_survived(text in shaped()) {
+    fn odd_numbers_do_not_panic(text in shaped()) {
         parse_with_all(&text);
     }
 

@@ -34,7 +34,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in prop::collection::vec(any::<u8>(), 0..256)) {
+        fn arbitrary_text_is_read(text in prop::collection::vec(any::<u8>(), 0..256)) {
             memory_pages(&text);
         }
     }

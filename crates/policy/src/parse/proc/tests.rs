@@ -29,7 +29,7 @@ fn meminfo(lines: &[(&str, u64)]) -> Meminfo {
 }
 
 #[test]
-fn meminfo_tells_bytes_and_counts() {
+fn meminfo_gives_bytes_and_counts() {
     let meminfo = Meminfo::parse(fixture!("gb10-64k/proc/meminfo")).unwrap();
     assert_eq!(meminfo.get(Field::MemTotal), Value(126_900_000 * KIB));
     assert_eq!(meminfo.get(Field::ActiveAnon), Value(1_048_576 * KIB));
@@ -78,7 +78,7 @@ fn blanks_unknown_keys_and_a_missing_last_newline_do_no_harm() {
 }
 
 #[test]
-fn files_without_anything_known_are_errors() {
+fn files_without_known_keys_are_errors() {
     assert_eq!(Meminfo::parse(b""), Err(Unreadable::Empty));
     assert_eq!(Meminfo::parse(b"\0\xff\n\n"), Err(Unreadable::Unrecognized));
     assert_eq!(Vmstat::parse(b""), Err(Unreadable::Empty));
@@ -93,7 +93,7 @@ fn files_without_anything_known_are_errors() {
 }
 
 #[test]
-fn vmstat_tells_the_chosen_counters() {
+fn vmstat_gives_the_chosen_counters() {
     let vmstat = Vmstat::parse(fixture!("gb10-4k/proc/vmstat")).unwrap();
     assert_eq!(vmstat.get(VmstatField::ScanDirect), Value(1_234_567));
     assert_eq!(vmstat.get(VmstatField::StallNormal), Value(8600));
@@ -194,7 +194,7 @@ fn a_buddyinfo_row_that_cannot_be_read_fails_only_what_it_feeds() {
 }
 
 #[test]
-fn pressure_is_told_as_ratios_and_microseconds() {
+fn pressure_is_read_as_ratios_and_microseconds() {
     let pressure = Pressure::parse(fixture!("gb10-4k/proc/pressure/memory")).unwrap();
     assert_eq!(pressure.some.avg10, Value(0.0725));
     assert_eq!(pressure.full.avg300, Value(0.0012));
@@ -208,7 +208,7 @@ fn pressure_is_told_as_ratios_and_microseconds() {
 }
 
 #[test]
-fn the_page_cache_splits_without_a_rest() {
+fn the_parts_of_the_page_cache_add_up() {
     let split = |mapped| {
         page_cache(&meminfo(&[
             ("Cached", 1000),

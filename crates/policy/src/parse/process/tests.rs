@@ -6,7 +6,7 @@ const STAT: &str =
     "1786 (vllm) S 1 1786 997 0 -1 4194304 9 0 0 0 120 30 0 0 20 0 3 0 2637123 1 2 3";
 
 #[test]
-fn a_process_is_told_whatever_it_calls_itself() {
+fn a_process_is_read_despite_hostile_names() {
     let plain = stat(STAT.as_bytes()).unwrap();
     let expected = Stat {
         comm: "vllm".to_owned(),
@@ -41,14 +41,14 @@ fn a_process_belongs_to_its_real_user() {
 }
 
 #[test]
-fn half_a_line_is_no_process() {
+fn a_truncated_line_is_no_process() {
     for end in 0..STAT.len() - 6 {
         assert_eq!(stat(&STAT.as_bytes()[..end]), None, "{end}");
     }
 }
 
 #[test]
-fn what_is_not_printable_is_spelt_out() {
+fn unprintable_characters_are_escaped() {
     assert_eq!(printable(b"a\x1b[31m\xff\\"), "a\\x1b[31m\\xff\\\\");
     assert_eq!(printable("\u{202e}gpj.exe".as_bytes()), "\\u{202e}gpj.exe");
     assert_eq!(printable("größe".as_bytes()), "größe");
@@ -64,7 +64,7 @@ fn arguments_end_where_the_title_ends() {
 }
 
 #[test]
-fn resident_memory_is_told_in_bytes_and_not_at_all_of_the_dying() {
+fn resident_memory_is_in_bytes_and_absent_for_dying_processes() {
     let text =
         b"Name:\tx\\nRssAnon:\t9 kB\nRssAnon:\t   13284 kB\nRssFile:\t 8 kB\nRssShmem:\t0 kB\n\
         HugetlbPages:\t 2048 kB\n";
@@ -117,7 +117,7 @@ fn the_control_group_is_that_of_the_one_hierarchy_or_of_memory() {
 }
 
 #[test]
-fn mapped_files_are_told_with_their_size() {
+fn mapped_files_are_read_with_their_size() {
     let text = b"7f0000000000-7f0000200000 r--s 00000000 08:01 12  /m/a b.safetensors\n\
         7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \n\
         7f0000300000-7f0000301000 r--s 0 08:01 3 /m/c.gguf (deleted)\n\
@@ -128,7 +128,7 @@ fn mapped_files_are_told_with_their_size() {
 }
 
 #[test]
-fn who_listens_is_told_by_port_and_state() {
+fn listeners_are_found_by_port_and_state() {
     let text = b"  sl  local_address rem_address   st\n\
         0: 0100007F:7A05 00000000:0000 0A 0:0\n 1: 0100007F:7A06 0100007F:1234 01 0:0\n\
         2: 00000000000000000000000001000000:1F40 0:0 0A\n";
@@ -151,7 +151,7 @@ fn a_variable_is_found_by_its_whole_name() {
 }
 
 #[test]
-fn a_user_is_one_only_where_all_four_ids_agree() {
+fn the_user_is_known_only_if_all_four_ids_agree() {
     let status = |ids: &str| format!("Name:\tUid:\t0 0 0 0\nUid:\t{ids}\nGid:\t0\n").into_bytes();
     assert_eq!(user_id(&status("1000\t1000\t1000\t1000")), Some(1000));
     assert_eq!(user_ids(&status("1000\t0\t0\t0")), Some([1000, 0, 0, 0]));
@@ -196,7 +196,7 @@ fn a_socket_is_read_with_its_maker_and_its_ends_and_accepts_what_may_reach_it() 
 
 proptest! {
     #[test]
-    fn nothing_makes_them_panic_or_tell_what_is_not_there(
+    fn arbitrary_bytes_neither_panic_nor_give_absent_values(
         text in prop::collection::vec(any::<u8>(), 0..400),
         at in 0..90_usize,
     ) {

@@ -35,7 +35,7 @@ fn records_are_as_long_as_the_c_library_has_them() {
 }
 
 #[test]
-fn those_who_are_logged_in_are_told_and_nobody_else() {
+fn only_logged_in_users_are_listed() {
     for layout in [Layout::Narrow, Layout::Wide] {
         let file = [
             record(layout, 2, 0, "~", "reboot", 1_795_000_000),
@@ -65,7 +65,7 @@ fn those_who_are_logged_in_are_told_and_nobody_else() {
 }
 
 #[test]
-fn another_layout_and_torn_files_are_refused() {
+fn foreign_layouts_and_truncated_files_are_refused() {
     assert_eq!(logins(b"", Layout::NATIVE), Ok(Vec::new()));
     let narrow = record(Layout::Narrow, 7, 1, "pts/0", "anna", 1);
     let found = logins(&narrow, Layout::Wide).unwrap_err().to_string();
@@ -75,7 +75,7 @@ fn another_layout_and_torn_files_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn arbitrary_bytes_are_read_or_refused(
         bytes in proptest::collection::vec(any::<u8>(), 0..1200),
         records in proptest::collection::vec(
             (0_i16..10, any::<i32>(), "\\PC{0,8}", "\\PC{0,8}", any::<u32>()), 0..6),

@@ -1,8 +1,8 @@
-//! The state, as a function of what is known now.
+//! The state, as a function of the present facts.
 //!
-//! The order is that of likelihood and of harm: a stuck driver first, for nothing else that is seen
-//! then is worth much; whoever uses memory before whoever may have leaked it; and what is not known
-//! before what would follow if it were otherwise. `leaked` is what is left over.
+//! The order is that of likelihood and of harm. A stuck driver comes first, since other readings
+//! are unreliable then. Users of memory come before leaks, and unknown facts before states that
+//! depend on them. `leaked` is the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,29 +12,28 @@ use crate::model::{
     MemoryState, Orphan, Reading, Trend, WedgeSign,
 };
 
-/// A release that takes less than this below its past is noise, and less than [`LEAST_HELD`] is
-/// worth no word.
+/// A fall by less than this is noise, and less than [`LEAST_HELD`] is not reported.
 const LEAST_SINK: u64 = 64 << 20;
 const LEAST_HELD: u64 = 256 << 20;
 
-/// Holders that are named; the others are counted.
+/// Holders that are named; further ones are counted.
 const NAMED: usize = 8;
 
-/// How the driver fares, as far as that is known.
+/// The state of the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DriverState {
-    /// It is not polled, or cannot be.
+    /// It is not polled, or polling fails.
     #[default]
     Unknown,
     /// None is loaded.
     Absent,
-    /// It has answered of late.
+    /// It has answered lately.
     Answers,
-    /// It does not.
+    /// It does not answer.
     Silent,
 }
 
-/// All that a state follows from.
+/// The inputs of an assessment.
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'f> {
     pub(super) unaccounted: Reading<u64>,
@@ -47,10 +46,10 @@ pub(super) struct Facts<'f> {
     pub(super) orphans: &'f [Orphan],
     /// Processes with the driver open, or much in pipes; `Failed` without a current scan.
     pub(super) holders: Reading<&'f [Holder]>,
-    /// Processes that could not be read.
+    /// Number of processes that could not be read.
     pub(super) unseen: u32,
     pub(super) driver: DriverState,
-    /// Whom the driver names and who is not there.
+    /// Pids that the driver names and that do not have it open.
     pub(super) ghosts: &'f [u32],
     pub(super) signs: &'f [WedgeSign],
     /// A GPU's own memory that the driver attributes to no process, by the GPU's number.
@@ -59,22 +58,22 @@ pub(super) struct Facts<'f> {
     pub(super) limits: AssessmentLimits,
 }
 
-/// How long more than usual has been held without any explanation.
+/// Memory above the baseline without an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unexplained {
-    /// How long it has not changed.
+    /// Time without a change.
     pub(super) still: Duration,
-    /// How long ago what may bring it back was tried, if it was since.
+    /// Time since the remedies were tried, if they were.
     pub(super) tried: Option<Duration>,
 }
 
-/// What follows.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Assessed {
     pub(super) state: MemoryState,
     pub(super) held: Option<u64>,
     pub(super) estimated_seconds: Option<f64>,
-    /// Whether only a leak is left as an explanation; then time decides.
+    /// Whether only a leak explains it; then time decides.
     pub(super) is_unexplained: bool,
 }
 
@@ -83,7 +82,7 @@ impl Facts<'_> {
         self.unaccounted.map(|bytes| bytes.saturating_sub(self.baseline.bytes))
     }
 
-    /// Those who use memory now and are not what an engine has left behind.
+    /// Processes that use memory now, without orphans.
     fn users(&self) -> impl Iterator<Item = &Holder> {
         let is_orphan = |holder: &Holder| self.orphans.iter().any(|orphan| orphan.id == holder.id);
         let holders = self.holders.value().unwrap_or_default();
@@ -96,8 +95,8 @@ fn is_user(holder: &Holder) -> bool {
     holder.uses_driver() || holder.pipe_bytes > 0
 }
 
-/// Assesses, and says what that follows from. `unexplained` tells how long only a leak has been left
-/// as an explanation; it must be of the assessment before.
+/// Assesses, with the evidence. `unexplained` is the time for which only a leak has been left as an
+/// explanation; it must be of the assessment before.
 pub(super) fn assess(
     facts: &Facts<'_>,
     unexplained: Option<Unexplained>,
@@ -171,7 +170,7 @@ impl Assessor<'_, '_> {
         (None, None)
     }
 
-    /// Whether somebody uses the GPU, or holds such memory.
+    /// Whether a process uses the GPU, or may hold such memory.
     fn uses(&mut self) -> bool {
         let facts = self.facts;
         let engines = facts.engines.value().unwrap_or_default();
@@ -250,7 +249,7 @@ impl Assessor<'_, '_> {
             DriverState::Silent => self.not_known("what the driver holds: it does not answer"),
         }
         if facts.unaccounted_trend.is_none() {
-            self.not_known("whether it comes or goes: it was looked at too shortly");
+            self.not_known("whether it comes or goes: it was sampled too shortly");
         }
         for pid in facts.ghosts.iter().take(NAMED) {
             self.add(AssessmentEvidence::Ghost { pid: *pid });

@@ -1,8 +1,8 @@
 //! Assesses memory that no process accounts for: one state for the node.
 //!
-//! A driver that keeps memory after its last user is gone leaves only the reboot; so a leak is what
-//! is left when nothing else explains it, and not before it has stood still for minutes after all
-//! that may bring it back was tried. What is not known is never taken for its absence.
+//! If a driver keeps memory after its last user has ended, only a reboot helps. So memory counts as
+//! leaked only if nothing else explains it, and it has not changed for minutes after every remedy
+//! was tried. An unknown fact never counts as its absence.
 
 mod assess;
 mod signs;
@@ -24,29 +24,29 @@ use crate::policy::counters::{Cell, Counters};
 use assess::{Assessed, DriverState, Facts, Unexplained, assess};
 use signs::Signs;
 
-/// Between two assessments.
+/// Time between two assessments.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Older samples are not current.
 const CURRENT_WITHIN: Duration = Duration::from_secs(30);
 
-/// Within this memory is the same.
+/// Changes within this many bytes do not count.
 const SWING: u64 = 64 << 20;
 
 /// Acts whose outcome is awaited; more are forgotten.
 const MOST_AWAITED: usize = 64;
 
-/// Since when nothing but a leak explains what is held.
+/// Start of the time in which only a leak explains the memory.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     unexplained: Duration,
-    /// Since when it has stayed between these two.
+    /// Start of the time in which it has stayed between `low` and `high`.
     still: Duration,
     low: u64,
     high: u64,
 }
 
-/// What may bring memory back, and was done by this program.
+/// A remedy of this program that may reclaim memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Try {
     /// Dirty pages were written, then caches of every driver dropped.
@@ -85,7 +85,7 @@ pub(super) struct AssessmentWatch {
     compacted: Option<Duration>,
     since: Option<Since>,
     assessed_at: Option<Duration>,
-    /// Whether there was ever a state but `unknown`.
+    /// Whether there was ever a state other than `unknown`.
     has_assessed: bool,
     assessment: Arc<MemoryAssessment>,
     cells: [Cell; MemoryState::ALL.len()],
@@ -247,7 +247,7 @@ impl AssessmentWatch {
             estimated_seconds: assessed.estimated_seconds,
             evidence,
         };
-        // That a node is found well is no news.
+        // A node that is found well is no event.
         let is_well = matches!(state, MemoryState::Clean | MemoryState::InUse);
         let is_first = is_new && !std::mem::replace(&mut self.has_assessed, true);
         if is_new && !(is_first && is_well) {
@@ -276,7 +276,7 @@ impl AssessmentWatch {
 
     fn unexplained(&self, at: Duration, context: &AssessmentContext<'_>) -> Option<Unexplained> {
         let since = self.since?;
-        // What moves now is not still, though it is only seen now.
+        // A change in this sample ends the steady time.
         let held = context.memory?.unaccounted.value()?;
         let moves = since.high.max(held) - since.low.min(held) > SWING;
         let still = if moves { Duration::ZERO } else { at.saturating_sub(since.still) };

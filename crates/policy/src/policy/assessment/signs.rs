@@ -20,17 +20,17 @@ const RECENT: Duration = Duration::from_secs(600);
 /// Xid numbers after which a GPU no longer works: fallen off the bus, GSP timeouts and errors.
 const DEAD: [u32; 4] = [79, 119, 120, 143];
 
-/// What the driver's own threads are called, at their beginning.
+/// Prefixes of the names of the driver's own threads.
 const DRIVER_THREADS: [&str; 4] = ["nvidia", "nv_", "UVM ", "irq/nvidia"];
 
-/// A task that the kernel has called hung. Anybody may name a task like one of the driver's, and
-/// numbers are used again: what `/proc` shows of it at two looks proves it.
+/// A task that the kernel has reported as hung. Any user may name a task like one of the driver's,
+/// and pids are reused: two samples of `/proc` confirm it.
 #[derive(Clone, Debug)]
 struct Hung {
     at: Duration,
-    /// Who waits.
+    /// Pid of the waiting task.
     waiter: u32,
-    /// Who is named for it, the waiter or who holds its lock.
+    /// Pid of the reported task: the waiter, or the owner of its lock.
     pid: u32,
     comm: Arc<str>,
     seconds: u64,
@@ -40,20 +40,20 @@ struct Hung {
 #[derive(Clone, Debug)]
 struct Task {
     seen: TaskSeen,
-    /// Since when each look has shown it to wait in the kernel.
+    /// Start of the samples in which it waits in the kernel.
     waits_since: Option<Duration>,
 }
 
 /// Collects them.
 #[derive(Debug, Default)]
 pub(super) struct Signs {
-    /// Since when users of the driver have been seen to wait, at every look.
+    /// Users of the driver that wait in every sample, with the start.
     waiting: BTreeMap<ProcessId, (Duration, Arc<str>)>,
-    /// Numbers of those who have the driver open.
+    /// Pids that have the driver open.
     users: Vec<u32>,
     read_at: Duration,
     hung: Option<Hung>,
-    /// Those that the kernel has named, by number.
+    /// Tasks that the kernel has reported, by pid.
     tasks: BTreeMap<u32, Task>,
     said: Option<(&'static str, Duration)>,
     silent: Option<Duration>,
@@ -83,8 +83,8 @@ impl Signs {
         }
     }
 
-    /// Whether `/proc` shows it too: the waiter waits in the kernel, the same one at two looks, and
-    /// who is named for it has to do with the driver.
+    /// Whether `/proc` confirms it: the same waiter waits in the kernel in two samples, and the
+    /// reported task belongs to the driver.
     fn is_confirmed(&self, hung: &Hung) -> bool {
         let waits =
             |task: &Task| task.waits_since.is_some_and(|since| since.max(hung.at) < self.read_at);
@@ -138,8 +138,8 @@ impl Signs {
         if let Some(age) = self.silent.and_then(long) {
             self.all.push(WedgeSign::DriverSilent { seconds: age.as_secs() });
         }
-        // By /proc or by the kernel's own watch, it is one fact. What nobody looks at any more is
-        // not known to wait.
+        // By /proc or by the kernel's own detector, it is one fact. Without current samples it is
+        // unknown.
         let is_seen = now.saturating_sub(self.read_at) <= super::CURRENT_WITHIN;
         let longest = self.waiting.iter().filter(|_| is_seen).min_by_key(|(_, (since, _))| *since);
         let seen = longest.and_then(|(id, (since, comm))| Some((id.pid, comm, long(*since)?)));
@@ -158,7 +158,7 @@ impl Signs {
         }
     }
 
-    /// All that stand now, each of another kind.
+    /// The present signs, each of another kind.
     pub(super) fn all(&self) -> &[WedgeSign] {
         &self.all
     }

@@ -25,8 +25,8 @@ fn said(seconds: u64) -> WedgeSign {
     WedgeSign::Said { event: "uvm_fatal", seconds }
 }
 
-/// What is known: 60 GiB above the usual 1 that nobody holds, and that do not move.
-struct Known {
+/// The inputs of an assessment: 60 GiB above the usual 1 without a holder, and steady.
+struct Inputs {
     unaccounted: Reading<u64>,
     is_learned: bool,
     shmem: Reading<u64>,
@@ -42,7 +42,7 @@ struct Known {
     platform: MemoryPlatform,
 }
 
-impl Known {
+impl Inputs {
     fn leak() -> Self {
         Self {
             unaccounted: Reading::Value(61 * GIB),
@@ -93,45 +93,45 @@ impl Known {
     }
 
     fn state(&self) -> MemoryState {
-        // As long as anybody could wish for.
+        // Far longer than any limit.
         let hours = Duration::from_secs(36_000);
         self.assess(Some(Unexplained { still: hours, tried: Some(hours) })).0.state
     }
 }
 
 /// A kind of evidence, and what it makes of a leak.
-type Change = (&'static str, fn(&mut Known));
+type Change = (&'static str, fn(&mut Inputs));
 
 /// Each of these alone keeps memory from counting as leaked.
 const OTHERS: [Change; 16] = [
-    ("memory unreadable", |known| known.unaccounted = Reading::Failed),
-    ("memory unsupported", |known| known.unaccounted = Reading::Unsupported),
-    ("little held", |known| known.unaccounted = Reading::Value(2 * GIB)),
-    ("nothing learned", |known| known.is_learned = false),
-    ("falling", |known| {
+    ("memory unreadable", |inputs| inputs.unaccounted = Reading::Failed),
+    ("memory unsupported", |inputs| inputs.unaccounted = Reading::Unsupported),
+    ("little held", |inputs| inputs.unaccounted = Reading::Value(2 * GIB)),
+    ("nothing learned", |inputs| inputs.is_learned = false),
+    ("falling", |inputs| {
         let gib = GIB as f64;
-        known.trend = Some(Trend { bytes_per_second: -gib, sank_bytes: GIB });
+        inputs.trend = Some(Trend { bytes_per_second: -gib, sank_bytes: GIB });
     }),
-    ("too short a look", |known| known.trend = None),
-    ("engines unknown", |known| known.engines = Reading::Failed),
-    ("an engine", |known| {
-        known.engines = Reading::Value(vec![("vllm".into(), EnginePhase::Loading)]);
+    ("too short a sample", |inputs| inputs.trend = None),
+    ("engines unknown", |inputs| inputs.engines = Reading::Failed),
+    ("an engine", |inputs| {
+        inputs.engines = Reading::Value(vec![("vllm".into(), EnginePhase::Loading)]);
     }),
-    ("an orphan", |known| known.orphans = vec![orphan(7)]),
-    ("holders unknown", |known| known.holders = Reading::Failed),
-    ("a holder", |known| known.holders = Reading::Value(vec![Holder::of_driver(8, 'S')])),
-    ("a dead one's threads", |known| {
-        known.holders = Reading::Value(vec![Holder::of_driver(8, 'Z')])
+    ("an orphan", |inputs| inputs.orphans = vec![orphan(7)]),
+    ("holders unknown", |inputs| inputs.holders = Reading::Failed),
+    ("a holder", |inputs| inputs.holders = Reading::Value(vec![Holder::of_driver(8, 'S')])),
+    ("a dead one's threads", |inputs| {
+        inputs.holders = Reading::Value(vec![Holder::of_driver(8, 'Z')])
     }),
-    ("one unseen", |known| known.unseen = 1),
-    ("the driver silent", |known| known.driver = DriverState::Silent),
-    ("the driver unknown", |known| known.driver = DriverState::Unknown),
-    ("a ghost", |known| known.ghosts = vec![9]),
+    ("one unseen", |inputs| inputs.unseen = 1),
+    ("the driver silent", |inputs| inputs.driver = DriverState::Silent),
+    ("the driver unknown", |inputs| inputs.driver = DriverState::Unknown),
+    ("a ghost", |inputs| inputs.ghosts = vec![9]),
 ];
 
 #[test]
-fn what_nothing_else_explains_is_leaked_after_the_time_and_not_a_second_before() {
-    let leak = Known::leak();
+fn unexplained_memory_is_leaked_exactly_after_leaked_after() {
+    let leak = Inputs::leak();
     let seconds = |still, tried: Option<u64>| {
         let tried = tried.map(Duration::from_secs);
         let so_far = Unexplained { still: Duration::from_secs(still), tried };
@@ -147,35 +147,35 @@ fn what_nothing_else_explains_is_leaked_after_the_time_and_not_a_second_before()
 }
 
 #[test]
-fn no_combination_with_another_explanation_or_a_doubt_is_leaked() {
-    assert_eq!(Known::leak().state(), MemoryState::Leaked);
+fn no_state_with_another_explanation_or_doubt_is_leaked() {
+    assert_eq!(Inputs::leak().state(), MemoryState::Leaked);
     for chosen in 1_u32..1 << OTHERS.len() {
-        let mut known = Known::leak();
+        let mut inputs = Inputs::leak();
         let changes = OTHERS.iter().enumerate().filter(|(bit, _)| chosen & 1 << bit != 0);
         let names: Vec<&str> = changes
             .map(|(_, (name, change))| {
-                change(&mut known);
+                change(&mut inputs);
                 *name
             })
             .collect();
-        let state = known.state();
+        let state = inputs.state();
         assert_ne!(state, MemoryState::Leaked, "{names:?}");
-        // One sign alone changes nothing, and two are enough whatever else is so.
-        known.signs = vec![said(1)];
-        assert_eq!(known.state(), state, "{names:?}");
-        known.signs = vec![said(1), WedgeSign::DriverSilent { seconds: 60 }];
-        assert_eq!(known.state(), MemoryState::Wedged, "{names:?}");
+        // One sign alone changes nothing, and two are enough in every case.
+        inputs.signs = vec![said(1)];
+        assert_eq!(inputs.state(), state, "{names:?}");
+        inputs.signs = vec![said(1), WedgeSign::DriverSilent { seconds: 60 }];
+        assert_eq!(inputs.state(), MemoryState::Wedged, "{names:?}");
     }
 }
 
 #[test]
-fn each_explanation_has_its_verdict_and_says_what_it_follows_from() {
-    for (name, state, told) in [
+fn each_explanation_has_its_state_and_evidence() {
+    for (name, state, expected) in [
         ("memory unreadable", MemoryState::Unknown, "how much memory is in no counter"),
         ("little held", MemoryState::Clean, "1.0 GiB above the usual amount of 1.0 GiB"),
         ("nothing learned", MemoryState::Unknown, "how much is usual"),
         ("falling", MemoryState::Lingering, "falls by 1.0 GiB/s: about 60 s more"),
-        ("too short a look", MemoryState::Unknown, "looked at too shortly"),
+        ("too short a sample", MemoryState::Unknown, "sampled too shortly"),
         ("engines unknown", MemoryState::Unknown, "whether an engine runs"),
         ("an engine", MemoryState::InUse, "engine vllm is loading"),
         ("an orphan", MemoryState::Orphan, "left behind by vllm, holds 104.0 GiB"),
@@ -187,78 +187,81 @@ fn each_explanation_has_its_verdict_and_says_what_it_follows_from() {
         ("the driver unknown", MemoryState::Unknown, "whether the driver answers"),
         ("a ghost", MemoryState::Unknown, "pid 9, which does not have it open"),
     ] {
-        let mut known = Known::leak();
+        let mut inputs = Inputs::leak();
         let (_, change) = OTHERS.iter().find(|(other, _)| *other == name).unwrap();
-        change(&mut known);
-        let (assessed, evidence) = known.assess(None);
+        change(&mut inputs);
+        let (assessed, evidence) = inputs.assess(None);
         let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
         assert_eq!(assessed.state, state, "{name}: {texts:?}");
-        assert!(texts.iter().any(|text| text.contains(told)), "{name}: {texts:?}");
+        assert!(texts.iter().any(|text| text.contains(expected)), "{name}: {texts:?}");
     }
 }
 
 #[test]
-fn shared_memory_that_no_engine_uses_is_told_and_falls_like_any_other() {
-    let mut known = Known::leak();
-    known.unaccounted = Reading::Value(GIB);
-    known.shmem = Reading::Value(40 * GIB);
+fn unused_shared_memory_is_reported_and_may_be_lingering() {
+    let mut inputs = Inputs::leak();
+    inputs.unaccounted = Reading::Value(GIB);
+    inputs.shmem = Reading::Value(40 * GIB);
     let mut server = Holder::of_driver(5, 'S');
     (server.devices, server.memfds, server.memfd_bytes) = (0, 1, 40 * GIB);
-    known.holders = Reading::Value(vec![server]);
-    let (assessed, evidence) = known.assess(None);
+    inputs.holders = Reading::Value(vec![server]);
+    let (assessed, evidence) = inputs.assess(None);
     assert_eq!(assessed.state, MemoryState::HeldShmem);
     let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
     assert!(texts.iter().any(|text| text.contains("40.0 GiB in memfd")), "{texts:?}");
-    known.shmem = Reading::Failed;
-    assert_eq!(known.state(), MemoryState::Unknown);
+    inputs.shmem = Reading::Failed;
+    assert_eq!(inputs.state(), MemoryState::Unknown);
 }
 
 #[test]
-fn an_orphan_explains_itself_and_nobody_else() {
-    let mut known = Known::leak();
-    known.orphans = vec![orphan(8)];
-    known.holders = Reading::Value(vec![Holder::of_driver(8, 'S')]);
-    assert_eq!(known.state(), MemoryState::Orphan);
-    known.holders = Reading::Value(vec![Holder::of_driver(8, 'S'), Holder::of_driver(9, 'S')]);
-    assert_eq!(known.state(), MemoryState::InUse);
+fn an_orphan_explains_only_its_own_memory() {
+    let mut inputs = Inputs::leak();
+    inputs.orphans = vec![orphan(8)];
+    inputs.holders = Reading::Value(vec![Holder::of_driver(8, 'S')]);
+    assert_eq!(inputs.state(), MemoryState::Orphan);
+    inputs.holders = Reading::Value(vec![Holder::of_driver(8, 'S'), Holder::of_driver(9, 'S')]);
+    assert_eq!(inputs.state(), MemoryState::InUse);
 }
 
 #[test]
-fn who_only_watches_the_driver_uses_nothing_and_pipes_are_a_use() {
-    let mut known = Known::leak();
+fn monitoring_programs_are_no_users_and_pipes_are() {
+    let mut inputs = Inputs::leak();
     let watcher = Holder { is_monitor: true, ..Holder::of_driver(8, 'S') };
-    known.holders = Reading::Value(vec![watcher]);
-    assert_eq!(known.state(), MemoryState::Leaked);
+    inputs.holders = Reading::Value(vec![watcher]);
+    assert_eq!(inputs.state(), MemoryState::Leaked);
     let filler = Holder { devices: 0, pipe_bytes: 3 * GIB, ..Holder::of_driver(8, 'S') };
-    known.holders = Reading::Value(vec![filler]);
-    assert_eq!(known.state(), MemoryState::InUse);
+    inputs.holders = Reading::Value(vec![filler]);
+    assert_eq!(inputs.state(), MemoryState::InUse);
 }
 
 #[test]
-fn on_superchips_memory_that_stays_counted_is_normal_and_without_a_driver_it_is_none() {
-    let mut known = Known::leak();
-    known.platform = MemoryPlatform::Coherent;
-    assert_eq!(known.state(), MemoryState::Reclaimable);
-    known.platform = MemoryPlatform::Discrete;
-    assert_eq!(known.state(), MemoryState::Leaked);
-    known.driver = DriverState::Absent;
-    assert_eq!(known.state(), MemoryState::Unknown);
+fn counted_memory_is_normal_on_superchips_and_clean_without_a_driver() {
+    let mut inputs = Inputs::leak();
+    inputs.platform = MemoryPlatform::Coherent;
+    assert_eq!(inputs.state(), MemoryState::Reclaimable);
+    inputs.platform = MemoryPlatform::Discrete;
+    assert_eq!(inputs.state(), MemoryState::Leaked);
+    inputs.driver = DriverState::Absent;
+    assert_eq!(inputs.state(), MemoryState::Unknown);
 }
 
 #[test]
-fn what_nobody_has_of_a_gpus_own_memory_is_told_and_makes_no_verdict() {
-    let is_told = |known: &Known| {
-        let (assessed, evidence) = known.assess(None);
+fn unattributed_memory_of_a_gpu_is_evidence_and_changes_no_state() {
+    let assessed_gpus = |inputs: &Inputs| {
+        let (assessed, evidence) = inputs.assess(None);
         let on = |gpu| evidence.contains(&AssessmentEvidence::OnGpu { gpu, bytes: 30 * GIB });
         (assessed.state, on(0), on(1))
     };
-    let mut known = Known::leak();
-    known.platform = MemoryPlatform::Discrete;
-    known.on_gpus = vec![(0, GIB), (1, 30 * GIB)];
-    assert_eq!(is_told(&known), (MemoryState::Reclaimable, false, true), "as without it");
-    known.unaccounted = Reading::Value(GIB);
-    assert_eq!(is_told(&known), (MemoryState::Clean, false, true));
-    let (_, evidence) = known.assess(None);
-    let told: Vec<String> = evidence.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")), "{told:?}");
+    let mut inputs = Inputs::leak();
+    inputs.platform = MemoryPlatform::Discrete;
+    inputs.on_gpus = vec![(0, GIB), (1, 30 * GIB)];
+    assert_eq!(assessed_gpus(&inputs), (MemoryState::Reclaimable, false, true), "as without it");
+    inputs.unaccounted = Reading::Value(GIB);
+    assert_eq!(assessed_gpus(&inputs), (MemoryState::Clean, false, true));
+    let (_, evidence) = inputs.assess(None);
+    let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
+    assert!(
+        texts.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")),
+        "{texts:?}"
+    );
 }

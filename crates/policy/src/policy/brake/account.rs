@@ -3,8 +3,8 @@
 //! In order of trust: the driver's figures for each process; what every process shows of itself,
 //! engines or not; what the kernel counts outside processes; who has the driver open. The rest is
 //! attributed to an engine only if that engine alone has the driver open and none of the former
-//! contradicts it. Only that counts which was taken before all processes were scanned: what came
-//! later may be anybody's.
+//! contradicts it. Only growth before the last full scan counts: later growth may be of any
+//! process.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const IDLE_CORES: u64 = 20;
 /// Processes that an account names one by one.
 const MOST_NAMED: usize = 8;
 
-/// Who took less is not named.
+/// Owners of less growth are not named.
 const LEAST_NAMED: u64 = 16 << 20;
 
 /// How much an engine has grown, in bytes.
@@ -33,7 +33,7 @@ pub(super) struct Grown<'a> {
     shmem: u64,
     /// In huge pages, pipes and sockets that its processes show.
     outside: u64,
-    /// It loads, or did within the window: who is ready may have taken what is missing before.
+    /// It loads, or did within the window: a ready engine may have taken the missing memory before.
     pub(super) has_loaded: bool,
     /// It used less than a little processor time since it was first seen in the window.
     is_idle: bool,
@@ -41,12 +41,12 @@ pub(super) struct Grown<'a> {
     has_worked: bool,
     /// Up to the driver's last answer, by its figures.
     driver: u64,
-    /// What no process shows and is attributed to it.
+    /// Growth that no process shows and that is attributed to it.
     attributed: u64,
     basis: Basis,
 }
 
-/// Who took what within a window.
+/// The growth of each owner within a window.
 #[derive(Debug)]
 pub(super) struct Account<'a> {
     window: Duration,
@@ -91,7 +91,7 @@ impl<'a> Account<'a> {
         Self::since(brake, now, window, brake.since(now, window))
     }
 
-    /// Of all of the window, whoever was there besides.
+    /// The account of the whole window, even if others were there.
     pub(super) fn of_all(&self, brake: &'a Brake, now: Duration) -> Self {
         let begin = now.saturating_sub(self.window);
         let scanned = brake.scans.iter().next().map_or(begin, |(at, _)| *at);

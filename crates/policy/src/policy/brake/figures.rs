@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::history::History;
 use crate::model::{GpuDevice, GpuReadings, Reading};
 
-/// Figures that are older are no evidence: the driver is asked every second while memory falls, and
-/// what is gone since may be anybody's.
+/// Older figures are no evidence: the driver is polled every second while memory falls, and any
+/// process may have taken memory since.
 pub(super) const COUNT_FOR: Duration = Duration::from_secs(15);
 
-/// Who has how much: process numbers, or names in a declared world.
+/// Bytes by process id, or by name in a declared world.
 pub(super) type Amounts<K> = BTreeMap<K, u64>;
 
 /// The driver's answers of the last minutes.
@@ -94,8 +94,8 @@ impl Figures {
 }
 
 impl DriverGrowth {
-    /// What somebody who has grown by that much until the last answer has taken by now, at the same
-    /// pace.
+    /// The growth until now of a process that has grown by that much until the last response, at
+    /// the same pace.
     pub(super) fn by_now(&self, grown: u64) -> u64 {
         let pace = grown as f64 / self.elapsed.as_secs_f64();
         #[expect(

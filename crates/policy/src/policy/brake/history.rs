@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_seconds_are_kept_closely_and_the_minutes_before_sparsely() {
+    fn the_history_is_dense_for_seconds_and_sparse_for_minutes() {
         let mut history = History::default();
         for step in 0..400_000_u64 {
             history.push(Duration::from_millis(step), step);

@@ -1,9 +1,8 @@
-//! Which engine's growth eats the memory.
+//! Chooses the engine whose growth exhausts memory.
 //!
-//! Not the process with the largest size: what the driver takes is in nobody's size, so that a
-//! large process may be anybody, and the engine that takes the machine down may look small. Growth
-//! over the last seconds counts, as the account of it shows; where memory goes slowly, over the
-//! last minutes. Doubt means that nobody is chosen.
+//! Size does not choose: no process size includes memory of the driver, so the engine that takes
+//! the machine down may look small. The account of growth over the last seconds counts, or over the
+//! last minutes if memory falls slowly. In doubt no engine is chosen.
 
 mod account;
 mod declared;
@@ -54,7 +53,7 @@ const UNSEEN_SHARE: u64 = 4;
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
-/// What the whole node has taken and cannot give back by itself, in bytes.
+/// Memory of the whole node that cannot be reclaimed, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     /// In no counter of the kernel, and huge pages in use: what drivers and processes take.
@@ -86,27 +85,27 @@ struct ProcessScan {
     memory: Vec<ProcessMemory>,
     /// The memory of sockets, as the kernel counts it.
     socket_bytes: u64,
-    /// Who has the driver open.
+    /// Processes that have the driver open.
     users: Vec<ProcessId>,
-    /// Processes that may have it open as well, since this program may not look into them, with the
-    /// CPU time that they have used.
+    /// Processes that may have it open as well, since this program may not read them, with their
+    /// CPU time.
     hidden: Vec<HiddenProcess>,
-    /// No process was left out.
+    /// Whether no process was left out.
     is_whole: bool,
 }
 
-/// Whom a look at engines has seen.
+/// The coverage of a sample of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// All that there are.
     All,
-    /// Those that were known before.
+    /// Those known before.
     Known,
     /// Not all of them: there are too many.
     Cut,
 }
 
-/// What was seen of node, engines and other processes in the last minutes.
+/// Samples of node, engines and other processes of the last minutes.
 #[derive(Debug, Default)]
 pub(super) struct Brake {
     total: u64,
@@ -210,7 +209,7 @@ impl Brake {
         self.node.push(at, taken);
     }
 
-    /// Somebody has looked at the engines; each with its phase.
+    /// Takes a sample of the engines, each with its phase.
     pub(super) fn take_engines(
         &mut self,
         at: Duration,
@@ -226,7 +225,7 @@ impl Brake {
         self.engines.push(at, own.collect());
     }
 
-    /// All processes were scanned for what they have.
+    /// Takes a scan of all processes.
     pub(super) fn scan(&mut self, readings: &HolderReadings) {
         if readings.error.is_none() {
             self.scanned(readings.read_at, ProcessScan::of(readings));
@@ -238,18 +237,17 @@ impl Brake {
         self.scans.push(at, scan);
     }
 
-    /// The driver has answered, or not.
+    /// Takes the response of the driver, or its failure.
     pub(super) fn take_figures(&mut self, readings: &GpuReadings) {
         self.figures.take(readings);
     }
 
-    /// What was measured last by then: what was measured later may have been taken by somebody who
-    /// began after that.
+    /// The last sample before then: later growth may be of a process that started afterwards.
     fn taken_by(&self, at: Duration) -> Option<(Duration, Taken)> {
         self.node.up_to(at).map(|(_, taken)| (at, *taken))
     }
 
-    /// A declared world is looked at: its engines, its other processes and what its driver says.
+    /// Samples a declared world: its engines, its other processes and the figures of its driver.
     pub(super) fn rehearse(&mut self, at: Duration, declared: &mut Declared, store: &SeriesStore) {
         let engines = declared.sample(at, store);
         self.scanned(at, declared::scan(&engines, store));
@@ -281,8 +279,8 @@ impl Brake {
         }
         let account = self.decisive(now).ok_or(HoldReason::UnclearTarget)?;
         let eater = clear_eater(&account, self.least()).ok_or(HoldReason::UnclearTarget)?;
-        // Where somebody ended a moment ago, growth is attributed since then only. Who has taken
-        // more before is there all the same.
+        // If a process has just ended, growth is attributed only since then. An engine with more
+        // growth before that is a candidate all the same.
         let whole = account.of_all(self, now).most_without(eater.seen);
         if whole > account.most_without(eater.seen).max(eater.all()) {
             return Err(HoldReason::UnclearTarget);
@@ -307,7 +305,7 @@ impl Brake {
         grown
     }
 
-    /// Who took memory within the last ten seconds, as last reported.
+    /// The last reported account of the last ten seconds.
     pub(super) fn account(&self) -> &Arc<MemoryAccount> {
         &self.account
     }
@@ -372,15 +370,14 @@ impl Brake {
         (self.total / LEAST_SHARE).max(1)
     }
 
-    /// Since when growth is attributed: from the first look at engines on, after those had gone
-    /// that are there no longer, and not before all processes were first scanned. What was taken
-    /// earlier may be anybody's.
+    /// Start of attribution: the first sample of engines after the last end of an engine, and not
+    /// before the first full scan. Earlier growth may be of any process.
     fn since(&self, now: Duration, window: Duration) -> Duration {
         let begin = now.saturating_sub(window);
         let is_there = |own: &Own| self.latest.iter().any(|(seen, _)| seen.server == own.server);
         let samples = self.engines.iter().rev().take_while(|(at, _)| *at >= begin);
         let samples = samples.take_while(|(_, all)| all.iter().all(is_there));
-        // Between looks that are far apart somebody may have come and gone.
+        // Between distant samples an engine may have come and gone.
         let mut next = now;
         let samples = samples
             .map(|(at, _)| *at)
@@ -415,7 +412,7 @@ impl Brake {
         }
         let outside = |(_, taken): &(Duration, Taken)| taken.outside;
         let least = self.node.since(since).map(outside).min().unwrap_or(taken.outside);
-        // What has been given back meanwhile may have been taken by somebody else.
+        // Memory returned since then may have been taken by another process.
         let kept = self.node.since(at).map(outside).fold(taken.outside, u64::min);
         kept.saturating_sub(least)
     }
@@ -460,8 +457,8 @@ fn shown(name: &str, labels: &[(&str, &str)], value: f64) -> Evidence {
     Evidence { series: SeriesKey::new(name, labels).to_string(), value: Reading::Value(value) }
 }
 
-/// The engine that has eaten what was eaten: loading before up, and clearly more than any other and
-/// than anybody who is no engine.
+/// The engine with most of the growth: loading before ready, and clearly more than every other
+/// engine and process.
 fn clear_eater<'e>(account: &'e Account<'_>, least: u64) -> Option<&'e Grown<'e>> {
     let (engines, total) = (&account.engines, account.taken.sum());
     let theirs = engines.iter().map(Grown::all).fold(0, u64::saturating_add);

@@ -11,7 +11,7 @@ const TOTAL: u64 = 24 * GIB;
 /// Later than any window since boot.
 const START: Duration = Duration::from_secs(1_000);
 
-/// An engine of one process at one look.
+/// An engine of one process in one sample.
 #[derive(Clone, Copy, Debug)]
 struct Engine {
     name: &'static str,
@@ -72,7 +72,7 @@ struct Scene {
     taken: Taken,
     engines: Vec<Engine>,
     others: Vec<ProcessMemory>,
-    /// The driver's figures, by the engine's name; those of anybody else by "-".
+    /// The driver's figures, by the engine's name; those of other processes by "-".
     figures: Vec<(&'static str, u64)>,
 }
 
@@ -113,7 +113,7 @@ fn chosen_of(before: &Scene, after: &Scene) -> Result<String, HoldReason> {
     brake.choose(now).map(|engine| engine.name.to_string())
 }
 
-/// The same where nobody but engines has anything, and the driver says nothing.
+/// The same where only engines have memory, and the driver reports nothing.
 fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<String, HoldReason> {
     let scene = |(taken, engines): (Taken, &[Engine])| Scene {
         taken,
@@ -138,7 +138,7 @@ fn works(engine: Engine) -> Engine {
 const SHUT: Engine = Engine { opens: false, ..OLD };
 
 #[test]
-fn what_no_process_shows_is_attributed_to_the_engine_that_alone_has_the_driver_open() {
+fn uncounted_growth_belongs_to_the_only_engine_with_the_driver_open() {
     let served = Engine { anonymous: 8 * GIB, ..SHUT };
     let before = (outside(1), &[served, LOADING][..]);
     let after = [works(served), works(LOADING)];
@@ -150,7 +150,7 @@ fn what_no_process_shows_is_attributed_to_the_engine_that_alone_has_the_driver_o
     assert_eq!(chosen(before, (outside(9), &[both, works(LOADING)])), UNCLEAR, "two have it open");
     let none = Engine { opens: false, ..LOADING };
     let before = (outside(1), &[none][..]);
-    assert_eq!(chosen(before, (outside(9), &[works(none)])), UNCLEAR, "nobody has it open");
+    assert_eq!(chosen(before, (outside(9), &[works(none)])), UNCLEAR, "no process has it open");
 }
 
 /// A brake that saw one engine load alone while 8 GiB went outside of all counters.
@@ -164,7 +164,7 @@ fn one_that_took() -> (Brake, Duration) {
 }
 
 #[test]
-fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot_be_seen() {
+fn another_or_unseen_user_of_the_driver_spares_the_engine() {
     let (mut brake, now) = one_that_took();
     assert!(brake.choose(now).is_ok());
     let later = now + Duration::from_millis(200);
@@ -183,7 +183,7 @@ fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot
 }
 
 #[test]
-fn a_process_that_nobody_may_look_into_spares_the_engine_only_while_it_runs() {
+fn an_unreadable_process_spares_the_engine_only_while_it_runs() {
     let (mut brake, now) = one_that_took();
     let id = ProcessId { pid: 1, start_ticks: 0 };
     let hidden = |cpu_ms| ProcessScan {
@@ -208,7 +208,7 @@ fn huge_pages_that_a_process_shows_are_its_own() {
 }
 
 #[test]
-fn what_others_show_is_theirs_be_it_huge_pages_pipes_or_sockets() {
+fn huge_pages_pipes_and_sockets_of_others_are_not_the_engines() {
     let huge = ProcessMemory { hugetlb_bytes: 8 * GIB, ..ProcessMemory::default() };
     let pipes = ProcessMemory { pipe_bytes: 8 * GIB, ..ProcessMemory::default() };
     let sockets = ProcessMemory { socket_bytes: 8 * GIB, ..ProcessMemory::default() };
@@ -244,7 +244,7 @@ fn pipes_that_an_engine_fills_are_its_own() {
 }
 
 #[test]
-fn of_two_that_load_the_driver_says_which_one_eats() {
+fn the_drivers_figures_choose_between_two_loading_engines() {
     let two = [LOADING, Engine { name: "m", ..LOADING }];
     let scene = |gib, figures: &[(&'static str, u64)]| Scene {
         taken: outside(gib),
@@ -257,11 +257,11 @@ fn of_two_that_load_the_driver_says_which_one_eats() {
     assert_eq!(chosen_of(&before, &after), Ok("m".to_owned()));
     let both = scene(9, &[("l", 5 * GIB), ("m", 5 * GIB)]);
     assert_eq!(chosen_of(&before, &both), UNCLEAR);
-    assert_eq!(chosen_of(&scene(1, &[]), &scene(9, &[])), UNCLEAR, "nobody says");
+    assert_eq!(chosen_of(&scene(1, &[]), &scene(9, &[])), UNCLEAR, "unreported");
 }
 
 #[test]
-fn what_the_driver_lays_to_somebody_else_stops_no_engine() {
+fn growth_that_the_driver_attributes_to_others_stops_no_engine() {
     let scene = |gib, engine: Engine, figures: &[(&'static str, u64)]| Scene {
         taken: outside(gib),
         engines: vec![engine],
@@ -275,13 +275,13 @@ fn what_the_driver_lays_to_somebody_else_stops_no_engine() {
     let account = Account::of(&brake, now, CLOSE).report(now);
     assert_eq!(account.of_label("driver_other"), 8 * GIB);
     assert_eq!(account.entries[0].basis, Basis::DriverFigures);
-    // It says that nobody has taken anything, although it has gone by then.
+    // It reports no growth, although memory has gone by then.
     let after = scene(9, works(OLD), &[("a", 8 * GIB)]);
     assert_eq!(chosen_of(&before, &after), UNCLEAR);
 }
 
 #[test]
-fn the_drivers_last_figures_count_with_their_pace_and_not_for_long() {
+fn the_drivers_last_figures_are_extrapolated_for_a_short_time() {
     let two = [OLD, Engine { name: "b", ..OLD }];
     let mut brake = Brake::default();
     let show = |brake: &mut Brake, second: u64, gib: u64, figures: Option<u64>| {
@@ -313,7 +313,7 @@ fn the_drivers_last_figures_count_with_their_pace_and_not_for_long() {
 }
 
 #[test]
-fn a_served_engine_is_chosen_alone_and_only_while_it_works() {
+fn a_lone_serving_engine_is_chosen_only_while_it_works() {
     assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[works(OLD)])), Ok("a".to_owned()));
     assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[OLD])), UNCLEAR, "idle");
     let barely = Engine { cpu_ms: 40, ..OLD };
@@ -321,7 +321,7 @@ fn a_served_engine_is_chosen_alone_and_only_while_it_works() {
 }
 
 #[test]
-fn what_one_took_that_ends_is_not_laid_to_the_one_that_serves() {
+fn memory_of_an_ending_engine_is_not_attributed_to_a_serving_one() {
     let leaking = Engine { name: "e", ..OLD };
     let left = Engine { phase: EnginePhase::Stopping, ..works(leaking) };
     let before = (outside(1), &[OLD, leaking][..]);
@@ -331,7 +331,7 @@ fn what_one_took_that_ends_is_not_laid_to_the_one_that_serves() {
 }
 
 #[test]
-fn memory_that_goes_slowly_is_attributed_over_minutes() {
+fn slow_growth_is_attributed_over_minutes() {
     let mut brake = Brake::default();
     let engine = |second: u64| Engine { cpu_ms: second * 500, ..LOADING };
     let mut now = START;
@@ -347,14 +347,14 @@ fn memory_that_goes_slowly_is_attributed_over_minutes() {
     }
     assert_eq!(brake.taken(brake.since(now, CLOSE)).sum(), 80 << 20);
     assert_eq!(brake.choose(now).unwrap().name, "l".into());
-    // A process of no engine that takes as much meanwhile is in the way.
+    // A process of no engine with as much growth makes it unclear.
     let memory = ProcessMemory { hugetlb_bytes: GIB, ..ProcessMemory::default() };
     brake.scanned(now + APART * 2, scan(&[engine(239)], &[other(memory)]));
     assert_eq!(brake.choose(now), Err(HoldReason::UnclearTarget));
 }
 
 #[test]
-fn slab_that_grows_is_the_kernels_and_what_is_swapped_out_may_be_in_compressed_memory() {
+fn growing_slab_is_the_kernels_and_swapped_memory_may_be_compressed() {
     let slab = Taken { kernel: 16 * GIB, ..outside(2) };
     assert_eq!(chosen((outside(1), &[LOADING]), (slab, &[works(LOADING)])), UNCLEAR);
     let swapped = Taken { swapped: 8 * GIB, ..outside(9) };
@@ -372,7 +372,7 @@ fn loading_comes_before_serving_when_both_grow() {
 }
 
 #[test]
-fn growth_that_is_mostly_somebody_elses_stops_no_engine() {
+fn growth_mostly_of_others_stops_no_engine() {
     let taken = Taken { anonymous: 8 * GIB, ..Taken::default() };
     let loading = Engine { anonymous: GIB, ..LOADING };
     assert_eq!(chosen((Taken::default(), &[LOADING]), (taken, &[loading])), UNCLEAR);
@@ -382,13 +382,13 @@ fn growth_that_is_mostly_somebody_elses_stops_no_engine() {
 }
 
 #[test]
-fn whoever_is_ending_already_is_not_stopped() {
+fn an_ending_engine_is_not_stopped() {
     let ending = Engine { phase: EnginePhase::Stopping, cpu_ms: 4_000, ..OLD };
     assert_eq!(chosen((outside(1), &[ending]), (outside(9), &[ending])), UNCLEAR);
 }
 
 #[test]
-fn an_engine_that_was_found_full_and_young_has_grown_from_nothing() {
+fn a_young_engine_found_full_has_grown_from_zero() {
     let young = Engine { age: Duration::from_secs(2), hugetlb: 8 * GIB, ..LOADING };
     let other = Engine { name: "m", ..LOADING };
     let mut brake = Brake::default();
@@ -403,7 +403,7 @@ fn an_engine_that_was_found_full_and_young_has_grown_from_nothing() {
 }
 
 #[test]
-fn nobody_is_chosen_from_what_is_not_seen_now() {
+fn no_engine_is_chosen_by_outdated_samples() {
     let mut brake = Brake::default();
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget));
     brake.measured(START, TOTAL, outside(1));
@@ -425,7 +425,7 @@ fn nobody_is_chosen_from_what_is_not_seen_now() {
 }
 
 #[test]
-fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown() {
+fn the_decision_has_the_whole_target_and_the_growth_of_each_engine() {
     let mut brake = Brake::default();
     for (second, gib) in [(0, 1), (1, 9)] {
         let now = START + Duration::from_secs(second);
@@ -451,7 +451,7 @@ fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown()
     assert_eq!(report, grown);
 }
 
-/// A look at those engines, of that scope, so many milliseconds after the start.
+/// A sample of those engines, of that scope, so many milliseconds after the start.
 fn sample(brake: &mut Brake, milliseconds: u64, engines: &[Engine], scope: Scope) {
     let at = START + Duration::from_millis(milliseconds);
     if scope == Scope::All {
@@ -472,18 +472,18 @@ fn choice(brake: &Brake, milliseconds: u64) -> Result<String, HoldReason> {
 }
 
 #[test]
-fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
+fn growth_since_the_last_scan_may_be_any_process() {
     let works = |cpu_ms| Engine { cpu_ms, ..OLD };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
     sample(&mut brake, 0, &[works(0)], Scope::All);
     measure(&mut brake, 800, 9, 8);
-    assert_eq!(choice(&brake, 800), UNCLEAR, "somebody may have begun since");
+    assert_eq!(choice(&brake, 800), UNCLEAR, "a process may have started since");
     sample(&mut brake, 900, &[works(900)], Scope::Known);
-    assert_eq!(choice(&brake, 900), UNCLEAR, "nobody has looked for others");
+    assert_eq!(choice(&brake, 900), UNCLEAR, "without a scan for others");
     sample(&mut brake, 1_000, &[works(1_000)], Scope::All);
-    assert_eq!(choice(&brake, 1_000), Ok("a".to_owned()), "there is nobody else");
-    // What comes after that is little beside what it has taken, and soon is not.
+    assert_eq!(choice(&brake, 1_000), Ok("a".to_owned()), "there is no other process");
+    // What comes after that is little compared with its growth, and soon is not.
     measure(&mut brake, 1_500, 16, 1);
     assert_eq!(choice(&brake, 1_500), Ok("a".to_owned()));
     measure(&mut brake, 1_600, 18, 0);
@@ -491,7 +491,7 @@ fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
 }
 
 #[test]
-fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
+fn growth_before_an_engine_is_found_belongs_to_it() {
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
     sample(&mut brake, 0, &[SHUT], Scope::All);
@@ -502,7 +502,7 @@ fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
 }
 
 #[test]
-fn what_was_taken_while_one_that_has_gone_was_there_is_laid_to_nobody() {
+fn growth_during_a_vanished_process_is_attributed_to_no_engine() {
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
     sample(&mut brake, 0, &[OLD, LOADING], Scope::All);
@@ -518,7 +518,7 @@ fn what_was_taken_while_one_that_has_gone_was_there_is_laid_to_nobody() {
 }
 
 #[test]
-fn whoever_took_more_before_an_engine_ended_spares_the_one_that_took_what_that_left() {
+fn a_larger_growth_before_an_end_spares_the_engine_that_took_the_rest() {
     let mut brake = Brake::default();
     let mut show = |milliseconds, gib, pipes_gib, engines: &[Engine]| {
         let at = START + Duration::from_millis(milliseconds);
@@ -542,7 +542,7 @@ fn whoever_took_more_before_an_engine_ended_spares_the_one_that_took_what_that_l
 }
 
 #[test]
-fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
+fn a_full_scan_is_due_when_a_quarter_of_free_memory_went_unseen() {
     let needs = |brake: &Brake, milliseconds| {
         brake.needs_sample(START + Duration::from_millis(milliseconds))
     };
@@ -551,7 +551,7 @@ fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
     assert!(!needs(&brake, 0), "there is no engine");
     sample(&mut brake, 0, &[OLD], Scope::All);
     measure(&mut brake, 500, 3, 18);
-    assert!(!needs(&brake, 500), "there is time until the next look");
+    assert!(!needs(&brake, 500), "there is time until the next sample");
     measure(&mut brake, 700, 6, 15);
     assert!(needs(&brake, 700));
     sample(&mut brake, 700, &[OLD], Scope::Known);
@@ -559,14 +559,14 @@ fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
     sample(&mut brake, 750, &[OLD], Scope::All);
     assert!(!needs(&brake, 750));
     measure(&mut brake, 800, 10, 8);
-    assert!(!needs(&brake, 800), "a look takes its time as well");
+    assert!(!needs(&brake, 800), "a sample takes its time as well");
     assert!(needs(&brake, 850));
     brake.available = None;
-    assert!(!needs(&brake, 850), "nobody knows what is left");
+    assert!(!needs(&brake, 850), "the rest is unknown");
 }
 
 #[test]
-fn an_engine_that_was_loading_a_moment_ago_may_have_taken_what_no_process_shows() {
+fn a_recently_loading_engine_may_own_uncounted_growth() {
     let idle = Engine { cpu_ms: 1, ..LOADING };
     let ready = Engine { phase: EnginePhase::Ready, ..idle };
     let mut brake = Brake::default();
@@ -578,7 +578,7 @@ fn an_engine_that_was_loading_a_moment_ago_may_have_taken_what_no_process_shows(
 }
 
 #[test]
-fn what_was_taken_while_nobody_looked_is_laid_to_nobody() {
+fn growth_without_samples_is_attributed_to_no_engine() {
     let grows = |anonymous| Engine { anonymous, cpu_ms: 4_000, ..SHUT };
     let works = |second: u64| Engine { cpu_ms: second * 500, ..LOADING };
     let mut brake = Brake::default();
@@ -587,7 +587,7 @@ fn what_was_taken_while_nobody_looked_is_laid_to_nobody() {
     measure(&mut brake, 12_000, 2, 15);
     measure(&mut brake, 19_000, 12, 5);
     sample(&mut brake, 19_500, &[grows(2 * GIB), works(19)], Scope::All);
-    assert_eq!(choice(&brake, 19_500), UNCLEAR, "that is the first look for long");
+    assert_eq!(choice(&brake, 19_500), UNCLEAR, "that is the first sample for long");
     measure(&mut brake, 20_000, 13, 4);
     sample(&mut brake, 20_500, &[grows(2 * GIB), works(20)], Scope::All);
     measure(&mut brake, 20_500, 13, 4);

@@ -10,7 +10,7 @@ use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
 /// Which of this node's series are shown, and where.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
-    /// So many of this node's series have been looked at.
+    /// Number of this node's series that were examined.
     mirrored: usize,
     shown: Vec<(SeriesId, SeriesId)>,
     memory: [Option<SeriesId>; 2],

@@ -23,48 +23,48 @@ use crate::model::{
     Wanted, series_of_node,
 };
 
-/// What people are shown of a node, whatever the rules read; and what tells whether what a node
-/// does not say is absent there, or unknown.
+/// Requested of each node even if no rule reads them: people see them, and they distinguish a
+/// series that is absent there from an unknown one.
 const ALWAYS_WANTED: [&str; 3] = [TOTAL, AVAILABLE, "uma_source_up"];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";
 
-/// Series that a node may bring until the store is made anew.
+/// New series of a node until the store is rebuilt.
 const MOST_FRESH: usize = 2 * MOST_SERIES_OF_A_NODE;
 
-/// Making the store anew loses what rules look back at, so it is done no more often.
+/// A rebuild loses the past of ranges, so it is done at most once in this time.
 const RENEWED_AFTER: Duration = Duration::from_secs(600);
 
-/// What is known of all nodes.
+/// All nodes.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     names: Option<ClusterNames>,
     store: SeriesStore,
-    /// In a declared world all series stand in one store, and this node perhaps has a name.
+    /// In a declared world all series are in one store, and this node may have a name.
     declared: Option<Option<Arc<str>>>,
     wanted: Arc<[Wanted]>,
-    /// How far rules look back, by metric.
+    /// Longest ranges of rules, by metric, in milliseconds.
     reaches: Vec<(Arc<str>, i64)>,
     mirror: Mirror,
-    nodes: BTreeMap<Arc<str>, Node>,
+    nodes: BTreeMap<Arc<str>, RemoteNode>,
     /// Series of nodes that have gone, the oldest first; new nodes reuse them.
     retired: VecDeque<(Arc<str>, Cells)>,
     refused: Option<[Cell; Rejection::ALL.len()]>,
-    /// When the store was made, and whether it is to be made anew.
+    /// When the store was built, and whether a rebuild is due.
     renewed: Duration,
     is_worn: bool,
     status: Option<Arc<ClusterStatus>>,
 }
 
-/// What is known of another node.
+/// Another node.
 #[derive(Debug)]
-struct Node {
+struct RemoteNode {
     schema: Arc<Schema>,
     ids: Vec<SeriesId>,
     /// Its memory: total and available.
     memory: [Option<SeriesId>; 2],
-    /// Series that it has brought since the store was made.
+    /// Its new series since the store was built.
     fresh: usize,
     answered: Option<Moment>,
     /// Why it has not answered since.
@@ -88,7 +88,7 @@ struct Cells {
 pub(super) type Own<'a> = (&'a mut Counters, &'a mut SeriesStore);
 
 impl Cluster {
-    /// How this node is called among others; `None`: there are none.
+    /// Sets the name of this node in its cluster; `None`: it is in none.
     pub(super) fn set_names(&mut self, names: Option<ClusterNames>) {
         if self.names != names {
             self.names = names;
@@ -99,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// All series are declared, and stand in one store.
+    /// Uses one store, in which all series are declared.
     pub(super) fn declare(&mut self, node: Option<Arc<str>>) {
         self.declared = Some(node);
     }
@@ -174,7 +174,7 @@ impl Cluster {
                 let has_series = self.nodes.len() < MOST_PEERS;
                 let cells =
                     has_series.then(|| self.cells(&report.node, (&mut *counters, &mut *store)));
-                self.nodes.insert(Arc::clone(&report.node), Node::new(cells));
+                self.nodes.insert(Arc::clone(&report.node), RemoteNode::new(cells));
             }
             self.take_report(at, report, counters);
         }
@@ -263,8 +263,8 @@ impl Cluster {
         }
     }
 
-    /// Time passes: who has said nothing for too long is unknown, and this node's own series are
-    /// mirrored, if anybody is about to look.
+    /// Advances the time: a node that is silent for too long is unknown, and this node's own series
+    /// are mirrored if a rule is due.
     pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_due: bool) {
         let Some(names) = &self.names else { return };
         for (name, node) in &mut self.nodes {
@@ -369,7 +369,7 @@ fn unknown_here(
     wanted.iter().filter(is_unknown).map(Wanted::series)
 }
 
-impl Node {
+impl RemoteNode {
     fn new(cells: Option<Cells>) -> Self {
         Self {
             schema: Arc::default(),
@@ -412,7 +412,7 @@ impl Node {
         let fresh = schema.series.iter().filter(|key| !store.knows(key)).count();
         self.fresh = self.fresh.saturating_add(fresh);
         if fresh > 0 && self.fresh > MOST_FRESH {
-            return Err("it tells of other series each time".into());
+            return Err("it reports other series each time".into());
         }
         let before = std::mem::take(&mut self.ids);
         self.schema = Arc::clone(schema);

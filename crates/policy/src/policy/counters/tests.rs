@@ -47,7 +47,7 @@ fn picture(counters: &Counters, store: &SeriesStore, now_ms: i64) -> String {
 }
 
 /// Writes or shows every cell.
-fn tell_all(counters: &Counters, store: &mut SeriesStore, at_ms: Option<i64>) {
+fn write_all(counters: &Counters, store: &mut SeriesStore, at_ms: Option<i64>) {
     for (id, reading) in (0..counters.cells.len()).filter_map(|place| counters.reading(place)) {
         match at_ms {
             Some(at_ms) => store.append(id, at_ms, reading),
@@ -58,7 +58,7 @@ fn tell_all(counters: &Counters, store: &mut SeriesStore, at_ms: Option<i64>) {
 
 proptest! {
     #[test]
-    fn counters_that_stay_are_as_if_they_had_been_written_again(
+    fn unchanged_counters_read_as_if_written_again(
         all in prop::collection::vec(does(), 1..60),
     ) {
         let (mut store, mut plain) = (SeriesStore::default(), SeriesStore::default());
@@ -76,19 +76,19 @@ proptest! {
                 Does::Retires(cell) => counters.retire(cells[cell]),
                 Does::Shows => {
                     counters.show(&mut store);
-                    tell_all(&counters, &mut plain, None);
+                    write_all(&counters, &mut plain, None);
                 }
                 Does::Publishes(pause_ms) => {
                     at.uptime += Duration::from_millis(pause_ms);
                     counters.publish(at, &mut store);
-                    tell_all(&counters, &mut plain, Some(at.timeline_ms()));
+                    write_all(&counters, &mut plain, Some(at.timeline_ms()));
                 }
                 // Within a step this follows the other.
                 Does::PublishesChanged => {
                     counters.publish(at, &mut store);
                     counters.add(cells[1], 1.0);
                     counters.publish_changed(at, &mut store);
-                    tell_all(&counters, &mut plain, Some(at_ms));
+                    write_all(&counters, &mut plain, Some(at_ms));
                 }
                 Does::LosesTheLog => {
                     counters.set_kernel_log(LogView::Unread, at, &mut store);

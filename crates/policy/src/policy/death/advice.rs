@@ -66,16 +66,16 @@ fn killer(report: &DeathReport) -> Vec<String> {
         Killer::Umawarden { rule, .. } => {
             let mut lines = vec![match rule {
                 Some(rule) => {
-                    format!("`umawarden explain {}` tells why it was stopped", rule.alert)
+                    format!("`umawarden explain {}` shows why it was stopped", rule.alert)
                 }
-                None => "`umawarden history` tells why it was stopped".to_owned(),
+                None => "`umawarden history` shows why it was stopped".to_owned(),
             }];
             lines.extend(less(report));
             lines
         }
         Killer::Signal { sender: Some(_), .. } => Vec::new(),
         Killer::Signal { signal, sender: None } => vec![format!(
-            "nothing that is watched sent {}: look for who did (docker kill, systemctl, a health \
+            "no watched program sent {}: look for the sender (docker kill, systemctl, a health \
              check, a script); auditd or bpftrace's killsnoop names the sender next time",
             signal_name(*signal)
         )],

@@ -30,7 +30,7 @@ pub(super) struct Hit {
     pub(super) proof: DeathProof,
     /// Whom, where it is a process.
     pub(super) worker: Option<KilledWorker>,
-    /// Whether it says who killed, and not only how somebody ended.
+    /// Whether it names the killer, and not only the exit status.
     pub(super) is_certain: bool,
 }
 
@@ -212,11 +212,11 @@ fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
     let (pid, comm) = (relative.id.pid, relative.comm.to_string());
     let status = relative.status;
     let worker = KilledWorker { pid: Some(pid), comm: comm.clone(), status, seconds_before: None };
-    let told_by = relative.told_by.to_owned();
+    let reported_by = relative.reported_by.to_owned();
     Some(Hit {
         at: relative.ended,
         killer,
-        proof: DeathProof::Process { pid, comm, status, told_by },
+        proof: DeathProof::Process { pid, comm, status, reported_by },
         worker: Some(worker),
         is_certain: false,
     })

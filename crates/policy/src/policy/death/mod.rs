@@ -50,7 +50,7 @@ pub struct Relative {
     /// How it ended, where that was seen.
     pub status: ExitStatus,
     /// The source of the status: `the kernel`, `its parent`.
-    pub told_by: &'static str,
+    pub reported_by: &'static str,
     /// Whether it is still there after the head's end.
     pub is_left: bool,
     /// Its memory when last sampled.
@@ -102,7 +102,7 @@ pub struct Circumstances<'a> {
     pub log: &'a [String],
     /// Which of them this program has ended.
     pub own_stops: &'a [OwnStop],
-    /// Who asked it to end, where somebody did.
+    /// The sender of a stop request, if there was one.
     pub asked: Option<AskedToEnd>,
     /// By how much `oom_kill` of its own control group rose while it lived.
     pub oom_kills: Option<u64>,
@@ -117,7 +117,7 @@ pub struct Circumstances<'a> {
     pub is_kernel_log_read: bool,
     /// Memory when it died.
     pub memory: Option<DeathMemory>,
-    /// What could not be looked at besides.
+    /// Sources that could not be read.
     pub not_known: Vec<String>,
 }
 
@@ -192,7 +192,9 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
         Killer::Itself { reason: Some(reason) }
     };
     match death.exit {
-        ExitStatus::Unknown => Killer::Unknown { why: "nobody was told how it ended".to_owned() },
+        ExitStatus::Unknown => {
+            Killer::Unknown { why: "its exit status was not observed".to_owned() }
+        }
         ExitStatus::Code { code: 0 } => Killer::Itself { reason },
         _ => match death.exit.signal() {
             Some(signal) if hits::is_own_fault(signal) => by_itself(signal_name(signal)),
@@ -200,7 +202,7 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
             Some(_) if reason.is_some() => Killer::Itself { reason },
             Some(signal @ 9) if !death.is_kernel_log_read => Killer::Unknown {
                 why: format!(
-                    "{}, and the kernel log, where an OOM kill would stand, could not be read",
+                    "{}, and the kernel log, which would have an OOM kill, could not be read",
                     signal_name(signal)
                 ),
             },
@@ -210,7 +212,7 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
     }
 }
 
-/// The log line that best explains why it ended by itself.
+/// The log line that best explains an end without a killer.
 fn reason(words: &[(String, LastWords)]) -> Option<String> {
     let rank = |words: &LastWords| match words {
         LastWords::TooLittleMemory | LastWords::Unbalanced => 0,

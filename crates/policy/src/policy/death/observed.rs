@@ -225,7 +225,7 @@ impl ObservedDeath<'_> {
                 let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
                 let why = unit.map_or_else(
                     || "its own log was not read".to_owned(),
-                    |held| format!("what it wrote itself: journalctl -u {} tells", held.name),
+                    |held| format!("its own output: journalctl -u {}", held.name),
                 );
                 (&[], vec![why])
             }
@@ -255,7 +255,7 @@ impl ObservedDeath<'_> {
                 comm: Arc::clone(comm),
                 ended: None,
                 status: end.map_or(ExitStatus::Unknown, |end| end.status),
-                told_by: if end.is_some() { "the kernel" } else { "nobody" },
+                reported_by: if end.is_some() { "the kernel" } else { "no source" },
                 is_left: self.left.iter().any(|left| left.id == id),
                 bytes: None,
             }

@@ -23,7 +23,7 @@ fn relative(id: ProcessId, comm: &str) -> Relative {
         comm: comm.into(),
         ended: None,
         status: ExitStatus::Unknown,
-        told_by: "the kernel",
+        reported_by: "the kernel",
         is_left: false,
         bytes: None,
     }
@@ -34,7 +34,7 @@ fn ended(id: ProcessId, comm: &str, seconds: u64, signal: i32) -> Relative {
     Relative { ended: Some(Duration::from_secs(seconds)), status, ..relative(id, comm) }
 }
 
-/// What the kernel log of these lines tells, each at that second.
+/// The events of these lines of the kernel log, each at that second.
 fn kernel_log(lines: &[(u64, &str)]) -> Vec<Event> {
     let mut events = Vec::new();
     let mut assembler = EventAssembler::new();
@@ -137,7 +137,7 @@ fn sglang_that_ends_with_137_was_not_killed_itself() {
     let report = explain(&death, at(501));
     assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None });
     let killed: Vec<_> = report.killed_workers.iter().map(|worker| worker.pid).collect();
-    assert_eq!(killed, [Some(101), Some(102)], "the first to die stands first");
+    assert_eq!(killed, [Some(101), Some(102)], "the first death comes first");
     assert!(report.is_failure && !report.is_exit_code_a_lie());
 }
 
@@ -159,7 +159,7 @@ fn the_log_alone_names_the_worker_but_not_who_killed_it() {
 }
 
 #[test]
-fn the_line_between_ends_is_drawn_right() {
+fn normal_ends_and_failures_are_distinguished() {
     let code = |code| ExitStatus::Code { code };
     let signal = |signal| ExitStatus::Signal { signal };
     let oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
@@ -187,7 +187,7 @@ fn the_line_between_ends_is_drawn_right() {
 }
 
 #[test]
-fn who_was_asked_to_end_and_did_is_no_failure() {
+fn a_requested_end_is_no_failure() {
     let asked = AskedToEnd {
         signal: 15,
         sender: "SIGTERM to umawarden launch".to_owned(),
@@ -260,7 +260,7 @@ fn the_brake_and_killers_in_user_space_are_named() {
 }
 
 #[test]
-fn a_kill_of_somebody_else_is_none_of_its() {
+fn a_kill_of_another_process_is_unrelated() {
     let family = family();
     let not_its = |events: &[Event], change: fn(&mut Circumstances<'_>)| {
         let mut death = vllm(&family, events);
@@ -282,7 +282,7 @@ fn a_kill_of_somebody_else_is_none_of_its() {
 }
 
 #[test]
-fn what_its_own_group_or_container_tells_is_about_it() {
+fn events_of_its_own_cgroup_or_container_concern_the_engine() {
     let family = [relative(SERVER, "bash")];
     let events = oom_of_worker(999, 500);
     let killer = |change: fn(&mut Circumstances<'_>)| {
@@ -312,7 +312,7 @@ fn what_its_own_group_or_container_tells_is_about_it() {
 }
 
 #[test]
-fn a_kill_long_ago_is_told_and_has_not_ended_it() {
+fn an_old_kill_is_reported_and_is_not_the_cause() {
     let (family, events) = (family(), oom_of_worker(101, 500));
     let report = explain(&vllm(&family, &events), at(5000));
     assert_eq!(report.killer.name(), "itself");
@@ -321,7 +321,7 @@ fn a_kill_long_ago_is_told_and_has_not_ended_it() {
 }
 
 #[test]
-fn orphans_and_what_lingers_come_with_what_to_do() {
+fn orphans_and_lingering_memory_have_advice() {
     let mut family = family();
     family[1].is_left = true;
     family[1].bytes = Some(104 << 30);
@@ -334,8 +334,8 @@ fn orphans_and_what_lingers_come_with_what_to_do() {
     assert!(report.advice[1].starts_with("92.0 GiB were held"), "{:?}", report.advice);
 }
 
-/// What `umawarden launch` told of real servers whose worker was killed with SIGKILL, and what they
-/// wrote themselves.
+/// Reports of `umawarden launch` on real servers whose worker was killed with SIGKILL, and what
+/// they wrote themselves.
 const RECORDED: [(&str, &str); 2] = [
     (
         include_str!("../../../../../tests/fixtures/engines/deaths/sglang.json"),
@@ -350,23 +350,24 @@ const RECORDED: [(&str, &str); 2] = [
 #[test]
 fn real_engines_whose_worker_was_killed_are_explained_as_they_were() {
     for (text, _) in RECORDED {
-        let told: DeathReport = serde_json::from_str(text).unwrap();
-        let killed = told.killed_workers.iter().map(|worker| {
+        let recorded: DeathReport = serde_json::from_str(text).unwrap();
+        let killed = recorded.killed_workers.iter().map(|worker| {
             let id = ProcessId { pid: worker.pid.unwrap(), start_ticks: 20_000 };
             ended(id, &worker.comm, 502 - worker.seconds_before.unwrap(), 9)
         });
         let family: Vec<Relative> = killed.collect();
-        let death = Circumstances { who: told.who.clone(), exit: told.exit, ..vllm(&family, &[]) };
+        let death =
+            Circumstances { who: recorded.who.clone(), exit: recorded.exit, ..vllm(&family, &[]) };
         let report = explain(&death, at(502));
-        assert_eq!((&report.killer, report.is_failure), (&told.killer, true));
-        assert_eq!(report.killed_workers, told.killed_workers);
-        assert_eq!(report.is_exit_code_a_lie(), told.exit.is_success());
+        assert_eq!((&report.killer, report.is_failure), (&recorded.killer, true));
+        assert_eq!(report.killed_workers, recorded.killed_workers);
+        assert_eq!(report.is_exit_code_a_lie(), recorded.exit.is_success());
     }
 }
 
-/// Of vLLM nothing at all: where its processes are not seen, only the kernel log can tell.
+/// Of vLLM nothing at all: where its processes are not seen, only the kernel log shows it.
 #[test]
-fn what_real_engines_wrote_names_the_worker_or_nothing() {
+fn last_words_of_real_engines_name_the_worker_or_nothing() {
     let [sglang, vllm_log] = RECORDED.map(|(_, log)| log.lines().map(str::to_owned));
     let (sglang, vllm_log): (Vec<String>, Vec<String>) = (sglang.collect(), vllm_log.collect());
     let exit = ExitStatus::Code { code: 137 };

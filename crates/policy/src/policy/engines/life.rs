@@ -160,7 +160,7 @@ impl Life {
     /// this one.
     pub(super) fn disturb(&mut self) {
         if self.before.take().is_some() {
-            self.why_unknown = WhyUnknown::OthersBeside;
+            self.why_unknown = WhyUnknown::OtherEngines;
         }
     }
 

@@ -415,7 +415,7 @@ impl Engines {
             .then(|| EngineTarget::loading(life.seen(), &life.serving()))
     }
 
-    /// One as a target, whatever phase it is in.
+    /// An engine as a target, in any phase.
     pub(super) fn target_of(&self, name: &str) -> Option<EngineTarget> {
         self.lives.get(name).map(|(life, _)| EngineTarget::from(life.seen()))
     }

@@ -37,31 +37,37 @@ fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {
     }
 }
 
-struct World {
+struct EngineWorld {
     policy: Policy,
-    told: Vec<String>,
+    events: Vec<String>,
 }
 
-impl World {
+impl EngineWorld {
     fn new() -> Self {
         let rules = RuleSet::default();
         let policy = Policy::new(moment(0), Mode::Observe, &rules, DecisionId(1));
-        Self { policy, told: Vec::new() }
+        Self { policy, events: Vec::new() }
     }
 
     fn step(&mut self, seconds: u64, seen: Observation) {
         let step = self.policy.step(moment(seconds), &[seen]);
-        self.told.extend(step.events.iter().map(short));
+        self.events.extend(step.events.iter().map(short));
     }
 
-    fn look(&mut self, seconds: u64, engines: &[EngineSeen]) {
+    fn observe(&mut self, seconds: u64, engines: &[EngineSeen]) {
         let read_at = moment(seconds).uptime;
         let readings =
             EngineReadings { read_at, engines: engines.to_vec(), ..EngineReadings::default() };
         self.step(seconds, Observation::Engines(Box::new(readings)));
     }
 
-    fn hear(&mut self, seconds: u64, of: &EngineSeen, answer: HealthAnswer, requests: Option<u64>) {
+    fn probe(
+        &mut self,
+        seconds: u64,
+        of: &EngineSeen,
+        answer: HealthAnswer,
+        requests: Option<u64>,
+    ) {
         let health = EngineHealth {
             key_withheld: None,
             engine: Arc::clone(&of.name),
@@ -74,8 +80,8 @@ impl World {
         self.step(seconds, Observation::EngineHealth(Box::new(health)));
     }
 
-    fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.told)
+    fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
     }
 
     fn phase(&mut self) -> EnginePhase {
@@ -102,131 +108,131 @@ fn loading() -> EngineSeen {
 }
 
 #[test]
-fn one_that_is_called_otherwise_from_now_on_lives_on() {
-    let mut world = World::new();
-    world.look(0, &[loading()]);
-    world.hear(1, &loading(), HealthAnswer::Refused, None);
+fn a_renamed_engine_lives_on() {
+    let mut world = EngineWorld::new();
+    world.observe(0, &[loading()]);
+    world.probe(1, &loading(), HealthAnswer::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Loading);
-    world.told();
+    world.take_events();
     let named = EngineSeen { name: Arc::from("deepseek"), ..loading() };
-    world.look(2, std::slice::from_ref(&named));
-    assert_eq!(world.told(), ["deepseek loading: it was called vllm-8000 until now"]);
-    world.hear(3, &named, HealthAnswer::Ready, None);
-    assert_eq!(world.told(), ["deepseek ready: it answers at http://127.0.0.1:8000/health"]);
+    world.observe(2, std::slice::from_ref(&named));
+    assert_eq!(world.take_events(), ["deepseek loading: it was called vllm-8000 until now"]);
+    world.probe(3, &named, HealthAnswer::Ready, None);
+    assert_eq!(world.take_events(), ["deepseek ready: it answers at http://127.0.0.1:8000/health"]);
     assert_eq!(world.policy.engines().len(), 1);
     // The name of one that lives is not taken over.
     let mut other = engine("other", &[process(50, "vllm", GIB)]);
-    world.look(4, &[named.clone(), other.clone()]);
-    world.told();
+    world.observe(4, &[named.clone(), other.clone()]);
+    world.take_events();
     other.name = Arc::from("deepseek");
-    world.look(5, &[other]);
-    let told = world.told();
-    assert!(told.iter().any(|told| told.starts_with("deepseek gone: ")), "{told:?}");
-    assert!(told[2].starts_with("deepseek starting: "), "{told:?}");
+    world.observe(5, &[other]);
+    let events = world.take_events();
+    assert!(events.iter().any(|event| event.starts_with("deepseek gone: ")), "{events:?}");
+    assert!(events[2].starts_with("deepseek starting: "), "{events:?}");
 }
 
 #[test]
-fn a_life_goes_from_start_to_gone_and_tells_why_each_time() {
-    let mut world = World::new();
+fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
+    let mut world = EngineWorld::new();
     let starting = engine("vllm-8000", &[process(10, "vllm", GIB / 4)]);
-    world.look(0, std::slice::from_ref(&starting));
-    world.hear(1, &starting, HealthAnswer::Refused, None);
-    world.look(26, std::slice::from_ref(&starting));
-    assert_eq!(world.told(), ["vllm-8000 starting: found by its command line"]);
-    world.look(32, &[loading()]);
+    world.observe(0, std::slice::from_ref(&starting));
+    world.probe(1, &starting, HealthAnswer::Refused, None);
+    world.observe(26, std::slice::from_ref(&starting));
+    assert_eq!(world.take_events(), ["vllm-8000 starting: found by its command line"]);
+    world.observe(32, &[loading()]);
     assert_eq!(
-        world.told(),
+        world.take_events(),
         ["vllm-8000 loading: VLLM::EngineCor (pid 12) maps 3 of its model files"]
     );
-    world.hear(33, &starting, HealthAnswer::Refused, None);
-    world.hear(42, &starting, HealthAnswer::Ready, Some(0));
-    world.hear(43, &starting, HealthAnswer::Ready, Some(2));
+    world.probe(33, &starting, HealthAnswer::Refused, None);
+    world.probe(42, &starting, HealthAnswer::Ready, Some(0));
+    world.probe(43, &starting, HealthAnswer::Ready, Some(2));
     assert_eq!(
-        world.told(),
+        world.take_events(),
         [
             "vllm-8000 ready: it answers at http://127.0.0.1:8000/health",
             "vllm-8000 serving: 2 requests are being worked on",
         ]
     );
-    world.hear(50, &starting, HealthAnswer::Ready, Some(0));
-    world.hear(109, &starting, HealthAnswer::Ready, Some(0));
-    assert_eq!(world.told(), [""; 0], "a short rest is none");
-    world.hear(110, &starting, HealthAnswer::Ready, Some(0));
+    world.probe(50, &starting, HealthAnswer::Ready, Some(0));
+    world.probe(109, &starting, HealthAnswer::Ready, Some(0));
+    assert_eq!(world.take_events(), [""; 0], "a short rest is none");
+    world.probe(110, &starting, HealthAnswer::Ready, Some(0));
     let mut orphan = loading();
     orphan.processes.remove(0);
-    world.look(120, &[orphan]);
-    world.look(121, &[]);
+    world.observe(120, &[orphan]);
+    world.observe(121, &[]);
     assert_eq!(
-        world.told(),
+        world.take_events(),
         [
             "vllm-8000 ready: no request for 60 s",
             "vllm-8000 stopping: its server, pid 10, has ended; VLLM::EngineCor (pid 12) is left",
             "vllm-8000 gone: all its processes have ended, pid 10 first of them",
         ]
     );
-    world.look(720, &[]);
+    world.observe(720, &[]);
     assert_eq!(world.policy.engines().len(), 1);
-    world.look(721, &[]);
+    world.observe(721, &[]);
     assert_eq!(world.policy.engines().len(), 0, "it is forgotten after ten minutes");
 }
 
 #[test]
-fn another_process_of_the_same_number_is_another_life() {
-    let mut world = World::new();
-    world.look(0, &[loading()]);
-    world.hear(1, &loading(), HealthAnswer::Ready, None);
-    world.told();
+fn a_reused_pid_is_another_life() {
+    let mut world = EngineWorld::new();
+    world.observe(0, &[loading()]);
+    world.probe(1, &loading(), HealthAnswer::Ready, None);
+    world.take_events();
     let mut again = loading();
     for process in &mut again.processes {
         process.id.start_ticks += 9_000;
     }
     again.server = again.processes[0].id;
-    world.look(2, &[again.clone()]);
-    world.hear(2, &loading(), HealthAnswer::Ready, None);
+    world.observe(2, &[again.clone()]);
+    world.probe(2, &loading(), HealthAnswer::Ready, None);
     assert_eq!(
-        world.told(),
+        world.take_events(),
         [
             "vllm-8000 gone: all its processes have ended, pid 10 first of them",
             "vllm-8000 starting: found by its command line",
         ],
         "and what the first said is nothing of the second"
     );
-    world.hear(3, &again, HealthAnswer::Refused, None);
+    world.probe(3, &again, HealthAnswer::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Loading);
 }
 
 #[test]
-fn one_that_serves_already_never_counts_as_loading() {
-    let mut world = World::new();
-    world.look(0, &[loading()]);
-    world.look(1, &[loading()]);
+fn an_engine_found_serving_never_counts_as_loading() {
+    let mut world = EngineWorld::new();
+    world.observe(0, &[loading()]);
+    world.observe(1, &[loading()]);
     assert_eq!(world.phase(), EnginePhase::Starting, "it is asked first");
-    world.hear(1, &loading(), HealthAnswer::Ready, None);
+    world.probe(1, &loading(), HealthAnswer::Ready, None);
     assert_eq!(world.phase(), EnginePhase::Ready);
-    let mut silent = World::new();
-    silent.look(0, &[loading()]);
-    silent.look(6, &[loading()]);
+    let mut silent = EngineWorld::new();
+    silent.observe(0, &[loading()]);
+    silent.observe(6, &[loading()]);
     assert_eq!(silent.phase(), EnginePhase::Loading, "but not for ever");
 }
 
 #[test]
 fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
-    let mut world = World::new();
+    let mut world = EngineWorld::new();
     let mut seen = loading();
-    world.hear(0, &seen, HealthAnswer::Refused, None);
+    world.probe(0, &seen, HealthAnswer::Refused, None);
     for second in (0..300).step_by(10) {
         seen.processes[1].cpu_ms = second * 960;
         // What a waiting engine writes and allocates.
         seen.log_bytes = Reading::Value(second * 3);
         seen.processes[1].anon_bytes = Reading::Value(GIB + second * 1024);
-        world.look(second, std::slice::from_ref(&seen));
+        world.observe(second, std::slice::from_ref(&seen));
     }
-    world.told();
+    world.take_events();
     seen.processes[1].cpu_ms = 288_000;
-    world.look(300, std::slice::from_ref(&seen));
-    world.look(301, std::slice::from_ref(&seen));
+    world.observe(300, std::slice::from_ref(&seen));
+    world.observe(301, std::slice::from_ref(&seen));
     assert_eq!(
-        world.told(),
+        world.take_events(),
         [
             "stuck true: nothing was read and no memory taken for 300 s, while its processes used 1.0 \
           cores"
@@ -234,13 +240,13 @@ fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
     );
     assert!(world.policy.engines()[0].is_stuck);
     seen.processes[1].read_bytes = Reading::Value(20 << 20);
-    world.look(302, std::slice::from_ref(&seen));
-    assert_eq!(world.told(), ["stuck false: it reads, grows or works again"]);
-    world.look(700, std::slice::from_ref(&seen));
-    world.hear(701, &seen, HealthAnswer::Ready, None);
-    let told = world.told();
-    assert!(told[0].starts_with("stuck true"), "{told:?}");
-    assert_eq!(told[1], "stuck false: it is on its way no more");
+    world.observe(302, std::slice::from_ref(&seen));
+    assert_eq!(world.take_events(), ["stuck false: it reads, grows or works again"]);
+    world.observe(700, std::slice::from_ref(&seen));
+    world.probe(701, &seen, HealthAnswer::Ready, None);
+    let events = world.take_events();
+    assert!(events[0].starts_with("stuck true"), "{events:?}");
+    assert_eq!(events[1], "stuck false: it is on its way no more");
 }
 
 #[test]
@@ -257,83 +263,83 @@ fn every_kind_of_progress_counts() {
         },
     ];
     for (place, change) in changes.iter().enumerate() {
-        let mut world = World::new();
+        let mut world = EngineWorld::new();
         let mut seen = loading();
         for second in (0..1_000).step_by(50) {
             change(&mut seen, second);
-            world.look(second, std::slice::from_ref(&seen));
+            world.observe(second, std::slice::from_ref(&seen));
         }
         assert!(!world.policy.engines()[0].is_stuck, "{place}");
     }
 }
 
 #[test]
-fn one_that_cannot_be_asked_is_ready_when_it_listens_or_has_come_to_rest() {
-    let mut world = World::new();
+fn an_engine_without_health_endpoint_is_ready_when_it_listens_or_rests() {
+    let mut world = EngineWorld::new();
     let mut dumb = loading();
     dumb.health_url = None;
     dumb.is_listening = Reading::Value(false);
-    world.look(0, std::slice::from_ref(&dumb));
-    world.look(250, std::slice::from_ref(&dumb));
-    assert_eq!(world.phase(), EnginePhase::Loading, "it can be told, and it does not");
+    world.observe(0, std::slice::from_ref(&dumb));
+    world.observe(250, std::slice::from_ref(&dumb));
+    assert_eq!(world.phase(), EnginePhase::Loading, "its state is known, and not ready");
     dumb.is_listening = Reading::Value(true);
-    world.look(251, std::slice::from_ref(&dumb));
+    world.observe(251, std::slice::from_ref(&dumb));
     dumb.is_listening = Reading::Value(false);
-    world.look(252, std::slice::from_ref(&dumb));
-    let told = world.told();
-    assert_eq!(told[2], "vllm-8000 ready: it listens on port 8000");
-    assert_eq!(told[3], "vllm-8000 stopping: it no longer listens");
-    let mut world = World::new();
+    world.observe(252, std::slice::from_ref(&dumb));
+    let events = world.take_events();
+    assert_eq!(events[2], "vllm-8000 ready: it listens on port 8000");
+    assert_eq!(events[3], "vllm-8000 stopping: it no longer listens");
+    let mut world = EngineWorld::new();
     dumb.is_listening = Reading::Unsupported;
     for second in [0, 19, 20] {
         assert_ne!(world.policy.engines().first().map(|e| e.phase), Some(EnginePhase::Ready));
-        world.look(second, std::slice::from_ref(&dumb));
+        world.observe(second, std::slice::from_ref(&dumb));
     }
     assert_eq!(world.phase(), EnginePhase::Ready);
 }
 
 #[test]
 fn a_paused_or_slow_engine_stays_up_and_one_that_refuses_stops() {
-    let mut world = World::new();
-    world.look(0, &[loading()]);
-    world.hear(1, &loading(), HealthAnswer::Ready, None);
+    let mut world = EngineWorld::new();
+    world.observe(0, &[loading()]);
+    world.probe(1, &loading(), HealthAnswer::Ready, None);
     for answer in [
         HealthAnswer::NotReady { status: 503 },
         HealthAnswer::TimedOut,
         HealthAnswer::Failed { error: "reset".to_owned() },
         HealthAnswer::Refused,
     ] {
-        world.hear(2, &loading(), answer, None);
+        world.probe(2, &loading(), answer, None);
         assert_eq!(world.phase(), EnginePhase::Ready);
     }
-    world.hear(3, &loading(), HealthAnswer::Refused, None);
+    world.probe(3, &loading(), HealthAnswer::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Stopping);
-    world.hear(9, &loading(), HealthAnswer::Ready, None);
+    world.probe(9, &loading(), HealthAnswer::Ready, None);
     assert_eq!(world.phase(), EnginePhase::Ready, "it answers again");
 }
 
 #[test]
-fn one_that_answers_something_else_is_ready_once_it_rests() {
-    let mut world = World::new();
+fn an_engine_with_an_unexpected_response_is_ready_once_it_rests() {
+    let mut world = EngineWorld::new();
     let other = |error: &str| HealthAnswer::Failed { error: error.to_owned() };
-    world.look(0, &[loading()]);
-    world.hear(1, &loading(), other("invalid HTTP version"), None);
+    world.observe(0, &[loading()]);
+    world.probe(1, &loading(), other("invalid HTTP version"), None);
     assert_eq!(world.phase(), EnginePhase::Loading, "TLS, for example");
-    world.look(19, &[loading()]);
+    world.observe(19, &[loading()]);
     assert_eq!(world.phase(), EnginePhase::Loading);
-    world.look(20, &[loading()]);
+    world.observe(20, &[loading()]);
     assert_eq!(world.phase(), EnginePhase::Ready);
-    let told = world.told();
+    let events = world.take_events();
     let expected =
         "vllm-8000 ready: it cannot be asked, and has read and taken nothing more for 20 s";
-    assert_eq!(told.last().unwrap(), expected);
-    world.hear(25, &loading(), other("invalid HTTP version"), None);
+    assert_eq!(events.last().unwrap(), expected);
+    world.probe(25, &loading(), other("invalid HTTP version"), None);
     assert_eq!(world.phase(), EnginePhase::Ready);
 }
 
 #[test]
-fn one_that_had_its_model_before_anybody_looked_does_not_load_by_holding_it() {
-    let mut world = World::new();
+fn an_engine_found_with_its_model_does_not_count_as_loading() {
+    let mut world = EngineWorld::new();
     let mut seen = EngineSeen { health_url: None, port: None, ..loading() };
     seen.kind = EngineKind::Declared;
     seen.processes[1] = EngineProcess {
@@ -341,45 +347,45 @@ fn one_that_had_its_model_before_anybody_looked_does_not_load_by_holding_it() {
         id: ProcessId { pid: 12, start_ticks: 7 },
         ..process(12, "serves", GIB)
     };
-    world.look(0, std::slice::from_ref(&seen));
+    world.observe(0, std::slice::from_ref(&seen));
     // It reads its mapped weights, some of them from disk.
     for second in 1..30 {
         seen.processes[1].read_bytes = Reading::Value(second * GIB / 4);
-        world.look(second, std::slice::from_ref(&seen));
+        world.observe(second, std::slice::from_ref(&seen));
         assert_eq!(world.phase(), EnginePhase::Starting);
     }
     // One that takes memory loads all the same.
     seen.processes[1].anon_bytes = Reading::Value(6 * GIB);
-    world.look(31, std::slice::from_ref(&seen));
+    world.observe(31, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Loading);
 }
 
 #[test]
 fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
-    let mut world = World::new();
+    let mut world = EngineWorld::new();
     let server = process(10, "ollama", GIB / 8);
     let mut seen = engine("ollama-11434", &[server]);
     seen.kind = EngineKind::Ollama;
-    world.look(0, std::slice::from_ref(&seen));
-    world.hear(1, &seen, HealthAnswer::Ready, None);
+    world.observe(0, std::slice::from_ref(&seen));
+    world.probe(1, &seen, HealthAnswer::Ready, None);
     let runner = |pid, bytes| EngineProcess {
         mapped_files: Reading::Value(1),
         ..process(pid, "llama-server", bytes)
     };
     seen.processes.push(runner(77, GIB));
-    world.look(60, std::slice::from_ref(&seen));
+    world.observe(60, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Loading);
     seen.processes[1] = runner(77, 5 * GIB);
-    world.look(64, std::slice::from_ref(&seen));
-    world.look(68, std::slice::from_ref(&seen));
+    world.observe(64, std::slice::from_ref(&seen));
+    world.observe(68, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Loading);
-    world.look(69, std::slice::from_ref(&seen));
+    world.observe(69, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Ready);
-    world.look(200, std::slice::from_ref(&seen));
+    world.observe(200, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Ready, "the model is served now, and left alone");
     // So it is while another runner takes in another model.
     seen.processes.push(runner(88, GIB));
-    world.look(201, std::slice::from_ref(&seen));
+    world.observe(201, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Loading);
     let known = world.policy.engines();
     let target = EngineTarget::loading(&known[0].engine, &known[0].serving);
@@ -387,9 +393,9 @@ fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
 }
 
 #[test]
-fn what_nobody_has_looked_at_for_long_is_not_known() {
-    let mut world = World::new();
-    world.look(0, &[loading()]);
+fn the_phase_is_unknown_without_recent_samples() {
+    let mut world = EngineWorld::new();
+    world.observe(0, &[loading()]);
     let meminfo = crate::model::Readings {
         source: crate::model::Source::Meminfo,
         schema: Arc::new(crate::model::Schema { series: Vec::new() }),
@@ -397,7 +403,7 @@ fn what_nobody_has_looked_at_for_long_is_not_known() {
         took: Duration::ZERO,
         error: None,
     };
-    let value = |world: &mut World, second, name: &str| {
+    let value = |world: &mut EngineWorld, second, name: &str| {
         world.policy.step(moment(second), &[Observation::Readings(meminfo.clone())]);
         let status = world.policy.status(moment(second));
         let place = status.series.iter().position(|key| key.to_string() == name).unwrap();
@@ -424,10 +430,10 @@ fn phase_follows(from: Option<EnginePhase>, to: EnginePhase) -> bool {
 
 proptest! {
     #[test]
-    fn each_turn_begins_where_the_last_has_ended(
+    fn each_phase_change_starts_at_the_phase_before(
         steps in prop::collection::vec((0..40_u64, 0..7_u8, 0..4_u64), 1..80),
     ) {
-        let mut policy = World::new().policy;
+        let mut policy = EngineWorld::new().policy;
         let (mut now, mut seen, mut phase) = (0, loading(), None);
         for (later, what, number) in steps {
             now += later;
@@ -441,24 +447,24 @@ proptest! {
                 requests: Reading::Value(number),
                 load: EngineLoad::default(),
             }));
-            let look = |engines| {
+            let observation = |engines| {
                 let readings = EngineReadings { read_at, engines, ..EngineReadings::default() };
                 Observation::Engines(Box::new(readings))
             };
             let observation = match what {
-                0 => look(Vec::new()),
+                0 => observation(Vec::new()),
                 1 => health(HealthAnswer::Ready),
                 2 => health(HealthAnswer::Refused),
                 3 => {
                     seen.server.start_ticks += number;
                     seen.processes[0].id = seen.server;
-                    look(vec![seen.clone()])
+                    observation(vec![seen.clone()])
                 }
                 4 => {
                     seen.processes[0].state = if number < 2 { 'Z' } else { 'S' };
-                    look(vec![seen.clone()])
+                    observation(vec![seen.clone()])
                 }
-                _ => look(vec![seen.clone()]),
+                _ => observation(vec![seen.clone()]),
             };
             for event in policy.step(moment(now), &[observation]).events {
                 let EventKind::Program(ProgramEvent::EnginePhase { from, to, reason, .. }) = event.kind else { continue };

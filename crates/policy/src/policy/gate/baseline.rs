@@ -1,18 +1,17 @@
-//! How much memory is in no counter of the kernel while no engine runs: learned by watching.
+//! Learns the baseline: memory in no counter of the kernel while no engine runs.
 
 use std::time::Duration;
 
 use super::memory::allowance;
 use crate::model::{Baseline, GateMemory};
 
-/// It must stay as it is for so long to count as usual,
+/// Time without a change after which a value is the baseline.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// and for so long where it is more than anybody would allow for: what an engine has left behind
-/// may stand still for a while.
+/// The same for a value above the allowance: memory left by an engine may be steady for a while.
 const STEADY_IN_DOUBT: Duration = Duration::from_secs(600);
 
-/// Within this it is the same.
+/// Changes within this many bytes do not count.
 const SWING: u64 = 64 << 20;
 
 /// Whether engines are there, as far as that is known.
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_that_is_steady_while_no_engine_runs_is_usual() {
+    fn the_lowest_steady_value_without_engines_is_the_baseline() {
         let mut baseline = BaselineWatch::default();
         assert_eq!(watch(&mut baseline, 0, 60, GIB, Presence::Some), []);
         assert_eq!(watch(&mut baseline, 60, 60, GIB, Presence::Unknown), []);
@@ -135,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_has_just_left_is_not_usual() {
+    fn memory_just_left_by_an_engine_is_no_baseline() {
         let mut baseline = BaselineWatch::default();
         assert_eq!(watch(&mut baseline, 0, 60, GIB, Presence::JustGone), []);
-        // After a restart nobody knows of the engine, but so much is nobody's either.
+        // After a restart the engine is unknown, but so large a value needs longer.
         assert_eq!(watch(&mut baseline, 60, 300, 90 * GIB, Presence::None), []);
         assert_eq!(watch(&mut baseline, 360, 60, GIB, Presence::None), [(370, GIB)]);
         baseline.resume(GIB / 4);
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_swings_is_not_steady_and_what_stays_much_is_believed_in_the_end() {
+    fn swinging_values_are_no_baseline_and_a_lasting_high_value_becomes_one() {
         let mut baseline = BaselineWatch::default();
         for second in 0..100 {
             let bytes = GIB + if second % 5 == 0 { GIB / 2 } else { 0 };

@@ -7,10 +7,10 @@
 //!
 //! Enough is not all. An engine measures free memory while it starts: vLLM gives up when there is
 //! more of it after its profiling than before, and SGLang when its ranks differ. So the gate stays
-//! closed while memory is being given back, even if it suffices, and while somebody takes it so
-//! fast that it soon will not. Neither can last for ever: only a new low of the last seconds counts
-//! as giving back; what no longer falls is noted and keeps nothing closed. What an engine has
-//! left behind, with a pid, keeps it closed until somebody ends it.
+//! closed while memory is being returned, even if it suffices, and while free memory falls so fast
+//! that it soon will not. Neither lasts for ever: only a new low of the last seconds counts as
+//! returning; memory that no longer falls is a note and closes nothing. An orphan of an engine
+//! keeps the gate closed until it ends.
 
 mod baseline;
 mod memory;
@@ -40,13 +40,13 @@ const LEAST_SINK: u64 = 64 << 20;
 /// So much more than usual is not worth waiting for.
 const LEAST_HELD: u64 = 256 << 20;
 
-/// Memory that somebody takes is looked ahead for so long.
+/// A fall of free memory is extrapolated for this time.
 const AHEAD: Duration = Duration::from_secs(10);
 
-/// At a pace of less than this share of all memory a second no end is foretold.
+/// At a pace of less than this share of all memory a second no end is estimated.
 const LEAST_PACE: f64 = 1.0 / 4096.0;
 
-/// What is further away is not foretold.
+/// Longer waits are not estimated.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Amounts that are worth a word: a share of all memory.
@@ -254,7 +254,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Page cache that could count, if somebody did something.
+    /// Notes page cache that would count if it were written or unmapped.
     fn cache(&mut self) {
         let is_short = |reason: &GateReason| matches!(reason, GateReason::TooLittle { .. });
         if !self.reasons.iter().any(is_short) {

@@ -40,7 +40,7 @@ fn asked(gib: u64, memory: &GateMemory) -> GateAnswer {
     judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
 }
 
-fn told(answer: &GateAnswer) -> Vec<String> {
+fn reasons(answer: &GateAnswer) -> Vec<String> {
     answer.reasons.iter().map(ToString::to_string).collect()
 }
 
@@ -55,12 +55,12 @@ fn orphan() -> Orphan {
 }
 
 #[test]
-fn what_is_free_above_the_reserve_opens_it() {
+fn free_memory_above_the_reserve_opens_the_gate() {
     assert!(asked(90, &node(92 * GIB)).is_open);
     let answer = asked(90, &node(92 * GIB - 1));
     assert!(!answer.is_open);
     assert_eq!(
-        told(&answer),
+        reasons(&answer),
         [
             "90.0 GiB of 90.0 GiB can be had: 90.0 GiB free above the reserve, 0 B in caches that can \
           be dropped; 1 B are missing"
@@ -70,7 +70,7 @@ fn what_is_free_above_the_reserve_opens_it() {
 }
 
 #[test]
-fn caches_count_as_far_as_they_go_at_once_and_it_is_said_that_they_are_needed() {
+fn reclaimable_caches_count_and_a_note_names_them() {
     let caches = GateMemory {
         clean_cache: Reading::Value(20 * GIB),
         dirty_cache: Reading::Value(20 * GIB),
@@ -88,7 +88,7 @@ fn caches_count_as_far_as_they_go_at_once_and_it_is_said_that_they_are_needed() 
 }
 
 #[test]
-fn what_the_reserve_lacks_and_what_is_kept_for_cma_is_not_there() {
+fn a_missing_reserve_and_cma_memory_are_not_available() {
     let lacking = GateMemory { clean_cache: Reading::Value(20 * GIB), ..node(GIB) };
     assert!(asked(19, &lacking).is_open);
     assert!(!asked(20, &lacking).is_open);
@@ -98,18 +98,18 @@ fn what_the_reserve_lacks_and_what_is_kept_for_cma_is_not_there() {
 }
 
 #[test]
-fn what_no_such_node_ever_has_is_hopeless() {
+fn a_need_above_the_size_of_the_node_is_hopeless() {
     let answer = asked(119, &node(120 * GIB));
     assert!(answer.is_hopeless && !answer.is_open);
     assert_eq!(
-        told(&answer),
+        reasons(&answer),
         ["this node never has 119.0 GiB: without its reserve it has 118.0 GiB in all"]
     );
     assert!(!asked(118, &node(100 * GIB)).is_hopeless);
 }
 
 #[test]
-fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
+fn lingering_memory_closes_the_gate_despite_enough_free_memory() {
     let releasing = |held: u64, sank_bytes| GateMemory {
         unaccounted: Reading::Value(GIB + held),
         motion: Motion {
@@ -122,11 +122,11 @@ fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
     assert!(!answer.is_open);
     assert_eq!(answer.wait, Some(Duration::from_secs(3)));
     assert_eq!(
-        told(&answer),
+        reasons(&answer),
         ["memory is still being given back: 12.0 GiB more than usual are in no counter of the \
           kernel (a driver holds it), and 4.0 GiB/s go"]
     );
-    // What is left no longer falls: it is told, and keeps nothing closed.
+    // What is left no longer falls: it is a note, and closes nothing.
     let answer = asked(90, &releasing(12 * GIB, 0));
     assert!(answer.is_open);
     let baseline = Baseline { bytes: GIB, is_learned: true };
@@ -135,7 +135,7 @@ fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
 }
 
 #[test]
-fn shared_memory_that_goes_is_waited_for_too() {
+fn falling_shared_memory_closes_the_gate_too() {
     let trend = Trend { bytes_per_second: -(GIB as f64), sank_bytes: GIB };
     let motion = Motion { shmem: Some(trend), ..node(0).motion };
     let going = GateMemory { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
@@ -150,7 +150,7 @@ fn shared_memory_that_goes_is_waited_for_too() {
 }
 
 #[test]
-fn somebody_who_takes_what_is_needed_keeps_it_closed() {
+fn falling_free_memory_closes_the_gate() {
     let taking = |bytes_per_second| GateMemory {
         motion: Motion {
             available: Some(Trend { bytes_per_second, sank_bytes: GIB }),
@@ -159,13 +159,13 @@ fn somebody_who_takes_what_is_needed_keeps_it_closed() {
         ..node(100 * GIB)
     };
     let answer = asked(90, &taking(-(2.0 * GIB as f64)));
-    assert_eq!(told(&answer), ["somebody takes memory, 2.0 GiB/s: in 4 s there is too little"]);
+    assert_eq!(reasons(&answer), ["free memory falls by 2.0 GiB/s: in 4 s there is too little"]);
     assert!(asked(40, &taking(-(2.0 * GIB as f64))).is_open, "enough would be left");
     assert!(asked(90, &taking(-1e6)).is_open, "that slow is no engine");
 }
 
 #[test]
-fn how_long_it_takes_is_told_from_the_pace_and_only_where_all_reasons_have_one() {
+fn the_wait_is_estimated_only_if_all_reasons_have_a_pace() {
     let motion = Motion {
         available: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
         ..node(0).motion
@@ -178,12 +178,12 @@ fn how_long_it_takes_is_told_from_the_pace_and_only_where_all_reasons_have_one()
 }
 
 #[test]
-fn what_the_last_engine_has_left_behind_is_named_and_not_started_into() {
+fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
     let orphaned = GateMemory { orphans: Reading::Value(Arc::new([orphan()])), ..node(110 * GIB) };
     let answer = asked(10, &orphaned);
     assert!(!answer.is_open);
     assert_eq!(
-        told(&answer),
+        reasons(&answer),
         [
             "VLLM::EngineCor (pid 4242), left behind by vllm-8000, holds 3.0 GiB and has the GPU open"
         ]
@@ -191,21 +191,21 @@ fn what_the_last_engine_has_left_behind_is_named_and_not_started_into() {
 }
 
 #[test]
-fn memory_in_one_piece_is_asked_for_where_it_is_wanted() {
+fn contiguous_memory_is_checked_only_on_request() {
     let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
     let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
     let answer = judge(&question, &pieces);
-    assert_eq!(told(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
+    assert_eq!(reasons(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
     let blind = GateMemory { contiguous_2mib: Reading::Failed, ..pieces.clone() };
     assert!(!judge(&question, &blind).is_open);
     question.contiguous_bytes = Some(2 * GIB);
     assert!(judge(&question, &pieces).is_open);
     question.contiguous_bytes = None;
-    assert!(judge(&question, &blind).is_open, "nobody has asked for it");
+    assert!(judge(&question, &blind).is_open, "it was not requested");
 }
 
 #[test]
-fn doubt_means_to_wait() {
+fn unknown_readings_close_the_gate() {
     let plenty = || node(110 * GIB);
     let failed = || Reading::Failed;
     let doubtful: [(&str, GateMemory); 8] = [
@@ -229,7 +229,7 @@ fn doubt_means_to_wait() {
     ];
     for (what, memory) in doubtful {
         let answer = asked(1, &memory);
-        assert_eq!(told(&answer), [format!("{what} cannot be read")]);
+        assert_eq!(reasons(&answer), [format!("{what} cannot be read")]);
         assert!(!answer.is_open);
     }
     let fresh = GateMemory { motion: Motion::default(), ..plenty() };
@@ -237,7 +237,7 @@ fn doubt_means_to_wait() {
     assert_eq!(answer.reasons, [GateReason::TooShort]);
     assert_eq!(answer.wait, Some(SETTLES));
     let unwatched = GateMemory { orphans: Reading::Unsupported, ..plenty() };
-    assert!(asked(1, &unwatched).is_open, "where nobody looks for engines, none is missed");
+    assert!(asked(1, &unwatched).is_open, "without a scan for engines, none is missing");
 }
 
 #[test]
@@ -270,10 +270,10 @@ fn the_memory_follows_from_the_series() {
     assert_eq!(memory.baseline.bytes, GIB + 120 * GIB / 64);
 }
 
-/// What the gate said after each look, where that much is free and unaccounted.
-fn play(looks: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
+/// What the gate said after each sample, where that much is free and unaccounted.
+fn play(samples: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
     let mut watch = GateWatch::default();
-    let looked = looks.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
+    let gates = samples.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
         let mut memory = GateMemory {
             unaccounted: Reading::Value(unaccounted_mib * MIB),
             motion: Motion::default(),
@@ -282,43 +282,43 @@ fn play(looks: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
         watch.take(Duration::from_millis(*at_ms), &mut memory);
         asked(need_gib, &memory)
     });
-    looked.collect()
+    gates.collect()
 }
 
 #[test]
-fn a_release_by_steps_is_waited_for_and_the_gate_opens_right_after_it() {
+fn the_gate_opens_right_after_a_stepwise_release() {
     // 90 GiB that a driver gives back within 3 s, in pieces of 6 GiB, after 20 s.
-    let looks: Vec<(u64, u64, u64)> = (0..300)
-        .map(|look| {
-            let at_ms: u64 = look * 100;
+    let samples: Vec<(u64, u64, u64)> = (0..300)
+        .map(|sample| {
+            let at_ms: u64 = sample * 100;
             let released = (at_ms.saturating_sub(20_000) / 200).min(15) * 6 * 1024;
             (at_ms, 20 * 1024 + released, 91 * 1024 - released)
         })
         .collect();
-    let answers = play(&looks, 60);
+    let answers = play(&samples, 60);
     let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
-    assert_eq!(looks[first_open].0, 23_000, "with the last piece, at its baseline");
+    assert_eq!(samples[first_open].0, 23_000, "with the last piece, at its baseline");
     assert!(answers[first_open..].iter().all(|answer| answer.is_open));
     // 60 GiB are there from 21.5 s on; then only the release keeps it closed.
     let releases = |reason: &GateReason| matches!(reason, GateReason::Releasing { .. });
     assert!(answers[225].reasons.iter().all(releases) && !answers[225].is_open);
     assert!(answers[199].wait.is_none(), "nothing moves yet");
-    let foretold = answers[215].wait.unwrap().as_secs_f64();
-    assert!((0.5..=4.0).contains(&foretold), "{foretold}");
+    let estimated = answers[215].wait.unwrap().as_secs_f64();
+    assert!((0.5..=4.0).contains(&estimated), "{estimated}");
 }
 
 #[test]
-fn what_is_never_given_back_keeps_nothing_closed_for_longer_than_it_falls() {
+fn memory_that_is_never_returned_closes_the_gate_only_while_it_falls() {
     // Half of it is leaked: it falls to 40 GiB above what is usual, and stays there.
-    let looks: Vec<(u64, u64, u64)> = (0..100)
-        .map(|look| {
-            let released = (look * 1024).min(40 * 1024);
-            (look * 100, 20 * 1024 + released, 81 * 1024 - released)
+    let samples: Vec<(u64, u64, u64)> = (0..100)
+        .map(|sample| {
+            let released = (sample * 1024).min(40 * 1024);
+            (sample * 100, 20 * 1024 + released, 81 * 1024 - released)
         })
         .collect();
-    let answers = play(&looks, 30);
+    let answers = play(&samples, 30);
     let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
-    assert_eq!(looks[first_open].0, 4_500, "as soon as it has settled");
+    assert_eq!(samples[first_open].0, 4_500, "as soon as it has settled");
     assert!(matches!(answers[first_open].notes[..], [GateNote::Unaccounted { .. }]));
 }
 
@@ -372,7 +372,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn an_open_gate_is_one_without_any_doubt(
+    fn an_open_gate_has_no_unknown_reading(
         memory in any_memory(),
         gib in 0..130_u64,
         contiguous in prop::option::of(0..64 * GIB),
@@ -397,48 +397,48 @@ proptest! {
     }
 
     #[test]
-    fn more_free_memory_never_closes_it(memory in any_memory(), gib in 0..130_u64, more in 0..GIB) {
+    fn free_memory_never_closes_the_gate(memory in any_memory(), gib in 0..130_u64, more in 0..GIB) {
         let is_open = asked(gib, &memory).is_open;
         let more_free = GateMemory { free: memory.free.map(|free| free.saturating_add(more)), ..memory };
         prop_assert!(!is_open || asked(gib, &more_free).is_open);
     }
 
     #[test]
-    fn whatever_was_before_it_opens_once_all_is_still(
+    fn the_gate_opens_after_any_past_once_memory_is_steady(
         before in prop::collection::vec((1..2_000_u64, 0..120_000_u64, 0..100_000_u64), 0..40),
         left in 0..100_000_u64,
     ) {
         let mut at_ms = 0;
-        let mut looks = Vec::new();
+        let mut samples = Vec::new();
         for (later, free, unaccounted) in before {
             at_ms += later;
-            looks.push((at_ms, free, unaccounted));
+            samples.push((at_ms, free, unaccounted));
         }
-        looks.extend((1..=30).map(|look| (at_ms + look * 100, 100 * 1024, left)));
-        prop_assert!(play(&looks, 90).last().unwrap().is_open);
+        samples.extend((1..=30).map(|sample| (at_ms + sample * 100, 100 * 1024, left)));
+        prop_assert!(play(&samples, 90).last().unwrap().is_open);
     }
 
     #[test]
-    fn what_swings_does_not_keep_it_closed(
+    fn swinging_memory_does_not_keep_the_gate_closed(
         half_period in 1..20_u64,
         low_mib in 2_000..20_000_u64,
         swing_mib in 0..20_000_u64,
     ) {
-        let looks: Vec<(u64, u64, u64)> = (0..200)
-            .map(|look| {
-                let is_high = (look / half_period) % 2 == 0;
-                (look * 100, 100 * 1024, low_mib + if is_high { swing_mib } else { 0 })
+        let samples: Vec<(u64, u64, u64)> = (0..200)
+            .map(|sample| {
+                let is_high = (sample / half_period) % 2 == 0;
+                (sample * 100, 100 * 1024, low_mib + if is_high { swing_mib } else { 0 })
             })
             .collect();
         // From its second swing on it is known for what it is.
         let known = usize::try_from(3 * half_period + 6).unwrap();
-        let answers = play(&looks, 50);
+        let answers = play(&samples, 50);
         prop_assert!(answers[known..].iter().all(|answer| answer.is_open));
     }
 }
 
 #[test]
-fn of_several_nodes_all_must_be_open_and_the_slowest_says_when() {
+fn the_gate_of_several_nodes_is_as_open_and_slow_as_the_worst() {
     let peer = |gate| PeerAnswer { node: Arc::from("spark-2"), gate };
     let closed = |wait: Option<u64>, is_hopeless| PeerGate::Closed {
         reasons: vec!["too little".into(), "an orphan".into()],
@@ -455,12 +455,12 @@ fn of_several_nodes_all_must_be_open_and_the_slowest_says_when() {
     let one = of(&open, vec![PeerGate::Open, closed(Some(7), false), closed(Some(9), false)]);
     assert!(!one.is_open && !one.is_hopeless);
     assert_eq!(one.wait, Some(Duration::from_secs(9)));
-    assert_eq!(told(&one)[..2], ["spark-2: too little", "spark-2: an orphan"]);
-    // Of whom nobody knows anything no end is foretold.
+    assert_eq!(reasons(&one)[..2], ["spark-2: too little", "spark-2: an orphan"]);
+    // For an unknown node no end is estimated.
     let doubt = of(&open, vec![closed(Some(7), false), unknown()]);
     assert_eq!((doubt.is_open, doubt.wait), (false, None));
-    assert_eq!(told(&doubt)[2], "spark-2 is unknown: it is silent");
+    assert_eq!(reasons(&doubt)[2], "spark-2 is unknown: it is silent");
     assert!(of(&open, vec![closed(None, true)]).is_hopeless);
     let own = of(&own_closed, vec![PeerGate::Open]);
-    assert_eq!((own.is_open, told(&own)), (false, told(&own_closed)));
+    assert_eq!((own.is_open, reasons(&own)), (false, reasons(&own_closed)));
 }

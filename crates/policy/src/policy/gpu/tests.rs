@@ -46,7 +46,7 @@ fn unified(index: u32, processes: Vec<GpuProcess>) -> GpuDevice {
     }
 }
 
-fn told(driver: GpuDriver, devices: Option<Vec<GpuDevice>>) -> Observation {
+fn sample(driver: GpuDriver, devices: Option<Vec<GpuDevice>>) -> Observation {
     let picture = devices.map(|devices| {
         let driver_version = Some("580.95.05".into());
         Arc::new(GpuPicture { driver_version, devices, ..GpuPicture::default() })
@@ -80,14 +80,14 @@ fn world(engines: Vec<EngineSeen>) -> World {
 }
 
 #[test]
-fn memory_of_processes_is_laid_to_engines_and_what_a_gpu_does_not_have_is_no_series() {
+fn process_memory_belongs_to_engines_and_absent_gpu_values_are_no_series() {
     let mut world = world(vec![engine("vllm", &[100, 101])]);
     let processes = vec![
         process(100, Reading::Value(GIB)),
         process(101, Reading::Value(60 * GIB)),
         process(900, Reading::Value(3 * GIB)),
     ];
-    world.seen.push(told(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
+    world.seen.push(sample(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
     world.tick();
     let gib = GIB as f64;
     let of_engine = r#"uma_gpu_engine_memory_bytes{engine="vllm",gpu="0"}"#;
@@ -97,9 +97,9 @@ fn memory_of_processes_is_laid_to_engines_and_what_a_gpu_does_not_have_is_no_ser
     assert_eq!(world.value(r#"uma_gpu_utilization_ratio{gpu="0"}"#), Some(0.5));
     let series: Vec<String> =
         world.policy.status(world.at).series.iter().map(ToString::to_string).collect();
-    let is_told = |name: &str| series.iter().any(|key| key.starts_with(name));
-    assert!(!is_told("uma_gpu_memory_total_bytes") && !is_told("uma_gpu_memory_util"));
-    assert!(is_told("uma_gpu_power_watts"), "it failed, and is there: {series:?}");
+    let is_present = |name: &str| series.iter().any(|key| key.starts_with(name));
+    assert!(!is_present("uma_gpu_memory_total_bytes") && !is_present("uma_gpu_memory_util"));
+    assert!(is_present("uma_gpu_power_watts"), "it failed, and is there: {series:?}");
     assert_eq!(world.value(r#"uma_gpu_power_watts{gpu="0"}"#), None);
     let wanted = r#"uma_gpu_recovery_action{action="node_reboot",gpu="0"}"#;
     assert_eq!(world.value(wanted), Some(1.0));
@@ -109,14 +109,14 @@ fn memory_of_processes_is_laid_to_engines_and_what_a_gpu_does_not_have_is_no_ser
 }
 
 #[test]
-fn a_sum_with_something_unknown_is_unknown() {
+fn a_sum_with_an_unknown_part_is_unknown() {
     let mut world = world(vec![engine("vllm", &[100, 101])]);
     let processes = vec![
         process(100, Reading::Value(GIB)),
         process(101, Reading::Failed),
         process(900, Reading::Unsupported),
     ];
-    world.seen.push(told(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
+    world.seen.push(sample(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
     world.tick();
     assert_eq!(world.value(r#"uma_gpu_engine_memory_bytes{engine="vllm",gpu="0"}"#), None);
     assert_eq!(world.value(r#"uma_gpu_other_memory_bytes{gpu="0"}"#), None);
@@ -124,28 +124,28 @@ fn a_sum_with_something_unknown_is_unknown() {
 }
 
 #[test]
-fn what_was_told_is_unknown_while_the_driver_is_silent_and_ends_with_its_gpu() {
+fn gpu_series_are_unknown_while_the_driver_is_silent_and_end_with_the_gpu() {
     let mut world = world(Vec::new());
     let utilization = r#"uma_gpu_utilization_ratio{gpu="1"}"#;
     let both = || Some(vec![unified(0, Vec::new()), unified(1, Vec::new())]);
-    world.seen.push(told(GpuDriver::Responsive, both()));
+    world.seen.push(sample(GpuDriver::Responsive, both()));
     world.tick();
     assert_eq!(world.value(utilization), Some(0.5));
-    world.seen.push(told(GpuDriver::Responsive, None));
+    world.seen.push(sample(GpuDriver::Responsive, None));
     world.tick();
     assert_eq!(world.value(utilization), Some(0.5), "asked, and not answered yet");
     let silent = GpuDriver::Silent { since: Duration::from_secs(1), process_state: Some('D') };
-    world.seen.push(told(silent, None));
+    world.seen.push(sample(silent, None));
     world.tick();
-    assert_eq!(world.value(utilization), None, "nobody knows");
-    world.seen.push(told(GpuDriver::Responsive, both()));
+    assert_eq!(world.value(utilization), None, "unknown");
+    world.seen.push(sample(GpuDriver::Responsive, both()));
     world.tick();
     assert_eq!(world.value(utilization), Some(0.5));
-    world.seen.push(told(GpuDriver::Responsive, Some(vec![unified(0, Vec::new())])));
+    world.seen.push(sample(GpuDriver::Responsive, Some(vec![unified(0, Vec::new())])));
     world.tick();
     assert_eq!(world.value(utilization), None, "it is gone");
     assert_eq!(world.value(r#"uma_gpu_utilization_ratio{gpu="0"}"#), Some(0.5));
-    world.seen.push(told(GpuDriver::Absent { why: "no driver".into() }, None));
+    world.seen.push(sample(GpuDriver::Absent { why: "no driver".into() }, None));
     world.tick();
     assert_eq!(world.value(r#"uma_gpu_utilization_ratio{gpu="0"}"#), None);
 }
@@ -169,7 +169,7 @@ fn parts_of_a_gpu_have_their_own_memory() {
         instances: vec![part(Some(1), 10), part(Some(2), 20), part(None, 5)],
         ..unified(0, Vec::new())
     };
-    world.seen.push(told(GpuDriver::Responsive, Some(vec![parted])));
+    world.seen.push(sample(GpuDriver::Responsive, Some(vec![parted])));
     world.tick();
     let total = |instance: u32| {
         let labels = format!(r#"compute_instance="0",gpu="0",gpu_instance="{instance}""#);
@@ -188,7 +188,7 @@ fn discrete(name: &str, processes: Reading<Vec<GpuProcess>>) -> GpuDevice {
 }
 
 #[test]
-fn what_no_process_has_of_a_gpus_own_memory_is_what_is_left_over() {
+fn unheld_gpu_memory_is_used_memory_less_that_of_processes() {
     let of = |gib: u64| process(10, Reading::Value(gib * GIB));
     let h100 = |processes| discrete("NVIDIA H100", Reading::Value(processes)).unheld_bytes();
     assert_eq!(h100(Vec::new()), Reading::Value(30 * GIB));

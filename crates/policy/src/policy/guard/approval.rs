@@ -1,4 +1,4 @@
-//! A person must say yes, once for each act. A yes to what then was not done still stands.
+//! A person must approve each act. The approval of an act that was not done stays valid.
 
 use std::time::Duration;
 

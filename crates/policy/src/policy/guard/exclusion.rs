@@ -38,7 +38,7 @@ impl UnderWay {
 
     /// What an action of that mode must wait for, and since when that is under way. Every target is
     /// a part of the node, and two actions on one node move the same signals, so that any action
-    /// excludes any other; what is beside them has a lane of its own.
+    /// excludes any other; actions that do not exclude each other have a lane of their own.
     pub(super) fn excluder(&self, mode: Mode, action: &Action) -> Option<(DecisionId, Duration)> {
         let lane = action.lane();
         let excludes = |flight: &&Flight| flight.mode == mode && lane.waits_for(flight.lane);

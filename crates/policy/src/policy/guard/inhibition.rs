@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::policy::status::RuleState;
 
-/// Where the rules that inhibit others stand, by their alert's name.
+/// Whether inhibiting rules may fire, by alert name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::policy) struct Inhibitors(BTreeMap<Arc<str>, bool>);
 
 impl Inhibitors {
-    /// Those that are named anywhere; what is not told of them, is not known.
+    /// The alerts that are named anywhere; each is unknown until it is evaluated.
     pub(super) fn named<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Self {
         Self(names.map(|name| (Arc::clone(name), true)).collect())
     }

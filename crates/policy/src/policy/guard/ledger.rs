@@ -10,7 +10,7 @@ use crate::model::{DecisionId, EnginePhase, Mode, RuleId};
 /// More rules than this are not remembered beyond those that are loaded.
 const MOST_REMEMBERED: usize = 10_000;
 
-/// One for each mode: what is only told must not use up what may be done.
+/// One for each mode: decisions in observe mode must not use up budgets of enforce mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::policy) struct ByMode<T> {
     observe: T,

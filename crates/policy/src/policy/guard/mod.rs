@@ -90,7 +90,7 @@ pub struct Rails {
     pub at_most: Option<AtMost>,
     /// What is counted for each engine apart.
     pub by_engine: ByEngine,
-    /// How long a person has to approve of an act; `None`: nobody is asked.
+    /// Time within which a person must approve an act; `None`: no approval is required.
     pub approval: Option<Duration>,
     /// Instead of the general one.
     pub breaker: Option<BreakerLimit>,
@@ -180,7 +180,7 @@ impl Guard {
         }
     }
 
-    /// Where the rules that inhibit others stand.
+    /// Sets the states of inhibiting rules.
     pub(super) fn set_inhibitors<'a>(
         &mut self,
         states: impl Iterator<Item = (&'a str, RuleState)>,
@@ -205,8 +205,8 @@ impl Guard {
         }
     }
 
-    /// What remedies have set for a while and is to be undone now. `fires` tells whether a rule
-    /// fires in that mode; `None` where there is no such rule.
+    /// The temporary settings to undo now. `fires` returns whether a rule fires in that mode;
+    /// `None` where there is no such rule.
     pub(super) fn due_undos(
         &mut self,
         at: Moment,
@@ -283,8 +283,8 @@ impl Guard {
         general.chain(counted).find(|(holds, _)| *holds).map(|(_, reason)| reason)
     }
 
-    /// What holds any act of a rule, whatever it does: what people ordered and wrote, other alerts,
-    /// and a past that is unknown.
+    /// The holds of any act of a rule: orders and windows of people, other alerts, and unknown
+    /// earlier runs.
     fn general_holds(
         &self,
         rule: &RuleId,
@@ -393,7 +393,7 @@ impl Guard {
         }
     }
 
-    /// The aim was measured after an act, or looked at again.
+    /// Takes the check of an aim after an act, or a later one.
     pub(super) fn aim_checked(&mut self, rule: &RuleId, mode: Mode, aim_met: Option<bool>) {
         self.ledger.account_mut(rule, mode).check_aim(aim_met);
     }
@@ -427,7 +427,7 @@ impl Guard {
         self.ledger.account(rule, mode).map_or(0, |account| account.all.misses.in_a_row())
     }
 
-    /// It runs well again without us; returns the start that had gone wrong last.
+    /// Forgives the failures of an engine that runs well again; returns its last failed start.
     pub(super) fn forgive(&mut self, rule: &RuleId, mode: Mode) -> Option<DecisionId> {
         self.status = None;
         self.ledger.account_mut(rule, mode).forgive()
@@ -533,8 +533,8 @@ impl Guard {
         self.missed_by(guarded).is_some_and(|own| own.misses.is_open(limit, now_ms))
     }
 
-    /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
-    /// approval.
+    /// The values of the series of one rule: whether its breaker is open, and whether it waits for
+    /// an approval.
     pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
         let rails = rule.remedy.as_ref().map(|remedy| &remedy.rails);
         let is_open = |rails| self.any_breaker_is_open(&rule.id, mode, rails, now_ms);

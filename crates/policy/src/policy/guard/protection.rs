@@ -102,8 +102,7 @@ fn may_match(globs: &[Glob], names: Option<&[String]>) -> bool {
 }
 
 impl Traits {
-    /// A service or a container stands for itself; what lies above them holds others, of which
-    /// nothing is known.
+    /// A service or a container is itself; a slice above them has others, which are unknown.
     fn of_cgroup(path: &str, labels: &Labels) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let units: Vec<&str> = parts.iter().copied().filter(|part| is_unit(part)).collect();
@@ -136,8 +135,8 @@ impl Traits {
 
     /// Which processes it has is known, and so is everything that they are in, unless their control
     /// group could not be read. Of its path only what no user can choose counts, or a hog would
-    /// hide behind the name of a protected unit. A container that nobody confirms may be any,
-    /// unless it is a user who names it.
+    /// hide behind the name of a protected unit. An unconfirmed container may be any,
+    /// unless a user has named it.
     fn of_engine(engine: &EngineTarget, labels: &Labels) -> Self {
         let mut processes = labelled(&PROCESS_LABELS, labels);
         processes.extend(engine.comms.iter().map(|comm| comm.to_string()));

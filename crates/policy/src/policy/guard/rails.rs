@@ -58,7 +58,7 @@ impl Guard {
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
             HoldReason::Approval => match self.approval(guarded, at) {
-                Ok(None) => (false, "nobody has to approve".to_owned()),
+                Ok(None) => (false, "no approval is required".to_owned()),
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
                 Err(_) => (true, "a person must approve, and has not".to_owned()),
             },

@@ -13,14 +13,14 @@ const CLOCK_NOT_SET_BEFORE_MS: i64 = 1_735_689_600_000;
 pub struct PastMoment {
     /// Both clocks.
     pub at: Moment,
-    /// Whether it was in this boot, so that the uptime clock still tells.
+    /// Whether it was in this boot, so that the uptime clock is valid for it.
     pub is_this_boot: bool,
 }
 
 /// When things happened on this boot's uptime clock, in milliseconds, given in the order in which
-/// they did. In this boot that clock tells. Before it only the wall clock can: where it was not
-/// set, was set back in between, or is behind now, the thing is taken to have happened as late as
-/// it can have, right before this boot.
+/// they did. Within this boot that clock counts. Before it only the wall clock can: where it was
+/// not set, was set back in between, or is behind now, the latest possible time counts, right
+/// before this boot.
 pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
     let mut latest = i64::MIN;
     let mut times = Vec::with_capacity(moments.len());
@@ -43,7 +43,7 @@ pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
 }
 
 impl Guard {
-    /// Takes in what earlier runs did and were told; from now on remedies may act.
+    /// Restores acts and orders of earlier runs; from now on remedies may act.
     pub(in crate::policy) fn restore(&mut self, past: &Past, at: Moment) {
         self.awaits_past = false;
         self.lost_before_ms = past.lost_before_ms.or(self.lost_before_ms);
@@ -58,7 +58,7 @@ impl Guard {
             self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
         }
         for command in standing(&past.commands) {
-            // What has ended since is no news to anybody.
+            // An ended silence needs no report.
             drop(self.obey(command, at));
         }
         self.status = None;
@@ -88,8 +88,8 @@ impl Guard {
 }
 
 /// The orders that still count. A later approval of the same decision has taken the place of an
-/// earlier one, even where the later one has lapsed. Which breakers were reset stands with the
-/// acts: there it is known what came after what.
+/// earlier one, even where the later one has lapsed. Resets of breakers are
+/// restored with the acts, which have the order.
 fn standing(commands: &[OperatorCommand]) -> impl Iterator<Item = &OperatorCommand> {
     let approved = |command: &OperatorCommand| match command.order {
         OperatorOrder::Approve { decision, .. } => Some(decision),

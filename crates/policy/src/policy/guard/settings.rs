@@ -67,15 +67,15 @@ impl HeldSettings {
         self.has_set(proposal).then_some(HoldReason::InForce)
     }
 
-    /// Whether the same rule has set something of that already, or did for its time; whoever holds
-    /// it by now.
+    /// Whether the same rule has set a part of that already, or did for its time, even if another
+    /// rule holds it now.
     pub(super) fn has_set(&self, proposal: &Proposal<'_>) -> bool {
         let mut its =
             self.0.iter().filter(|held| held.mode == proposal.mode && held.rule == *proposal.rule);
         its.any(|held| held.target.shared_setting(proposal.target).is_some())
     }
 
-    /// Who holds what that would set, in words.
+    /// The rules that hold the proposed settings, in words.
     pub(super) fn holder(&self, proposal: &Proposal<'_>) -> Option<String> {
         let mut held =
             self.0.iter().filter(|held| held.mode == proposal.mode && held.is_in_force());
@@ -128,7 +128,7 @@ impl HeldSettings {
                     held.undo_failed(outcome.ended.uptime);
                     return true;
                 }
-                // Set anew while the same alert goes on, it would have no end.
+                // Setting it again for the same alert would never end.
                 held.phase = SettingPhase::TimedOut;
                 why == UndoReason::TimedOut
             }
@@ -136,8 +136,8 @@ impl HeldSettings {
         });
     }
 
-    /// What is to be undone at that moment. `fires` tells whether a rule fires in that mode; `None`
-    /// where there is no such rule.
+    /// The settings to undo at that moment. `fires` returns whether a rule fires in that mode;
+    /// `None` where there is no such rule.
     pub(super) fn due(
         &mut self,
         now: Duration,

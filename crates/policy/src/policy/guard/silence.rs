@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::model::{OperatorCommand, OperatorOrder, RuleId};
 use crate::policy::status::SilenceStatus;
 
-/// More than these are a mistake of whoever makes them.
+/// Most silences; more are a mistake of a script.
 pub const MOST_SILENCES: usize = 1_000;
 
 /// The silences in force.

@@ -28,7 +28,7 @@ impl Machine {
         machine
     }
 
-    /// Takes that much each second, and returns the interval after each look.
+    /// Takes that much each second, and returns the interval after each sample.
     fn run(&mut self, time: Duration, takes_gib_s: f64) -> Vec<Duration> {
         let end = self.now + time;
         let mut intervals = Vec::new();
@@ -50,7 +50,7 @@ fn seconds(seconds: f64) -> Duration {
 }
 
 #[test]
-fn a_machine_with_much_free_memory_is_looked_at_calmly_but_for_the_begin() {
+fn ample_free_memory_is_sampled_slowly_except_at_the_start() {
     let mut machine = Machine::with_free(60.0);
     assert!(machine.run(seconds(60.0), 0.0).iter().all(|interval| *interval == CALM));
     let mut fresh = Pace::new(machine.now);
@@ -59,7 +59,7 @@ fn a_machine_with_much_free_memory_is_looked_at_calmly_but_for_the_begin() {
 }
 
 #[test]
-fn a_collapse_is_looked_at_fast_from_its_first_look_on_and_for_a_second_after() {
+fn a_collapse_is_sampled_fast_from_its_first_sample_until_a_second_after() {
     let mut machine = Machine::with_free(60.0);
     let intervals = machine.run(seconds(1.5), 13.0);
     // The look at the begin shows nothing yet.
@@ -74,7 +74,7 @@ fn a_collapse_is_looked_at_fast_from_its_first_look_on_and_for_a_second_after() 
 }
 
 #[test]
-fn a_fall_that_leaves_minutes_is_no_reason_to_hurry() {
+fn a_slow_fall_does_not_shorten_the_interval() {
     let mut machine = Machine::with_free(100.0);
     assert!(machine.run(seconds(30.0), 1.0).iter().all(|interval| *interval == CALM));
     let mut slow = Machine::with_free(20.0);
@@ -82,7 +82,7 @@ fn a_fall_that_leaves_minutes_is_no_reason_to_hurry() {
 }
 
 #[test]
-fn little_free_memory_is_watched_and_not_raced() {
+fn low_steady_memory_is_sampled_at_the_watchful_interval() {
     for free_gib in [0.01, 0.1, 3.0] {
         let mut machine = Machine::with_free(free_gib);
         let intervals = machine.run(seconds(30.0), 0.0);
@@ -91,7 +91,7 @@ fn little_free_memory_is_watched_and_not_raced() {
 }
 
 #[test]
-fn a_load_is_glanced_at_and_looked_at_fast_once_it_may_take_all() {
+fn a_load_is_sampled_fast_once_it_may_exhaust_memory() {
     let mut machine = Machine::with_free(60.0);
     let mut pace_of = |takes_gib_s, lasts: f64| {
         let end = machine.now + seconds(lasts);
@@ -110,7 +110,7 @@ fn a_load_is_glanced_at_and_looked_at_fast_once_it_may_take_all() {
 }
 
 #[test]
-fn a_glance_at_a_collapse_brings_the_next_look_forward_once() {
+fn a_free_memory_sample_in_a_collapse_advances_the_next_full_sample_once() {
     let mut machine = Machine::with_free(60.0);
     let now = machine.now + SHORTEST_SLOPE;
     assert!(!machine.pace.check_free(now, 59.9 * GIB), "that leaves two minutes");
@@ -123,7 +123,7 @@ fn a_glance_at_a_collapse_brings_the_next_look_forward_once() {
 }
 
 #[test]
-fn what_reclaim_hides_shows_in_what_is_available() {
+fn available_memory_shows_a_fall_hidden_by_reclaim() {
     let mut machine = Machine::with_free(1.0);
     machine.memory.available = 20.0 * GIB;
     for _ in 0..4 {
@@ -135,7 +135,7 @@ fn what_reclaim_hides_shows_in_what_is_available() {
 }
 
 #[test]
-fn what_the_kernel_tells_is_watched_for_three_seconds() {
+fn a_kernel_event_is_followed_by_three_watchful_seconds() {
     let mut machine = Machine::with_free(60.0);
     machine.pace.stirred(machine.now);
     let intervals = machine.run(seconds(10.0), 0.0);
@@ -145,14 +145,14 @@ fn what_the_kernel_tells_is_watched_for_three_seconds() {
 }
 
 #[test]
-fn memory_that_cannot_be_measured_is_not_taken_for_calm() {
+fn unreadable_memory_does_not_count_as_calm() {
     let mut machine = Machine::with_free(60.0);
     machine.pace.measured(machine.now, None);
     assert_eq!(machine.pace.interval(machine.now, NEVER), WATCHFUL);
 }
 
 #[test]
-fn after_a_suspend_what_was_before_makes_no_slope() {
+fn samples_from_before_a_suspend_give_no_slope() {
     let mut machine = Machine::with_free(60.0);
     machine.now += Duration::from_secs(3600);
     machine.memory.free = 6.0 * GIB;
@@ -182,14 +182,14 @@ fn any_memory() -> impl Strategy<Value = Option<Memory>> {
 
 proptest! {
     #[test]
-    fn whatever_is_measured_the_interval_stays_in_its_bounds_and_memory_bounded(
-        looks in proptest::collection::vec((0_u64..2000, any_memory(), any::<bool>()), 1..300),
+    fn the_interval_and_its_history_stay_bounded(
+        samples in proptest::collection::vec((0_u64..2000, any_memory(), any::<bool>()), 1..300),
         rules_ms in 0_u64..10_000,
     ) {
         let mut now = Duration::from_secs(5);
         let mut pace = Pace::new(now);
         let room = pace.past.capacity();
-        for (wait_ms, memory, stirred) in looks {
+        for (wait_ms, memory, stirred) in samples {
             now += Duration::from_millis(wait_ms);
             pace.measured(now, memory);
             if stirred {
@@ -211,7 +211,7 @@ proptest! {
 
     /// Wherever it begins: a fall that ends within the horizon is seen fast before memory is gone.
     #[test]
-    fn no_collapse_reaches_the_reserve_unseen(free_gib in 8.0..110.0_f64, gib_s in 2.0..20.0_f64) {
+    fn collapses_are_sampled_above_the_reserve(free_gib in 8.0..110.0_f64, gib_s in 2.0..20.0_f64) {
         let mut machine = Machine::with_free(free_gib);
         let mut seen_fast_at = None;
         while machine.memory.free > machine.memory.reserve {
@@ -228,7 +228,7 @@ proptest! {
 
     /// More memory taken never lengthens the interval.
     #[test]
-    fn a_faster_fall_is_never_looked_at_more_rarely(
+    fn a_faster_fall_never_lengthens_the_interval(
         free_gib in 1.0..110.0_f64, one in 0.0..20.0_f64, more in 0.0..20.0_f64,
     ) {
         let last = |gib_s: f64| {

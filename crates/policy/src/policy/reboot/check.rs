@@ -57,7 +57,7 @@ impl Reboots {
         Self::report(context, Event { kind: kind.into(), utc: Some(context.at.utc), seq: None });
     }
 
-    /// Whether the last reboot has helped, once that can be told, or could have been for long.
+    /// Whether the last reboot has helped, once that is known or was knowable for long.
     fn judge(
         &self,
         attempt: &PastReboot,

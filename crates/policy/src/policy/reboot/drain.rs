@@ -1,7 +1,7 @@
 //! Engines that are stopped in order before a reboot, where that is configured.
 //!
-//! None is stopped for a reboot that another one holds: one that is protected, or that goes on
-//! whatever it is told. Nor for one that the cluster has not given its slot yet.
+//! No engine is stopped while another one blocks the reboot, since it is protected or ignores its
+//! stop requests, or while the cluster has not granted the slot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::model::{
 /// How long an engine has to end before it is killed.
 const GRACE_MS: u64 = 20_000;
 
-/// So often an engine is told to end.
+/// Most stop requests to one engine.
 const MOST_STOPS: u32 = 3;
 
-/// Which engines were told to end, and what came of it.
+/// The stop requests to engines, and their results.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
     requests: BTreeMap<Arc<str>, StopRequests>,
@@ -30,11 +30,11 @@ pub(super) struct Drain {
     ended: Option<Duration>,
 }
 
-/// What one engine was told.
+/// The stop requests to one engine.
 #[derive(Debug, Default)]
 struct StopRequests {
     times: u32,
-    /// Why it goes on, as whoever was to stop it says.
+    /// Why it goes on, by the executor of the stop.
     failed: Option<Arc<str>>,
 }
 
@@ -57,7 +57,7 @@ impl Drain {
         self.last = Some(name);
     }
 
-    /// The last one ended, or not; `true`: certainly nobody was told to.
+    /// Takes the outcome of the last request; `true`: the engine certainly got none.
     fn end(&mut self, outcome: &Outcome) -> bool {
         self.ended = Some(outcome.ended.uptime);
         let request = self.last.as_ref().and_then(|name| self.requests.get_mut(name));
@@ -74,7 +74,7 @@ impl Drain {
         is_untouched
     }
 
-    /// The next one that is to be told.
+    /// The engine that gets the next request.
     fn next<'a>(
         &self,
         living: &'a [(Arc<str>, EnginePhase)],
@@ -84,17 +84,17 @@ impl Drain {
         living.iter().map(|(name, _)| name).find(|name| self.times(name) < most)
     }
 
-    /// What to say of one that was told as often as makes sense, and is there.
+    /// The reason of a hold for an engine that runs after its last request.
     fn in_vain(&self, name: &Arc<str>) -> Option<String> {
         let request = self.requests.get(name).filter(|request| request.times >= MOST_STOPS)?;
         let times = counted(u64::from(request.times), "time");
         let why = request.failed.as_deref().unwrap_or("it ended, and runs again");
-        Some(format!("engine {name} was told to end {times} and runs: {why}"))
+        Some(format!("engine {name} was asked to end {times} and runs: {why}"))
     }
 }
 
 impl PendingReboot {
-    /// Whether nobody has looked since the last stop had ended.
+    /// Whether there was no sample of engines since the end of the last stop.
     fn awaits_observation(&self, context: &RebootContext<'_>) -> bool {
         self.drain.ended.is_some_and(|ended| !context.engines.has_sampled_since(ended))
     }
@@ -189,7 +189,7 @@ impl Reboots {
     }
 }
 
-/// Over a driver that is stuck an engine may not end whatever is sent to it.
+/// With a stuck driver an engine may end on no signal.
 fn is_wedged(context: &RebootContext<'_>) -> bool {
     context.facts().memory_state() == Some(MemoryState::Wedged)
 }

@@ -14,9 +14,9 @@ const LOST: &str = "uma_journal_lost_total";
 pub(super) struct Loss {
     /// When it was noticed last, on the uptime clock of this boot, in milliseconds.
     since_ms: Option<i64>,
-    /// It was not told yet.
+    /// It was not reported yet.
     is_new: bool,
-    /// How often the journal has told of it.
+    /// Number of losses that the journal has reported.
     reported: f64,
 }
 
@@ -34,7 +34,7 @@ impl Loss {
 }
 
 impl Reboots {
-    /// Tells of a journal that was lost, so that the new one keeps when that was.
+    /// Reports a lost journal, so that the new one has the time of the loss.
     pub(super) fn notice_loss(&mut self, context: &mut RebootContext<'_>) {
         if let Reading::Value(reported) = context.store.latest_of(LOST, &[]) {
             self.loss.is_new |= reported > self.loss.reported;

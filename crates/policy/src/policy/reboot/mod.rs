@@ -1,11 +1,11 @@
-//! The reboot of last resort: scheduled for a cause, seen by everybody, done once, and judged after
+//! The reboot of last resort: scheduled for a cause, visible, carried out once, and checked after
 //! the boot.
 //!
 //! A reboot is a chain of decisions, each journalled with its outcome as any other: it is scheduled
-//! (which tells people), the cluster's slot is taken, engines are drained, the machine is rebooted.
-//! The cause is looked at until the last of them. [`rails`] says what holds a reboot back; doubt
-//! does. What is counted is counted by boots and by the uptimes of those, never by a wall clock, so
-//! that no clock that jumps buys another reboot.
+//! (users are notified), the cluster's slot is taken, engines are drained, the machine is rebooted.
+//! The cause is checked until the last of them. [`rails`] has the guard rails; doubt blocks a
+//! reboot. Limits count by boots and their uptimes, never by a wall clock, so that no jump of a
+//! clock allows another reboot.
 
 mod check;
 mod drain;
@@ -87,7 +87,7 @@ impl RebootContext<'_> {
 }
 
 impl RebootFacts<'_> {
-    /// What the matter is with memory, as rules see it; `None` where nobody judges it.
+    /// The state of memory as rules see it; `None` without an assessment.
     fn memory_state(&self) -> Option<MemoryState> {
         let is_current = |state: &MemoryState| {
             let labels = [("verdict", state.name())];
@@ -102,20 +102,20 @@ fn needs_reboot(state: MemoryState) -> bool {
     matches!(state, MemoryState::Leaked | MemoryState::Wedged)
 }
 
-/// Whether nothing is the matter.
+/// Whether memory needs no remedy.
 fn is_well(state: MemoryState) -> bool {
     matches!(state, MemoryState::Clean | MemoryState::InUse)
 }
 
-/// All that is known of reboots.
+/// The reboots, past and scheduled.
 #[derive(Debug)]
 pub(super) struct Reboots {
     settings: RebootSettings,
-    /// Whether it is known what earlier runs did.
+    /// Whether earlier runs are known.
     is_restored: bool,
-    /// Since when that is known, on the uptime clock.
+    /// Since when they are known, on the uptime clock.
     restored: Duration,
-    /// In a declared world nobody is logged in, and nothing follows on what is scheduled.
+    /// In a declared world no user is logged in, and a scheduled reboot has no further stage.
     is_rehearsal: bool,
     boot_id: Option<Arc<str>>,
     attempts: Vec<PastReboot>,
@@ -123,11 +123,11 @@ pub(super) struct Reboots {
     loss: Loss,
     slot: Slot,
     users: Option<LoggedInReadings>,
-    /// A person has called one off, and its cause may stand on.
+    /// A person has cancelled one, and its cause may persist.
     is_called_off: bool,
-    /// Why the last one was called off.
+    /// Why the last one was cancelled.
     called_off: Option<Arc<str>>,
-    /// That was after it had been handed over.
+    /// It was cancelled after it had been handed over.
     was_called_off: bool,
     cells: RebootCells,
     status: Arc<RebootStatus>,
@@ -207,7 +207,7 @@ impl Reboots {
         }
     }
 
-    /// A rule has scheduled one: it stands once that is in the journal.
+    /// Takes the decision of a rule: the reboot is scheduled once that is in the journal.
     pub(super) fn scheduled(&mut self, decision: &DecisionRecord) {
         let Some(RebootAct::Schedule(plan)) = decision.action.reboot() else { return };
         if decision.mode != Mode::Enforce || !decision.is_act() {

@@ -26,7 +26,7 @@ impl Policy {
         reboots.step(condition, &mut context);
     }
 
-    /// Who reboots, and what the rest is to it.
+    /// The reboots, and their context.
     pub(in crate::policy) fn rebooting<'a>(
         &'a mut self,
         at: Moment,

@@ -67,8 +67,8 @@ fn schedule(
     context: &mut RebootContext<'_>,
 ) -> Result<(), String> {
     if context.mode != Mode::Enforce {
-        return Err("the mode is observe: nothing is done, whoever orders it; reboot by hand, or \
-                    set mode: enforce"
+        return Err("the mode is observe: no order is carried out; reboot by hand, or set mode: \
+                    enforce"
             .to_owned());
     }
     let rule = rule();

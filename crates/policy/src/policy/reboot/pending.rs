@@ -16,61 +16,61 @@ use crate::policy::remedy::Condition;
 /// After a restart of the program the cause must show again within this time.
 pub(super) const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
 
-/// An orderly reboot that was agreed to has happened by then, or does not any more.
+/// An accepted orderly reboot happens within this time, or not at all.
 const HAPPENS_WITHIN: Duration = Duration::from_secs(900);
 
-/// The same where somebody else decides when: a batch system drains its node first.
+/// The same for another executor: a batch system drains its node first.
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
-/// What was refused is tried again after that.
+/// Time until a refused reboot is tried again.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// One reboot.
+/// A scheduled reboot.
 #[derive(Debug)]
 pub(super) struct PendingReboot {
     pub(super) scheduled: ScheduledReboot,
     pub(super) stage: Stage,
-    /// What it waits for now.
+    /// Its present hold.
     pub(super) held: Option<RebootHold>,
-    /// The reason of that, and what was reported.
+    /// The reported holds.
     holds: Holds<HoldReason>,
-    /// Whether its cause was seen by this process; else until when it must be.
+    /// `None`: this process has seen its cause; else the time by which it must.
     unconfirmed_until: Option<Duration>,
-    /// Those who are logged in were warned, and have until then.
+    /// Logged-in users were warned, and have until then.
     warned_until: Option<Duration>,
-    /// Who was told to do it, whatever the configuration says since.
+    /// The way that was requested, even if the configuration has changed since.
     way: Option<RebootWay>,
-    /// The engines that were told to end.
+    /// The engines to stop first.
     pub(super) drain: Drain,
-    /// What was refused is not tried before that.
+    /// Earliest next attempt after a refusal.
     pub(super) not_before: Duration,
-    /// When it last came a step further.
+    /// Time of the last progress.
     moved: Duration,
 }
 
-/// How far it has come.
+/// The stage of a scheduled reboot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is being written down and told.
+    /// It is being journalled and announced.
     Announcing(Act),
-    /// It stands.
+    /// It is scheduled.
     Scheduled,
     /// It is due.
     Waiting,
-    /// The cluster's slot was asked for.
+    /// The cluster's slot is requested.
     TakingSlot(Act),
     /// An engine is being stopped.
     Draining(Act),
-    /// It is being done.
+    /// It is being carried out.
     Performing { act: Act, is_sysrq: bool },
-    /// Whoever does it has agreed, or hangs, since then.
+    /// The executor has accepted it, or hangs, since then.
     HandedOver { since: Duration, is_sysrq: bool },
 }
 
-/// Whether what it was scheduled for is still so.
+/// Whether the cause of a scheduled reboot persists.
 #[derive(Debug)]
 enum Cause {
-    Stands,
+    Persists,
     Doubt(RebootHold),
     Ended(String),
 }
@@ -110,8 +110,8 @@ impl PendingReboot {
         Self { stage, way: attempt.way.clone(), ..Self::restored(scheduled, now) }
     }
 
-    /// Whether engines go down for it. What has lost its turn in the cluster leaves them alone,
-    /// and whoever wants to may start them again.
+    /// Whether engines are stopped for it. A reboot without the slot leaves them alone, and they
+    /// may be started again.
     pub(super) fn is_leaving(&self, has_slot: bool) -> bool {
         match self.stage {
             Stage::Announcing(_) | Stage::Scheduled | Stage::Waiting => {
@@ -170,7 +170,7 @@ impl PendingReboot {
     fn cause(&mut self, condition: Option<Condition>, facts: &RebootFacts<'_>) -> Cause {
         let plan = &self.scheduled.plan;
         if plan.ordered_by.is_some() {
-            return Cause::Stands;
+            return Cause::Persists;
         }
         let Some(condition) = condition else {
             return Cause::Ended("its rule has gone, or does not act any more".to_owned());
@@ -184,8 +184,7 @@ impl PendingReboot {
                 return Cause::Doubt(RebootHold::plain(HoldReason::NoCause));
             }
             None | Some(MemoryState::Unknown) => {}
-            // After a restart signs must be seen anew, and it must be tried anew what may bring
-            // memory back.
+            // After a restart signs must show again, and the remedies must be tried again.
             Some(state) if is_unconfirmed && !is_over && may_turn(state) && is_for_memory => {
                 return Cause::Doubt(RebootHold::plain(HoldReason::Unconfirmed));
             }
@@ -197,12 +196,12 @@ impl PendingReboot {
         match condition {
             Condition::Firing => {
                 self.unconfirmed_until = None;
-                Cause::Stands
+                Cause::Persists
             }
             Condition::Unknown => Cause::Doubt(RebootHold::plain(HoldReason::Unknown)),
             Condition::Quiet if !is_unconfirmed => Cause::Ended("its alert has ended".to_owned()),
             Condition::Quiet if is_over => {
-                Cause::Ended("its cause has not shown since umawarden was started anew".to_owned())
+                Cause::Ended("its cause has not shown since umawarden was restarted".to_owned())
             }
             Condition::Quiet => Cause::Doubt(RebootHold::plain(HoldReason::Unconfirmed)),
         }
@@ -219,7 +218,7 @@ impl Reboots {
         let now = outcome.ended.uptime;
         match pending.stage {
             Stage::Announcing(_) => match outcome.result {
-                // It is in the journal: it stands whoever could be told.
+                // It is in the journal: it is valid even if the announcement failed.
                 OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
                     pending.stage = Stage::Scheduled;
                 }
@@ -312,7 +311,7 @@ impl Reboots {
             Stage::Scheduled | Stage::Waiting => match cause {
                 Cause::Ended(why) => self.call_off(&why, context),
                 Cause::Doubt(held) => self.come_due(now, Some(held), context),
-                Cause::Stands => self.come_due(now, None, context),
+                Cause::Persists => self.come_due(now, None, context),
             },
         }
     }
@@ -341,20 +340,20 @@ impl Reboots {
             }
             (RebootWay::Logind, cause) => {
                 let is_wedged = context.facts().memory_state() == Some(MemoryState::Wedged);
-                let stands = matches!(cause, Cause::Stands);
+                let persists = matches!(cause, Cause::Persists);
                 let hangs = self.settings.sysrq_after.is_some_and(|after| waited >= after);
-                if hangs && is_wedged && stands && !is_sysrq {
+                if hangs && is_wedged && persists && !is_sysrq {
                     return self.perform(RebootMeans::Sysrq, context);
                 }
                 let longest = self.settings.sysrq_after.unwrap_or_default() + HAPPENS_WITHIN;
                 if waited >= longest {
-                    self.give_up("whoever was to do it agreed, and nothing happened".to_owned());
+                    self.give_up("its executor accepted it, and nothing happened".to_owned());
                 }
             }
         }
     }
 
-    /// Looks whether it is due, and what holds it back.
+    /// Proceeds once it is due, unless a guard rail blocks it.
     fn come_due(
         &mut self,
         now: Duration,
@@ -378,7 +377,7 @@ impl Reboots {
         let held = held.or_else(|| self.hold_for_engines(context));
         let next = match held {
             Some(held) => Err(held),
-            // Whoever is refused has stopped nobody yet.
+            // A refusal comes before any engine is stopped.
             None => match self.take_slot(context) {
                 Ok(false) => self.drain(context),
                 asked_or_held => asked_or_held,
@@ -442,7 +441,7 @@ impl Reboots {
         let text = format!("{announcement}\nSave your work and log out within {minutes} min.");
         let rule = pending.scheduled.rule.clone();
         self.has_changed = true;
-        self.act(&rule, Action::Reboot(Box::new(RebootAct::TellUsers { text })), context);
+        self.act(&rule, Action::Reboot(Box::new(RebootAct::WarnUsers { text })), context);
         Some(held)
     }
 

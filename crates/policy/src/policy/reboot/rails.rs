@@ -9,10 +9,10 @@ use crate::model::{
     RebootBudget, RebootForce, RebootPlan, RebootResult, counted, duration_text,
 };
 
-/// Who is logged in is not known any more after that.
+/// A list of logged-in users is current for this time.
 const OBSERVED_WITHIN: Duration = Duration::from_secs(60);
 
-/// People who are named in a text.
+/// Most users that a text names.
 const MOST_NAMED: usize = 4;
 
 /// Why it does not happen now.
@@ -45,17 +45,19 @@ impl Reboots {
         if self.is_called_off && plan.ordered_by.is_none() {
             return Some(RebootHold::plain(HoldReason::CalledOff));
         }
-        // Who is logged in is looked at only once a reboot is thought of: what a person orders
-        // waits for what is not known when it is due.
+        // Logged-in users are read only once a reboot is considered. An ordered one waits for
+        // unknown readings when it is due.
         let asks = self.knows_users(facts.at) || plan.ordered_by.is_none();
         let is_known = facts.engines.living(facts.at.uptime).value().is_some();
-        let looks = is_known || plan.ordered_by.is_none();
+        let checks_engines = is_known || plan.ordered_by.is_none();
         self.hold(plan, facts)
             .or_else(|| self.users_hold(plan, facts).filter(|_| asks && !self.warns()))
-            .or_else(|| self.engines_hold(plan, facts).filter(|_| looks && !self.drains(plan)))
+            .or_else(|| {
+                self.engines_hold(plan, facts).filter(|_| checks_engines && !self.drains(plan))
+            })
     }
 
-    /// Why none must be done now, people and engines left aside.
+    /// Why a reboot is blocked now, apart from users and engines.
     pub(super) fn hold(&self, plan: &RebootPlan, facts: &RebootFacts<'_>) -> Option<RebootHold> {
         let forced = |what| plan.force.contains(&what);
         let is_ordered = plan.ordered_by.is_some();
@@ -106,8 +108,8 @@ impl Reboots {
         Some(RebootHold::new(HoldReason::RebootBudget, text))
     }
 
-    /// How many more that bound allows now. Every attempt counts, whatever came of it; one that
-    /// certainly was not begun is none.
+    /// The number of further reboots in the budget. Every attempt counts, unless it certainly was
+    /// not begun.
     pub(super) fn left(&self, budget: RebootBudget, now_ms: i64) -> u32 {
         let per_ms = i64::try_from(budget.per.as_millis()).unwrap_or(i64::MAX);
         let counts = self.attempts.iter().filter(|attempt| attempt.was_begun != Some(false));
@@ -115,7 +117,7 @@ impl Reboots {
         budget.times.saturating_sub(u32::try_from(spent.count()).unwrap_or(u32::MAX))
     }
 
-    /// How many in a row, the last ones, did not help. What was not judged may not have.
+    /// The number of last reboots in a row that did not help or were not checked.
     pub(super) fn did_not_help(&self) -> usize {
         let counts = self.attempts.iter().filter(|attempt| {
             attempt.was_begun != Some(false) && attempt.result != Some(RebootResult::CalledOff)
@@ -141,7 +143,7 @@ impl Reboots {
         self.settings.engines == EnginesRule::Drain && !plan.force.contains(&RebootForce::Engines)
     }
 
-    /// Whether somebody is logged in, or may be.
+    /// The hold for logged-in users, or for an unknown list of them.
     pub(super) fn users_hold(
         &self,
         plan: &RebootPlan,
@@ -151,7 +153,7 @@ impl Reboots {
             return None;
         }
         let unknown = |why: &str| {
-            let text = format!("it is not known whether anybody is logged in: {why}");
+            let text = format!("it is not known whether a user is logged in: {why}");
             Some(RebootHold::new(HoldReason::LoggedIn, text))
         };
         let Some(known) = &self.users else { return unknown("they were not read yet") };

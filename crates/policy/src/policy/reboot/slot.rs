@@ -1,8 +1,8 @@
-//! The cluster's slot: had before the first engine is stopped, asked for again after each, and
-//! given back as soon as nothing comes of it.
+//! The cluster's slot: taken before the first engine is stopped, confirmed after each, and released
+//! as soon as the reboot does not happen.
 //!
-//! Engines are down from the first stop on. So whoever is refused must not have stopped one, and
-//! whoever has the slot and waits for something else must not keep all other nodes waiting.
+//! Engines are down from the first stop on. So a node without the slot must not stop any, and a
+//! node that has the slot and waits for another guard rail must not delay all other nodes.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::model::{
 };
 use crate::policy::act::Act;
 
-/// How long it is waited before the cluster's lock is asked again, at first and at most.
+/// Time until the cluster's lock is requested again, at first and at most.
 const LOCK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 const LOCK_AGAIN_AT_MOST: Duration = Duration::from_secs(600);
 
-/// A grant is as good as new for so long: servers forget, or are set up anew.
+/// A grant is valid for this time: servers forget, or are set up again.
 const BELIEVED_FOR: Duration = Duration::from_secs(300);
 
-/// A reboot that has the slot, and is held back by something else, keeps it for so long.
+/// A reboot that is blocked by another guard rail keeps the slot for this time.
 const KEPT_FOR: Duration = Duration::from_secs(120);
 
-/// So often it is tried to give back what the journal may have forgotten, each time later.
+/// Most attempts to release a slot that the journal may have lost, each later than the last.
 const MOST_FORGOTTEN_TRIES: u32 = 8;
 
-/// Calls that fail are made again later and later.
+/// Failed calls, which are repeated with back-off.
 #[derive(Debug, Default)]
 struct Tries {
     failures: u32,
@@ -42,21 +42,21 @@ impl Tries {
     }
 }
 
-/// What is known of it.
+/// The state of the slot.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// What this node may hold: whoever has not answered may have granted it.
+    /// The lock that this node may hold: a server without a response may have granted it.
     held: Option<RebootLock>,
-    /// It was asked for in this boot first: nothing was rebooted with it.
+    /// Whether it was first requested in this boot: no reboot has used it.
     is_of_boot: bool,
-    /// When it was granted last, if nothing else was heard since.
+    /// Time of the last grant, unless a later response says otherwise.
     granted: Option<Duration>,
-    /// It was asked for; and whether nothing was held before.
+    /// The pending request; and whether nothing was held before.
     taking: Option<(Act, bool)>,
     releasing: Option<Act>,
     taken: Tries,
     released: Tries,
-    /// The server may know of one that the journal has never learnt of, or has lost.
+    /// Whether the server may have a grant that the journal does not have.
     is_unknown: bool,
 }
 
@@ -76,7 +76,7 @@ impl Slot {
         self.held.is_some()
     }
 
-    /// Nobody tells any more what came of what was asked.
+    /// Drops requests whose outcome is lost.
     fn give_up_waiting(&mut self, now: Duration) {
         self.taking = self.taking.filter(|(act, _)| !act.is_lost(now));
         if self.releasing.is_some_and(|act| act.is_lost(now)) {
@@ -93,16 +93,16 @@ impl Reboots {
         self.settings.lock.as_ref().filter(|_| !is_forced)
     }
 
-    /// Whether nothing of the cluster stands in its way, as far as was heard last.
+    /// Whether no slot is needed, or the last response has granted it.
     pub(super) fn has_slot(&self, plan: &RebootPlan) -> bool {
         let is_of = |lock| self.slot.granted.is_some() && self.slot.held.as_ref() == Some(lock);
         self.lock_for(plan).is_none_or(is_of)
     }
 
-    /// Asks for the cluster's slot; `false`: none is needed, or it is there.
+    /// Requests the cluster's slot; `false`: none is needed, or it is granted.
     ///
-    /// To ask again for what one has does no harm (`RecursiveLock`), and a server may have
-    /// forgotten meanwhile: so it is asked again once an engine has ended, and after a while.
+    /// A repeated request is harmless (`RecursiveLock`), and a server may have forgotten the grant:
+    /// so it is repeated once an engine has ended, and after a while.
     pub(super) fn take_slot(
         &mut self,
         context: &mut RebootContext<'_>,
@@ -184,9 +184,9 @@ impl Reboots {
         pending.not_before = self.slot.taken.not_before;
     }
 
-    /// Gives the slot back when nothing comes of it, or when the node is well after its reboot.
-    /// That is done even if the journal cannot be written: it takes nothing from anybody, and to
-    /// do it twice does no harm (`UnlockIfHeld`).
+    /// Releases the slot when the reboot does not happen, or when the node is well after it. It
+    /// does so even if the journal cannot be written: a release takes nothing from other nodes, and
+    /// a second one is harmless (`UnlockIfHeld`).
     pub(super) fn release_slot(&mut self, context: &mut RebootContext<'_>) {
         let now = context.at.uptime;
         self.slot.give_up_waiting(now);
@@ -225,16 +225,15 @@ impl Reboots {
         is_judged && (!was_used || context.facts().memory_state().is_none_or(is_well))
     }
 
-    /// A lock that may count this node among those who reboot although the journal knows nothing of
+    /// A lock that may count this node among those that reboot although the journal does not have
     /// it: the journal is new, or was lost.
     ///
     /// The protocol has every client begin so: "In the initialization state, the client tries to
-    /// release any reboot slot it may have previously held." Whoever has none loses nothing by it,
-    /// and nobody can release another's. Under the name that zincati derives it could be zincati's
+    /// release any reboot slot it may have previously held." Without a slot that is harmless,
+    /// and no node can release another's. Under the name that zincati derives it could be zincati's
     /// own slot on this very node, asked for before a reboot that has not happened yet; zincati
     /// does the same whenever it is started. It is done once in the life of a journal, after the
-    /// node was watched for as long as after any reboot and is well, and by nobody who only
-    /// observes.
+    /// node was watched for as long as after any reboot and is well, and not in observe mode.
     fn forgotten_slot(&self, context: &RebootContext<'_>) -> Option<&RebootLock> {
         let was_watched =
             context.at.uptime.saturating_sub(self.restored) >= self.settings.check_after;

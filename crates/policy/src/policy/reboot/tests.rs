@@ -42,7 +42,7 @@ groups:
 "#;
 
 /// A node that has been up for an hour, with everything as it should be.
-struct Node {
+struct RebootWorld {
     policy: Policy,
     at: Moment,
     schema: Arc<Schema>,
@@ -50,23 +50,23 @@ struct Node {
     since: Duration,
     free: Reading<f64>,
     users: Reading<Vec<LoggedIn>>,
-    looks: bool,
+    samples: bool,
     engines: Vec<EngineSeen>,
-    /// Whether an engine that is told to end does.
+    /// Whether engines end on request.
     engines_end: bool,
-    /// What acts come to; `None`: nobody tells.
+    /// The result of acts; `None`: no outcome is reported.
     result: Option<OutcomeResult>,
     seen: Vec<Observation>,
     acts: Vec<RebootAct>,
-    /// Engines that were told to end.
+    /// Engines with a stop request.
     stops: Vec<String>,
     holds: Vec<HoldReason>,
     results: Vec<RebootResult>,
-    /// How often it was told that the journal was lost.
+    /// Number of reported losses of the journal.
     losses: usize,
 }
 
-impl Node {
+impl RebootWorld {
     fn with(settings: RebootSettings, mode: Mode, past: PastReboots) -> Self {
         let mut rails = default_guard_rails();
         rails.reboot = settings;
@@ -96,7 +96,7 @@ impl Node {
             since: Duration::ZERO,
             free: Reading::Value(100.0 * GIB),
             users: Reading::Value(Vec::new()),
-            looks: true,
+            samples: true,
             engines: Vec::new(),
             engines_end: true,
             result: Some(OutcomeResult::Done),
@@ -138,8 +138,8 @@ impl Node {
             took: Duration::ZERO,
             error: is_failed.then(|| "gone".into()),
         }));
-        if self.looks {
-            self.look();
+        if self.samples {
+            self.sample();
         }
         let seen = std::mem::take(&mut self.seen);
         let step = self.policy.step(at, &seen);
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    fn look(&mut self) {
+    fn sample(&mut self) {
         let read_at = self.at.uptime;
         let engines = self.engines.clone();
         let engines = EngineReadings { read_at, engines, ..EngineReadings::default() };
@@ -273,15 +273,15 @@ fn attempt(boot: &str, ago: Duration, result: Option<RebootResult>) -> PastReboo
     }
 }
 
-fn seen_by(settings: impl FnOnce(&mut RebootSettings)) -> Node {
+fn seen_by(settings: impl FnOnce(&mut RebootSettings)) -> RebootWorld {
     let mut all = RebootSettings::default();
     settings(&mut all);
-    Node::with(all, Mode::Enforce, of_this_boot(Vec::new()))
+    RebootWorld::with(all, Mode::Enforce, of_this_boot(Vec::new()))
 }
 
 #[test]
 fn a_wedged_node_is_rebooted_once_and_after_its_delay() {
-    let mut node = Node::new();
+    let mut node = RebootWorld::new();
     node.wedge();
     assert_eq!(node.acts(), ["reboot"]);
     assert_eq!(node.stage(), RebootStage::Scheduled);
@@ -303,8 +303,8 @@ fn a_wedged_node_is_rebooted_once_and_after_its_delay() {
 }
 
 #[test]
-fn what_ends_before_it_is_due_is_called_off() {
-    let mut node = Node::new();
+fn a_reboot_whose_cause_ends_before_it_is_due_is_cancelled() {
+    let mut node = RebootWorld::new();
     node.wedge();
     node.is_wedged = false;
     node.wait(30);
@@ -317,27 +317,28 @@ fn what_ends_before_it_is_due_is_called_off() {
 }
 
 #[test]
-fn a_node_of_which_nothing_is_known_is_never_rebooted() {
-    let mut node = Node::new();
-    // As far as the rule can tell it goes on.
+fn a_node_with_unknown_state_is_never_rebooted() {
+    let mut node = RebootWorld::new();
+    // For the rule it goes on.
     node.wedge();
     assert_eq!(node.acts(), ["reboot"]);
-    node.looks = false;
+    node.samples = false;
     node.wait(3_600);
-    assert!(!node.acts().contains(&"perform_reboot"), "nobody looks any more");
-    let mut node = Node::new();
-    (node.free, node.looks) = (Reading::Failed, false);
+    assert!(!node.acts().contains(&"perform_reboot"), "without samples");
+    let mut node = RebootWorld::new();
+    (node.free, node.samples) = (Reading::Failed, false);
     node.wait(3_600);
     assert!(node.acts().is_empty(), "all sources fail");
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, PastReboots::default());
+    let mut node =
+        RebootWorld::with(RebootSettings::default(), Mode::Enforce, PastReboots::default());
     node.wedge();
     node.wait(3_600);
     assert!(node.acts().is_empty() && node.holds.contains(&HoldReason::BootUnknown));
 }
 
 #[test]
-fn nothing_is_done_before_the_past_is_known() {
-    let mut node = Node::new();
+fn no_reboot_before_earlier_runs_are_known() {
+    let mut node = RebootWorld::new();
     node.policy.await_past();
     node.policy.reboots.is_restored = false;
     node.wedge();
@@ -348,9 +349,9 @@ fn nothing_is_done_before_the_past_is_known() {
 }
 
 #[test]
-fn people_hold_it_or_are_warned_and_have_some_time() {
+fn logged_in_users_block_a_reboot_or_get_a_warning_and_time() {
     let alice = LoggedIn { user: "alice".into(), terminal: Some("pts/0".into()), since: None };
-    let mut node = Node::new();
+    let mut node = RebootWorld::new();
     node.users = Reading::Value(vec![alice.clone()]);
     node.wedge();
     assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::LoggedIn]));
@@ -370,7 +371,7 @@ fn people_hold_it_or_are_warned_and_have_some_time() {
     node.users = Reading::Value(vec![alice]);
     node.wedge();
     node.wait(125);
-    assert_eq!(node.acts(), ["reboot", "tell_users"]);
+    assert_eq!(node.acts(), ["reboot", "warn_users"]);
     assert_eq!(node.stage(), RebootStage::Warning);
     node.wait(570);
     assert!(node.acts().is_empty());
@@ -379,7 +380,7 @@ fn people_hold_it_or_are_warned_and_have_some_time() {
 }
 
 #[test]
-fn an_alert_that_blocks_holds_it_and_so_does_a_young_boot() {
+fn a_blocking_alert_and_a_recent_boot_block_a_reboot() {
     let mut node = seen_by(|settings| settings.blocked_by = vec!["Blocking".into()]);
     node.free = Reading::Value(0.5 * GIB);
     node.wedge();
@@ -392,10 +393,11 @@ fn an_alert_that_blocks_holds_it_and_so_does_a_young_boot() {
 }
 
 #[test]
-fn after_two_reboots_that_did_not_help_a_person_must_say_so() {
+fn after_two_vain_reboots_a_person_must_clear() {
     let (long, did_not) = (Duration::from_secs(9 * 86_400), Some(RebootResult::DidNotHelp));
     let attempts = vec![attempt("a", long, did_not), attempt("b", long, None)];
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    let mut node =
+        RebootWorld::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
     node.wedge();
     node.wait(600);
     assert_eq!(node.results, [RebootResult::DidNotHelp]);
@@ -410,21 +412,23 @@ fn after_two_reboots_that_did_not_help_a_person_must_say_so() {
 #[test]
 fn a_reboot_has_helped_when_memory_is_well_after_it() {
     let attempts = vec![attempt("before", MINUTE * 60, None)];
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    let mut node =
+        RebootWorld::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
     node.wait(590);
     assert!(node.results.is_empty(), "it was not watched for long enough");
     node.wait(20);
     assert_eq!(node.results, [RebootResult::Helped]);
     let attempts = vec![attempt("before", MINUTE * 60, None)];
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
-    node.looks = false;
+    let mut node =
+        RebootWorld::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    node.samples = false;
     node.wait(1_250);
-    assert_eq!(node.results, [RebootResult::Unknown], "nobody can tell");
+    assert_eq!(node.results, [RebootResult::Unknown], "it is unknown");
     assert_eq!(node.status().did_not_help, 1);
 }
 
 #[test]
-fn what_was_scheduled_outlives_a_restart_and_waits_for_its_cause() {
+fn a_scheduled_reboot_survives_a_restart_and_waits_for_its_cause() {
     let at = Moment { uptime: Duration::from_secs(3_700), utc: Timestamp::UNIX_EPOCH };
     let memory_state = Some(crate::model::MemoryState::Wedged);
     let of = |boot: &str| {
@@ -433,26 +437,27 @@ fn what_was_scheduled_outlives_a_restart_and_waits_for_its_cause() {
         let scheduled = ScheduledReboot { decision: DecisionId(3), rule: rule(), plan };
         PastReboots { scheduled: Some(scheduled), ..of_this_boot(Vec::new()) }
     };
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
     node.is_wedged = true;
     node.since = node.at.uptime;
     node.wait(50);
     assert_eq!(node.stage(), RebootStage::Scheduled, "its cause does not show yet");
     node.wait(60);
     assert_eq!(node.acts(), ["perform_reboot"]);
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of("another"));
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, of("another"));
     node.wait(5);
-    assert_eq!(node.stage(), RebootStage::None, "it has happened, or somebody else did");
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
+    assert_eq!(node.stage(), RebootStage::None, "it has happened, or by another program");
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
     node.wait(30);
     assert_eq!(node.acts(), ["call_off_reboot"], "memory is well");
 }
 
 #[test]
-fn what_was_begun_before_a_crash_is_not_begun_again() {
+fn a_reboot_begun_before_a_crash_is_not_repeated() {
     let mut begun = attempt(BOOT, MINUTE, None);
     begun.was_begun = None;
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(vec![begun]));
+    let mut node =
+        RebootWorld::with(RebootSettings::default(), Mode::Enforce, of_this_boot(vec![begun]));
     node.wedge();
     assert_eq!((node.acts(), node.stage()), (Vec::new(), RebootStage::HandedOver));
     node.wait(1_200);
@@ -464,7 +469,7 @@ fn what_was_begun_before_a_crash_is_not_begun_again() {
 }
 
 #[test]
-fn sysrq_comes_only_where_the_orderly_way_hangs_and_it_is_allowed() {
+fn sysrq_follows_only_a_hanging_orderly_reboot_if_allowed() {
     let mut node = seen_by(|settings| settings.sysrq_after = Some(MINUTE * 10));
     node.wedge();
     node.result = Some(OutcomeResult::TimedOut);
@@ -479,8 +484,8 @@ fn sysrq_comes_only_where_the_orderly_way_hangs_and_it_is_allowed() {
 }
 
 #[test]
-fn what_is_refused_is_tried_again_and_is_no_reboot() {
-    let mut node = Node::new();
+fn a_refused_reboot_is_retried_and_not_counted() {
+    let mut node = RebootWorld::new();
     node.wedge();
     node.wait(100);
     node.result = Some(OutcomeResult::NotDone("apt blocks it: installs".to_owned()));
@@ -490,8 +495,8 @@ fn what_is_refused_is_tried_again_and_is_no_reboot() {
 }
 
 #[test]
-fn an_order_goes_through_all_rails_that_it_does_not_name() {
-    let mut node = Node::new();
+fn an_order_is_subject_to_all_rails_that_it_does_not_force() {
+    let mut node = RebootWorld::new();
     node.wait(5);
     node.users = Reading::Value(vec![LoggedIn { user: "bob".into(), terminal: None, since: None }]);
     node.wait(2);
@@ -511,9 +516,9 @@ fn an_order_goes_through_all_rails_that_it_does_not_name() {
 }
 
 #[test]
-fn in_observe_mode_nothing_is_rebooted_whoever_orders_it() {
+fn observe_mode_never_reboots_even_on_an_order() {
     let past = of_this_boot(Vec::new());
-    let mut node = Node::with(RebootSettings::default(), Mode::Observe, past);
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Observe, past);
     node.wedge();
     assert_eq!((node.acts(), node.stage()), (vec!["reboot"], RebootStage::None));
     node.wait(600);
@@ -522,8 +527,8 @@ fn in_observe_mode_nothing_is_rebooted_whoever_orders_it() {
 }
 
 #[test]
-fn what_a_person_has_called_off_no_rule_schedules_again_while_its_cause_stands() {
-    let mut node = Node::new();
+fn a_cancelled_reboot_is_not_rescheduled_while_its_cause_persists() {
+    let mut node = RebootWorld::new();
     node.wedge();
     node.order(OperatorOrder::CancelReboot).unwrap();
     node.wait(3_600);

@@ -1,9 +1,8 @@
-//! Alerts that others have found: which fire, as series that rules read.
+//! Received alerts: those that fire, as series that rules read.
 //!
-//! An alert is one and the same while its fingerprint is, and begins anew where its start is later.
-//! Posts may be repeated, cut, late or in the wrong order, and the clock of whoever found an alert
-//! may lie: only starts of one alert are compared with each other, and how long nobody has repeated
-//! one is counted on our own clock.
+//! The fingerprint identifies an alert; a later start begins it again. Posts may be repeated, cut,
+//! late or out of order, and the clock of their sender may differ. So only starts of one alert are
+//! compared with each other, and the time since the last repetition counts on this clock.
 
 mod series;
 #[cfg(test)]
@@ -22,27 +21,27 @@ use crate::model::{
     ReceivedAlertStatus, ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
 };
 
-/// Alerts that are known at once, those that ended lately included.
-const MOST_KNOWN: usize = 2_000;
+/// Most alerts, including those that ended lately.
+const MOST_ALERTS: usize = 2_000;
 
-/// So long an alert that has ended does not fire again unless it began anew: of two Alertmanagers
-/// one may tell late what the other has told already. After that it is believed, for the same alert
-/// does fire on where only whoever evaluates it was away.
+/// An ended alert does not fire again for this time unless it started anew: one of two
+/// Alertmanagers may repeat an old state late. After that its state counts again, since an alert
+/// fires on where only its evaluator was away.
 const RESOLVED_HOLDS: Duration = Duration::from_secs(300);
 
-/// How often the series are written. Rules look back five minutes for a value.
+/// Interval of writing the series. Rules read values of the last five minutes.
 const EVERY: Duration = Duration::from_secs(1);
 
 const TOO_MANY: &str = "more alerts fire than are kept";
-const NO_PAST: &str = "which alerts earlier runs were told of is not known yet";
+const NO_PAST: &str = "which alerts earlier runs have received is not known yet";
 
-/// What is known of received alerts.
+/// The received alerts.
 #[derive(Debug)]
 pub(super) struct Received {
     forget_after: Duration,
     /// By fingerprint.
-    known: BTreeMap<Arc<str>, Known>,
-    /// Those of them that have ended: when that was told, and the fingerprint.
+    alerts: BTreeMap<Arc<str>, TrackedAlert>,
+    /// The ended ones: time of the report, and fingerprint.
     over: BTreeSet<(Duration, Arc<str>)>,
     slots: Slots,
     cells: Cells,
@@ -63,7 +62,7 @@ pub(super) struct Received {
 
 /// One alert.
 #[derive(Debug)]
-struct Known {
+struct TrackedAlert {
     alert: Arc<ReceivedAlert>,
     is_firing: bool,
     /// When it was last reported.
@@ -94,7 +93,7 @@ impl Received {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         Self {
             forget_after: FORGET_RECEIVED_AFTER,
-            known: BTreeMap::new(),
+            alerts: BTreeMap::new(),
             over: BTreeSet::new(),
             slots: Slots::default(),
             cells: Cells::new(counters, store),
@@ -123,8 +122,8 @@ impl Received {
     /// Those that fire, by fingerprint; the same `Arc` while nothing changes.
     pub(super) fn statuses(&mut self) -> Arc<[ReceivedAlertStatus]> {
         if std::mem::take(&mut self.has_changed) {
-            let firing = self.known.values().filter(|known| known.is_firing);
-            self.status = firing.map(Known::status).collect();
+            let firing = self.alerts.values().filter(|tracked| tracked.is_firing);
+            self.status = firing.map(TrackedAlert::status).collect();
         }
         Arc::clone(&self.status)
     }
@@ -142,11 +141,12 @@ impl Received {
         self.is_unsettled = true;
     }
 
-    /// Restores what an earlier run knew. The last repeat is unknown, so its time begins anew.
+    /// Restores the alerts of an earlier run. Their last repetition is unknown, so the time
+    /// restarts.
     pub(super) fn restore(&mut self, past: &[PastReceived], context: &mut ReceivedContext<'_>) {
         self.awaits_past = false;
         for PastReceived { to, alert, utc } in past {
-            if self.known.contains_key(&alert.fingerprint) {
+            if self.alerts.contains_key(&alert.fingerprint) {
                 // A later report wins.
                 continue;
             }
@@ -162,7 +162,7 @@ impl Received {
         self.settle(context);
     }
 
-    /// Forgets what nobody has repeated, and writes the series.
+    /// Drops unrepeated alerts, and writes the series.
     pub(super) fn advance(&mut self, context: &mut ReceivedContext<'_>) {
         let now = context.at.uptime;
         if self.next_end <= now {
@@ -188,31 +188,31 @@ impl Received {
         context: &mut ReceivedContext<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let forget_after = self.forget_after;
-        let Some(known) = self.known.get_mut(&alert.fingerprint) else {
+        let Some(tracked) = self.alerts.get_mut(&alert.fingerprint) else {
             return match alert.status {
                 ReceivedStatus::Firing => self.begin_firing(alert, context),
                 ReceivedStatus::Resolved => self.keep_end(alert, context.at),
             };
         };
-        let is_older = alert.starts_at < known.alert.starts_at;
-        let is_newer = alert.starts_at > known.alert.starts_at;
-        let is_recent = context.at.uptime.saturating_sub(known.reported.uptime) < RESOLVED_HOLDS;
-        match (known.is_firing, alert.status) {
+        let is_older = alert.starts_at < tracked.alert.starts_at;
+        let is_newer = alert.starts_at > tracked.alert.starts_at;
+        let is_recent = context.at.uptime.saturating_sub(tracked.reported.uptime) < RESOLVED_HOLDS;
+        match (tracked.is_firing, alert.status) {
             (true, ReceivedStatus::Resolved) if is_older => Err(ReceivedIgnored::Outdated),
             (true, ReceivedStatus::Resolved) => {
                 self.end(alert, ReceivedTurn::Resolved, context);
                 Ok(())
             }
             (true, ReceivedStatus::Firing) if is_newer => {
-                // Its end was not told.
+                // Its end was not reported.
                 self.release(&alert.fingerprint, context);
                 self.begin_firing(alert, context)
             }
             (true, ReceivedStatus::Firing) => {
                 // What is outdated shows that it fires on, and does not make that shorter.
-                let least = if is_older { known.ends } else { Duration::ZERO };
-                known.repeat(alert, context.at, forget_after, least);
-                self.next_end = self.next_end.min(known.ends);
+                let least = if is_older { tracked.ends } else { Duration::ZERO };
+                tracked.repeat(alert, context.at, forget_after, least);
+                self.next_end = self.next_end.min(tracked.ends);
                 self.has_changed = true;
                 Err(if is_older { ReceivedIgnored::Outdated } else { ReceivedIgnored::Repeated })
             }
@@ -234,13 +234,13 @@ impl Received {
         context: &mut ReceivedContext<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let begun = self.begin(alert, context);
-        if self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing) {
+        if self.alerts.get(&alert.fingerprint).is_some_and(|tracked| tracked.is_firing) {
             context.report_turn(&self.cells, ReceivedTurn::Firing, alert);
         }
         begun
     }
 
-    /// It fires from now on. An error: it is no series, or not even known.
+    /// It fires from now on. An error: it is no series, or not even tracked.
     fn begin(
         &mut self,
         alert: &Arc<ReceivedAlert>,
@@ -250,7 +250,7 @@ impl Received {
         let ends = ends(alert, context.at, self.forget_after);
         let (alert, reported) = (Arc::clone(alert), context.at);
         let fingerprint = Arc::clone(&alert.fingerprint);
-        self.keep(Known { alert, is_firing: true, reported, ends, slot: None });
+        self.keep(TrackedAlert { alert, is_firing: true, reported, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         self.has_changed = true;
         if self.show(&fingerprint, context) { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
@@ -267,36 +267,36 @@ impl Received {
             ..*alert
         };
         let alert = Arc::new(bare);
-        self.keep(Known { alert, is_firing: false, reported: at, ends, slot: None });
+        self.keep(TrackedAlert { alert, is_firing: false, reported: at, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         Ok(())
     }
 
-    fn keep(&mut self, known: Known) {
-        let fingerprint = Arc::clone(&known.alert.fingerprint);
+    fn keep(&mut self, tracked: TrackedAlert) {
+        let fingerprint = Arc::clone(&tracked.alert.fingerprint);
         self.drop_known(&fingerprint);
-        if !known.is_firing {
-            self.over.insert((known.reported.uptime, Arc::clone(&fingerprint)));
+        if !tracked.is_firing {
+            self.over.insert((tracked.reported.uptime, Arc::clone(&fingerprint)));
         }
-        self.known.insert(fingerprint, known);
+        self.alerts.insert(fingerprint, tracked);
     }
 
     fn drop_known(&mut self, fingerprint: &Arc<str>) {
-        if let Some(known) = self.known.remove(fingerprint)
-            && !known.is_firing
+        if let Some(tracked) = self.alerts.remove(fingerprint)
+            && !tracked.is_firing
         {
-            self.over.remove(&(known.reported.uptime, Arc::clone(fingerprint)));
+            self.over.remove(&(tracked.reported.uptime, Arc::clone(fingerprint)));
         }
     }
 
     /// What has ended the longest ago gives way.
     fn make_space(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
-        if self.known.len() < MOST_KNOWN || self.known.contains_key(&alert.fingerprint) {
+        if self.alerts.len() < MOST_ALERTS || self.alerts.contains_key(&alert.fingerprint) {
             return Ok(());
         }
         match self.over.pop_first() {
             Some((_, fingerprint)) => {
-                self.known.remove(&fingerprint);
+                self.alerts.remove(&fingerprint);
                 Ok(())
             }
             None => {
@@ -316,8 +316,8 @@ impl Received {
         context: &mut ReceivedContext<'_>,
     ) {
         self.release(&alert.fingerprint, context);
-        // Whoever tells of the end may tell other labels; those that were shown count.
-        let shown = self.known.get(&alert.fingerprint).map(|known| &known.alert.labels);
+        // The report of the end may have other labels; the published ones count.
+        let shown = self.alerts.get(&alert.fingerprint).map(|tracked| &tracked.alert.labels);
         let ended = match shown.filter(|shown| **shown != alert.labels) {
             Some(shown) => {
                 Arc::new(ReceivedAlert { labels: shown.clone(), ..ReceivedAlert::clone(alert) })
@@ -331,51 +331,55 @@ impl Received {
     /// Takes its series away.
     fn release(&mut self, fingerprint: &str, context: &mut ReceivedContext<'_>) {
         self.has_changed = true;
-        if let Some(slot) = self.known.get_mut(fingerprint).and_then(|known| known.slot.take()) {
+        if let Some(slot) = self.alerts.get_mut(fingerprint).and_then(|tracked| tracked.slot.take())
+        {
             self.slots.release(slot, context.at, context.store);
         }
     }
 
     /// Gives it a series, if there is room for one; whether there is.
     fn show(&mut self, fingerprint: &str, context: &mut ReceivedContext<'_>) -> bool {
-        let Some(known) = self.known.get_mut(fingerprint) else { return false };
-        known.slot = self.slots.take(&known.alert.labels, context.at, context.store);
-        known.slot.is_some()
+        let Some(tracked) = self.alerts.get_mut(fingerprint) else { return false };
+        tracked.slot = self.slots.take(&tracked.alert.labels, context.at, context.store);
+        tracked.slot.is_some()
     }
 
     fn forget(&mut self, context: &mut ReceivedContext<'_>) {
         let now = context.at.uptime;
         let due: Vec<Arc<ReceivedAlert>> = self
-            .known
+            .alerts
             .values()
-            .filter(|known| known.ends <= now)
-            .map(|known| Arc::clone(&known.alert))
+            .filter(|tracked| tracked.ends <= now)
+            .map(|tracked| Arc::clone(&tracked.alert))
             .collect();
         for alert in due {
-            let is_firing = self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing);
+            let is_firing =
+                self.alerts.get(&alert.fingerprint).is_some_and(|tracked| tracked.is_firing);
             if is_firing {
                 self.end(&alert, ReceivedTurn::Forgotten, context);
             }
-            // What nobody has repeated is not kept from firing again.
+            // An expired alert may fire again.
             self.drop_known(&alert.fingerprint);
         }
-        self.next_end = self.known.values().map(|known| known.ends).min().unwrap_or(Duration::MAX);
+        self.next_end =
+            self.alerts.values().map(|tracked| tracked.ends).min().unwrap_or(Duration::MAX);
     }
 
     /// Shows what has come of a change.
     fn settle(&mut self, context: &mut ReceivedContext<'_>) {
         self.is_unsettled = false;
-        let firing = self.known.values().filter(|known| known.is_firing).count();
+        let firing = self.alerts.values().filter(|tracked| tracked.is_firing).count();
         self.cells.set_firing(firing, context.counters);
         self.show_left_out(context);
         self.set_gap(context.store);
     }
 
-    /// Those for which there was no room have theirs once others have ended: whoever tells of them
-    /// may not do so again for hours.
+    /// Publishes alerts over the bound once others have ended: their sender may not repeat them
+    /// for hours.
     fn show_left_out(&mut self, context: &mut ReceivedContext<'_>) {
-        let left_out = self.known.values().filter(|known| known.is_left_out());
-        let left_out: Vec<_> = left_out.map(|known| Arc::clone(&known.alert.fingerprint)).collect();
+        let left_out = self.alerts.values().filter(|tracked| tracked.is_left_out());
+        let left_out: Vec<_> =
+            left_out.map(|tracked| Arc::clone(&tracked.alert.fingerprint)).collect();
         for fingerprint in left_out {
             if !self.show(&fingerprint, context) {
                 break;
@@ -386,7 +390,7 @@ impl Received {
 
     fn set_gap(&mut self, store: &mut SeriesStore) {
         let has_too_many =
-            self.blind_until.is_some() || self.known.values().any(Known::is_left_out);
+            self.blind_until.is_some() || self.alerts.values().any(TrackedAlert::is_left_out);
         let gap = match (self.awaits_past, has_too_many) {
             (true, _) => Some(NO_PAST),
             (false, true) => Some(TOO_MANY),
@@ -399,7 +403,7 @@ impl Received {
     }
 }
 
-impl Known {
+impl TrackedAlert {
     fn is_left_out(&self) -> bool {
         self.is_firing && self.slot.is_none()
     }
@@ -420,14 +424,14 @@ impl Known {
         let left = self.ends.saturating_sub(self.reported.uptime);
         ReceivedAlertStatus {
             alert: Arc::clone(&self.alert),
-            heard: self.reported.utc,
+            last_received: self.reported.utc,
             forgotten: self.reported.utc.checked_add(left).unwrap_or(self.reported.utc),
             is_series: self.slot.is_some(),
         }
     }
 }
 
-/// When a firing alert is forgotten: at the end that it names, if that lies ahead, or where nobody
+/// When a firing alert expires: at its own end if that is in the future, or where nobody
 /// repeats it.
 fn ends(alert: &ReceivedAlert, at: Moment, forget_after: Duration) -> Duration {
     let ahead = alert.ends_at.and_then(|ends| Duration::try_from(ends.duration_since(at.utc)).ok());

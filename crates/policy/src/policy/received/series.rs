@@ -22,7 +22,7 @@ const MOST_SLOTS: usize = 2 * MOST_SHOWN;
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Where a series stands in them.
+    /// Index of a series in them.
     places: BTreeMap<SeriesKey, usize>,
     shown: usize,
 }

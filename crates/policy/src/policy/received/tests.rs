@@ -15,13 +15,13 @@ const RULES: &str = "groups:\n- name: g\n  interval: 1s\n  rules:\n  \
     - {alert: Low, expr: 'ALERTS{alertname=\"Low\", node=~\"a.*\"} == 1'}\n  \
     - {alert: Many, expr: 'count by (team) (ALERTS) > 1'}\n";
 
-struct World {
+struct ReceivedWorld {
     policy: Policy,
     at: Moment,
     schema: Arc<Schema>,
 }
 
-impl World {
+impl ReceivedWorld {
     fn new() -> Self {
         let at = Moment {
             uptime: Duration::from_secs(1_000),
@@ -53,7 +53,7 @@ impl World {
         for _ in 0..seconds {
             self.at.uptime += Duration::from_secs(1);
             self.at.utc += Duration::from_secs(1);
-            turns.extend(told(&self.step(Vec::new())));
+            turns.extend(changes(&self.step(Vec::new())));
         }
         turns
     }
@@ -63,7 +63,7 @@ impl World {
         self.at.utc += Duration::from_secs(1);
         let alerts = alerts.into_iter().map(Arc::new).collect();
         let post = ReceivedAlerts { alerts, ..ReceivedAlerts::default() };
-        told(&self.step(vec![Observation::ReceivedAlerts(Box::new(post))]))
+        changes(&self.step(vec![Observation::ReceivedAlerts(Box::new(post))]))
     }
 
     fn state(&mut self, rule: usize) -> RuleState {
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-fn told(step: &Step) -> Vec<String> {
+fn changes(step: &Step) -> Vec<String> {
     let events = step.events.iter().filter_map(|event| match &event.kind {
         EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) => {
             Some(format!("{} {}", alert.fingerprint, to.name()))
@@ -114,14 +114,14 @@ fn resolved(fingerprint: &str, start: i64) -> ReceivedAlert {
 
 #[test]
 fn a_rule_reads_received_alerts_until_they_are_resolved() {
-    let mut world = World::new();
+    let mut world = ReceivedWorld::new();
     world.pass(2);
     assert_eq!(world.state(0), RuleState::Inactive, "nothing was posted: nothing fires");
     assert_eq!(world.post(vec![firing("a", 0)]), ["a firing"]);
     assert_eq!(world.state(0), RuleState::Firing);
     let series = "ALERTS{alertname=\"Low\",alertstate=\"firing\",fingerprint=\"a\",node=\"a1\"}";
     assert_eq!(world.value(series).to_bits(), 1f64.to_bits());
-    // Longer than rules look back for a value.
+    // Longer than a rule reads a value back.
     assert_eq!(world.pass(600), [""; 0]);
     assert_eq!(world.state(0), RuleState::Firing);
     assert_eq!(world.post(vec![resolved("a", 0)]), ["a resolved"]);
@@ -130,8 +130,8 @@ fn a_rule_reads_received_alerts_until_they_are_resolved() {
 }
 
 #[test]
-fn what_is_repeated_outdated_or_late_changes_nothing() {
-    let mut world = World::new();
+fn repeated_outdated_and_late_posts_change_nothing() {
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     assert_eq!(world.post(vec![firing("a", 10), firing("a", 10)]), ["a firing"]);
     assert_eq!(world.post(vec![firing("a", 10)]), [""; 0]);
@@ -151,34 +151,34 @@ fn what_is_repeated_outdated_or_late_changes_nothing() {
 }
 
 #[test]
-fn what_is_outdated_makes_nothing_shorter() {
-    let mut world = World::new();
+fn an_outdated_post_shortens_no_alert() {
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     world.post(vec![firing("a", 10)]);
     let ends_at = Some(world.at.utc + Duration::from_secs(30));
     assert_eq!(world.post(vec![ReceivedAlert { ends_at, ..firing("a", 5) }]), [""; 0]);
     assert_eq!(world.pass(60), [""; 0]);
-    // The same start as it is told now may end sooner.
+    // A later report of the same start may end sooner.
     let ends_at = Some(world.at.utc + Duration::from_secs(30));
     world.post(vec![ReceivedAlert { ends_at, ..firing("a", 10) }]);
     assert_eq!(world.pass(60), ["a forgotten"]);
 }
 
 #[test]
-fn an_end_before_its_beginning_is_not_undone_by_it() {
-    let mut world = World::new();
+fn an_end_received_before_its_start_stays_ended() {
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     assert_eq!(world.post(vec![resolved("a", 10)]), [""; 0]);
     assert_eq!(world.post(vec![firing("a", 10)]), [""; 0]);
     assert_eq!(world.firing(), 0);
-    // Whoever evaluates it was away, and tells it again as it was.
+    // Its evaluator was away, and repeats it unchanged.
     world.pass(RESOLVED_HOLDS.as_secs());
     assert_eq!(world.post(vec![firing("a", 10)]), ["a firing"]);
 }
 
 #[test]
-fn what_nobody_repeats_is_forgotten() {
-    let mut world = World::new();
+fn unrepeated_alerts_expire() {
+    let mut world = ReceivedWorld::new();
     world.policy.forget_received_after(Duration::from_secs(100));
     world.pass(1);
     world.post(vec![firing("a", 0), firing("b", 0)]);
@@ -188,12 +188,12 @@ fn what_nobody_repeats_is_forgotten() {
     assert_eq!(world.state(0), RuleState::Firing);
     assert_eq!(world.pass(60), ["b forgotten"]);
     assert_eq!(world.state(0), RuleState::Inactive);
-    assert_eq!(world.post(vec![firing("a", 0)]), ["a firing"], "and told again, it fires");
+    assert_eq!(world.post(vec![firing("a", 0)]), ["a firing"], "and reported again, it fires");
 }
 
 #[test]
-fn an_end_that_lies_ahead_is_kept_and_one_that_is_past_is_a_clock_that_lies() {
-    let mut world = World::new();
+fn a_future_end_is_kept_and_a_past_end_is_a_clock_difference() {
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     let ahead = world.at.utc + Duration::from_secs(31);
     let behind = world.at.utc - Duration::from_secs(3_600);
@@ -204,8 +204,8 @@ fn an_end_that_lies_ahead_is_kept_and_one_that_is_past_is_a_clock_that_lies() {
 }
 
 #[test]
-fn more_than_can_be_kept_make_rules_unknown_until_there_is_room() {
-    let mut world = World::new();
+fn too_many_alerts_make_rules_unknown_until_some_end() {
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     let name = |number: usize| format!("{number:04}");
     let many: Vec<_> = (0..=MOST_SHOWN).map(|number| firing(&name(number), 0)).collect();
@@ -216,7 +216,7 @@ fn more_than_can_be_kept_make_rules_unknown_until_there_is_room() {
     world.post(vec![firing(&name(MOST_SHOWN), 0)]);
     assert_eq!(world.state(0), RuleState::Unknown, "repeated, it has no more room than before");
     world.post(vec![resolved("0000", 0)]);
-    assert_eq!(world.state(0), RuleState::Firing, "there is room for it, told again or not");
+    assert_eq!(world.state(0), RuleState::Firing, "it is within the bound, repeated or not");
     // Labels without number do not use the store up.
     world.post((1..=MOST_SHOWN).map(|number| resolved(&name(number), 0)).collect());
     for round in 0..10 {
@@ -229,21 +229,21 @@ fn more_than_can_be_kept_make_rules_unknown_until_there_is_room() {
     let status = world.policy.status(world.at);
     let series = status.series.iter().filter(|key| &*key.name == ALERTS).count();
     assert_eq!(series, 2 * MOST_SHOWN);
-    assert!(world.policy.received.known.len() <= MOST_KNOWN);
+    assert!(world.policy.received.alerts.len() <= MOST_ALERTS);
 }
 
 #[test]
-fn beyond_all_bounds_nothing_is_known_for_a_while() {
-    let mut world = World::new();
+fn alerts_over_the_bound_make_rules_unknown_until_they_would_expire() {
+    let mut world = ReceivedWorld::new();
     world.policy.forget_received_after(Duration::from_secs(1_000));
     world.pass(1);
     let many = |from: usize, to: usize| -> Vec<_> {
         (from..to).map(|number| firing(&format!("{number:05}"), 0)).collect()
     };
-    world.post(many(0, MOST_KNOWN));
-    assert_eq!(world.post(many(MOST_KNOWN, MOST_KNOWN + 1)), [""; 0]);
-    assert_eq!(world.firing(), MOST_KNOWN);
-    let all = many(0, MOST_KNOWN).into_iter();
+    world.post(many(0, MOST_ALERTS));
+    assert_eq!(world.post(many(MOST_ALERTS, MOST_ALERTS + 1)), [""; 0]);
+    assert_eq!(world.firing(), MOST_ALERTS);
+    let all = many(0, MOST_ALERTS).into_iter();
     world.post(all.map(|alert| resolved(&alert.fingerprint, 0)).collect());
     assert_eq!((world.firing(), world.state(0)), (0, RuleState::Unknown));
     world.pass(1_001);
@@ -252,7 +252,7 @@ fn beyond_all_bounds_nothing_is_known_for_a_while() {
 
 #[test]
 fn alerts_that_are_one_series_end_with_the_last_of_them() {
-    let mut world = World::new();
+    let mut world = ReceivedWorld::new();
     world.pass(1);
     let same = |name: &str, status| ReceivedAlert {
         labels: firing("x", 0).labels,
@@ -267,17 +267,17 @@ fn alerts_that_are_one_series_end_with_the_last_of_them() {
 }
 
 #[test]
-fn a_restart_goes_on_with_what_was_known_and_tells_nothing_before() {
-    let past = |to, alert: ReceivedAlert, world: &World| PastReceived {
+fn a_restart_restores_alerts_and_reports_nothing_earlier() {
+    let past = |to, alert: ReceivedAlert, world: &ReceivedWorld| PastReceived {
         to,
         alert: Arc::new(alert),
         utc: Some(world.at.utc - Duration::from_secs(30)),
     };
-    let mut world = World::new();
+    let mut world = ReceivedWorld::new();
     world.policy.await_past();
     world.pass(2);
     assert_eq!(world.state(0), RuleState::Unknown);
-    assert_eq!(world.post(vec![resolved("d", 0)]), [""; 0], "heard before the past is known");
+    assert_eq!(world.post(vec![resolved("d", 0)]), [""; 0], "received before the past is known");
     let received = vec![
         past(ReceivedTurn::Firing, firing("a", 0), &world),
         past(ReceivedTurn::Resolved, resolved("b", 0), &world),
@@ -286,19 +286,19 @@ fn a_restart_goes_on_with_what_was_known_and_tells_nothing_before() {
     ];
     let past = Past { received, ..Past::default() };
     let step = world.step(vec![Observation::Past(Box::new(past))]);
-    assert_eq!(told(&step), [""; 0], "that it fires on is no news");
+    assert_eq!(changes(&step), [""; 0], "that it fires on is no news");
     world.pass(1);
     assert_eq!((world.state(0), world.firing()), (RuleState::Firing, 1));
     assert_eq!(world.post(vec![firing("b", 0)]), [""; 0], "late, after the restart");
-    assert_eq!(world.post(vec![firing("c", 0)]), ["c firing"], "nobody has said that it is over");
+    assert_eq!(world.post(vec![firing("c", 0)]), ["c firing"], "no report of its end");
     world.post(vec![resolved("c", 0)]);
     assert_eq!(world.pass(FORGET_RECEIVED_AFTER.as_secs() - 10), [""; 0]);
     assert_eq!(world.pass(20), ["a forgotten"]);
 }
 
 #[test]
-fn the_rest_of_a_post_is_taken_in_and_not_counted_as_another() {
-    let mut world = World::new();
+fn the_parts_of_a_post_count_as_one_post() {
+    let mut world = ReceivedWorld::new();
     world.pass(2);
     let part = |alert: ReceivedAlert, is_rest| ReceivedAlerts {
         alerts: vec![Arc::new(alert)],
@@ -308,9 +308,9 @@ fn the_rest_of_a_post_is_taken_in_and_not_counted_as_another() {
     };
     let parts = [part(firing("a", 0), false), part(firing("b", 0), true)];
     let seen = parts.map(|part| Observation::ReceivedAlerts(Box::new(part)));
-    assert_eq!(told(&world.step(seen.into())), ["a firing", "b firing"]);
+    assert_eq!(changes(&world.step(seen.into())), ["a firing", "b firing"]);
     let seen = vec![Observation::ReceivedAlerts(Box::new(part(firing("c", 0), true)))];
-    assert_eq!(told(&world.step(seen)), ["c firing"]);
+    assert_eq!(changes(&world.step(seen)), ["c firing"]);
     world.pass(1);
     assert_eq!((world.firing(), world.value("uma_received_alerts")), (3, 3.0));
     let (posts, labels) = ("uma_received_posts_total", "uma_received_labels_left_out_total");
@@ -318,8 +318,8 @@ fn the_rest_of_a_post_is_taken_in_and_not_counted_as_another() {
 }
 
 #[test]
-fn what_is_found_by_a_second_way_is_what_there_is() {
-    let mut world = World::new();
+fn an_independent_model_finds_the_same_alerts() {
+    let mut world = ReceivedWorld::new();
     world.pass(2);
     for round in 0..12 {
         let names: Vec<String> =
@@ -328,23 +328,23 @@ fn what_is_found_by_a_second_way_is_what_there_is() {
         world.post(names.iter().take(280).map(|name| resolved(name, 0)).collect());
         world.post(names.iter().take(10).map(|name| firing(name, 1)).collect());
         let received = &world.policy.received;
-        let over = received.known.iter().filter(|(_, known)| !known.is_firing);
+        let over = received.alerts.iter().filter(|(_, tracked)| !tracked.is_firing);
         let over: BTreeSet<(Duration, Arc<str>)> = over
-            .map(|(fingerprint, known)| (known.reported.uptime, Arc::clone(fingerprint)))
+            .map(|(fingerprint, tracked)| (tracked.reported.uptime, Arc::clone(fingerprint)))
             .collect();
         assert_eq!(received.over, over);
-        assert!(received.known.len() <= MOST_KNOWN);
+        assert!(received.alerts.len() <= MOST_ALERTS);
     }
-    assert_eq!(world.policy.received.known.len(), MOST_KNOWN, "some gave way");
+    assert_eq!(world.policy.received.alerts.len(), MOST_ALERTS, "some gave way");
 }
 
 proptest! {
-    /// Whatever the order, the last start told and its status win, once what is late was told.
+    /// In every order the last reported start and its status win, once late reports have arrived.
     #[test]
     fn the_newest_start_wins_in_any_order(
         starts in prop::collection::vec((0i64..5, any::<bool>()), 1..40),
     ) {
-        let mut world = World::new();
+        let mut world = ReceivedWorld::new();
         world.pass(1);
         for (start, fires) in &starts {
             let post = if *fires { firing("a", *start) } else { resolved("a", *start) };
@@ -353,10 +353,10 @@ proptest! {
         let newest = starts.iter().map(|(start, _)| *start).max().unwrap();
         let is_over = starts.iter().any(|(start, fires)| *start == newest && !fires);
         let fires = world.firing() == 1;
-        // A start that was told to have ended never fires again by itself.
+        // A start reported as ended never fires again by itself.
         prop_assert!(!(fires && is_over), "{starts:?}");
         prop_assert!(fires || is_over, "{starts:?}");
-        let shown = world.policy.received.known.len();
+        let shown = world.policy.received.alerts.len();
         prop_assert_eq!(shown, 1);
     }
 }

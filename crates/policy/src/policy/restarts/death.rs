@@ -1,11 +1,11 @@
-//! A death of what is started again, until it is told.
+//! A death of a deferred restart, until it is reported.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{DeathMemory, EnginePhase, EngineSeen, WorkloadEnd};
 
-/// A death that is still to be told.
+/// A death that is not reported yet.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
     pub(super) end: WorkloadEnd,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::model::{DeferredRestart, EnginePhase, Moment, WorkloadHealth, WorkloadState};
 use crate::policy::engines::Engines;
 
-/// What runs for so long, and of which nobody tells more, is taken for ready.
+/// A workload without readiness reports counts as ready after it has run for this time.
 const SETTLES: Duration = Duration::from_secs(60);
 
 /// What is known of its readiness.
@@ -46,14 +46,14 @@ pub(super) fn readiness(
             is_ready: true,
             phase: EnginePhase::Ready,
             reason: format!(
-                "it has run for {} s, and nobody tells whether it is ready",
+                "it has run for {} s, and no source reports whether it is ready",
                 SETTLES.as_secs()
             ),
         },
         None => Readiness {
             is_ready: false,
             phase: EnginePhase::Starting,
-            reason: "it runs, and nobody tells whether it is ready".to_owned(),
+            reason: "it runs, and no source reports whether it is ready".to_owned(),
         },
     })
 }

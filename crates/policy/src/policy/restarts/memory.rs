@@ -56,7 +56,7 @@ pub(super) fn judge(
         }
     }
     if left.is_none() {
-        ruled.reasons.push("nobody has looked for what it has left behind".to_owned());
+        ruled.reasons.push("no process scan has looked for its orphans".to_owned());
     }
     ruled
 }

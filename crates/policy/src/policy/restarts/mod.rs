@@ -28,37 +28,37 @@ use crate::model::{
 };
 use restart::Restart;
 
-/// The group of the rules that stand for what is started again.
+/// The group of the rules that represent deferred restarts.
 pub const GROUP: &str = "restarts";
 
-/// What a supervisor has told is no longer known to be so after that.
+/// A report of a supervisor is current for this time.
 const OBSERVED_WITHIN: Duration = Duration::from_secs(15);
 
-/// More of them are not followed.
+/// At most so many are tracked.
 const MOST_HELD: usize = 128;
 
-/// When a supervisor was asked last.
+/// The last poll of a supervisor.
 #[derive(Clone, Debug)]
 struct SupervisorReading {
     read_at: Duration,
     error: Option<Arc<str>>,
 }
 
-/// All that is started again.
+/// The deferred restarts.
 #[derive(Debug, Default)]
 pub(super) struct Restarts {
     restarts: BTreeMap<Arc<str>, Restart>,
     readings: BTreeMap<Supervisor, SupervisorReading>,
-    /// What earlier runs did, until those that it is about show up.
+    /// Acts of earlier runs, until their workloads are seen.
     acts: BTreeMap<Arc<str>, PastAct>,
-    /// Where each stood, as earlier runs saw it.
+    /// The last states from earlier runs.
     earlier_states: BTreeMap<Arc<str>, RestartState>,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
 }
 
 impl Restarts {
-    /// A supervisor has told.
+    /// Takes the report of a supervisor.
     pub(super) fn observe(
         &mut self,
         (at, started): (Moment, Moment),
@@ -90,14 +90,14 @@ impl Restarts {
             let name = &seen.target.name;
             let is_full = self.restarts.len() >= MOST_HELD;
             match self.restarts.get_mut(name) {
-                // Of one name there is one: whoever was first.
+                // Names are unique: the first one counts.
                 Some(restart) if restart.supervisor() != supervisor => {}
                 Some(restart) => restart.observe(at, readings.read_at, seen),
                 None if is_full => {}
                 None => {
                     let mut restart =
                         Restart::new((at, started), readings.read_at, seen, counters, store);
-                    // Once: what comes back after it was gone is another one.
+                    // Once: a workload that returns after it was removed is another one.
                     restart.remember(
                         self.acts.remove(name).as_ref(),
                         self.earlier_states.remove(name),
@@ -108,26 +108,26 @@ impl Restarts {
         }
     }
 
-    /// What earlier runs did is known.
+    /// Restores the acts of earlier runs.
     pub(super) fn restore(&mut self, past: &Past) {
         for act in past.acts.iter().filter(|act| is_ours(&act.rule)) {
             self.acts.insert(Arc::clone(&act.rule.alert), act.clone());
         }
-        self.earlier_states.clone_from(&past.stood);
+        self.earlier_states.clone_from(&past.restart_states);
         for (name, restart) in &mut self.restarts {
             restart.remember(self.acts.remove(name).as_ref(), self.earlier_states.remove(name));
         }
         self.has_changed = true;
     }
 
-    /// A start has ended.
+    /// Takes the outcome of a start.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         for restart in self.restarts.values_mut() {
             self.has_changed |= restart.observe_outcome(outcome);
         }
     }
 
-    /// Follows what became of them, and decides whom to start.
+    /// Tracks their states, and decides which to start.
     pub(super) fn step(&mut self, context: &mut Context<'_>, events: &mut Vec<Event>) {
         let mut order: Vec<(Duration, Arc<str>)> = Vec::with_capacity(self.restarts.len());
         for (name, restart) in &mut self.restarts {
@@ -136,7 +136,7 @@ impl Restarts {
             restart.report_deaths(context, events);
             order.push((restart.ended_since(), Arc::clone(name)));
         }
-        // Who has waited for longest comes first.
+        // The longest wait comes first.
         order.sort();
         for (_, name) in order {
             let occupant = self.occupant(&name, context);
@@ -148,7 +148,7 @@ impl Restarts {
         }
     }
 
-    /// Who is starting, so that nobody else may.
+    /// The workload that is starting and excludes others.
     fn occupant(&self, name: &str, context: &Context<'_>) -> Option<Arc<str>> {
         let others = self.restarts.iter().filter(|(other, _)| ***other != *name);
         let mut starting = others.filter(|(_, restart)| restart.is_starting(context.at));
@@ -159,7 +159,7 @@ impl Restarts {
         context.engines.other_loading(own)
     }
 
-    /// Whether that engine runs in what is started again, so that its death is told here.
+    /// Whether that engine runs in a deferred restart, so that its death is reported here.
     pub(super) fn hold(&self, engine: &EngineSeen) -> bool {
         let is_its = |target: &Workload| match target.supervisor {
             Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
@@ -169,7 +169,7 @@ impl Restarts {
         its.any(|restart| !restart.is_left_to_others())
     }
 
-    /// Whether that supervisor tells what happens.
+    /// Whether that supervisor reports at present.
     pub(super) fn is_observed(&self, supervisor: Supervisor, at: Moment) -> bool {
         let reading = self.readings.get(&supervisor).filter(|reading| reading.error.is_none());
         reading.is_some_and(|reading| at.uptime.saturating_sub(reading.read_at) <= OBSERVED_WITHIN)

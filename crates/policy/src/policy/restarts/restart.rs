@@ -23,7 +23,7 @@ use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
 use crate::policy::guard::{BreakerLimit, Rails};
 use crate::policy::rule::AtMost;
 
-/// A start that has ended shows within this time; the supervisor may be slow to tell.
+/// A completed start is visible within this time; the supervisor may report it late.
 const SHOWS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Its processes are remembered so often.
@@ -32,7 +32,7 @@ const PROCESSES_EVERY: Duration = Duration::from_secs(1);
 /// So many of its processes are remembered, those with the highest numbers.
 const MOST_PROCESSES: usize = 512;
 
-/// More deaths that wait to be told are not.
+/// At most so many deaths wait for their report; more are dropped.
 const MOST_UNREPORTED: usize = 8;
 
 /// A start of ours, until it is known whether it went well.
@@ -51,7 +51,7 @@ pub(super) struct Restart {
     rule: RuleId,
     rails: Rails,
     seen: DeferredRestart,
-    /// The life or the end that was told last, whatever came between, and the end before that.
+    /// The life or end that was reported last, and the end before it.
     reported: Option<(bool, Arc<str>)>,
     past_end: Option<Arc<str>>,
     /// When its supervisor was asked, on the uptime clock.
@@ -70,7 +70,7 @@ pub(super) struct Restart {
     phase: EnginePhase,
     /// The largest memory that its processes were seen to hold.
     peak_bytes: u64,
-    /// The end after which nothing more is done: observe mode has told what it would do.
+    /// The end after which nothing more is done: observe mode has reported what it would do.
     rehearsed: Option<Arc<str>>,
     /// Where it earlier_state, as an earlier run saw.
     earlier_state: Option<RestartState>,
@@ -83,18 +83,17 @@ pub(super) struct Restart {
     /// Its deaths, until all is known of them.
     unreported_deaths: Vec<Death>,
     holds: Holds<HoldReason>,
-    /// Its supervisor tells that it has ended, and that it is ours.
+    /// Its supervisor reports that it has ended and that it is ours.
     is_down: bool,
     /// Its state is an event already, with the reason.
     is_reported: bool,
-    /// Only what was told after that counts: a start has found it otherwise.
+    /// Only later reports count: a start has found another state.
     not_before: Duration,
     deaths: u32,
 }
 
 impl Restart {
-    /// `started`: since when anybody watches. What has died since then is news, even if nobody has
-    /// seen it alive.
+    /// `started`: start of the observation. A later death is news, even if it was never seen alive.
     pub(super) fn new(
         (at, started): (Moment, Moment),
         read_at: Duration,
@@ -147,7 +146,7 @@ impl Restart {
         &self.seen.target
     }
 
-    /// It is not started by us: the death of an engine in it is told as that of any other.
+    /// It is not started by us: the death of an engine in it is reported as that of any other.
     pub(super) fn is_left_to_others(&self) -> bool {
         self.seen.obstacle.is_some()
     }
@@ -156,14 +155,14 @@ impl Restart {
         self.cells.retire(counters);
     }
 
-    /// Its supervisor has told of it.
+    /// Takes a report of its supervisor.
     pub(super) fn observe(&mut self, at: Moment, read_at: Duration, seen: &DeferredRestart) {
-        let told = mark(&seen.state);
-        if told.is_some() && told != self.reported && !self.goes_back(&seen.state) {
-            if let Some((false, end)) = std::mem::replace(&mut self.reported, told) {
+        let reported = mark(&seen.state);
+        if reported.is_some() && reported != self.reported && !self.goes_back(&seen.state) {
+            if let Some((false, end)) = std::mem::replace(&mut self.reported, reported) {
                 self.past_end = Some(end);
             }
-            // Whatever the wall clock says: it was not so yet when somebody last asked.
+            // Despite the wall clock: the last poll has found another state.
             self.turned = began(&seen.state, at).max(self.observed);
             self.holds.forget();
             match &seen.state {
@@ -173,7 +172,7 @@ impl Restart {
                     (self.was_up, self.engine) = (true, None);
                     self.family.clear();
                 }
-                // A life may be over before anybody has seen it.
+                // A life may end between two polls.
                 WorkloadState::Ended(end) if self.was_up || self.attempt.is_some() => {
                     self.die(at, end.clone());
                 }
@@ -191,7 +190,7 @@ impl Restart {
         self.observed = read_at;
     }
 
-    /// Whether it is told to have ended as it had before the life that was seen since.
+    /// Whether the report is of the end before the life that was seen since.
     fn goes_back(&self, state: &WorkloadState) -> bool {
         let WorkloadState::Ended(end) = state else { return false };
         let lives = matches!(self.reported, Some((true, _)));
@@ -235,7 +234,7 @@ impl Restart {
         });
     }
 
-    /// Tells of its deaths, once all is known of them that soon will be.
+    /// Reports its deaths once their details have had time to arrive.
     pub(super) fn report_deaths(&mut self, context: &Context<'_>, events: &mut Vec<Event>) {
         let now = context.at.uptime;
         for death in self.unreported_deaths.iter_mut().filter(|death| death.memory.is_none()) {
@@ -280,7 +279,7 @@ impl Restart {
                 self.rehearsed = Some(Arc::clone(&attempt.after));
                 self.attempt = None;
             }
-            // What has changed meanwhile shows at the next look.
+            // The next poll shows the change.
             OutcomeResult::NotDone(why) => {
                 self.reason = Arc::from(why.as_str());
                 self.not_before = outcome.ended.uptime;
@@ -355,8 +354,8 @@ impl Restart {
                 self.set_state(RestartState::Unknown, reason, context.at, events)
             }
             state @ WorkloadState::Ended(_) if self.goes_back(state) => {
-                let told = "tells of an end that came before the life that was seen since";
-                let reason = format!("{} {told}", self.supervisor().name()).into();
+                let what = "reports an end that came before the life that was seen since";
+                let reason = format!("{} {what}", self.supervisor().name()).into();
                 self.set_state(RestartState::Unknown, reason, context.at, events)
             }
             WorkloadState::Ended(_) => {
@@ -402,8 +401,8 @@ impl Restart {
         }
         let ready_for = self.ready_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         if self.ready_since.is_some() && self.attempt.is_none() && self.deaths > 0 {
-            // A person has started it, and it went well: so the journal tells of the start that was
-            // the last death, whatever was decided since.
+            // A person has started it, and it went well: so the journal records it for the
+            // start that died last, even if another was decided since.
             let missed = context.guard.forgive(&self.rule, mode);
             if let Some(decision) = missed {
                 context.step.aim_checks.push(aim_check(decision, context.at, true, None));
@@ -530,7 +529,7 @@ fn aim_check(
     AimCheck { decision, at, aim_met: Some(is_well), has_aim: true, died_in, before, after }
 }
 
-/// What tells it from others, and whether it is a life: else it is an end.
+/// The mark of a life (`true`) or an end (`false`).
 fn mark(state: &WorkloadState) -> Option<(bool, Arc<str>)> {
     match state {
         WorkloadState::Running { mark, .. } => Some((true, Arc::clone(mark))),
@@ -539,7 +538,7 @@ fn mark(state: &WorkloadState) -> Option<(bool, Arc<str>)> {
     }
 }
 
-/// When that began, on the uptime clock, as far as it can be told.
+/// When the state began on the uptime clock, as far as that is known.
 fn began(state: &WorkloadState, at: Moment) -> Duration {
     let WorkloadState::Ended(WorkloadEnd { utc: Some(utc), .. }) = state else { return at.uptime };
     let ago = Duration::try_from(at.utc.duration_since(*utc)).unwrap_or_default();

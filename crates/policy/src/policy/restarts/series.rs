@@ -55,13 +55,13 @@ impl RestartCells {
 
     pub(super) fn publish(
         &self,
-        stands: RestartState,
+        current: RestartState,
         deaths: u32,
         waits: Duration,
         counters: &mut Counters,
     ) {
         for (cell, state) in self.states.iter().zip(RestartState::ALL) {
-            counters.set(*cell, f64::from(state == stands));
+            counters.set(*cell, f64::from(state == current));
         }
         counters.set(self.deaths, f64::from(deaths));
         counters.set(self.waiting, waits.as_secs_f64());

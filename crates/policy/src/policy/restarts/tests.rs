@@ -13,11 +13,11 @@ use crate::model::{
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
 use crate::policy::rule::RuleSet;
-use world::{GIB, World, engine_in, id};
+use world::{GIB, RestartWorld, engine_in, id};
 
 #[test]
-fn what_died_waits_for_memory_and_is_started_once() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_dead_engine_waits_for_memory_and_is_started_once() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     assert_eq!(world.state("vllm").0, RestartState::Running);
     world.free = 5 * GIB;
     world.dies("vllm");
@@ -39,7 +39,7 @@ fn what_died_waits_for_memory_and_is_started_once() {
     assert_eq!(world.value(ready), Some(1.0));
     assert_eq!(world.aim_checks.len(), 1);
     assert_eq!(world.aim_checks[0].aim_met, Some(true));
-    let told: Vec<_> = world
+    let states: Vec<_> = world
         .events
         .iter()
         .filter_map(|event| match &event.kind {
@@ -51,13 +51,13 @@ fn what_died_waits_for_memory_and_is_started_once() {
         })
         .collect();
     let (running, starting) = (RestartState::Running, RestartState::Starting);
-    assert_eq!(told, [starting, running, RestartState::Waiting, starting, running]);
+    assert_eq!(states, [starting, running, RestartState::Waiting, starting, running]);
     assert_eq!(world.value("uma_events_total{event=\"engine_restart\"}"), Some(5.0));
 }
 
 #[test]
-fn each_death_in_a_row_makes_it_wait_longer_until_it_is_given_up() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn the_back_off_grows_with_each_death_until_the_restart_is_given_up() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let mut waits = Vec::new();
     while let Some((_, took)) = world.until_start(60) {
@@ -85,8 +85,8 @@ fn each_death_in_a_row_makes_it_wait_longer_until_it_is_given_up() {
 }
 
 #[test]
-fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_successful_manual_start_ends_a_given_up_restart() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").limits.give_up_after = 1;
     world.dies("vllm");
     world.until_start(5).unwrap();
@@ -111,8 +111,8 @@ fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() 
 }
 
 #[test]
-fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_since() {
-    let begun = |world: &mut World| {
+fn a_successful_manual_start_is_recorded_for_the_last_start() {
+    let begun = |world: &mut RestartWorld| {
         world.dies("vllm");
         world.until_start(5).unwrap();
         world.tick();
@@ -120,12 +120,12 @@ fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_sinc
         world.run(1);
         world.aim_checks.last().unwrap().decision
     };
-    let told = |world: &World| {
+    let last_check = |world: &RestartWorld| {
         let last = world.aim_checks.last().unwrap();
         (last.decision, last.aim_met)
     };
-    // The next start came too late: somebody else was faster.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    // The next start came too late: another client was faster.
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let act = begun(&mut world);
     let is_start = |made: &DecisionRecord| made.is_act();
     let started = loop {
@@ -134,12 +134,12 @@ fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_sinc
         }
     };
     world.starts("vllm");
-    world.report(&started, OutcomeResult::NotDone("somebody else has started it".to_owned()));
+    world.report(&started, OutcomeResult::NotDone("another client has started it".to_owned()));
     world.run(70);
     assert_ne!(started.id, act);
-    assert_eq!(told(&world), (act, Some(true)));
-    // Docker has told of it no more for a while.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    assert_eq!(last_check(&world), (act, Some(true)));
+    // Docker has not reported it for a while.
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").limits.give_up_after = 1;
     let act = begun(&mut world);
     let gone = std::mem::take(&mut world.held);
@@ -148,12 +148,12 @@ fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_sinc
     world.run(2);
     world.starts("vllm");
     world.run(70);
-    assert_eq!(told(&world), (act, Some(true)));
+    assert_eq!(last_check(&world), (act, Some(true)));
 }
 
 #[test]
-fn who_dies_in_another_phase_has_come_further() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_death_in_another_phase_counts_as_the_first() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").limits.give_up_after = 2;
     world.dies("vllm");
     world.until_start(5).unwrap();
@@ -173,16 +173,16 @@ fn who_dies_in_another_phase_has_come_further() {
 }
 
 #[test]
-fn three_at_once_are_started_one_after_the_other() {
-    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+fn three_dead_engines_are_started_one_by_one() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["a", "b", "c"]);
     for name in ["c", "a", "b"] {
         world.dies(name);
         world.tick();
         assert_eq!(world.decisions.iter().filter(|made| made.is_act()).count(), 1);
     }
-    // The first was started, as nobody obeyed it shows soon that it was not.
+    // The first was started, without an executor it shows soon that it was not.
     world.decisions.clear();
-    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+    let mut world = RestartWorld::with(Mode::Enforce, &["a", "b", "c"]);
     ["a", "b", "c"].iter().for_each(|name| world.dies(name));
     let (first, _) = world.until_start(2).unwrap();
     assert_eq!(world.until_start(30), None, "{first} is not ready yet");
@@ -202,8 +202,8 @@ fn three_at_once_are_started_one_after_the_other() {
 }
 
 #[test]
-fn who_is_never_ready_holds_up_the_others_no_longer_than_its_time() {
-    let mut world = World::with(Mode::Enforce, &["a", "b"]);
+fn an_engine_that_is_never_ready_delays_others_only_for_its_time() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["a", "b"]);
     for name in ["a", "b"] {
         world.of(name).limits.ready_within = Duration::from_secs(90);
         world.dies(name);
@@ -217,8 +217,8 @@ fn who_is_never_ready_holds_up_the_others_no_longer_than_its_time() {
 }
 
 #[test]
-fn another_engine_that_loads_comes_first() {
-    let mut world = World::with(Mode::Enforce, &["a"]);
+fn another_loading_engine_has_precedence() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["a"]);
     let mut other = engine_in("elsewhere", 70, GIB);
     other.container = None;
     other.processes[0].mapped_files = Reading::Value(3);
@@ -241,7 +241,7 @@ fn another_engine_that_loads_comes_first() {
 }
 
 #[test]
-fn what_somebody_stopped_stays_down() {
+fn a_stopped_engine_stays_down() {
     for (requested, exit_code, hold) in [
         (Requested::Yes, 143, Some(HoldReason::Stopped)),
         (Requested::Yes, 0, Some(HoldReason::Stopped)),
@@ -251,18 +251,18 @@ fn what_somebody_stopped_stays_down() {
         (Requested::Unknown, 0, None),
         (Requested::No, 143, None),
     ] {
-        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
         let end = WorkloadEnd { requested, is_oom_killed: false, ..world.end(exit_code) };
         world.of("vllm").state = WorkloadState::Ended(end);
         let started = world.until_start(120).is_some();
         assert_eq!(started, hold.is_none(), "{requested:?} {exit_code}");
         if let Some(hold) = hold {
-            assert_eq!(world.holds(), [hold], "and is told once");
+            assert_eq!(world.holds(), [hold], "and is reported once");
             assert_eq!(world.state("vllm").0, RestartState::Stopped);
         }
     }
-    // What ended before this boot was ended by its end, as far as anybody knows.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    // What ended before this boot was ended by its end, as far as is known.
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let before = world.at.utc - Duration::from_secs(5_000);
     let end = WorkloadEnd {
         utc: Some(before),
@@ -275,8 +275,8 @@ fn what_somebody_stopped_stays_down() {
 }
 
 #[test]
-fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
-    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+fn containers_never_started_or_restarted_by_docker_are_ignored() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["a", "b", "c"]);
     world.of("a").state = WorkloadState::Fresh;
     world.of("b").state = WorkloadState::Between { status: "removing".into() };
     world.dies("c");
@@ -290,8 +290,8 @@ fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
 }
 
 #[test]
-fn docker_that_does_not_tell_is_no_death_and_no_reason_to_start() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn an_unreachable_docker_is_neither_a_death_nor_a_reason_to_start() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.docker_fails = true;
     world.run(5);
     assert_eq!(world.state("vllm"), (RestartState::Unknown, "it hangs".to_owned()));
@@ -308,8 +308,8 @@ fn docker_that_does_not_tell_is_no_death_and_no_reason_to_start() {
 }
 
 #[test]
-fn a_start_that_comes_to_nothing_counts_and_one_that_came_too_late_does_not() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_failed_start_counts_and_a_superfluous_one_does_not() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let step = world.tick();
     let act = step.decisions[0].clone();
@@ -321,18 +321,18 @@ fn a_start_that_comes_to_nothing_counts_and_one_that_came_too_late_does_not() {
     assert_eq!(world.value("uma_restarts_total{engine=\"vllm\",outcome=\"failed\"}"), Some(1.0));
     assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(1.0));
     // Somebody else was faster.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let act = world.tick().decisions[0].clone();
     world.starts("vllm");
-    world.report(&act, OutcomeResult::NotDone("somebody else has started it".to_owned()));
+    world.report(&act, OutcomeResult::NotDone("another client has started it".to_owned()));
     assert_eq!(world.until_start(70), None);
     assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(0.0));
 }
 
 #[test]
 fn observe_mode_says_once_what_it_would_do() {
-    let mut world = World::with(Mode::Observe, &["a", "b"]);
+    let mut world = RestartWorld::with(Mode::Observe, &["a", "b"]);
     world.dies("a");
     world.dies("b");
     world.tick();
@@ -353,15 +353,15 @@ fn observe_mode_says_once_what_it_would_do() {
     assert!(world.state("a").1.contains("would be started now (observe mode)"));
     assert_eq!(world.state("a").0, RestartState::Waiting);
     // One of them may be in earnest.
-    let mut world = World::with(Mode::Observe, &["a"]);
+    let mut world = RestartWorld::with(Mode::Observe, &["a"]);
     world.of("a").mode = Some(Mode::Enforce);
     world.dies("a");
     world.until_start(2).unwrap();
 }
 
 #[test]
-fn what_it_has_left_behind_is_named_and_waited_for() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn orphans_delay_the_restart_and_are_named() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
     world.run(2);
     world.dies("vllm");
@@ -376,8 +376,8 @@ fn what_it_has_left_behind_is_named_and_waited_for() {
 }
 
 #[test]
-fn without_a_need_what_it_held_must_be_there() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn without_a_declared_need_the_peak_must_be_available() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").need_bytes = None;
     world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
     world.run(2);
@@ -391,8 +391,8 @@ fn without_a_need_what_it_held_must_be_there() {
 }
 
 #[test]
-fn people_and_guard_rails_hold_it() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn people_and_guard_rails_hold_a_restart() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let pause = Pause { author: "amal".to_owned(), comment: String::new(), since: None };
     world.seen.push(Observation::Pause(Some(pause)));
     world.dies("vllm");
@@ -415,7 +415,7 @@ fn people_and_guard_rails_hold_it() {
     world.dies("vllm");
     assert!(world.until_start(70).unwrap().1 >= Duration::from_secs(59));
     // Protected things are not touched, and a bound is a bound.
-    let mut world = World::with(Mode::Enforce, &["vllm", "other"]);
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm", "other"]);
     let containers = vec![Glob::try_from("vll*".to_owned()).unwrap()];
     let mut rules = RuleSet::default();
     rules.guard_rails.protect = Protected { containers, ..Protected::default() };
@@ -433,10 +433,10 @@ fn people_and_guard_rails_hold_it() {
 }
 
 /// The same machine, with a process that has just been started and that knows this past.
-fn restarted(world: World, past: Past) -> World {
+fn restarted(world: RestartWorld, past: Past) -> RestartWorld {
     let mut policy = Policy::new(world.at, Mode::Enforce, &RuleSet::default(), DecisionId(900));
     policy.await_past();
-    let mut again = World { policy, decisions: Vec::new(), ..world };
+    let mut again = RestartWorld { policy, decisions: Vec::new(), ..world };
     again.run(2);
     assert_eq!(again.decisions.iter().filter(|made| made.is_act()).count(), 0);
     again.decisions.clear();
@@ -467,15 +467,15 @@ fn past_act(act: &DecisionRecord, aim_met: Option<bool>, has_ended: bool) -> Pas
 #[test]
 fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     // Killed before the outcome came, while the container runs by now.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let act = world.tick().decisions[0].clone();
     world.starts("vllm");
     let acts = vec![past_act(&act, None, false)];
     let mut world = restarted(world, Past { acts, ..Past::default() });
     assert_eq!(world.until_start(30), None, "it runs");
-    // Killed after the outcome; the container has died meanwhile: that is its first failure.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    // Killed after the outcome; the container has died since: that is its first failure.
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let act = world.tick().decisions[0].clone();
     world.obey(&act);
@@ -488,7 +488,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     let judged = &world.aim_checks[0];
     assert_eq!((judged.decision, judged.aim_met), (act.id, Some(false)));
     // Given up, and so it stays.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").limits.give_up_after = 3;
     world.dies("vllm");
     while world.until_start(60).is_some() {
@@ -504,16 +504,16 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
 }
 
 #[test]
-fn who_was_stopped_is_known_after_a_restart() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_stop_is_remembered_after_a_restart_of_the_program() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let end = WorkloadEnd { requested: Requested::Unknown, ..world.end(0) };
     world.of("vllm").state = WorkloadState::Ended(end);
-    let stood = [("vllm".into(), RestartState::Stopped)].into();
-    let past = Past { stood, ..Past::default() };
+    let restart_states = [("vllm".into(), RestartState::Stopped)].into();
+    let past = Past { restart_states, ..Past::default() };
     let mut world = restarted(world, past);
     assert_eq!(world.until_start(30), None);
     assert_eq!(world.holds(), [HoldReason::Stopped]);
-    // Until somebody starts it.
+    // Until a person starts it.
     world.starts("vllm");
     world.run(61);
     world.dies("vllm");
@@ -521,8 +521,8 @@ fn who_was_stopped_is_known_after_a_restart() {
 }
 
 #[test]
-fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn an_unpaused_container_is_the_same_life_and_its_end_is_reported_once() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     world.until_start(5).unwrap();
     world.run(61);
@@ -558,15 +558,15 @@ fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
 }
 
 #[test]
-fn a_start_that_was_not_answered_and_went_well_counts_as_one_that_did() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_start_without_response_that_succeeded_counts_as_done() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.dies("vllm");
     let act = world.tick().decisions[0].clone();
     world.starts("vllm");
     let result = OutcomeResult::Failed("the connection was closed".to_owned());
     world.report(&act, result);
     world.run(61);
-    let came = |world: &mut World, outcome: &str| {
+    let came = |world: &mut RestartWorld, outcome: &str| {
         world.value(&format!("uma_restarts_total{{engine=\"vllm\",outcome=\"{outcome}\"}}"))
     };
     assert_eq!(came(&mut world, "ready"), Some(1.0));
@@ -574,8 +574,8 @@ fn a_start_that_was_not_answered_and_went_well_counts_as_one_that_did() {
 }
 
 #[test]
-fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn without_stop_events_exit_0_may_be_a_stop() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let end = WorkloadEnd {
         requested: Requested::Unknown,
         is_oom_killed: false,
@@ -585,10 +585,10 @@ fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
     world.of("vllm").state = WorkloadState::Ended(end.clone());
     assert_eq!(world.until_start(60), None);
     assert_eq!(world.holds(), [HoldReason::StopUnclear]);
-    assert!(world.state("vllm").1.contains("Podman does not tell"));
+    assert!(world.state("vllm").1.contains("Podman does not report"));
     // The kernel does where it was the kernel, and of no other container.
     for (name, is_started) in [("other", false), ("vllm", true)] {
-        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
         world.kernel_kills(name);
         let end = WorkloadEnd { utc: Some(world.at.utc), exit_code: Some(137), ..end.clone() };
         world.of("vllm").state = WorkloadState::Ended(end);

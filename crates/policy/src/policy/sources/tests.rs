@@ -33,7 +33,7 @@ proptest! {
     /// A past that is asked for later, other writers, changed schemas and series that are there
     /// twice included.
     #[test]
-    fn values_that_stay_are_as_if_they_had_been_written_again(
+    fn unchanged_values_read_as_if_written_again(
         runs in prop::collection::vec(
             (0..900_u64, 0..9_usize, prop::collection::vec(reading(), 3), prop::bool::ANY),
             1..40,

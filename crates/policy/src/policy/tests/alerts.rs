@@ -57,7 +57,7 @@ fn a_firing_alert_keeps_firing_for_a_while_and_then_ends() {
 }
 
 #[test]
-fn a_failing_source_neither_advances_nor_resolves_and_says_so() {
+fn a_failing_source_neither_advances_nor_resolves_and_is_reported() {
     let mut world = World::new(LOW, Mode::Observe);
     world.free = Reading::Value(5.0);
     world.run(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Memory that nobody seems to use, over time, through the whole policy and the shipped rules.
+//! Memory without an apparent owner, over time, through the whole policy and the shipped rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const GIB: u64 = 1 << 30;
 const TICK: Duration = Duration::from_millis(250);
 
 /// A node of 120 GiB, with the driver loaded and asked.
-struct Node {
+struct AssessmentWorld {
     policy: Policy,
     now: Duration,
     schema: Arc<Schema>,
@@ -31,15 +31,15 @@ struct Node {
     tasks: Vec<TaskSeen>,
     records: Vec<KernelRecord>,
     driver: GpuDriver,
-    looks: bool,
+    scans: bool,
     acts: bool,
     outcomes: Vec<Outcome>,
     events: Vec<Event>,
-    told: Vec<(u64, MemoryState)>,
+    changes: Vec<(u64, MemoryState)>,
     decided: Vec<(u64, &'static str)>,
 }
 
-impl Node {
+impl AssessmentWorld {
     fn new() -> Self {
         let key = |name| SeriesKey::new(name, &[]);
         let series = vec![
@@ -63,16 +63,16 @@ impl Node {
             tasks: Vec::new(),
             records: Vec::new(),
             driver: GpuDriver::Responsive,
-            looks: true,
+            scans: true,
             acts: true,
             outcomes: Vec::new(),
             events: Vec::new(),
-            told: Vec::new(),
+            changes: Vec::new(),
             decided: Vec::new(),
         };
         node.wait(30);
         assert_eq!(node.state(), MemoryState::Clean);
-        node.told.clear();
+        node.changes.clear();
         node
     }
 
@@ -106,7 +106,7 @@ impl Node {
         seen.extend(self.outcomes.drain(..).map(Observation::Outcome));
         seen.extend(self.events.drain(..).map(Observation::Event));
         seen.extend(self.records.drain(..).map(Observation::KernelRecord));
-        if self.now.subsec_millis() == 0 && self.looks {
+        if self.now.subsec_millis() == 0 && self.scans {
             let engines = EngineReadings {
                 read_at: at.uptime,
                 engines: Vec::new(),
@@ -143,7 +143,7 @@ impl Node {
         let step = self.policy.step(at, &seen);
         for event in step.events {
             if let EventKind::Program(ProgramEvent::MemoryAssessed { state, .. }) = event.kind {
-                self.told.push((second, state));
+                self.changes.push((second, state));
             }
         }
         for decision in step.decisions {
@@ -175,50 +175,50 @@ impl Node {
         self.policy.status(self.at()).assessment.state
     }
 
-    fn told(&mut self) -> Vec<(u64, MemoryState)> {
-        std::mem::take(&mut self.told)
+    fn take_changes(&mut self) -> Vec<(u64, MemoryState)> {
+        std::mem::take(&mut self.changes)
     }
 }
 
 #[test]
-fn a_leak_is_told_five_minutes_after_all_was_tried() {
-    let mut node = Node::new();
+fn a_leak_is_reported_five_minutes_after_all_attempts() {
+    let mut node = AssessmentWorld::new();
     node.unaccounted = 61 * GIB;
     node.wait(600);
-    let told = node.told();
-    let [(reclaimable, first), (tried, second), (leaked, third)] = told[..] else {
-        panic!("{told:?}");
+    let changes = node.take_changes();
+    let [(reclaimable, first), (tried, second), (leaked, third)] = changes[..] else {
+        panic!("{changes:?}");
     };
     assert_eq!(
         [first, second, third],
         [MemoryState::Reclaimable, MemoryState::Unknown, MemoryState::Leaked]
     );
-    assert!((30..=31).contains(&reclaimable), "{told:?}");
+    assert!((30..=31).contains(&reclaimable), "{changes:?}");
     let [(dropped, "drop_caches"), (compacted, "compact_memory"), (notified, "notify")] =
         node.decided[..]
     else {
         panic!("{:?}", node.decided);
     };
     assert!((41..=43).contains(&dropped) && dropped <= compacted, "{:?}", node.decided);
-    assert!(tried <= compacted + 2, "{told:?} {:?}", node.decided);
-    assert!((dropped + 300..=dropped + 303).contains(&leaked), "{told:?} {:?}", node.decided);
+    assert!(tried <= compacted + 2, "{changes:?} {:?}", node.decided);
+    assert!((dropped + 300..=dropped + 303).contains(&leaked), "{changes:?} {:?}", node.decided);
     assert!(notified >= leaked);
 }
 
 #[test]
-fn what_drivers_keep_in_pools_comes_back_and_is_no_leak() {
-    let mut node = Node::new();
+fn pooled_driver_memory_is_reclaimed_and_no_leak() {
+    let mut node = AssessmentWorld::new();
     (node.unaccounted, node.pools) = (61 * GIB, 60 * GIB);
     node.wait(900);
-    let states: Vec<MemoryState> = node.told().iter().map(|(_, state)| *state).collect();
+    let states: Vec<MemoryState> = node.take_changes().iter().map(|(_, state)| *state).collect();
     assert_eq!(states[0], MemoryState::Reclaimable);
     assert_eq!(states.last(), Some(&MemoryState::Clean));
     assert!(!states.contains(&MemoryState::Leaked), "{states:?}");
 }
 
 #[test]
-fn where_nothing_can_be_tried_nothing_counts_as_leaked() {
-    let mut node = Node::new();
+fn without_attempts_nothing_counts_as_leaked() {
+    let mut node = AssessmentWorld::new();
     node.acts = false;
     node.unaccounted = 61 * GIB;
     node.wait(3_600);
@@ -226,8 +226,8 @@ fn where_nothing_can_be_tried_nothing_counts_as_leaked() {
 }
 
 #[test]
-fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
-    let mut node = Node::new();
+fn a_new_process_or_a_change_restarts_the_time() {
+    let mut node = AssessmentWorld::new();
     node.unaccounted = 61 * GIB;
     node.wait(200);
     node.holders = vec![Holder::of_driver(9, 'S')];
@@ -236,7 +236,7 @@ fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
     node.holders.clear();
     node.wait(200);
     assert_eq!(node.state(), MemoryState::Reclaimable, "what was tried was before that");
-    let mut node = Node::new();
+    let mut node = AssessmentWorld::new();
     node.unaccounted = 61 * GIB;
     for _ in 0..10 {
         node.wait(100);
@@ -251,8 +251,8 @@ fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
 }
 
 #[test]
-fn memory_that_falls_lingers_and_its_time_is_told() {
-    let mut node = Node::new();
+fn falling_memory_lingers_with_an_estimated_time() {
+    let mut node = AssessmentWorld::new();
     node.unaccounted = 81 * GIB;
     node.wait(5);
     let mut estimates = Vec::new();
@@ -279,8 +279,8 @@ fn memory_that_falls_lingers_and_its_time_is_told() {
 
 /// The state after a hung task of the driver was named while the driver is silent, where `/proc`
 /// shows the task so from then on.
-fn after_hung(tasks: &[TaskSeen], seq: u64) -> (Node, MemoryState) {
-    let mut node = Node::new();
+fn after_hung(tasks: &[TaskSeen], seq: u64) -> (AssessmentWorld, MemoryState) {
+    let mut node = AssessmentWorld::new();
     node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
     node.wait(70);
     let text = "INFO: task nvidia-modeset:77 blocked for more than 120 seconds.";
@@ -316,7 +316,7 @@ fn a_hung_task_is_a_sign_only_where_proc_shows_it_too() {
     assert_ne!(node.state(), MemoryState::Wedged, "it goes on");
     for (tasks, why) in [
         (vec![task(5, 'S', true); 20], "it does not wait"),
-        (vec![task(5, 'D', false); 20], "anybody may bear that name"),
+        (vec![task(5, 'D', false); 20], "any user may choose that name"),
         ((0..20).map(|start| task(start, 'D', true)).collect(), "never the same twice"),
     ] {
         assert_ne!(after_hung(&tasks, 1).1, MemoryState::Wedged, "{why}");
@@ -324,7 +324,7 @@ fn a_hung_task_is_a_sign_only_where_proc_shows_it_too() {
 }
 
 #[test]
-fn what_only_syslog_shows_is_no_sign_and_is_counted_apart() {
+fn a_hung_task_only_in_syslog_is_no_sign_and_counted_apart() {
     let waits = task(5, 'D', true);
     let (mut node, state) = after_hung(&vec![waits; 20], SYSLOG_SEQ_BASE + 1);
     assert_ne!(state, MemoryState::Wedged);
@@ -341,8 +341,8 @@ fn what_only_syslog_shows_is_no_sign_and_is_counted_apart() {
 }
 
 #[test]
-fn a_driver_that_is_stuck_is_told_by_two_signs() {
-    let mut node = Node::new();
+fn a_wedged_driver_needs_two_signs() {
+    let mut node = AssessmentWorld::new();
     node.holders = vec![Holder::of_driver(9, 'D')];
     node.wait(300);
     assert_eq!(node.state(), MemoryState::InUse, "one sign is none");
@@ -372,29 +372,29 @@ fn a_driver_that_is_stuck_is_told_by_two_signs() {
 }
 
 #[test]
-fn where_nobody_looks_any_more_nothing_is_known() {
-    let mut node = Node::new();
+fn without_samples_the_assessment_is_unknown() {
+    let mut node = AssessmentWorld::new();
     node.unaccounted = 61 * GIB;
     node.wait(200);
-    node.looks = false;
+    node.scans = false;
     node.wait(600);
     assert_eq!(node.state(), MemoryState::Unknown);
-    assert!(node.told().iter().all(|(_, state)| *state != MemoryState::Leaked));
+    assert!(node.take_changes().iter().all(|(_, state)| *state != MemoryState::Leaked));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever comes and goes: a leak is told only after five minutes in which nothing did.
+    /// Whatever comes and goes: a leak is reported only after five minutes without a change.
     #[test]
-    fn a_leak_is_never_told_early(
+    fn a_leak_is_never_reported_early(
         changes in prop::collection::vec((1_u64..400, 0_u8..5), 1..12),
     ) {
-        let mut node = Node::new();
+        let mut node = AssessmentWorld::new();
         node.unaccounted = 61 * GIB;
         let mut undisturbed_since = node.now.as_secs();
         for (seconds, change) in changes {
             node.wait(seconds);
-            for (second, state) in node.told() {
+            for (second, state) in node.take_changes() {
                 let is_early = second < undisturbed_since + 300;
                 prop_assert!(state != MemoryState::Leaked || !is_early);
             }

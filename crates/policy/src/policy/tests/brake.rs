@@ -23,7 +23,7 @@ groups:
 ";
 
 /// A machine of 24 GiB on which one engine loads.
-struct Node {
+struct BrakeWorld {
     world: World,
     outside: f64,
     with_engine: bool,
@@ -69,7 +69,7 @@ fn seen() -> EngineSeen {
     }
 }
 
-impl Node {
+impl BrakeWorld {
     fn new(steps: &str, mode: Mode) -> Self {
         let mut world = World::new(&RULE.replace("STEPS", steps), mode);
         let names = [
@@ -131,18 +131,18 @@ impl Node {
 const STOP: &str = "stop_engine: {grace: 500ms}";
 
 #[test]
-fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_from() {
-    let decision = Node::new(STOP, Mode::Enforce).collapse();
+fn the_decision_has_the_stopped_engine_and_the_growth() {
+    let decision = BrakeWorld::new(STOP, Mode::Enforce).collapse();
     assert_eq!(decision.decision, Decision::Act);
     assert_eq!(decision.target, Target::Engine(Box::new(EngineTarget::from(&seen()))));
-    let free = decision.because.iter().find(|told| told.series == FREE).unwrap();
+    let free = decision.because.iter().find(|evidence| evidence.series == FREE).unwrap();
     let free = free.value.value().unwrap();
     let Action::StopEngine { grace_ms: 500, unless_free_bytes: Some(limit), .. } = decision.action
     else {
         panic!("{decision:?}")
     };
     assert!((limit as f64 - (free + 24.0 * GIB / 32.0)).abs() < 2.0, "{limit}");
-    let of_engine = |told: &&Evidence| told.series.starts_with("uma_engine_growth_bytes");
+    let of_engine = |evidence: &&Evidence| evidence.series.starts_with("uma_engine_growth_bytes");
     let grown = decision.because.iter().find(of_engine).unwrap();
     assert_eq!(grown.series, "uma_engine_growth_bytes{engine=\"vllm-8000\"}");
     assert!(grown.value.value().unwrap() > 8.0 * GIB, "{grown:?}");
@@ -150,20 +150,20 @@ fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_f
 }
 
 #[test]
-fn observe_mode_says_whom_it_would_stop_also_where_something_milder_comes_first() {
-    let decision = Node::new(STOP, Mode::Observe).collapse();
+fn observe_mode_names_the_engine_it_would_stop_despite_milder_steps() {
+    let decision = BrakeWorld::new(STOP, Mode::Observe).collapse();
     assert_eq!((decision.decision, decision.mode), (Decision::Act, Mode::Observe));
     assert_eq!(decision.target.to_string(), "engine vllm-8000");
     let steps = "drop_caches: {}\n      - stop_engine: {}";
-    let milder = Node::new(steps, Mode::Observe).collapse();
+    let milder = BrakeWorld::new(steps, Mode::Observe).collapse();
     assert_eq!(milder.action.name(), "drop_caches");
-    let names_it = |told: &Evidence| told.series.contains("vllm-8000");
+    let names_it = |evidence: &Evidence| evidence.series.contains("vllm-8000");
     assert!(milder.because.iter().any(names_it), "{milder:?}");
 }
 
 #[test]
-fn an_engine_is_stopped_only_after_what_is_milder_has_missed_the_aim() {
-    let mut node = Node::new("drop_caches: {}\n      - stop_engine: {}", Mode::Enforce);
+fn an_engine_is_stopped_only_after_milder_steps_missed_the_aim() {
+    let mut node = BrakeWorld::new("drop_caches: {}\n      - stop_engine: {}", Mode::Enforce);
     let first = node.collapse();
     assert_eq!(first.action.name(), "drop_caches");
     assert!(node.tick(0.0).decisions.is_empty());
@@ -173,8 +173,8 @@ fn an_engine_is_stopped_only_after_what_is_milder_has_missed_the_aim() {
 }
 
 #[test]
-fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
-    let mut node = Node::new(STOP, Mode::Enforce);
+fn without_a_growing_engine_nothing_is_stopped() {
+    let mut node = BrakeWorld::new(STOP, Mode::Enforce);
     node.with_engine = false;
     let decision = node.collapse();
     assert_eq!(decision.decision, Decision::Hold(HoldReason::NoTarget));
@@ -182,15 +182,15 @@ fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
         ("no engine", "stop_engine with 500ms to end")
     });
 
-    let mut node = Node::new(STOP, Mode::Enforce);
+    let mut node = BrakeWorld::new(STOP, Mode::Enforce);
     node.outside = 17.5;
     let decision = node.tick(0.0).decisions[0].clone();
     assert_eq!(decision.decision, Decision::Hold(HoldReason::UnclearTarget), "{decision:?}");
 }
 
 #[test]
-fn nobody_is_stopped_for_what_was_true_before() {
-    let mut node = Node::new(STOP, Mode::Enforce);
+fn no_engine_is_stopped_for_a_past_condition() {
+    let mut node = BrakeWorld::new(STOP, Mode::Enforce);
     let pause = crate::model::Pause { author: "a".to_owned(), comment: String::new(), since: None };
     node.world.seen.push(Observation::Pause(Some(pause)));
     while node.outside < 17.0 {
@@ -208,7 +208,7 @@ fn nobody_is_stopped_for_what_was_true_before() {
 fn a_protected_engine_is_not_stopped_and_no_other_one_instead() {
     use crate::policy::guard::Glob;
     let glob = || Glob::try_from("VLLM::*".to_owned()).unwrap();
-    let node = Node::new(STOP, Mode::Enforce);
+    let node = BrakeWorld::new(STOP, Mode::Enforce);
     let mut node = node.guarded(|set| set.guard_rails.protect.processes = vec![glob()]);
     let decision = node.collapse();
     assert_eq!(decision.decision, Decision::Hold(HoldReason::Protected));
@@ -226,7 +226,7 @@ fn the_brake_passes_an_action_that_hangs_and_nothing_passes_the_brake() {
       cooldown: 1s
 ";
     let yaml = RULE.replace("STEPS", STOP);
-    let mut node = Node::new(STOP, Mode::Enforce);
+    let mut node = BrakeWorld::new(STOP, Mode::Enforce);
     let both = rules(&format!("{}{second}", yaml.trim_end()));
     let at = node.world.at;
     node.world.policy.replace_rules(at, Mode::Enforce, &both);
@@ -238,7 +238,7 @@ fn the_brake_passes_an_action_that_hangs_and_nothing_passes_the_brake() {
     node.world.report(&first, OutcomeResult::TimedOut);
     for _ in 0..50 {
         let step = node.tick(0.0);
-        assert!(acts(&[step]).is_empty(), "one engine at a time, and nothing beside");
+        assert!(acts(&[step]).is_empty(), "one engine at a time, and nothing else");
     }
     node.world.report(&stops, OutcomeResult::Done);
     assert!((0..50).any(|_| !acts(&[node.tick(0.0)]).is_empty()));

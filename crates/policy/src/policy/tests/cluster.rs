@@ -80,7 +80,7 @@ fn without_a_cluster_its_rules_are_idle_and_others_are_not() {
 }
 
 #[test]
-fn what_others_say_is_compared_and_is_nothing_to_other_rules() {
+fn series_of_peers_are_compared_and_invisible_to_local_rules() {
     let mut world = among(IMBALANCE);
     world.seen.push(says("there", Reading::Value(95.0)));
     world.tick();
@@ -91,7 +91,7 @@ fn what_others_say_is_compared_and_is_nothing_to_other_rules() {
     assert_eq!(world.state(LOW), RuleState::Inactive, "it reads this node alone");
     let act = decisions(std::slice::from_ref(&step))[0].clone();
     assert_eq!(&*act.rule.alert, "Imbalance");
-    let because: Vec<&str> = act.because.iter().map(|told| &*told.series).collect();
+    let because: Vec<&str> = act.because.iter().map(|evidence| &*evidence.series).collect();
     assert_eq!(
         because,
         [
@@ -110,12 +110,12 @@ fn an_alert_that_names_this_node_is_acted_on_here() {
     world.free = Reading::Value(20.0);
     world.seen.push(says("there", Reading::Value(100.0)));
     let step = world.tick();
-    let told: Vec<String> = acts(&[step]).into_iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|told| told.contains("low on here")), "{told:?}");
+    let acts: Vec<String> = acts(&[step]).into_iter().map(ToString::to_string).collect();
+    assert!(acts.iter().any(|act| act.contains("low on here")), "{acts:?}");
 }
 
 #[test]
-fn who_does_not_answer_is_unknown_and_not_absent() {
+fn a_silent_peer_is_unknown_and_not_absent() {
     let mut world = among(IMBALANCE);
     world.seen.push(silent("there"));
     world.tick();
@@ -141,7 +141,7 @@ fn who_does_not_answer_is_unknown_and_not_absent() {
 }
 
 #[test]
-fn a_poller_that_says_nothing_at_all_is_noticed() {
+fn a_stopped_poller_is_detected() {
     let mut world = among(IMBALANCE);
     world.seen.push(says("there", Reading::Value(95.0)));
     world.run(Duration::from_secs(5));
@@ -151,7 +151,7 @@ fn a_poller_that_says_nothing_at_all_is_noticed() {
 }
 
 #[test]
-fn who_is_gone_is_nobody_and_a_series_that_ended_is_none() {
+fn removed_peers_and_ended_series_are_absent() {
     let mut world = among(IMBALANCE);
     world.seen.push(silent("there"));
     world.seen.push(says("third", Reading::Value(100.0)));
@@ -171,7 +171,7 @@ fn who_is_gone_is_nobody_and_a_series_that_ended_is_none() {
 }
 
 #[test]
-fn nobody_speaks_for_this_node() {
+fn no_peer_reports_series_of_this_node() {
     let mut world = among(IMBALANCE);
     world.seen.push(says("here", Reading::Value(1e6)));
     world.seen.push(says("there", Reading::Value(100.0)));
@@ -181,7 +181,7 @@ fn nobody_speaks_for_this_node() {
 }
 
 #[test]
-fn who_tells_of_other_series_each_time_harms_nobody() {
+fn a_peer_with_changing_series_harms_no_other() {
     let mut world = among(IMBALANCE);
     for round in 0..200 {
         let keys: Vec<SeriesKey> = (0..100)
@@ -200,11 +200,11 @@ fn who_tells_of_other_series_each_time_harms_nobody() {
 }
 
 #[test]
-fn what_this_machine_never_had_stays_that_when_places_are_used_again() {
+fn unsupported_series_stay_so_when_slots_are_reused() {
     let mut world = among(IMBALANCE);
     world.free = Reading::Unsupported;
     world.tick();
-    assert_eq!(world.state(ALL), RuleState::Unknown, "nobody has it");
+    assert_eq!(world.state(ALL), RuleState::Unknown, "no node has it");
     let replaced = |world: &World| world.policy.store.replaced();
     let before = replaced(&world);
     for number in 0..200 {
@@ -217,11 +217,11 @@ fn what_this_machine_never_had_stays_that_when_places_are_used_again() {
         world.tick();
     }
     assert!(replaced(&world) > before);
-    assert_eq!(world.state(ALL), RuleState::Unknown, "nobody has it still");
+    assert_eq!(world.state(ALL), RuleState::Unknown, "still no node has it");
 }
 
 #[test]
-fn what_is_not_believed_is_unknown_and_not_absent() {
+fn refused_peer_data_is_unknown_and_not_absent() {
     let rule = "  - {alert: Stalled, expr: 'uma_pressure_ratio{share=\"full\"} < 0'}\n";
     let mut world = among(&format!("{IMBALANCE}{rule}"));
     let odd = |name: &str, round: usize| {
@@ -249,7 +249,7 @@ fn what_is_not_believed_is_unknown_and_not_absent() {
     }
     assert_eq!(world.state(3), RuleState::Unknown);
     assert!(unknown(&mut world, 3).contains("other series each time"));
-    // Of what it does not tell when it is believed again, it has none.
+    // Series that it does not report once accepted again are absent.
     world.seen.push(says("odd", Reading::Value(100.0)));
     world.tick();
     assert_eq!((world.state(ALL), world.state(3)), (RuleState::Inactive, RuleState::Inactive));
@@ -257,7 +257,7 @@ fn what_is_not_believed_is_unknown_and_not_absent() {
 }
 
 #[test]
-fn nodes_that_come_and_go_under_ever_other_names_use_the_same_series() {
+fn series_of_removed_nodes_are_reused() {
     let rule = "  - {alert: Up, expr: 'uma_cluster_peer_up{peer=\"n299\"} == 1'}\n";
     let mut world = among(&format!("{IMBALANCE}{rule}"));
     let up = |number: usize| format!("uma_cluster_peer_up{{peer=\"n{number}\"}}");
@@ -274,9 +274,9 @@ fn nodes_that_come_and_go_under_ever_other_names_use_the_same_series() {
     }
     // What shows this node's series among those of others follows.
     assert_eq!(world.state(3), RuleState::Firing);
-    let told = world.policy.status(world.at).series;
-    let told = told.iter().filter(|key| &*key.name == "uma_cluster_peer_up").count();
-    assert!(told <= 2 * crate::model::MOST_PEERS, "{told}");
+    let keys = world.policy.status(world.at).series;
+    let peers = keys.iter().filter(|key| &*key.name == "uma_cluster_peer_up").count();
+    assert!(peers <= 2 * crate::model::MOST_PEERS, "{peers}");
     // One that comes back counts its failures anew.
     world.seen.push(says("n290", Reading::Value(100.0)));
     world.tick();
@@ -285,7 +285,7 @@ fn nodes_that_come_and_go_under_ever_other_names_use_the_same_series() {
 }
 
 #[test]
-fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
+fn a_worn_store_is_rebuilt_without_visible_change() {
     let mut world = among(IMBALANCE);
     let keys = |round: usize| -> Vec<SeriesKey> {
         (0..100)
@@ -315,7 +315,7 @@ fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
 }
 
 #[test]
-fn what_is_refused_is_counted() {
+fn refused_peer_data_is_counted() {
     let mut world = among(IMBALANCE);
     let Observation::Cluster(mut readings) = says("there", Reading::Failed) else { panic!() };
     readings.nodes[0].refused = vec![(Rejection::Impossible, 3)];
@@ -327,15 +327,15 @@ fn what_is_refused_is_counted() {
 }
 
 #[test]
-fn what_is_asked_of_others_is_what_rules_read() {
+fn peers_are_asked_for_the_series_that_rules_read() {
     let mut yaml = IMBALANCE.to_owned();
     yaml.push_str("  - {alert: B, expr: 'max(uma_memory_contiguous_bytes{block=\"2MiB\",node!=\"x\"}) > 1'}\n");
     let world = among(&yaml);
     let wanted = world.policy.wanted_of_others();
-    let told: Vec<String> =
+    let wanted: Vec<String> =
         wanted.iter().map(|wanted| format!("{} {:?}", wanted.name, wanted.labels)).collect();
     assert_eq!(
-        told,
+        wanted,
         [
             "uma_memory_available_bytes []",
             "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",

@@ -61,7 +61,7 @@ fn decided(engine: &EngineSeen, answer: HealthAnswer) -> DecisionRecord {
 }
 
 #[test]
-fn an_engine_that_is_up_is_a_target_with_everything_that_is_needed_to_ask_it() {
+fn a_ready_engine_is_a_target_with_its_address_and_key() {
     let seen = engine(EngineKind::Sglang);
     let act = decided(&seen, HealthAnswer::Ready);
     assert_eq!(act.decision, Decision::Act);
@@ -75,7 +75,7 @@ fn an_engine_that_is_up_is_a_target_with_everything_that_is_needed_to_ask_it() {
 }
 
 #[test]
-fn one_that_cannot_be_asked_or_has_no_such_call_is_held() {
+fn an_engine_without_an_emptying_call_is_held() {
     let sglang = engine(EngineKind::Sglang);
     let dumb = EngineSeen { health_url: None, ..sglang.clone() };
     let not_ready = HealthAnswer::NotReady { status: 503 };
@@ -96,7 +96,7 @@ fn one_that_cannot_be_asked_or_has_no_such_call_is_held() {
 }
 
 #[test]
-fn what_an_engine_tells_of_its_work_is_a_series_while_it_is_up() {
+fn the_reported_load_of_an_engine_is_a_series_while_it_is_ready() {
     let seen = engine(EngineKind::Sglang);
     let mut world = World::new(RULE, Mode::Observe);
     see(&mut world, &seen, HealthAnswer::Ready);
@@ -106,7 +106,7 @@ fn what_an_engine_tells_of_its_work_is_a_series_while_it_is_up() {
     assert_eq!(of("uma_engine_requests_running"), Some(2.0));
     assert_eq!(of("uma_engine_requests_waiting"), Some(1.0));
     assert_eq!(of("uma_engine_kv_cache_usage_ratio"), Some(0.5));
-    assert_eq!(of("uma_engine_sleeping"), None, "it does not tell");
+    assert_eq!(of("uma_engine_sleeping"), None, "it does not report it");
     let gone = EngineReadings {
         read_at: world.at.uptime,
         engines: Vec::new(),

@@ -37,7 +37,7 @@ fn engine(read_bytes: u64) -> EngineSeen {
     }
 }
 
-fn look(world: &mut World, engine: EngineSeen) {
+fn observe(world: &mut World, engine: EngineSeen) {
     let read_at = world.at.uptime;
     let readings = EngineReadings { read_at, engines: vec![engine], ..EngineReadings::default() };
     world.seen.push(Observation::Engines(Box::new(readings)));
@@ -50,7 +50,7 @@ fn only_an_engine_that_loads_is_a_target_with_its_processes_and_files() {
     let held = decisions(&held);
     assert_eq!(held[0].decision, Decision::Hold(HoldReason::NoTarget), "there is none yet");
     for second in 0..3_u64 {
-        look(&mut world, engine((1 + second) << 33));
+        observe(&mut world, engine((1 + second) << 33));
         let steps = world.run(INTERVAL * 10);
         let Some(act) = decisions(&steps).into_iter().find(|one| one.is_act()) else {
             continue;
@@ -71,12 +71,12 @@ fn only_an_engine_that_loads_is_a_target_with_its_processes_and_files() {
 }
 
 #[test]
-fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
+fn the_load_of_another_engine_or_a_ready_one_is_no_target() {
     for (name, is_ready) in [("other", false), ("deepseek", true)] {
         let mut world = World::new(&RULE.replace("NAME", name), Mode::Enforce);
         for second in 0..3_u64 {
             let engine = engine((1 + second) << 33);
-            look(&mut world, engine.clone());
+            observe(&mut world, engine.clone());
             if is_ready {
                 world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
                     key_withheld: None,
@@ -129,8 +129,8 @@ fn evicting(names: &[&str], followed: &[Arc<str>]) -> Observation {
     })
 }
 
-/// What is done for engines that load for so many seconds, by whose name; an act in enforce mode has
-/// its load followed.
+/// What is done for engines that load for so many seconds, by whose name; an act in enforce mode
+/// has its load followed.
 fn followed(mode: Mode, names: &[&str], seconds: u64) -> (Vec<Arc<str>>, Vec<HoldReason>) {
     let mut world = World::new(SHIPPED, mode);
     let (mut acted, mut held): (Vec<Arc<str>>, _) = (Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ fn followed(mode: Mode, names: &[&str], seconds: u64) -> (Vec<Arc<str>>, Vec<Hol
 }
 
 #[test]
-fn observe_mode_would_follow_each_load_once_and_spends_no_more_than_that() {
+fn observe_mode_decides_on_each_load_once() {
     let (acted, held) = followed(Mode::Observe, &["a", "b", "c"], 200);
     assert_eq!(acted.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(held.iter().filter(|held| **held == HoldReason::InForce).count(), 1, "{held:?}");
@@ -167,7 +167,7 @@ fn observe_mode_would_follow_each_load_once_and_spends_no_more_than_that() {
 }
 
 #[test]
-fn of_many_that_load_at_once_each_is_followed_and_none_is_a_miss() {
+fn many_loads_at_once_are_each_evicted_without_a_miss() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let (acted, held) = followed(Mode::Enforce, &names, 30);
     assert_eq!(acted.iter().map(|name| &**name).collect::<Vec<_>>(), names);
@@ -176,7 +176,7 @@ fn of_many_that_load_at_once_each_is_followed_and_none_is_a_miss() {
 }
 
 #[test]
-fn a_load_is_followed_no_longer_than_its_rule_acts_and_nobody_forbids_it() {
+fn eviction_ends_with_its_rule_or_a_guard_rail() {
     let mut world = World::new(SHIPPED, Mode::Enforce);
     let rule = RuleId { group: Arc::from("load"), alert: Arc::from("CheckpointLoads") };
     let target = crate::model::EngineTarget {
@@ -200,7 +200,7 @@ fn a_load_is_followed_no_longer_than_its_rule_acts_and_nobody_forbids_it() {
 }
 
 #[test]
-fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_names() {
+fn memory_is_reclaimed_from_the_cgroup_of_the_named_engine() {
     let step = "reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}";
     let rule = SHIPPED.replace("evict_checkpoint: {behind: 64MiB, for: 1h}", step);
     for (cgroup, is_own) in
@@ -209,7 +209,7 @@ fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_name
         let mut world = World::new(&rule, Mode::Enforce);
         let mut seen = engine(1 << 30);
         seen.cgroup = cgroup.map(Arc::from);
-        look(&mut world, seen);
+        observe(&mut world, seen);
         let steps = world.run(INTERVAL * 2);
         let decisions = decisions(&steps);
         if !is_own {
@@ -228,13 +228,13 @@ fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_name
 }
 
 #[test]
-fn a_reclaim_from_an_engine_is_asked_for_once_and_done_once_approved() {
+fn a_reclaim_from_an_engine_is_done_once_after_approval() {
     let step = "reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}";
     let rule = RULE.replace("NAME", "deepseek").replace("cooldown: 0s", "require_approval: true");
     let rule = rule.replace("evict_checkpoint: {behind: 512MiB, for: 5m}", step);
     let mut world = World::new(&rule, Mode::Enforce);
     let seen = EngineSeen { cgroup: Some("/system.slice/vllm.service".into()), ..engine(1 << 30) };
-    look(&mut world, seen);
+    observe(&mut world, seen);
     let steps = world.run(INTERVAL * 5);
     assert_eq!(holds(&steps), [HoldReason::Approval]);
     let decision = decisions(&steps)[0].id;

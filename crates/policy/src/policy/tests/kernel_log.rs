@@ -27,7 +27,7 @@ fn a_kernel_record_becomes_an_event_and_is_counted() {
 }
 
 #[test]
-fn what_the_black_box_found_is_an_event_like_those_of_the_log() {
+fn findings_of_the_black_box_are_events() {
     let mut world = World::new(
         &BURST
             .replace("uma_kernel_events_total", "uma_events_total")
@@ -55,7 +55,7 @@ fn what_the_black_box_found_is_an_event_like_those_of_the_log() {
 }
 
 #[test]
-fn what_user_space_wrote_is_counted_as_a_record_and_never_as_an_event() {
+fn user_space_records_are_counted_and_never_events() {
     let mut world = World::new(BURST, Mode::Observe);
     world.tick();
     world.seen.push(record(1, 1, XID));
@@ -68,7 +68,7 @@ fn what_user_space_wrote_is_counted_as_a_record_and_never_as_an_event() {
 }
 
 #[test]
-fn lines_that_mean_nothing_are_counted_by_the_next_step_and_judged_where_a_rule_is_due() {
+fn meaningless_lines_are_counted_with_the_next_step_or_a_due_rule() {
     let chatter = |seq| record(seq, 0, "usb 1-1: new device number 7");
     let mut world = World::new(BURST, Mode::Observe);
     assert!(!world.policy.step(world.at, &[chatter(1)]).is_only_counted, "memory is not known yet");
@@ -93,18 +93,18 @@ fn lines_that_mean_nothing_are_counted_by_the_next_step_and_judged_where_a_rule_
 }
 
 #[test]
-fn what_the_log_held_at_a_first_start_is_no_burst() {
+fn the_backlog_of_a_first_start_is_no_increase() {
     let mut world = World::new(BURST, Mode::Observe);
     let backlog: Vec<_> = (1..50).map(|seq| record(seq, 0, XID)).collect();
     let step = world.policy.step(world.at, &backlog);
-    assert_eq!(step.events.len(), 49, "events are told all the same");
+    assert_eq!(step.events.len(), 49, "events are reported all the same");
     world.run(Duration::from_secs(2));
     assert_eq!(world.value(COUNT), Some(49.0));
     assert_eq!(world.state(0), RuleState::Inactive);
 }
 
 #[test]
-fn what_came_between_two_runs_is_an_increase() {
+fn events_between_two_runs_are_an_increase() {
     let mut world = World::new(BURST, Mode::Observe);
     world.tick();
     world.seen.push(record(5, 0, XID));
@@ -134,7 +134,7 @@ fn losses_and_malformed_records_are_counted() {
 }
 
 #[test]
-fn a_kill_is_told_at_its_last_line_and_an_unfinished_trace_keeps_the_position_back() {
+fn a_kill_is_reported_at_its_last_line_and_an_open_trace_holds_the_position() {
     let mut world = World::new(BURST, Mode::Observe);
     world.tick();
     let invoked = "tail invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
@@ -239,7 +239,7 @@ const FED: [&str; 6] = [
 ];
 
 #[test]
-fn without_a_reader_what_the_log_feeds_is_missing_and_its_rules_are_unknown() {
+fn without_a_log_reader_its_series_are_absent_and_its_rules_unknown() {
     let mut world = World::new(BURST, Mode::Observe);
     world.seen.push(reader(Some("cannot open /dev/kmsg: Permission denied")));
     let step = world.tick();
@@ -261,7 +261,7 @@ fn a_reader_that_comes_back_goes_on_counting_where_the_last_one_ended() {
     let steps = world.run(Duration::from_secs(600));
     assert_eq!(FED.map(|series| world.value(series)), [None; 6]);
     assert_eq!(world.state(0), RuleState::Unknown);
-    assert!(steps.iter().all(|step| step.alerts.is_empty()), "nothing resolves meanwhile");
+    assert!(steps.iter().all(|step| step.alerts.is_empty()), "nothing resolves until then");
 
     world.seen.push(reader(None));
     let step = world.tick();
@@ -271,13 +271,13 @@ fn a_reader_that_comes_back_goes_on_counting_where_the_last_one_ended() {
 }
 
 #[test]
-fn of_what_happened_without_a_reader_only_the_last_minute_is_news() {
+fn only_the_last_minute_without_a_reader_counts_as_news() {
     for (age, state) in [(10, RuleState::Firing), (120, RuleState::Inactive)] {
         let mut world = World::new(BURST, Mode::Observe);
         world.tick();
         world.seen.push(reader(Some("reading failed")));
         world.run(Duration::from_secs(600));
-        // The record is there before its reader is heard of.
+        // The record is there before its reader reports.
         let old = aged(&world, 9, Duration::from_secs(age));
         world.seen.extend([old, reader(None)]);
         let step = world.tick();
@@ -288,7 +288,7 @@ fn of_what_happened_without_a_reader_only_the_last_minute_is_news() {
 }
 
 #[test]
-fn what_happened_long_before_a_restart_is_counted_and_is_no_increase() {
+fn old_events_before_a_restart_are_counted_without_an_increase() {
     for (age, state) in [(59, RuleState::Firing), (61, RuleState::Inactive)] {
         let mut world = World::new(BURST, Mode::Observe);
         world.tick();
@@ -296,7 +296,7 @@ fn what_happened_long_before_a_restart_is_counted_and_is_no_increase() {
             (1..=50).map(|seq| aged(&world, seq, Duration::from_secs(age))).collect();
         world.seen.extend(backlog);
         let step = world.tick();
-        assert_eq!(step.events.len(), 50, "all of them are told");
+        assert_eq!(step.events.len(), 50, "all of them are reported");
         world.run(Duration::from_secs(1));
         assert_eq!(world.value(COUNT), Some(50.0));
         assert_eq!(world.value("uma_kernel_log_records_total"), Some(50.0));
@@ -319,7 +319,7 @@ groups:
 ";
 
 #[test]
-fn what_holds_until_a_reboot_is_known_by_when_it_last_happened() {
+fn lasting_conditions_use_the_time_of_their_last_event() {
     let mut world = World::new(UNTIL_REBOOT, Mode::Observe);
     world.tick();
     assert_eq!(world.state(0), RuleState::Inactive);
@@ -334,7 +334,7 @@ fn what_holds_until_a_reboot_is_known_by_when_it_last_happened() {
         world.seen.push(fatal);
     }
     world.tick();
-    assert_eq!(world.value(series), Some(500.0), "the last one, whatever the order");
+    assert_eq!(world.value(series), Some(500.0), "the last one, in any order");
     assert_eq!(world.state(0), RuleState::Firing);
 
     let mut restarted = World::new(UNTIL_REBOOT, Mode::Observe);

@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Lets one interval pass, with one reading of memory and whatever else was seen.
+    /// Lets one interval pass, with one reading of memory and the other pending observations.
     pub(super) fn tick(&mut self) -> Step {
         self.at.uptime += INTERVAL;
         self.at.utc += INTERVAL;

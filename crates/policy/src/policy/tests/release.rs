@@ -18,15 +18,15 @@ use crate::policy::rule::RuleSet;
 const GIB: u64 = 1 << 30;
 const TICK: Duration = Duration::from_millis(250);
 
-/// A node of 120 GiB that is looked at four times a second.
-struct Node {
+/// A node of 120 GiB that is sampled four times a second.
+struct ReleaseWorld {
     policy: Policy,
     now: Duration,
     schema: Arc<Schema>,
     unaccounted: u64,
     shmem: u64,
     engines: Vec<EngineSeen>,
-    told: Vec<(f64, Release)>,
+    releases: Vec<(f64, Release)>,
     /// How long what was seen of processes is on its way.
     late: Duration,
 }
@@ -53,7 +53,7 @@ fn engine(name: &str, pid: u32, started: Duration) -> EngineSeen {
     EngineSeen::new(Arc::from(name), EngineKind::Vllm, id, vec![server, worker], found_by)
 }
 
-impl Node {
+impl ReleaseWorld {
     fn new() -> Self {
         let label = |name, label| SeriesKey::new(name, label);
         let cache = "uma_memory_page_cache_bytes";
@@ -75,7 +75,7 @@ impl Node {
             unaccounted: GIB,
             shmem: 0,
             engines: Vec::new(),
-            told: Vec::new(),
+            releases: Vec::new(),
             late: Duration::ZERO,
         }
     }
@@ -116,7 +116,7 @@ impl Node {
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {
             if let EventKind::Program(ProgramEvent::EngineRelease { release, .. }) = kind {
-                self.told.push((self.now.as_secs_f64(), *release));
+                self.releases.push((self.now.as_secs_f64(), *release));
             }
         }
     }
@@ -132,11 +132,11 @@ impl Node {
         });
     }
 
-    fn told(&mut self) -> Vec<(f64, Release)> {
-        std::mem::take(&mut self.told)
+    fn take_releases(&mut self) -> Vec<(f64, Release)> {
+        std::mem::take(&mut self.releases)
     }
 
-    /// An engine begun then is found, dies five seconds later, and all comes back: what is told.
+    /// An engine begun then is found, dies five seconds later, and all comes back: its release.
     fn live_and_die(&mut self, begun: Duration) -> Release {
         self.engines.push(engine("big", 10, begun));
         self.wait(5);
@@ -144,8 +144,8 @@ impl Node {
         self.wait(1);
         self.run(Duration::from_secs(4), give_back);
         self.wait(20);
-        let told = self.told();
-        let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+        let releases = self.take_releases();
+        let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
         release.clone()
     }
 
@@ -162,14 +162,14 @@ impl Node {
 }
 
 /// Gives back a sixteenth of that at each tick, four seconds long.
-fn give_back(node: &mut Node) {
+fn give_back(node: &mut ReleaseWorld) {
     node.unaccounted -= 80 * GIB / 16;
     node.shmem -= 10 * GIB / 16;
 }
 
 #[test]
-fn what_an_engine_held_is_followed_until_it_is_back() {
-    let mut node = Node::new();
+fn released_memory_is_tracked_until_it_is_returned() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
     assert_eq!(
@@ -182,12 +182,12 @@ fn what_an_engine_held_is_followed_until_it_is_back() {
     assert_eq!(node.value(outstanding), Reading::Value(80.0 * GIB as f64));
     node.run(Duration::from_secs(4), give_back);
     node.wait(1);
-    let told = node.told();
-    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.end, ReleaseEnd::Returned);
     assert_eq!(release.held.unaccounted, Some(80 * GIB));
     assert_eq!(release.held.shmem, Some(10 * GIB));
-    // A second until it was seen, and four until all was back, but for the last look.
+    // A second until it was seen, and four until all was back, but for the last sample.
     assert!((4.5..=5.5).contains(&release.seconds), "{}", release.seconds);
     assert!(release.outstanding.to_return().unwrap() < 2 * GIB);
     let left: Vec<u64> =
@@ -205,13 +205,17 @@ fn what_an_engine_held_is_followed_until_it_is_back() {
     assert_eq!(node.value("uma_engine_release_seconds_bucket{le=\"10.0\"}"), Reading::Value(1.0));
     assert_eq!(node.value("uma_engine_releases_total{end=\"returned\"}"), Reading::Value(1.0));
     node.wait(700);
-    assert_eq!(node.value(outstanding), Reading::Unsupported, "ten minutes later nobody asks");
-    assert!(node.told().is_empty());
+    assert_eq!(
+        node.value(outstanding),
+        Reading::Unsupported,
+        "ten minutes later it is unsupported"
+    );
+    assert!(node.take_releases().is_empty());
 }
 
 #[test]
-fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it_ends() {
-    let mut node = Node::new();
+fn an_orphan_is_named_closes_the_gate_and_ends_the_release_with_its_end() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
     node.engines[0].processes.remove(0);
@@ -220,8 +224,8 @@ fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it
     let is_orphan = |reason: &GateReason| matches!(reason, GateReason::Orphan(orphan) if orphan.id.pid == 11 && orphan.bytes == 9 * GIB);
     assert!(node.reasons().iter().any(is_orphan), "{:?}", node.reasons());
     node.wait(20);
-    let told = node.told();
-    let [(_, stayed)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, stayed)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!((stayed.end, stayed.orphans.len()), (ReleaseEnd::Stayed, 1));
     assert_eq!(stayed.outstanding.orphans, 9 * GIB);
     assert!(
@@ -232,8 +236,8 @@ fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it
     node.engines.clear();
     node.run(Duration::from_secs(4), give_back);
     node.wait(1);
-    let told = node.told();
-    let [(_, returned)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, returned)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(returned.end, ReleaseEnd::Returned);
     assert!((25.0..28.0).contains(&returned.seconds), "{}", returned.seconds);
     assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(1.0));
@@ -241,8 +245,8 @@ fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it
 }
 
 #[test]
-fn while_nobody_has_looked_at_the_processes_the_gate_stays_closed() {
-    let mut node = Node::new();
+fn the_gate_stays_closed_without_a_process_scan() {
+    let mut node = ReleaseWorld::new();
     node.run(Duration::from_millis(750), |_| {});
     let unknown = "what engines have left behind (/proc/PID)";
     assert!(node.reasons().contains(&GateReason::Unknown { what: unknown }));
@@ -251,8 +255,8 @@ fn while_nobody_has_looked_at_the_processes_the_gate_stays_closed() {
 }
 
 #[test]
-fn after_a_restart_nothing_is_made_up() {
-    let mut node = Node::new();
+fn a_restart_reports_no_release_of_earlier_engines() {
+    let mut node = ReleaseWorld::new();
     (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
     let mut left = engine("vllm", 10, Duration::ZERO);
     left.processes.remove(0);
@@ -265,14 +269,14 @@ fn after_a_restart_nothing_is_made_up() {
     node.engines.clear();
     node.run(Duration::from_secs(4), give_back);
     node.wait(60);
-    assert_eq!(node.told(), [], "nobody saw it die");
+    assert_eq!(node.take_releases(), [], "its death was not observed");
     assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(0.0));
 }
 
 #[test]
-fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
+fn the_release_of_an_older_engine_is_known_only_with_a_baseline() {
     for baseline in [None, Some(GIB)] {
-        let mut node = Node::new();
+        let mut node = ReleaseWorld::new();
         let past = Past { unaccounted_baseline: baseline, ..Past::default() };
         node.policy.resume(moment(Duration::ZERO), &past);
         (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
@@ -297,35 +301,36 @@ fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
 }
 
 #[test]
-fn the_next_engine_overtakes_a_release_and_others_that_come_and_go_blur_it() {
-    let mut node = Node::new();
+fn the_next_engine_overtakes_a_release_and_short_lived_ones_blur_it() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
     node.engines.clear();
     node.wait(2);
     node.engines.push(engine("next", 20, node.now));
     node.wait(20);
-    let told = node.told();
-    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.end, ReleaseEnd::Overtaken);
     assert_eq!(release.outstanding.unaccounted, Some(80 * GIB));
     // Beside one that came after it: what it held is unknown.
-    let mut node = Node::new();
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("first", 10);
     node.start("second", 20);
     node.engines.remove(0);
     node.run(Duration::from_secs(4), give_back);
     node.wait(20);
-    let ends: Vec<ReleaseEnd> = node.told().iter().map(|(_, release)| release.end).collect();
+    let ends: Vec<ReleaseEnd> =
+        node.take_releases().iter().map(|(_, release)| release.end).collect();
     assert_eq!(ends, [ReleaseEnd::Unknown]);
 }
 
 #[test]
-fn what_an_engine_took_before_it_was_found_is_counted_too() {
-    // After a longer time nobody knows any more what there was before.
+fn memory_taken_before_an_engine_was_found_counts() {
+    // After a longer time the earlier amount is unknown.
     for (seconds, is_known) in [(4, true), (9, true), (30, false)] {
-        let mut node = Node::new();
+        let mut node = ReleaseWorld::new();
         node.unaccounted = 3 * GIB;
         node.wait(1);
         let begun = node.now;
@@ -346,13 +351,13 @@ fn what_an_engine_took_before_it_was_found_is_counted_too() {
 }
 
 #[test]
-fn what_is_back_before_the_last_look_is_told_was_held_all_the_same() {
-    let mut node = Node::new();
+fn memory_returned_before_the_last_sample_counts_as_held() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
     node.wait(2);
     node.late = Duration::from_millis(500);
-    // Seen alive half a second before half of it was back, and told after that.
+    // Seen alive half a second before half of it was back, and reported after that.
     node.run(Duration::from_millis(750), |_| {});
     node.run(Duration::from_millis(500), |node| {
         node.unaccounted -= 20 * GIB;
@@ -361,44 +366,44 @@ fn what_is_back_before_the_last_look_is_told_was_held_all_the_same() {
     node.run(Duration::from_millis(750), |node| node.unaccounted -= 40 * GIB / 3);
     node.run(Duration::from_secs(1), |node| node.shmem = 0);
     node.wait(20);
-    let told = node.told();
-    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.held.unaccounted, Some(80 * GIB));
 }
 
 #[test]
-fn what_an_exiting_engine_has_given_back_already_was_held() {
-    let mut node = Node::new();
+fn memory_returned_by_an_exiting_engine_counts_as_held() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
     node.engines[0].processes[0].is_exiting = true;
     node.run(Duration::from_secs(4), give_back);
     node.engines.clear();
     node.wait(20);
-    let told = node.told();
-    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    let releases = node.take_releases();
+    let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.held.unaccounted, Some(80 * GIB));
     assert!((4.0..=6.0).contains(&release.seconds), "{}", release.seconds);
 }
 
 #[test]
-fn an_engine_that_held_nothing_has_nothing_to_give_back() {
-    let mut node = Node::new();
+fn an_engine_without_memory_has_no_release() {
+    let mut node = ReleaseWorld::new();
     node.wait(20);
     node.engines.push(engine("small", 10, node.now));
     node.wait(20);
     node.engines.clear();
     node.wait(60);
-    assert_eq!(node.told(), []);
+    assert_eq!(node.take_releases(), []);
 }
 
 proptest! {
     #[test]
-    fn whatever_memory_does_a_release_is_told_once_bounded_and_in_order(
+    fn each_release_is_reported_once_bounded_and_in_order(
         moves in prop::collection::vec((-9_i64..6, -3_i64..3), 1..300),
         orphans_until in 0..300_usize,
     ) {
-        let mut node = Node::new();
+        let mut node = ReleaseWorld::new();
         node.wait(20);
         node.start("big", 10);
         node.engines[0].processes.remove(0);
@@ -412,13 +417,13 @@ proptest! {
             node.now += TICK;
             node.step();
         }
-        let told = node.told();
-        let of = |end| told.iter().filter(|(_, release)| release.end == end).count();
+        let releases = node.take_releases();
+        let of = |end| releases.iter().filter(|(_, release)| release.end == end).count();
         prop_assert!(of(ReleaseEnd::Returned) <= 1);
         prop_assert_eq!(of(ReleaseEnd::Overtaken) + of(ReleaseEnd::Unknown), 0);
         let count = node.value("uma_engine_release_seconds_count");
         prop_assert_eq!(count, Reading::Value(of(ReleaseEnd::Returned) as f64));
-        for (_, release) in &told {
+        for (_, release) in &releases {
             prop_assert!(release.curve.len() <= 64);
             prop_assert!(release.curve.is_sorted_by(|one, other| one.seconds < other.seconds));
             prop_assert!(release.seconds >= 0.0);

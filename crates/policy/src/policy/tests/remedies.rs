@@ -100,7 +100,7 @@ fn observe_mode_decides_the_same_and_goes_no_further_than_the_first_step() {
 }
 
 #[test]
-fn back_in_a_mode_it_tells_anew_why_it_holds() {
+fn a_rule_back_in_a_mode_reports_its_hold_again() {
     let mut world = World::new(LADDER, Mode::Enforce);
     world.free = Reading::Value(5.0);
     let first = world.tick();
@@ -131,7 +131,7 @@ fn a_failing_source_holds_the_remedy_of_a_firing_rule() {
     assert!(acts(&steps).is_empty());
     assert!(holds(&steps).contains(&HoldReason::Unknown), "{:?}", holds(&steps));
     let unjudged = steps.iter().flat_map(|step| &step.aim_checks).next().unwrap();
-    assert_eq!(unjudged.aim_met, None, "told as not known, and not as missed");
+    assert_eq!(unjudged.aim_met, None, "reported as unknown, and not as missed");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn two_rules_do_not_act_at_once() {
 }
 
 #[test]
-fn an_outcome_that_never_comes_does_not_block_for_ever() {
+fn a_missing_outcome_does_not_block_for_ever() {
     let mut world = World::new(LADDER, Mode::Enforce);
     world.free = Reading::Value(5.0);
     world.tick();
@@ -207,7 +207,7 @@ fn acts_of(steps: &[Step]) -> usize {
 #[test]
 fn a_notice_waits_for_nobody() {
     let second = "
-  - alert: Tell
+  - alert: Notice
     expr: uma_memory_free_bytes < 8
     remedy:
       steps:
@@ -245,11 +245,11 @@ proptest! {
 
     #[test]
     fn never_more_acts_than_the_budget_in_any_window(
-        course in prop::collection::vec((reading(), outcome(), 1u32..300), 40),
+        events in prop::collection::vec((reading(), outcome(), 1u32..300), 40),
     ) {
         let mut world = World::new(LADDER, Mode::Enforce);
         let mut acts: Vec<Duration> = Vec::new();
-        for (free, outcome, ticks) in course {
+        for (free, outcome, ticks) in events {
             world.free = free;
             for _ in 0..ticks {
                 let step = world.tick();
@@ -329,7 +329,7 @@ fn a_round_that_is_held_until_its_aim_is_met_begins_anew() {
 }
 
 #[test]
-fn a_flapping_rule_does_not_say_each_time_why_it_holds_back() {
+fn a_flapping_rule_does_not_report_each_hold() {
     let mut world = World::new(LADDER, Mode::Enforce);
     world.free = Reading::Value(5.0);
     let first = world.tick();
@@ -345,8 +345,8 @@ fn a_flapping_rule_does_not_say_each_time_why_it_holds_back() {
         }
         steps.push(step);
     }
-    let told = decisions(&steps).len();
-    assert!(told < 40, "{told} decisions in ten minutes");
+    let count = decisions(&steps).len();
+    assert!(count < 40, "{count} decisions in ten minutes");
     assert!(holds(&steps).contains(&HoldReason::Budget));
 }
 
@@ -410,7 +410,7 @@ fn a_decision_names_the_series_that_led_to_it_and_is_measured_by_the_same() {
 }
 
 #[test]
-fn where_it_cannot_be_told_what_is_missing_comes_first() {
+fn missing_series_come_first_in_unknown_decisions() {
     let rule = "
 groups:
 - name: g

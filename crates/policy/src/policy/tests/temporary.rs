@@ -58,7 +58,7 @@ fn undone(steps: &[Step]) -> Vec<(u64, UndoReason)> {
 const SECOND_LONG: Duration = Duration::from_secs(1);
 
 #[test]
-fn it_is_set_once_while_the_alert_lasts_and_undone_when_that_ends() {
+fn a_temporary_setting_is_set_once_and_undone_when_its_alert_ends() {
     for mode in [Mode::Observe, Mode::Enforce] {
         let mut world = short(RULES, mode);
         let steps = run(&mut world, 4 * SECOND_LONG, done);
@@ -75,7 +75,7 @@ fn it_is_set_once_while_the_alert_lasts_and_undone_when_that_ends() {
 }
 
 #[test]
-fn after_its_time_it_is_undone_and_not_set_again_before_the_alert_has_ended() {
+fn a_setting_is_undone_after_its_time_and_not_repeated_for_the_same_alert() {
     let mut world = short(RULES, Mode::Enforce);
     let steps = run(&mut world, 60 * SECOND_LONG, done);
     assert_eq!((acts(&steps).len(), undone(&steps)), (2, vec![(1, UndoReason::TimedOut)]));
@@ -104,7 +104,7 @@ fn a_setting_is_held_by_the_first_of_two_rules() {
 }
 
 #[test]
-fn what_was_not_set_is_neither_held_nor_undone() {
+fn an_unset_setting_is_neither_held_nor_undone() {
     let failed = |_: &DecisionRecord| OutcomeResult::Failed("no".to_owned());
     let mut world = short(RULES, Mode::Enforce);
     let steps = run(&mut world, 10 * SECOND_LONG, failed);
@@ -114,7 +114,7 @@ fn what_was_not_set_is_neither_held_nor_undone() {
 }
 
 #[test]
-fn what_did_not_end_in_time_is_undone_in_case_it_was_set() {
+fn a_timed_out_setting_is_undone() {
     let late = |decision: &DecisionRecord| match decision.action.is_undo() {
         false => OutcomeResult::TimedOut,
         true => OutcomeResult::Done,
@@ -126,7 +126,7 @@ fn what_did_not_end_in_time_is_undone_in_case_it_was_set() {
 }
 
 #[test]
-fn an_undo_that_fails_is_tried_again_ever_more_seldom() {
+fn a_failed_undo_is_retried_with_back_off() {
     let stuck = |decision: &DecisionRecord| match decision.action.is_undo() {
         false => OutcomeResult::Done,
         true => OutcomeResult::Failed("read-only".to_owned()),
@@ -144,7 +144,7 @@ fn an_undo_that_fails_is_tried_again_ever_more_seldom() {
 }
 
 #[test]
-fn it_is_undone_although_its_rule_has_gone_or_has_another_mode() {
+fn a_setting_is_undone_despite_a_removed_rule_or_another_mode() {
     let observed = format!("{}    mode: observe\n", RULES.trim_end().to_owned() + "\n");
     for (after, mode) in [("groups: []", Mode::Enforce), (&observed, Mode::Enforce)] {
         let mut world = short(RULES, Mode::Enforce);
@@ -153,12 +153,12 @@ fn it_is_undone_although_its_rule_has_gone_or_has_another_mode() {
         let steps = run(&mut world, SECOND_LONG, done);
         assert_eq!(undone(&steps), [(1, UndoReason::RuleChanged)], "{after}");
         let undo = decisions(&steps).into_iter().find(|made| made.action.is_undo()).unwrap();
-        assert_eq!(undo.mode, Mode::Enforce, "done, and not only told");
+        assert_eq!(undo.mode, Mode::Enforce, "done, and not only reported");
     }
 }
 
 #[test]
-fn a_pause_keeps_nothing_from_being_undone() {
+fn a_pause_does_not_prevent_an_undo() {
     let mut world = short(RULES, Mode::Enforce);
     run(&mut world, SECOND_LONG, done);
     let pause = Pause { author: "ada".to_owned(), comment: String::new(), since: None };
@@ -167,7 +167,7 @@ fn a_pause_keeps_nothing_from_being_undone() {
 }
 
 #[test]
-fn while_the_condition_cannot_be_told_it_stays_until_its_time() {
+fn an_unknown_condition_keeps_a_setting_until_its_time() {
     let mut world = short(RULES, Mode::Enforce);
     run(&mut world, SECOND_LONG, done);
     world.free = Reading::Failed;
@@ -178,7 +178,7 @@ fn while_the_condition_cannot_be_told_it_stays_until_its_time() {
 }
 
 #[test]
-fn the_steps_behind_it_are_all_tried_and_again_while_it_stays_set() {
+fn later_steps_are_all_tried_again_while_a_setting_is_in_force() {
     let steps = "steps: [{set_sysctl: {vm.swappiness: 10}}, {compact_memory: {}}]";
     let yaml = RULES
         .replace("steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]", steps)
@@ -190,7 +190,7 @@ fn the_steps_behind_it_are_all_tried_and_again_while_it_stays_set() {
 }
 
 #[test]
-fn a_step_that_was_passed_is_tried_again_once_it_is_told_that_it_was_not_done() {
+fn a_passed_step_is_retried_once_reported_as_not_done() {
     let steps = "steps: [{set_sysctl: {vm.swappiness: 10}}, {compact_memory: {}}]";
     let yaml = RULES.replace("steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]", steps);
     let mut world = short(&yaml, Mode::Enforce);

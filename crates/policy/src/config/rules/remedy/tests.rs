@@ -21,7 +21,7 @@ pub(in crate::config::rules) fn step_of(step: &str) -> Result<RemedyStep, String
 }
 
 #[test]
-fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
+fn stop_engine_is_the_last_step_and_its_grace_fits_the_action_timeout() {
     let steps = |steps: &str| {
         let text = format!(
             "groups: [{{name: a, rules: [{{alert: A, expr: uma_memory_free_bytes < 1, \

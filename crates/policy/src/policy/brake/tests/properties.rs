@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_chosen_has_grown_most_among_its_like_and_with_the_others_as_much_as_all_the_rest(
+    fn the_chosen_engine_has_grown_most_and_engines_at_least_as_much_as_the_rest(
         engines in [any_engine("b"), any_engine("c"), any_engine("d")],
         before in any_taken(),
         after in any_taken(),
@@ -75,15 +75,15 @@ proptest! {
     }
 
     #[test]
-    fn a_process_that_is_no_engine_changes_nothing_by_its_size(
+    fn the_size_of_other_processes_changes_nothing(
         size in 0..20 * GIB,
         engines in [any_engine("b"), any_engine("c")],
         before in any_taken(),
         after in any_taken(),
     ) {
         let of = |place: usize| [engines[0][place], engines[1][place]];
-        let beside = |taken: Taken| Taken { anonymous: taken.anonymous + size, ..taken };
+        let with_other = |taken: Taken| Taken { anonymous: taken.anonymous + size, ..taken };
         let alone = chosen((before, &of(0)), (after, &of(1)));
-        prop_assert_eq!(chosen((beside(before), &of(0)), (beside(after), &of(1))), alone);
+        prop_assert_eq!(chosen((with_other(before), &of(0)), (with_other(after), &of(1))), alone);
     }
 }

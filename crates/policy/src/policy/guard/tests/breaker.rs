@@ -9,7 +9,7 @@ const LIMIT: BreakerLimit =
     BreakerLimit { misses: 3, reset_after: Some(Duration::from_secs(3_600)) };
 
 #[test]
-fn it_opens_at_the_last_miss_and_lets_one_round_through_when_its_time_has_passed() {
+fn the_breaker_opens_at_the_last_miss_and_admits_one_round_after_its_time() {
     let mut misses = Misses::default();
     misses.miss(1_000, None);
     misses.miss(2_000, None);
@@ -25,7 +25,7 @@ fn it_opens_at_the_last_miss_and_lets_one_round_through_when_its_time_has_passed
 }
 
 #[test]
-fn without_a_time_it_stays_open_and_without_a_number_it_never_opens() {
+fn a_breaker_without_a_time_stays_open_and_one_without_a_count_never_opens() {
     let mut misses = Misses::default();
     (0..5).for_each(|at| misses.miss(at, None));
     assert!(misses.is_open(BreakerLimit { reset_after: None, ..LIMIT }, i64::MAX));
@@ -41,7 +41,7 @@ fn in_a_row(ledger: &Ledger, mode: Mode) -> u32 {
 }
 
 #[test]
-fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
+fn a_round_misses_if_its_last_real_action_misses() {
     let mut ledger = Ledger::default();
     let mut round = |is_notice: bool, aims: &[Option<bool>], is_cut_off: bool| {
         let account = ledger.account_mut(&rule(), Mode::Enforce);
@@ -73,7 +73,7 @@ fn each_mode_counts_its_own() {
 }
 
 #[test]
-fn each_engine_counts_its_own_and_no_more_are_remembered_than_there_is_room_for() {
+fn misses_count_by_engine_within_a_bound() {
     let mut ledger = Ledger::default();
     let account = ledger.account_mut(&rule(), Mode::Enforce);
     let mut round = |engine: &str, at_ms: i64, aim_met: bool| {

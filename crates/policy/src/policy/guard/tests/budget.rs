@@ -27,7 +27,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_allowed_does_not_depend_on_the_order_in_which_acts_become_known(
+    fn the_budget_does_not_depend_on_the_order_of_reports(
         mut when in prop::collection::vec(-5000i64..5000, 0..50),
         now in 0i64..6000,
     ) {

@@ -48,7 +48,7 @@ fn a_silence_holds_its_rules_until_it_ends() {
 }
 
 #[test]
-fn a_silence_that_is_over_or_unknown_is_refused_in_words() {
+fn ended_and_unknown_silences_are_refused_with_a_reason() {
     let mut silences = Silences::default();
     let over = silences.obey(&silence(1, RuleSelector::All, 60), utc(60)).unwrap_err();
     assert!(over.contains("ended"), "{over}");
@@ -89,7 +89,7 @@ fn approve(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Re
 fn an_approval_is_for_one_act_of_that_rule_and_step() {
     let low = rule("Low");
     let mut approvals = asking(&low);
-    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(1)), None, "nobody has said yes");
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(1)), None, "no approval was given");
     approve(&mut approvals, 7, 300, 10).unwrap();
     let given = Some(DecisionId(7));
     assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(11)), given);
@@ -103,7 +103,7 @@ fn an_approval_is_for_one_act_of_that_rule_and_step() {
 }
 
 #[test]
-fn an_approval_of_what_was_not_done_stands_until_its_time_and_no_other() {
+fn an_approval_of_an_undone_act_stays_valid_until_its_own_time() {
     let low = rule("Low");
     let outcome = |act: u64, result: OutcomeResult| Outcome {
         decision: DecisionId(act),
@@ -127,7 +127,7 @@ fn an_approval_of_what_was_not_done_stands_until_its_time_and_no_other() {
     assert!(approvals.observe_outcome(&outcome(8, not_done())));
     assert_eq!(given(&approvals, 299), Some(DecisionId(7)));
     assert_eq!(given(&approvals, 300), None);
-    assert_eq!(approvals.pending(&low), 0, "nobody is asked again");
+    assert_eq!(approvals.pending(&low), 0, "no second request");
     for result in [
         OutcomeResult::Done,
         OutcomeResult::Failed("disk".to_owned()),
@@ -158,7 +158,7 @@ fn an_approval_lapses_by_either_clock() {
 }
 
 #[test]
-fn an_approval_that_comes_too_late_does_nothing_and_says_so() {
+fn a_late_approval_is_refused_with_a_reason() {
     let low = rule("Low");
     let mut approvals = asking(&low);
     assert!(approve(&mut approvals, 7, 900, 600).unwrap_err().contains("lapsed"));
@@ -168,7 +168,7 @@ fn an_approval_that_comes_too_late_does_nothing_and_says_so() {
 }
 
 #[test]
-fn a_question_is_open_once_and_put_again_when_it_has_lapsed() {
+fn an_approval_is_requested_once_and_again_after_it_lapsed() {
     let low = rule("Low");
     let approvals = asking(&low);
     assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), at(599)));
@@ -177,7 +177,7 @@ fn a_question_is_open_once_and_put_again_when_it_has_lapsed() {
 }
 
 #[test]
-fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
+fn requests_for_approval_of_changing_actions_are_bounded() {
     let low = rule("Low");
     let mut approvals = Approvals::default();
     let mut questions = 0;
@@ -193,7 +193,7 @@ fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
 }
 
 #[test]
-fn what_earlier_runs_have_asked_before_the_clock_was_set_back_fills_no_room_for_ever() {
+fn requests_from_before_a_clock_change_expire() {
     let low = rule("Low");
     let mut approvals = Approvals::default();
     // Asked an hour from now, as this clock has it by now: in many runs, the same each time.

@@ -21,7 +21,7 @@ const CONTAINER: &str = "/system.slice/\
     docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope";
 
 #[test]
-fn a_unit_is_known_by_its_place_and_by_the_alerts_label() {
+fn a_unit_matches_by_its_cgroup_and_by_the_alerts_label() {
     let own = Protected { units: globs(&["vllm*.service"]), ..Protected::default() };
     assert!(protects(&own, "/system.slice/vllm-7b.service", &[]));
     assert!(protects(&own, "/system.slice/vllm-7b.service/sub", &[]), "and all below it");
@@ -30,7 +30,7 @@ fn a_unit_is_known_by_its_place_and_by_the_alerts_label() {
 }
 
 #[test]
-fn what_lies_above_a_unit_may_hold_it() {
+fn a_protected_slice_protects_its_units() {
     let own = Protected { units: globs(&["vllm*.service"]), ..Protected::default() };
     for path in ["/", "/system.slice", "/user.slice/user-1000.slice"] {
         assert!(protects(&own, path, &[]), "{path}");
@@ -39,7 +39,7 @@ fn what_lies_above_a_unit_may_hold_it() {
 }
 
 #[test]
-fn a_container_is_known_by_its_id_and_only_by_a_label_by_its_name() {
+fn a_container_matches_by_id_and_by_name_only_from_a_label() {
     let by_id = Protected { containers: globs(&["0123456789ab*"]), ..Protected::default() };
     assert!(protects(&by_id, CONTAINER, &[("container", "other")]));
     let by_name = Protected { containers: globs(&["prod-*"]), ..Protected::default() };
@@ -50,7 +50,7 @@ fn a_container_is_known_by_its_id_and_only_by_a_label_by_its_name() {
 }
 
 #[test]
-fn processes_are_known_only_where_the_alert_names_them() {
+fn processes_match_only_if_the_alert_names_them() {
     let own = Protected { processes: globs(&["python3", "vllm?"]), ..Protected::default() };
     let path = "/system.slice/a.service";
     assert!(protects(&own, path, &[]), "doubt means hold");
@@ -59,7 +59,7 @@ fn processes_are_known_only_where_the_alert_names_them() {
 }
 
 #[test]
-fn labels_protect_whatever_the_target_is_and_the_node_is_never_protected() {
+fn labels_protect_every_target_and_the_node_is_never_protected() {
     let own = Protected {
         labels: vec![(Arc::from("tenant"), globs(&["gold-*"]).remove(0))],
         units: globs(&["*"]),
@@ -73,7 +73,7 @@ fn labels_protect_whatever_the_target_is_and_the_node_is_never_protected() {
 }
 
 #[test]
-fn an_engine_is_known_by_its_name_its_processes_and_what_they_are_in() {
+fn an_engine_matches_by_name_processes_and_their_cgroups() {
     let engine = EngineTarget {
         name: Arc::from("prod-7b"),
         comms: [Arc::from("VLLM::EngineCor"), Arc::from("vllm")].into(),
@@ -98,7 +98,7 @@ fn an_engine_is_known_by_its_name_its_processes_and_what_they_are_in() {
     let inside = EngineTarget { container: Some(Arc::from("0123")), ..engine };
     assert!(protects(&by_container, &inside), "its name is not known");
     let named = |name: &str| EngineTarget { container_name: Some(name.into()), ..inside.clone() };
-    assert!(protects(&by_container, &named("prod-1")), "Docker has told it");
+    assert!(protects(&by_container, &named("prod-1")), "Docker has reported it");
     assert!(!protects(&by_container, &named("test-1")));
 }
 

@@ -23,27 +23,27 @@ fn seconds(moments: &[PastMoment]) -> Vec<i64> {
 }
 
 #[test]
-fn within_a_boot_the_uptime_clock_tells_whatever_the_wall_clock_does() {
+fn ages_within_a_boot_follow_the_uptime_clock() {
     assert_eq!(seconds(&[moment(-5_000, 40, true), moment(70_000, 90, true)]), [40, 90]);
 }
 
 #[test]
-fn before_this_boot_the_wall_clock_tells() {
+fn ages_from_earlier_boots_follow_the_wall_clock() {
     assert_eq!(seconds(&[moment(3_600, 7_000, false)]), [100 - 3_600]);
 }
 
 #[test]
-fn nothing_of_an_earlier_boot_is_younger_than_this_boot() {
+fn acts_of_an_earlier_boot_are_older_than_this_boot() {
     assert_eq!(seconds(&[moment(30, 7_000, false)]), [0]);
 }
 
 #[test]
-fn a_clock_that_is_behind_makes_the_past_as_young_as_it_can_be() {
+fn a_clock_that_is_behind_gives_the_smallest_possible_age() {
     assert_eq!(seconds(&[moment(-50, 7_000, false), moment(-1, 7_001, false)]), [0, 0]);
 }
 
 #[test]
-fn a_clock_that_was_not_set_then_tells_nothing() {
+fn an_unset_wall_clock_is_ignored() {
     let not_set = moment(NOW_SECOND - 60, 60, false);
     let set_back = [moment(600, 1, false), moment(9_000, 2, false)];
     assert_eq!(seconds(&[not_set]), [0]);
@@ -52,18 +52,18 @@ fn a_clock_that_was_not_set_then_tells_nothing() {
 
 proptest! {
     #[test]
-    fn nothing_is_ever_taken_for_older_than_the_clocks_can_show(
+    fn ages_never_exceed_what_the_clocks_show(
         moments in prop::collection::vec((-10_000i64..1_000_000, 0u64..200, any::<bool>()), 1..20),
     ) {
         let moments: Vec<PastMoment> = moments
             .into_iter()
             .map(|(ago, uptime, this)| moment(ago, uptime, this))
             .collect();
-        for (told, known) in on_this_boots_clock(now(), &moments).iter().zip(&moments) {
+        for (age, known) in on_this_boots_clock(now(), &moments).iter().zip(&moments) {
             let by_wall_clock = 100_000 - (now().utc_ms() - known.at.utc_ms());
-            prop_assert!(*told <= 100_000, "nothing lies ahead");
+            prop_assert!(*age <= 100_000, "nothing is in the future");
             if !known.is_this_boot {
-                prop_assert!(*told <= 0 && *told >= by_wall_clock.min(0));
+                prop_assert!(*age <= 0 && *age >= by_wall_clock.min(0));
             }
         }
     }

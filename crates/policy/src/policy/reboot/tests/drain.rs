@@ -11,12 +11,12 @@ pub(super) fn engine(name: &str, pid: u32) -> EngineSeen {
     EngineSeen::new(name.into(), EngineKind::Vllm, id, vec![process], "test".into())
 }
 
-/// A node on which engines run, told to reboot by a person.
-pub(super) fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> Node {
+/// A node with running engines and a reboot ordered by a person.
+pub(super) fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> RebootWorld {
     let mut all = default_guard_rails();
     all.reboot.engines = EnginesRule::Drain;
     rails(&mut all);
-    let mut node = Node::under(all, Mode::Enforce, of_this_boot(Vec::new()));
+    let mut node = RebootWorld::under(all, Mode::Enforce, of_this_boot(Vec::new()));
     let numbered = engines.iter().zip(100..);
     node.engines = numbered.map(|(name, pid)| engine(name, pid)).collect();
     node.wait(5);
@@ -26,18 +26,18 @@ pub(super) fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> 
     node
 }
 
-pub(super) fn waits_for(node: &mut Node) -> String {
+pub(super) fn waits_for(node: &mut RebootWorld) -> String {
     node.status().waits_for.as_deref().unwrap_or_default().to_owned()
 }
 
 #[test]
-fn one_engine_after_the_other_is_stopped_and_then_the_machine_is_rebooted() {
+fn engines_are_stopped_one_by_one_before_the_reboot() {
     let mut node = ordered(&["a", "b"], |_| {});
     node.result = None;
     node.wait(10);
     assert_eq!((node.stops.clone(), node.stage()), (vec!["a".to_owned()], RebootStage::Draining));
     assert!(node.acts().is_empty(), "the first has not ended");
-    // Whether it has ended is not known: 900 s later that is looked at.
+    // Whether it has ended is not known: 900 s later that is checked.
     node.result = Some(OutcomeResult::Done);
     node.wait(900);
     assert_eq!(node.stops, ["a", "b"]);
@@ -46,20 +46,20 @@ fn one_engine_after_the_other_is_stopped_and_then_the_machine_is_rebooted() {
 }
 
 #[test]
-fn what_was_seen_before_a_stop_had_ended_says_nothing() {
+fn samples_from_before_the_end_of_a_stop_are_ignored() {
     let mut node = ordered(&["a"], |_| {});
     node.wait(3);
-    node.looks = false;
+    node.samples = false;
     node.wait(5);
-    assert_eq!(node.stops, ["a"], "nobody has looked again");
+    assert_eq!(node.stops, ["a"], "without a new sample");
     assert!(node.acts().is_empty(), "it may run");
-    node.looks = true;
+    node.samples = true;
     node.wait(3);
     assert_eq!((node.stops.len(), node.acts()), (1, vec!["perform_reboot"]));
 }
 
 #[test]
-fn a_stop_that_fails_holds_and_spares_the_others() {
+fn a_failed_stop_blocks_the_reboot_and_spares_the_other_engines() {
     let mut node = ordered(&["a", "b"], |_| {});
     node.engines_end = false;
     node.result = Some(OutcomeResult::Failed("process 100 (vllm) goes on".to_owned()));
@@ -67,10 +67,10 @@ fn a_stop_that_fails_holds_and_spares_the_others() {
     assert_eq!(node.stops, ["a", "a", "a"]);
     assert!(node.acts().is_empty());
     assert_eq!((node.stage(), &*node.holds), (RebootStage::Waiting, &[HoldReason::EnginesRun][..]));
-    let expected = "engine a was told to end 3 times and runs: process 100 (vllm) goes on";
+    let expected = "engine a was asked to end 3 times and runs: process 100 (vllm) goes on";
     assert_eq!(waits_for(&mut node), expected);
-    assert!(node.policy.reboots.is_leaving(), "nothing is started again meanwhile");
-    // It ends after all, or somebody ends it.
+    assert!(node.policy.reboots.is_leaving(), "nothing is started again until then");
+    // It ends after all, or a person ends it.
     node.engines.retain(|seen| *seen.name != *"a");
     (node.engines_end, node.result) = (true, Some(OutcomeResult::Done));
     node.wait(10);
@@ -79,7 +79,7 @@ fn a_stop_that_fails_holds_and_spares_the_others() {
 }
 
 #[test]
-fn one_that_is_started_again_each_time_holds_it_too() {
+fn an_engine_that_is_restarted_each_time_blocks_the_reboot() {
     let mut node = ordered(&["a"], |_| {});
     node.engines_end = false;
     node.wait(600);
@@ -89,7 +89,7 @@ fn one_that_is_started_again_each_time_holds_it_too() {
 }
 
 #[test]
-fn a_stop_that_was_not_even_tried_is_tried_again_later_and_costs_nothing() {
+fn an_unattempted_stop_is_retried_and_not_counted() {
     let mut node = ordered(&["a"], |_| {});
     node.engines_end = false;
     node.result = Some(OutcomeResult::NotDone("the disk is full".to_owned()));
@@ -104,7 +104,7 @@ fn a_stop_that_was_not_even_tried_is_tried_again_later_and_costs_nothing() {
 }
 
 #[test]
-fn one_that_is_protected_holds_it_before_any_other_is_stopped() {
+fn a_protected_engine_blocks_the_reboot_before_any_stop() {
     let mut node = ordered(&["a", "b"], |rails| {
         let processes = vec![Glob::try_from("b".to_owned()).unwrap()];
         rails.protect = Protected { processes, ..Protected::default() };
@@ -115,7 +115,7 @@ fn one_that_is_protected_holds_it_before_any_other_is_stopped() {
 }
 
 #[test]
-fn what_ends_while_an_engine_is_stopped_is_called_off_and_so_is_what_a_person_calls_off() {
+fn a_reboot_is_cancelled_during_a_stop_by_its_cause_or_a_person() {
     let mut node = seen_by(|settings| settings.engines = EnginesRule::Drain);
     node.engines = vec![engine("a", 100), engine("b", 101)];
     node.wedge();
@@ -130,7 +130,7 @@ fn what_ends_while_an_engine_is_stopped_is_called_off_and_so_is_what_a_person_ca
 }
 
 #[test]
-fn over_a_driver_that_is_stuck_each_engine_is_told_once_and_holds_nothing() {
+fn with_a_stuck_driver_each_engine_is_stopped_once_and_blocks_nothing() {
     let mut node = seen_by(|settings| settings.engines = EnginesRule::Drain);
     node.engines = vec![engine("a", 100), engine("b", 101)];
     node.engines_end = false;
@@ -144,10 +144,10 @@ fn over_a_driver_that_is_stuck_each_engine_is_told_once_and_holds_nothing() {
 }
 
 #[test]
-fn nobody_is_stopped_where_a_person_says_that_engines_do_not_matter() {
+fn no_engine_is_stopped_if_a_person_forces_engines() {
     let mut all = default_guard_rails();
     all.reboot.engines = EnginesRule::Drain;
-    let mut node = Node::under(all, Mode::Enforce, of_this_boot(Vec::new()));
+    let mut node = RebootWorld::under(all, Mode::Enforce, of_this_boot(Vec::new()));
     node.engines = vec![engine("a", 100)];
     node.wait(5);
     node.reboot(&[RebootForce::Engines]).unwrap();

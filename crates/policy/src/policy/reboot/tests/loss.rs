@@ -4,8 +4,8 @@ use super::*;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-impl Node {
-    /// The journal tells that it was lost so often while this process ran.
+impl RebootWorld {
+    /// The journal reports so many losses during this process.
     fn loses(&mut self, times: f64) -> usize {
         self.seen.push(Observation::Readings(Readings {
             source: Source::Journal,
@@ -28,11 +28,11 @@ impl Node {
 }
 
 #[test]
-fn after_a_loss_none_is_scheduled_before_the_longest_budget_has_passed() {
-    let mut node = Node::new();
+fn a_lost_journal_blocks_reboots_for_the_longest_budget() {
+    let mut node = RebootWorld::new();
     node.wait(5);
     assert_eq!(node.loses(0.0), 0);
-    assert_eq!((node.loses(1.0), node.loses(1.0)), (1, 0), "told once");
+    assert_eq!((node.loses(1.0), node.loses(1.0)), (1, 0), "reported once");
     assert!(node.status().is_journal_lost);
     node.wedge();
     assert_eq!((node.acts(), &*node.holds), (Vec::new(), &[HoldReason::JournalUnreadable][..]));
@@ -49,8 +49,8 @@ fn after_a_loss_none_is_scheduled_before_the_longest_budget_has_passed() {
 }
 
 #[test]
-fn a_wall_clock_that_jumps_says_nothing_of_it() {
-    let mut node = Node::new();
+fn a_wall_clock_jump_is_no_lost_journal() {
+    let mut node = RebootWorld::new();
     node.wait(5);
     node.loses(1.0);
     node.at.utc += WEEK * 10;
@@ -60,8 +60,8 @@ fn a_wall_clock_that_jumps_says_nothing_of_it() {
 }
 
 #[test]
-fn what_is_scheduled_waits_and_a_person_can_clear_it() {
-    let mut node = Node::new();
+fn a_scheduled_reboot_waits_after_a_loss_until_a_person_clears() {
+    let mut node = RebootWorld::new();
     node.wedge();
     assert_eq!(node.acts(), ["reboot"]);
     node.loses(1.0);
@@ -74,11 +74,11 @@ fn what_is_scheduled_waits_and_a_person_can_clear_it() {
 }
 
 #[test]
-fn a_loss_that_an_earlier_run_has_noted_holds_on_and_one_that_it_has_not_begins_now() {
+fn a_recorded_loss_keeps_its_time_and_a_new_one_starts_now() {
     let week_ms = i64::try_from(WEEK.as_millis()).unwrap();
     let of = |lost_ms, is_newly_lost| {
         let past = PastReboots { lost_ms, is_newly_lost, ..of_this_boot(Vec::new()) };
-        let mut node = Node::with(RebootSettings::default(), Mode::Enforce, past);
+        let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, past);
         node.wedge();
         (node.acts().len(), node.losses)
     };

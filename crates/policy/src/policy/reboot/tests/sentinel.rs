@@ -8,7 +8,7 @@ fn file(name: &str) -> RebootWay {
 }
 
 /// The ways of what was called off.
-fn called_off(node: &mut Node) -> Vec<RebootWay> {
+fn called_off(node: &mut RebootWorld) -> Vec<RebootWay> {
     let of = |act: RebootAct| match act {
         RebootAct::CallOff { way, was_handed_over: true, .. } => Some(way),
         _ => None,
@@ -16,7 +16,7 @@ fn called_off(node: &mut Node) -> Vec<RebootWay> {
     std::mem::take(&mut node.acts).into_iter().filter_map(of).collect()
 }
 
-fn handed_over() -> Node {
+fn handed_over() -> RebootWorld {
     let mut node = seen_by(|settings| settings.way = file("/run/one"));
     node.wedge();
     node.wait(130);
@@ -26,11 +26,11 @@ fn handed_over() -> Node {
 }
 
 #[test]
-fn the_file_goes_when_the_way_is_another_and_that_was_no_reboot() {
+fn a_changed_way_removes_the_sentinel_and_counts_no_reboot() {
     for way in [RebootWay::Logind, file("/run/other")] {
         let mut node = handed_over();
         node.wait(600);
-        assert!(node.acts().is_empty(), "nobody is in a hurry");
+        assert!(node.acts().is_empty(), "not before its time");
         node.policy.reboots.set_settings(&RebootSettings { way, ..RebootSettings::default() });
         node.wait(3);
         assert_eq!(called_off(&mut node), [file("/run/one")]);
@@ -41,7 +41,7 @@ fn the_file_goes_when_the_way_is_another_and_that_was_no_reboot() {
 }
 
 #[test]
-fn what_a_person_calls_off_is_withdrawn_from_who_was_asked() {
+fn a_cancelled_reboot_is_withdrawn_from_its_executor() {
     let mut node = handed_over();
     let way = RebootWay::Command { line: vec!["/bin/true".to_owned()] };
     node.policy.reboots.set_settings(&RebootSettings { way, ..RebootSettings::default() });
@@ -50,11 +50,11 @@ fn what_a_person_calls_off_is_withdrawn_from_who_was_asked() {
 }
 
 #[test]
-fn a_restart_with_another_way_takes_the_file_away_too() {
+fn a_restart_with_another_way_removes_the_sentinel() {
     let mut begun = attempt(BOOT, MINUTE, None);
     (begun.was_begun, begun.way) = (None, Some(file("/run/one")));
     let past = of_this_boot(vec![begun]);
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, past);
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, past);
     node.wedge();
     assert_eq!(called_off(&mut node), [file("/run/one")]);
     assert_eq!(node.results, [RebootResult::CalledOff]);

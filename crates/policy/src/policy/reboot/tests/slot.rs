@@ -1,4 +1,4 @@
-//! The cluster's slot: before anybody is stopped, and not for longer than it is needed.
+//! The cluster's slot: taken before any engine is stopped, and released when it is not needed.
 
 use super::drain::{engine, ordered, waits_for};
 use super::*;
@@ -12,12 +12,12 @@ fn refused() -> Option<OutcomeResult> {
     Some(OutcomeResult::Failed("refused: failed_lock".to_owned()))
 }
 
-/// One that a person has told to reboot, of a cluster with a lock.
-fn of_cluster(engines: &[&str]) -> Node {
+/// A node of a cluster with a lock, with a reboot ordered by a person.
+fn of_cluster(engines: &[&str]) -> RebootWorld {
     ordered(engines, |rails| rails.reboot.lock = Some(lock()))
 }
 
-impl Node {
+impl RebootWorld {
     fn waits_until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         for _ in 0..60 {
             if is_so(self) {
@@ -30,7 +30,7 @@ impl Node {
 }
 
 #[test]
-fn the_clusters_slot_comes_first_and_is_given_back_when_the_node_is_well() {
+fn the_clusters_slot_is_taken_first_and_released_when_the_node_is_well() {
     let mut node = seen_by(|settings| settings.lock = Some(lock()));
     node.wedge();
     node.wait(100);
@@ -47,7 +47,7 @@ fn the_clusters_slot_comes_first_and_is_given_back_when_the_node_is_well() {
 
     let attempts = vec![attempt("before", MINUTE * 60, None)];
     let past = PastReboots { slot: Some(lock()), ..of_this_boot(attempts) };
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, past);
+    let mut node = RebootWorld::with(RebootSettings::default(), Mode::Enforce, past);
     node.wedge();
     node.wait(600);
     assert_eq!(node.results, [RebootResult::DidNotHelp]);
@@ -66,20 +66,20 @@ fn no_engine_is_stopped_for_a_reboot_whose_slot_was_not_granted() {
     assert!(node.stops.is_empty(), "{:?}", node.stops);
     let acts = node.acts();
     assert!(acts.len() > 3 && acts.iter().all(|act| *act == "take_reboot_slot"), "{acts:?}");
-    assert!(!node.policy.reboots.is_leaving(), "whoever wants to may start engines");
+    assert!(!node.policy.reboots.is_leaving(), "engines may be started");
     node.result = None;
     node.wait(600);
-    assert_eq!((node.stops.len(), node.acts()), (0, vec!["take_reboot_slot"]), "nobody answers");
+    assert_eq!((node.stops.len(), node.acts()), (0, vec!["take_reboot_slot"]), "no response");
     node.result = Some(OutcomeResult::Done);
     node.wait(900);
     assert_eq!(node.stops, ["a", "b"]);
-    // It is asked again after each, for a server may have forgotten meanwhile.
+    // It is asked again after each, for a server may have forgotten the grant.
     let again = ["take_reboot_slot", "take_reboot_slot", "take_reboot_slot", "perform_reboot"];
     assert_eq!(node.acts(), again);
 }
 
 #[test]
-fn what_holds_engines_holds_before_the_slot_is_asked_for() {
+fn blocking_engines_are_checked_before_the_slot_is_requested() {
     let mut node = of_cluster(&["a"]);
     node.policy.reboots.settings.engines = EnginesRule::Hold;
     node.wait(600);
@@ -87,7 +87,7 @@ fn what_holds_engines_holds_before_the_slot_is_asked_for() {
 }
 
 #[test]
-fn a_slot_that_is_lost_while_engines_end_holds_and_frees_them() {
+fn a_slot_lost_during_a_drain_blocks_the_reboot_and_frees_the_engines() {
     let mut node = of_cluster(&["a"]);
     node.waits_until("stopped", |node| node.stops.len() == 1);
     node.result = refused();
@@ -104,7 +104,7 @@ fn a_slot_that_is_lost_while_engines_end_holds_and_frees_them() {
 }
 
 #[test]
-fn it_is_given_back_when_the_reboot_is_called_off_while_engines_are_stopped() {
+fn the_slot_is_released_if_the_reboot_is_cancelled_during_a_drain() {
     let mut node = of_cluster(&["a", "b"]);
     node.waits_until("stopped", |node| node.stops.len() == 1);
     node.result = None;
@@ -129,12 +129,12 @@ fn it_is_given_back_when_the_reboot_is_called_off_while_engines_are_stopped() {
     assert_eq!(
         node.acts(),
         ["reboot", "take_reboot_slot", "call_off_reboot", "release_reboot_slot"],
-        "whoever has not answered may have granted it"
+        "a silent server may have granted it"
     );
 }
 
 #[test]
-fn one_that_waits_for_something_else_does_not_keep_it_from_others() {
+fn a_reboot_waiting_for_another_rail_does_not_keep_the_slot() {
     let alice = LoggedIn { user: "alice".into(), terminal: None, since: None };
     let mut node = of_cluster(&["a", "b"]);
     node.waits_until("stopped", |node| node.stops.len() == 1);
@@ -154,7 +154,7 @@ fn one_that_waits_for_something_else_does_not_keep_it_from_others() {
 }
 
 #[test]
-fn an_engine_that_goes_on_and_a_stop_that_cannot_be_tried_free_it_for_others() {
+fn an_undrained_engine_releases_the_slot() {
     for result in [
         OutcomeResult::Failed("it goes on".to_owned()),
         OutcomeResult::NotDone("the disk is full".to_owned()),
@@ -188,8 +188,8 @@ fn draining() -> RebootSettings {
 }
 
 #[test]
-fn after_a_restart_of_the_program_it_is_asked_anew_or_given_back() {
-    let mut node = Node::with(draining(), Mode::Enforce, scheduled(Some(lock())));
+fn a_restart_requests_the_slot_again_or_releases_it() {
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, scheduled(Some(lock())));
     node.engines = vec![engine("a", 100)];
     (node.is_wedged, node.since) = (true, node.at.uptime.saturating_sub(MINUTE * 5));
     node.result = refused();
@@ -200,8 +200,8 @@ fn after_a_restart_of_the_program_it_is_asked_anew_or_given_back() {
     assert_eq!((node.stops.len(), node.acts().pop()), (1, Some("perform_reboot")));
 
     // Its cause does not show.
-    let mut node = Node::with(draining(), Mode::Enforce, scheduled(Some(lock())));
-    node.looks = false;
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, scheduled(Some(lock())));
+    node.samples = false;
     node.wait(110);
     assert!(node.acts().is_empty() && node.status().holds_slot);
     node.wait(30);
@@ -210,38 +210,38 @@ fn after_a_restart_of_the_program_it_is_asked_anew_or_given_back() {
     // It was called off, and what had helped against other things before says nothing of that.
     let mut past = PastReboots { scheduled: None, ..scheduled(Some(lock())) };
     past.attempts = vec![attempt("before", MINUTE * 600, Some(RebootResult::Helped))];
-    let mut node = Node::with(draining(), Mode::Enforce, past);
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, past);
     node.policy.reboots.is_called_off = true;
     node.wedge();
     assert_eq!(node.acts(), ["release_reboot_slot"]);
 }
 
 #[test]
-fn what_a_journal_may_have_forgotten_is_given_back_once_when_the_node_is_well() {
+fn a_slot_from_a_lost_journal_is_released_once_when_the_node_is_well() {
     let past = || PastReboots { is_slot_unknown: true, ..of_this_boot(Vec::new()) };
-    let mut node = Node::with(draining(), Mode::Enforce, past());
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, past());
     node.wait(590);
     assert!(node.acts().is_empty(), "it was not watched for long enough");
     node.wait(3_600);
     assert_eq!(node.acts(), ["release_reboot_slot"]);
 
-    let mut node = Node::with(draining(), Mode::Enforce, past());
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, past());
     node.policy.reboots.is_called_off = true;
     node.wedge();
     node.wait(3_600);
     assert!(node.acts().is_empty(), "it is not well");
 
-    let mut node = Node::with(draining(), Mode::Observe, past());
+    let mut node = RebootWorld::with(draining(), Mode::Observe, past());
     node.wait(3_600);
     assert!(node.acts().is_empty());
 
-    let mut node = Node::with(draining(), Mode::Enforce, past());
+    let mut node = RebootWorld::with(draining(), Mode::Enforce, past());
     node.result = refused();
     node.wait(4 * 3_600);
     assert_eq!(node.acts(), vec!["release_reboot_slot"; 8], "not for ever");
 
-    let known = Node::with(draining(), Mode::Enforce, of_this_boot(Vec::new()));
-    let nowhere = Node::with(RebootSettings::default(), Mode::Enforce, past());
+    let known = RebootWorld::with(draining(), Mode::Enforce, of_this_boot(Vec::new()));
+    let nowhere = RebootWorld::with(RebootSettings::default(), Mode::Enforce, past());
     for mut node in [known, nowhere] {
         node.wait(3_600);
         assert!(node.acts().is_empty());

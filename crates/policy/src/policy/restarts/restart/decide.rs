@@ -82,20 +82,19 @@ impl Restart {
         let at = context.at;
         let was_stopped = self.earlier_state == Some(RestartState::Stopped);
         if end.requested == Requested::Yes || was_stopped {
-            let text = format!("somebody wanted it to end ({end}): start it when it shall run");
+            let text = format!("it was stopped on request ({end}): start it by hand");
             return StartRuling::hold(HoldReason::Stopped, text);
         }
-        // A unit that is stopped may end with 0, as one that gives up by itself may.
+        // A stopped unit may end with 0, and so may one that gives up.
         let looks_requested = end.looks_requested()
             || self.supervisor() == Supervisor::Systemd && end.exit_code == Some(0);
         if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
             let why = match end.are_stops_silent {
-                true => "Podman does not tell of stops",
-                false => "nobody watched",
+                true => "Podman does not report stops",
+                false => "it was not watched",
             };
-            let text = format!(
-                "it ended as if somebody wanted it ({end}), and {why}: start it when it shall run"
-            );
+            let text =
+                format!("it ended as if stopped on request ({end}), and {why}: start it by hand");
             return StartRuling::hold(HoldReason::StopUnclear, text);
         }
         if context.reboots.is_leaving() {

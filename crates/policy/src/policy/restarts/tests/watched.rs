@@ -1,9 +1,9 @@
-//! Engines that die and that nobody here starts again.
+//! Deaths of engines that this program does not restart.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::world::{GIB, World, engine_in, id, process};
+use super::world::{GIB, RestartWorld, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
@@ -11,7 +11,7 @@ use crate::model::{
     Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
 };
 
-/// One that somebody has started in a shell.
+/// An engine started in a shell.
 fn bare(pid: u32) -> EngineSeen {
     let processes = vec![process(pid, GIB), process(pid + 1, 6 * GIB)];
     let (name, found_by) = (Arc::from("vllm-8000"), Arc::from("test"));
@@ -23,7 +23,7 @@ fn bare(pid: u32) -> EngineSeen {
     }
 }
 
-fn reports(world: &World) -> Vec<DeathReport> {
+fn reports(world: &RestartWorld) -> Vec<DeathReport> {
     let of = |event: &Event| match &event.kind {
         EventKind::Program(ProgramEvent::EngineDied { report }) => Some((**report).clone()),
         _ => None,
@@ -32,21 +32,21 @@ fn reports(world: &World) -> Vec<DeathReport> {
 }
 
 /// A world in which it has lived for a while.
-fn with(engine: EngineSeen) -> World {
-    let mut world = World::new(Mode::Enforce);
+fn with(engine: EngineSeen) -> RestartWorld {
+    let mut world = RestartWorld::new(Mode::Enforce);
     world.engines = vec![engine];
     world.run(5);
     world
 }
 
-fn only(world: &World) -> DeathReport {
-    let told = reports(world);
-    assert_eq!(told.len(), 1, "{told:#?}");
-    told[0].clone()
+fn only(world: &RestartWorld) -> DeathReport {
+    let reports = reports(world);
+    assert_eq!(reports.len(), 1, "{reports:#?}");
+    reports[0].clone()
 }
 
 #[test]
-fn one_whose_worker_the_kernel_has_killed_is_told_with_that_whatever_it_ended_with() {
+fn a_killed_worker_is_reported_despite_the_exit_code_of_its_server() {
     let mut world = with(bare(6));
     // It kills number 7, its worker.
     world.kernel_kills("elsewhere");
@@ -69,7 +69,7 @@ fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEn
 }
 
 #[test]
-fn one_of_which_the_kernel_tells_has_its_code_or_its_signal() {
+fn an_end_reported_by_the_kernel_has_its_code_or_signal() {
     let code = |code| ExitStatus::Code { code };
     let killed = ExitStatus::Signal { signal: 9 };
     for (status, is_failure) in [(code(3), true), (code(0), false), (killed, true)] {
@@ -85,7 +85,7 @@ fn one_of_which_the_kernel_tells_has_its_code_or_its_signal() {
 }
 
 #[test]
-fn a_worker_that_was_killed_before_its_server_ended_is_named_and_one_of_long_ago_is_not() {
+fn a_worker_killed_shortly_before_its_server_is_named_and_an_older_one_is_not() {
     let killed = ExitStatus::Signal { signal: 9 };
     for (seconds, is_named) in [(3, true), (30, false)] {
         let mut world = with(bare(50));
@@ -105,19 +105,22 @@ fn a_worker_that_was_killed_before_its_server_ended_is_named_and_one_of_long_ago
 }
 
 #[test]
-fn what_nobody_could_be_told_is_unknown_and_no_failure() {
+fn an_unobserved_exit_is_unknown_and_no_failure() {
     let mut world = with(bare(50));
     world.engines.clear();
     world.run(3);
     let report = only(&world);
     assert!(matches!(report.killer, Killer::Unknown { .. }), "{report:#?}");
     assert!(!report.is_failure && report.proofs.is_empty(), "{report:#?}");
-    let told = report.sentence();
-    assert!(told.ends_with("; why is not known: nobody was told how it ended"), "{told}");
+    let sentence = report.sentence();
+    assert!(
+        sentence.ends_with("; why is not known: its exit status was not observed"),
+        "{sentence}"
+    );
 }
 
 #[test]
-fn a_worker_that_outlives_its_server_is_left_and_the_death_is_told_once() {
+fn a_surviving_worker_is_an_orphan_and_the_death_is_reported_once() {
     let mut world = with(bare(50));
     world.engines[0].processes.remove(0);
     world.run(3);
@@ -129,8 +132,8 @@ fn a_worker_that_outlives_its_server_is_left_and_the_death_is_told_once() {
 }
 
 #[test]
-fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_others() {
-    let lives_on = |world: &mut World| {
+fn deaths_of_parts_unsampled_engines_and_launched_commands_are_not_reported() {
+    let lives_on = |world: &mut RestartWorld| {
         let mut head = process(9, GIB);
         head.id.start_ticks = 4000;
         let processes = [vec![head], world.engines[0].processes.clone()].concat();
@@ -147,8 +150,8 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     assert_eq!(reports(&world), [], "it was launched, and has another head by now");
     world.engines.clear();
     world.run(3);
-    assert_eq!(reports(&world), [], "whoever has launched it tells");
-    // More engines than are looked at.
+    assert_eq!(reports(&world), [], "`launch` reports it");
+    // More engines than are sampled.
     let mut world = with(bare(50));
     let engines = std::mem::take(&mut world.engines);
     let read_at = world.at.uptime + Duration::from_secs(1);
@@ -168,8 +171,8 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     world.policy.step(world.at, &[Observation::Engines(Box::new(other))]);
     world.run(3);
     assert_eq!(reports(&world), []);
-    // What is started again is told of by whoever does that, once.
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    // A deferred restart reports its own deaths, once.
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.engines = vec![engine_in("vllm", 4242, GIB)];
     world.run(3);
     world.engines.clear();
@@ -179,9 +182,9 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
 }
 
 #[test]
-fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
+fn a_death_restarted_by_docker_against_its_label_is_reported_once() {
     for stays_down in [false, true] {
-        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
         world.of("vllm").obstacle = Some("Docker starts it again itself".into());
         world.engines = vec![engine_in("vllm", 4242, GIB)];
         world.run(3);
@@ -190,9 +193,9 @@ fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
             true => world.dies("vllm"),
             false => world.starts("vllm"),
         }
-        let (told, name) = (ended(&world, 137, Requested::No), Arc::from("vllm"));
-        let target = Workload { name, id: id("vllm").into(), ..told.target };
-        world.ended = vec![EndedWorkload { target, end: told.end }];
+        let (ended, name) = (ended(&world, 137, Requested::No), Arc::from("vllm"));
+        let target = Workload { name, id: id("vllm").into(), ..ended.target };
+        world.ended = vec![EndedWorkload { target, end: ended.end }];
         world.run(8);
         let report = only(&world);
         assert_eq!(report.who.container.as_deref(), Some(&*id("vllm")));
@@ -201,8 +204,8 @@ fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
 }
 
 #[test]
-fn what_docker_starts_again_itself_and_holds_no_engine_is_told_by_how_it_stands() {
-    let mut world = World::with(Mode::Enforce, &["vllm"]);
+fn a_container_without_engine_restarted_by_docker_is_reported_by_its_state() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").obstacle = Some("Docker starts it again itself".into());
     world.run(3);
     world.dies("vllm");
@@ -210,7 +213,7 @@ fn what_docker_starts_again_itself_and_holds_no_engine_is_told_by_how_it_stands(
     assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
 }
 
-fn ended(world: &World, code: i32, requested: Requested) -> EndedWorkload {
+fn ended(world: &RestartWorld, code: i32, requested: Requested) -> EndedWorkload {
     let log = WorkloadLog::Lines(vec!["torch.OutOfMemoryError: CUDA out of memory.".to_owned()]);
     let (name, id) = ("llm".into(), id("llm").into());
     let target = Workload { supervisor: Supervisor::Docker, name, id };
@@ -226,12 +229,12 @@ fn in_container() -> EngineSeen {
 }
 
 #[test]
-fn of_one_in_a_container_docker_tells_how_it_ended_and_is_waited_for_not_for_long() {
+fn the_exit_of_a_container_comes_from_docker_within_a_short_wait() {
     let mut world = with(in_container());
     world.engines.clear();
     let ended = ended(&world, 1, Requested::No);
     world.run(2);
-    assert_eq!(reports(&world), [], "Docker may tell");
+    assert_eq!(reports(&world), [], "Docker may report it");
     world.ended = vec![ended.clone()];
     world.run(1);
     let report = only(&world);
@@ -248,19 +251,19 @@ fn of_one_in_a_container_docker_tells_how_it_ended_and_is_waited_for_not_for_lon
     world.run(3);
     assert_eq!(reports(&world).len(), 1);
     world.run(3);
-    let told = reports(&world);
-    assert_eq!(told.len(), 2);
-    assert_eq!(told[1].exit, ExitStatus::Unknown, "Docker has not told");
+    let reports = reports(&world);
+    assert_eq!(reports.len(), 2);
+    assert_eq!(reports[1].exit, ExitStatus::Unknown, "Docker has not reported it");
 }
 
 #[test]
-fn of_one_in_a_service_systemd_tells_how_it_ended() {
+fn the_exit_of_a_service_comes_from_systemd() {
     let in_service = |cgroup: &str| EngineSeen {
         unit: Some("vllm.service".into()),
         cgroup: Some(cgroup.into()),
         ..bare(50)
     };
-    let of_systemd = |world: &World, requested| {
+    let of_systemd = |world: &RestartWorld, requested| {
         let (name, id) = ("vllm.service".into(), "vllm.service".into());
         let target = Workload { supervisor: Supervisor::Systemd, name, id };
         EndedWorkload { target, ..ended(world, 0, requested) }
@@ -291,7 +294,7 @@ fn of_one_in_a_service_systemd_tells_how_it_ended() {
 }
 
 #[test]
-fn where_docker_does_not_answer_nobody_waits_for_it() {
+fn a_death_report_does_not_wait_for_a_silent_docker() {
     let mut world = with(in_container());
     world.docker_fails = true;
     world.run(1);
@@ -301,7 +304,7 @@ fn where_docker_does_not_answer_nobody_waits_for_it() {
 }
 
 #[test]
-fn one_that_somebody_has_stopped_is_no_failure() {
+fn a_stopped_engine_is_no_failure() {
     let mut world = with(in_container());
     world.engines.clear();
     world.ended = vec![ended(&world, 143, Requested::Yes)];
@@ -316,7 +319,7 @@ fn one_that_somebody_has_stopped_is_no_failure() {
 fn stop(engine: &EngineSeen) -> DecisionRecord {
     DecisionRecord {
         id: DecisionId(7),
-        at: World::new(Mode::Enforce).at,
+        at: RestartWorld::new(Mode::Enforce).at,
         rule: RuleId { group: "brake".into(), alert: "MemoryRunsOut".into() },
         mode: Mode::Enforce,
         decision: Decision::Act,
@@ -329,8 +332,8 @@ fn stop(engine: &EngineSeen) -> DecisionRecord {
 }
 
 #[test]
-fn one_that_this_program_has_stopped_is_told_with_the_rule_that_did() {
-    let mut held = World::with(Mode::Enforce, &["vllm"]);
+fn an_engine_stopped_by_this_program_is_reported_with_the_rule() {
+    let mut held = RestartWorld::with(Mode::Enforce, &["vllm"]);
     held.engines = vec![engine_in("vllm", 4242, GIB)];
     held.run(3);
     for (mut world, name) in [(with(bare(50)), None), (held, Some("vllm"))] {
@@ -347,7 +350,7 @@ fn one_that_this_program_has_stopped_is_told_with_the_rule_that_did() {
         };
         assert_eq!((&*rule.alert, report.is_failure), ("MemoryRunsOut", true));
     }
-    // What was not done has killed nobody.
+    // A stop that was not done has killed nothing.
     let mut world = with(bare(50));
     let decision = DecisionRecord { at: world.at, ..stop(&world.engines[0]) };
     world.policy.kills.decided(&decision);

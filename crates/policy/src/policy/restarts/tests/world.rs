@@ -19,7 +19,7 @@ use crate::policy::{Policy, Step};
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const TICK: Duration = Duration::from_millis(250);
 
-pub(super) struct World {
+pub(super) struct RestartWorld {
     pub(super) policy: Policy,
     pub(super) at: Moment,
     pub(super) schema: Arc<Schema>,
@@ -28,9 +28,9 @@ pub(super) struct World {
     pub(super) engines: Vec<EngineSeen>,
     pub(super) seen: Vec<Observation>,
     pub(super) docker_fails: bool,
-    /// What Docker tells of ends of others.
+    /// Ends of other containers, as Docker reports them.
     pub(super) ended: Vec<EndedWorkload>,
-    /// What the kernel tells of how processes ended, at the next look.
+    /// Exits of processes that the kernel reports with the next sample.
     pub(super) process_ends: Vec<ProcessEnd>,
     /// All that was said.
     pub(super) decisions: Vec<DecisionRecord>,
@@ -62,7 +62,7 @@ pub(super) fn container(name: &str) -> DeferredRestart {
     }
 }
 
-impl World {
+impl RestartWorld {
     pub(super) fn new(mode: Mode) -> Self {
         let at = Moment {
             uptime: Duration::from_secs(1000),
@@ -91,7 +91,7 @@ impl World {
             aim_checks: Vec::new(),
             events: Vec::new(),
         };
-        // The gate looks at the last second.
+        // The gate uses the last second.
         world.run(2);
         world
     }
@@ -168,7 +168,7 @@ impl World {
         self.of(name).state = WorkloadState::Ended(end);
     }
 
-    /// The kernel log tells of a process of it that was killed for memory.
+    /// The kernel log reports an OOM kill of one of its processes.
     pub(super) fn kernel_kills(&mut self, name: &str) {
         let cgroup = format!("/libpod_parent/libpod-{}", id(name));
         let lines = [

@@ -30,7 +30,7 @@ fn all_remedies_share_one_budget() {
 }
 
 #[test]
-fn what_was_only_told_uses_up_nothing_of_what_may_be_done() {
+fn observe_decisions_use_up_no_enforce_budget() {
     let yaml = LOW.replace("times: 1000, per: 30d", "times: 3, per: 1h");
     let mut world = short(&yaml, Mode::Observe);
     let steps = run_in_vain(&mut world, seconds(30));
@@ -45,7 +45,7 @@ fn what_was_only_told_uses_up_nothing_of_what_may_be_done() {
 }
 
 #[test]
-fn a_rule_that_is_promoted_by_itself_has_its_own_budget_whole() {
+fn a_promoted_rule_has_its_full_budget() {
     let yaml = LOW.replace("times: 1000, per: 30d", "times: 2, per: 1h");
     let mut world = short(&yaml, Mode::Observe);
     assert_eq!(acts(&run_in_vain(&mut world, seconds(30))).len(), 2);
@@ -69,7 +69,7 @@ fn an_action_under_way_is_measured_although_the_mode_has_changed() {
 }
 
 #[test]
-fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
+fn a_rule_removed_and_restored_keeps_its_used_budget() {
     let yaml = LOW.replace("times: 1000, per: 30d", "times: 2, per: 1h");
     let mut world = short(&yaml, Mode::Enforce);
     assert_eq!(acts(&run_in_vain(&mut world, seconds(30))).len(), 2);
@@ -80,7 +80,7 @@ fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
 }
 
 #[test]
-fn a_rule_that_is_taken_out_in_the_middle_of_a_round_rests_when_it_is_back() {
+fn a_rule_removed_within_a_round_is_in_cooldown_when_restored() {
     let yaml = LOW
         .replace("[{drop_caches: {}}]", "[{drop_caches: {}}, {compact_memory: {}}]")
         .replace("cooldown: 1s", "cooldown: 1m");
@@ -116,7 +116,7 @@ fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it()
 }
 
 #[test]
-fn every_way_to_end_costs_an_act() {
+fn every_outcome_counts_as_an_act() {
     let why = || "no".to_owned();
     for result in [
         OutcomeResult::Done,
@@ -139,7 +139,7 @@ fn every_way_to_end_costs_an_act() {
 }
 
 #[test]
-fn what_was_not_begun_is_no_miss_and_is_tried_again_after_a_rest() {
+fn an_unbegun_act_is_no_miss_and_is_retried_after_a_pause() {
     let mut world = short(&with("breaker: {misses: 1}"), Mode::Enforce);
     let mut past = Past::default();
     for _ in 0..5 {
@@ -163,7 +163,7 @@ fn what_was_not_begun_is_no_miss_and_is_tried_again_after_a_rest() {
 }
 
 #[test]
-fn a_breaker_that_has_rested_is_told_as_one_that_may_try_again() {
+fn a_rested_breaker_is_shown_as_ready_to_retry() {
     let mut world = short(&with("breaker: {misses: 1, reset_after: 10m}"), Mode::Enforce);
     let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
     let missed =
@@ -186,14 +186,15 @@ fn a_breaker_that_has_rested_is_told_as_one_that_may_try_again() {
         world.policy = policy;
         let at = world.at;
         world.policy.step(at, &[]);
-        let explained = world.policy.explain(&rule, at, true).and_then(|told| told.remedy);
+        let explained =
+            world.policy.explain(&rule, at, true).and_then(|explained| explained.remedy);
         let rails = explained.map(|remedy| remedy.rails).unwrap_or_default();
         let rail = rails.iter().find(|rail| rail.reason == HoldReason::BreakerOpen).unwrap();
         assert_eq!((rail.holds, rail.detail.as_str()), (ago == 60, detail));
     }
 }
 
-/// What the journal would tell of an act after a restart.
+/// An act as the journal has it after a restart.
 fn remembered(act: &DecisionRecord) -> PastAct {
     PastAct {
         id: act.id,
@@ -218,8 +219,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn over_restarts_and_reloads_no_limit_is_passed_in_any_window(
-        course in prop::collection::vec((0u8..6, 1u32..100), 30),
+    fn restarts_and_reloads_never_exceed_a_limit(
+        events in prop::collection::vec((0u8..6, 1u32..100), 30),
     ) {
         let yaml = TWO.replace("cooldown: 1s", "cooldown: 1s, at_most: {times: 3, per: 1m}");
         let mut all = rules(&yaml);
@@ -227,7 +228,7 @@ proptest! {
         let mut world = short(&yaml, Mode::Enforce);
         world.policy = Policy::new(world.at, Mode::Enforce, &all, DecisionId(1));
         let mut done: Vec<DecisionRecord> = Vec::new();
-        for (event, ticks) in course {
+        for (event, ticks) in events {
             match event {
                 0 => {
                     let acts = done.iter().map(remembered).collect();

@@ -1,4 +1,4 @@
-//! Guard rails from outside: what is told to the policy, and what it then does not do.
+//! Guard rails from outside: observations and orders in, suppressed acts out.
 
 mod limits;
 
@@ -82,7 +82,7 @@ fn a_pause_shows_also_where_there_are_no_rules() {
 }
 
 #[test]
-fn until_the_past_is_known_nothing_is_done() {
+fn nothing_is_done_before_earlier_runs_are_known() {
     let mut world = short(LOW, Mode::Enforce);
     world.policy.await_past();
     let steps = run_in_vain(&mut world, seconds(5));
@@ -94,7 +94,7 @@ fn until_the_past_is_known_nothing_is_done() {
 }
 
 #[test]
-fn a_past_that_is_lost_holds_as_long_as_it_could_matter() {
+fn a_lost_journal_holds_for_the_longest_limit() {
     let budget = LOW.replace("at_most: {times: 1000, per: 30d}", "at_most: {times: 3, per: 2h}");
     let mut world = short(&budget, Mode::Enforce);
     let lost_before_ms = Some(world.at.timeline_ms() - 7_190_000);
@@ -178,7 +178,7 @@ fn window(name: &str, from: u16, to: u16) -> MaintenanceWindow {
 }
 
 #[test]
-fn a_window_allows_or_forbids_and_one_that_is_not_known_does_both_to_the_safe_side() {
+fn windows_allow_or_forbid_and_unknown_ones_hold() {
     // The world begins at midnight.
     for (own, window_of, expected) in [
         ("only_in: [w]", window("w", 0, 60), true),
@@ -213,7 +213,7 @@ fn everything_can_be_kept_out_of_a_window() {
 }
 
 #[test]
-fn three_rounds_in_vain_stop_a_remedy_until_its_time_or_a_person_says_so() {
+fn three_vain_rounds_open_the_breaker_until_its_time_or_a_reset() {
     let yaml = with("breaker: {misses: 3, reset_after: 10m}");
     let mut world = short(&yaml, Mode::Enforce);
     let open = "uma_remedy_breaker_open{group=\"g\",rule=\"Low\"}";
@@ -262,7 +262,7 @@ fn approval_of(steps: &[Step]) -> Option<DecisionId> {
 }
 
 #[test]
-fn an_act_that_needs_approval_is_asked_for_once_and_done_once() {
+fn approval_is_requested_once_and_allows_one_act() {
     let yaml = with("require_approval: {expires: 10m}");
     let mut world = short(&yaml, Mode::Enforce);
     let pending = "uma_remedy_approval_pending{group=\"g\",rule=\"Low\"}";
@@ -289,7 +289,7 @@ fn an_act_that_needs_approval_is_asked_for_once_and_done_once() {
 }
 
 #[test]
-fn an_approved_act_that_was_not_done_is_done_later_on_the_same_word() {
+fn an_approved_undone_act_is_done_later_without_a_new_approval() {
     let yaml = with("require_approval: {expires: 10m}");
     let mut world = short(&yaml, Mode::Enforce);
     let steps = run_in_vain(&mut world, seconds(5));
