@@ -8,7 +8,7 @@ use serde_json::json;
 use super::api::{answer, error};
 use super::routes::Site;
 use crate::model::{GateQuestion, size_bytes};
-use crate::policy::gate::judge;
+use crate::policy::gate::check_gate;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
 pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
@@ -27,7 +27,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         );
         return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
     };
-    let result = judge(&question, capacity);
+    let result = check_gate(&question, capacity);
     if result.is_open {
         return answer(StatusCode::OK, &json!({ "status": "success", "data": result }));
     }

@@ -15,7 +15,7 @@ use crate::config::measure::ListenAddress;
 use crate::config::settings::Settings;
 use crate::fit::Node;
 use crate::model::{ClusterSettings, GateQuestion, PeerAddress};
-use crate::policy::gate::judge;
+use crate::policy::gate::check_gate;
 use crate::sources::cluster::Discovery;
 
 /// The share of a planned node that kernel and other services take.
@@ -97,7 +97,7 @@ fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
         .collect::<anyhow::Result<_>>()?;
     let mut gate = GateNode::start(setup(&settings, daemon(&arguments.node, &settings)))
         .context("cannot start the scan of processes")?;
-    let answer = judge(&GateQuestion::default(), &gate.sample());
+    let answer = check_gate(&GateQuestion::default(), &gate.sample());
     nodes.notes.extend(answer.notes.iter().map(ToString::to_string));
     nodes.take(&this(), &json!(answer));
     for (name, queried) in queried {

@@ -7,7 +7,7 @@ use super::node::GateNode;
 use super::peers::Peers;
 use super::prepare::Preparer;
 use crate::model::{GateAnswer, GateQuestion};
-use crate::policy::gate::{SETTLES, judge, with_peers};
+use crate::policy::gate::{SETTLES, check_gate, with_peers};
 
 /// Between two samples.
 const TICK: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ impl Waiting<'_> {
         let limit = self.limit.map(|limit| limit.max(LEAST));
         loop {
             let memory = node.sample();
-            let mut answer = judge(&self.question, &memory);
+            let mut answer = check_gate(&self.question, &memory);
             let is_preparing = self
                 .preparer
                 .as_mut()

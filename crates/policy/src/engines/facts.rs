@@ -104,7 +104,7 @@ pub struct LoadSource {
 }
 
 impl EngineFacts {
-    /// Nothing is known of it.
+    /// Facts of an engine without any.
     pub(super) const fn new(kind: EngineKind) -> Self {
         Self {
             kind,

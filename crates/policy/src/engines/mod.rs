@@ -1,4 +1,4 @@
-//! What is known of inference engines: a file for each, and [`ENGINES`], the list of them.
+//! The facts of inference engines: a file for each, and [`ENGINES`], the list of them.
 //!
 //! To add an engine:
 //! 1. add its kind and name to the table in `model/engine.rs`;
@@ -58,7 +58,7 @@ const _: () = {
     }
 };
 
-/// What is known of engines of that kind.
+/// The facts of engines of that kind.
 pub fn facts(kind: EngineKind) -> &'static EngineFacts {
     ENGINES[kind as usize]
 }

@@ -28,14 +28,14 @@ named! {
         /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only
         /// without requests.
         DropPrefixCache = "drop_prefix_cache",
-        /// An engine with requests is paused for seconds, and computes them anew: SGLang's
+        /// An engine with requests is paused for seconds, and computes them again: SGLang's
         /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
         RetractRequests = "retract_requests",
         /// Models go, with the requests that they work on or until they are loaded again:
         /// llama-server as a router, Triton.
         UnloadModels = "unload_models",
-        /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before
-        /// 0.5.21 cannot be asked.
+        /// An engine that was paused on purpose may resume: SGLang before 0.5.21 does not report
+        /// a pause.
         Unpause = "unpause",
     }
 }

@@ -214,7 +214,7 @@ named! {
 pub struct NodeStatus {
     /// Its name.
     pub node: Arc<str>,
-    /// Why nothing is known of it, if that is so.
+    /// Why it is unknown, if it is.
     pub unknown: Option<Arc<str>>,
     /// When it has answered last.
     pub answered: Option<Moment>,

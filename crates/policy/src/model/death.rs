@@ -273,7 +273,7 @@ impl fmt::Display for Killer {
                 decision.map_or(Ok(()), |decision| write!(f, " (decision {decision})"))
             }
             Self::Signal { signal, sender } => {
-                let sender = sender.as_deref().unwrap_or("somebody");
+                let sender = sender.as_deref().unwrap_or("an unknown process");
                 write!(f, "{} from {sender}", signal_name(*signal))
             }
             Self::Itself { reason: Some(reason) } => write!(f, "itself: {reason}"),
@@ -395,7 +395,7 @@ pub struct DeathReport {
     pub phase: Option<EnginePhase>,
     /// The cause of death.
     pub killer: Killer,
-    /// Whether the end is a failure, whatever the exit code.
+    /// Whether the end is a failure, independent of the exit code.
     pub is_failure: bool,
     /// Proofs of the cause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -67,7 +67,7 @@ named! {
         JournalUnreadable = "journal_unreadable",
         /// A person has silenced this rule.
         Silenced = "silenced",
-        /// A rule that inhibits this one fires, or cannot be judged.
+        /// A rule that inhibits this one fires, or cannot be evaluated.
         Inhibited = "inhibited",
         /// A maintenance window forbids it now.
         Maintenance = "maintenance",
@@ -115,7 +115,7 @@ named! {
         LoggedIn = "logged_in",
         /// An engine runs, or it is unknown whether.
         EnginesRun = "engines_run",
-        /// An alert that blocks reboots fires, or cannot be judged.
+        /// An alert that blocks reboots fires, or cannot be evaluated.
         Blocked = "blocked",
         /// The cluster's lock has given no slot.
         NoSlot = "no_slot",
@@ -148,7 +148,7 @@ impl HoldReason {
                  lately that it would matter"
             }
             Self::Silenced => "a person has silenced the rule",
-            Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
+            Self::Inhibited => "a rule of inhibited_by fires, or cannot be evaluated",
             Self::Maintenance => "no window of only_in is open, or one of never_in is",
             Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
             Self::NoTarget => {
@@ -215,7 +215,7 @@ impl HoldReason {
             }
             Self::LoggedIn => "a person is logged in, or that is unknown (reboot.logged_in)",
             Self::EnginesRun => "an engine runs, or that is unknown (reboot.engines)",
-            Self::Blocked => "an alert of reboot.blocked_by fires, or cannot be judged",
+            Self::Blocked => "an alert of reboot.blocked_by fires, or cannot be evaluated",
             Self::NoSlot => "the cluster's lock (reboot.lock) has given no slot",
             Self::CalledOff => {
                 "a person has called the reboot off: no rule schedules another before memory is \
@@ -260,7 +260,7 @@ impl Decision {
     }
 }
 
-/// A value that led to a decision, or judged it.
+/// A value that led to a decision, or was measured after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The series as in PromQL.

@@ -373,7 +373,7 @@ impl RebootResult {
 pub struct PastReboots {
     /// Id of this boot; `None`: it cannot be read, and nothing is rebooted.
     pub boot_id: Option<Arc<str>>,
-    /// All attempts to reboot, whatever their result; oldest first.
+    /// All attempts to reboot, with any result; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<PastReboot>,
     /// The reboot that is scheduled in this boot and has not begun.

@@ -112,7 +112,7 @@ named! {
     pub enum ReceivedIgnored {
         /// It was known already.
         Repeated = "repeated",
-        /// Something newer is known of it.
+        /// A newer state of it was received.
         Outdated = "outdated",
         /// The most alerts that can be kept are firing.
         TooMany = "too_many",

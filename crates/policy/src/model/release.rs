@@ -114,7 +114,7 @@ named! {
         /// Another engine began before all was returned.
         Overtaken = "overtaken",
         /// It no longer falls, and the engine's memory is unknown: other engines came or went
-        /// meanwhile, or it started before the first sample.
+        /// in that time, or it started before the first sample.
         Unknown = "unknown",
     }
 }
@@ -125,7 +125,7 @@ named! {
 pub enum WhyUnknown {
     /// It started before the first sample.
     BeginUnseen,
-    /// Another engine came or went meanwhile.
+    /// Another engine came or went in that time.
     OtherEngines,
     /// Memory that no counter names, or shared memory, was not measured.
     Unmeasured,

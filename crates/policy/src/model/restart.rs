@@ -203,7 +203,7 @@ pub struct RestartLimits {
     pub per: Duration,
     /// Deaths in a row in the same phase after which a person must allow further starts.
     pub give_up_after: u32,
-    /// Time in the ready state after which deaths are counted anew.
+    /// Time in the ready state after which the count of deaths restarts.
     pub healthy_after: Duration,
     /// Time after which the next engine may start, even if this one is not ready.
     pub ready_within: Duration,

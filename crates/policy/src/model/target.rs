@@ -104,7 +104,7 @@ impl From<&EngineSeen> for EngineTarget {
 }
 
 impl EngineTarget {
-    /// The loading processes of the engine, without those that serve meanwhile.
+    /// The loading processes of the engine, without those that serve.
     pub fn loading(seen: &EngineSeen, serving: &BTreeSet<ProcessId>) -> Self {
         let mut seen = seen.clone();
         let server = seen.server;

@@ -24,7 +24,7 @@ pub(super) struct Context<'a> {
     pub(super) cluster: &'a Cluster,
     /// When memory was last measured, on the uptime clock.
     pub(super) measured: Option<Duration>,
-    /// What there is for an engine that is to start, if that is known of now.
+    /// The memory for an engine that is to start, if the sample is current.
     pub(super) memory: Option<&'a GateMemory>,
     pub(super) engines: &'a Engines,
     pub(super) brake: &'a Brake,

@@ -33,7 +33,7 @@ pub(super) enum LogView {
     Believed,
     /// By syslog(2): its lines may be forged.
     Claimed,
-    /// By nothing: nobody knows what it would have counted.
+    /// By nothing: its counters are unknown.
     Unread,
 }
 
@@ -356,7 +356,7 @@ impl Counters {
     }
 
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
-    /// log shall not fill the windows that rules look back through.
+    /// log shall not fill the ranges of rules.
     pub(super) fn show(&mut self, store: &mut SeriesStore) {
         let ids = self.cells.iter().map(|(id, _)| *id);
         self.batch.find_restless(store, ids);

@@ -1,4 +1,4 @@
-//! The values that lead to a decision, and those that judge it.
+//! The values that lead to a decision, and those that show its effect.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use super::rule::{Query, RemedyStep};
 use super::status::{RuleState, RuleStatus};
 use crate::model::{DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
 
-/// What is known of one rule.
+/// The explanation of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// Its state.
@@ -27,7 +27,7 @@ pub struct Explanation {
     pub remedy: Option<RemedyExplanation>,
 }
 
-/// What is known of a rule's remedy.
+/// The explanation of a rule's remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemedyExplanation {
     /// Its aim, taken apart; without one it aims at the end of the condition.

@@ -126,7 +126,7 @@ impl Group {
     }
 
     /// Evaluates every rule's condition.
-    pub(super) fn judge(&mut self, context: &mut Context<'_>) {
+    pub(super) fn evaluate(&mut self, context: &mut Context<'_>) {
         let is_idle = self.scope == RuleScope::Cluster && context.cluster.is_idle();
         for running in &mut self.rules {
             running.changed |= running.is_idle != is_idle;
@@ -137,7 +137,7 @@ impl Group {
         }
     }
 
-    /// Lets every remedy move on, once all conditions have been judged.
+    /// Advances every remedy, once all conditions are evaluated.
     pub(super) fn remedy(&mut self, context: &mut Context<'_>) {
         self.rules.iter_mut().for_each(|running| running.remedy(context));
     }
@@ -153,8 +153,8 @@ impl Group {
     /// The state of each rule, by alert name.
     pub(super) fn states(&self) -> impl Iterator<Item = (&str, RuleState)> {
         self.rules.iter().map(|running| {
-            let is_judged = running.evaluated.is_some() || running.is_idle;
-            let state = if is_judged { running.state() } else { RuleState::Unknown };
+            let is_evaluated = running.evaluated.is_some() || running.is_idle;
+            let state = if is_evaluated { running.state() } else { RuleState::Unknown };
             (&*running.rule.id.alert, state)
         })
     }
@@ -319,7 +319,7 @@ impl RunningRule {
         let since_last = self.evaluated.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.evaluated = Some(now);
         let before = context.step.alerts.len();
-        let unknown = self.judge(context).err().unwrap_or_default();
+        let unknown = self.advance_alerts(context).err().unwrap_or_default();
         if !unknown.is_empty() {
             self.alerts.stand_still(since_last);
         }
@@ -380,8 +380,8 @@ impl RunningRule {
         }
     }
 
-    /// Evaluates the condition and moves the alerts on; an error says why that is unknown.
-    fn judge(&mut self, context: &mut Context<'_>) -> Result<(), Vec<String>> {
+    /// Evaluates the condition and advances the alerts; the error is why it is unknown.
+    fn advance_alerts(&mut self, context: &mut Context<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: context.at.timeline_ms(), utc_ms: context.at.utc_ms() };
         let evaluated = self.watch.evaluate(&self.rule.expr.expr, context.store_of(&self.rule), at);
         let samples = match evaluated {

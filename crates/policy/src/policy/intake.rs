@@ -16,8 +16,8 @@ use crate::model::{
 };
 use kernel_faults::KernelLine;
 
-/// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
-/// machine may: after a suspend the first thing seen may be a line of the kernel log.
+/// Rules are evaluated with readings of at most this age. Sampling never pauses for so long, but
+/// the machine may: after a suspend the first thing seen may be a line of the kernel log.
 const MEASURED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Policy {
@@ -236,7 +236,7 @@ impl Policy {
         self.assessment.assess(at, &context, &mut self.counters, &mut step.events);
     }
 
-    /// Whether what is known of memory is of now.
+    /// Whether the sample of memory is current.
     pub(super) fn has_measured(&self, at: Moment) -> bool {
         let measured = self.sources.memory_measured();
         measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)

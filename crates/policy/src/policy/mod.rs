@@ -66,9 +66,9 @@ use sources::SourceTable;
 use status::Status;
 
 /// Older kernel events count at the time when they happened, and no rule takes them for news. A
-/// restart takes a supervisor from a tenth of a second to half a minute, and rules for events look
-/// back about as long: what happens meanwhile is still worth acting on, and a minute allows for
-/// both. After that nothing is helped by dropping caches for an allocation that failed then.
+/// restart takes a supervisor from a tenth of a second to half a minute, and ranges of rules for
+/// events are about as long: an event in that time is still worth acting on, and a minute allows
+/// for both. Later it does not help to drop caches for an allocation that failed then.
 const OLD_AFTER: Duration = Duration::from_secs(60);
 
 /// How long ago that was, if it is old at `now`.
@@ -88,16 +88,16 @@ pub struct Step {
     pub decisions: Vec<DecisionRecord>,
     /// What earlier actions have changed.
     pub aim_checks: Vec<AimCheck>,
-    /// Rules that can no longer be judged, and those that can again.
+    /// Rules that became unknown, and those that are known again.
     pub doubts: Vec<Doubt>,
-    /// What came of what people ordered, in their order.
+    /// The results of orders, in their order.
     pub answers: Vec<Answer>,
     /// Nothing came but lines of the kernel log that mean nothing: they were counted, and the next
     /// step shows that.
     pub is_only_counted: bool,
 }
 
-/// What came of what a person has ordered.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The order.
@@ -106,12 +106,12 @@ pub struct Answer {
     pub refused: Option<String>,
 }
 
-/// Whether a rule can be judged has changed.
+/// A rule became unknown, or known again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// Which rule.
     pub rule: RuleId,
-    /// Which readings are missing, and why; empty when it can be judged again.
+    /// Which readings are missing, and why; empty when it is known again.
     pub reasons: Vec<String>,
 }
 
@@ -227,8 +227,8 @@ impl Policy {
         self.received.set_forget_after(forget_after);
     }
 
-    /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
-    /// rule that stays the same is kept; budgets and cooldowns are kept by name even where the rule
+    /// Takes other rules, and returns the alerts that end with the old ones. The state
+    /// of an unchanged rule is kept; budgets and cooldowns are kept by name even where the rule
     /// has changed, so that a reload resets no guard rail.
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
@@ -270,8 +270,8 @@ impl Policy {
 
     /// Takes in what was seen since the last step and returns what to do about it.
     ///
-    /// Nothing is published or judged before memory has been measured once: what the kernel log
-    /// held at a first start is where the counters begin, and not a burst.
+    /// Nothing is published or evaluated before the first sample of memory: the counters begin with
+    /// the backlog of the kernel log at a first start, which is no burst.
     pub fn step(&mut self, at: Moment, seen: &[Observation]) -> Step {
         let mut step = Step::default();
         let mut newest_record = None;
@@ -342,7 +342,7 @@ impl Policy {
         step
     }
 
-    /// Whether there is nothing to judge: a log may say much that means nothing, while memory is
+    /// Whether there is nothing to evaluate: a log may have many meaningless lines while memory is
     /// short.
     fn is_only_lines(&self, at: Moment, seen: &[Observation], step: &Step) -> bool {
         let is_line = |seen: &Observation| matches!(seen, Observation::KernelRecord(_));
@@ -354,7 +354,7 @@ impl Policy {
     }
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
-    /// Rules need no deadline of their own: those that are due are judged with the next sample,
+    /// Rules need no deadline of their own: those that are due are evaluated with the next sample,
     /// since nothing new is known before; see [`Policy::needs_samples_every`].
     pub fn next_step_in(&self, now: Duration) -> Duration {
         let next = self.kernel_log.next_deadline();
@@ -532,7 +532,7 @@ impl Policy {
         // All alerts first: a remedy may depend on the state of other rules.
         let mut is_due = false;
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
-            group.judge(&mut context);
+            group.evaluate(&mut context);
             is_due = true;
         }
         if !is_due {

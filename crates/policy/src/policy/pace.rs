@@ -25,7 +25,7 @@ pub const FAST: Duration = Duration::from_millis(20);
 const HORIZON: Duration = Duration::from_secs(5);
 
 /// The same while an engine loads: it reads in leaps, and [`CHECK_EVERY`] sees soon enough how they
-/// end. The brake judges by the last second, and begins to when 0.4 s are left.
+/// end. The brake uses the last second, and begins to when 0.4 s are left.
 const HORIZON_LOADING: Duration = Duration::from_secs(2);
 
 /// The past from which the pace is taken.

@@ -19,7 +19,7 @@ use crate::model::{
 };
 
 /// An action whose effect cannot be measured for this long ends the round.
-const JUDGING_ENDS_AFTER: Duration = Duration::from_secs(30);
+const CHECK_ENDS_AFTER: Duration = Duration::from_secs(30);
 
 /// An engine is spared if this share of the machine has become free again by the time that it is
 /// to be stopped.
@@ -256,7 +256,7 @@ impl RemedyState {
             context.guard.lost(&case.rule.id, case.mode);
             self.end_round(case, context);
         }
-        self.judge(case, context);
+        self.check_aim(case, context);
     }
 
     fn end_begun_round(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
@@ -270,21 +270,21 @@ impl RemedyState {
         self.phase = RemedyPhase::default();
     }
 
-    /// Measures what the ended action has changed, once there are readings from after it.
-    fn judge(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
+    /// Measures the effect of the ended action, once there are readings from after it.
+    fn check_aim(&mut self, case: &Case<'_>, context: &mut Context<'_>) {
         let RemedyPhase::Acting(StepAct { act, step, before, answers }) = &mut self.phase else {
             return;
         };
         let Some(ended) = act.ended() else { return };
         let (decision, step) = (act.decision, *step);
-        // A reboot that is scheduled is judged after the boot.
+        // A scheduled reboot is checked after the boot.
         if case.remedy.steps.get(step).is_some_and(RemedyStep::reboots) {
             return self.end_round(case, context);
         }
         if case.remedy.aim.is_none() && context.guard.is_in_force(decision) {
             return self.go_on(case, step, context);
         }
-        let out_of_time = context.at.uptime.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
+        let out_of_time = context.at.uptime.saturating_sub(ended) >= CHECK_ENDS_AFTER;
         let measured = context.measured.is_some_and(|measured| measured > ended);
         if !measured && !out_of_time {
             return;
@@ -317,7 +317,7 @@ impl RemedyState {
     }
 
     /// A setting that was made for as long as the alert lasts does not end it: without an aim of
-    /// its own there is nothing to judge it by, and the next step follows.
+    /// its own it is not checked, and the next step follows.
     fn go_on(&mut self, case: &Case<'_>, step: usize, context: &mut Context<'_>) {
         if step + 1 < case.remedy.steps.len() {
             self.phase = RemedyPhase::next(step + 1);

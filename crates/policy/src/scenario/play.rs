@@ -168,7 +168,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// Memory has been measured: without that, nothing is judged.
+    /// Memory has been measured: without that, nothing is evaluated.
     fn measured(&self) -> Observation {
         Observation::Readings(Readings {
             source: Source::Meminfo,

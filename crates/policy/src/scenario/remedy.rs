@@ -62,7 +62,7 @@ pub(super) fn is_named(action: &Action, name: &str) -> bool {
 }
 
 impl ExpectedEntry {
-    /// Whether a decision is as it is said to be.
+    /// Whether a decision matches.
     pub(super) fn fits(&self, decision: &DecisionRecord) -> bool {
         let rule = *self.rule == *decision.rule.alert || self.rule == decision.rule.to_string();
         let is_decided = match (self.decision, decision.decision) {

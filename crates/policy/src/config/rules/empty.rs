@@ -16,7 +16,7 @@ const EXAMPLE: &str = "write empty_cache: {engine: deepseek, allow: [drop_prefix
 const NEVER: (&[&str], &str) = (
     &["abort", "pause", "pause_generation", "collective_rpc"],
     "it would end requests, or run code: retract_requests pauses SGLang and has its requests \
-     computed anew",
+     computed again",
 );
 
 /// Reads `empty_cache`.

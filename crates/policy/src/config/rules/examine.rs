@@ -241,8 +241,8 @@ struct Acting<'r> {
 }
 
 impl<'r> Acting<'r> {
-    /// Rules that only notify conflict with none, and nothing is known of rules with windows or
-    /// inhibitions.
+    /// Rules that only notify conflict with none. Rules with windows or inhibitions are not
+    /// compared.
     fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
         let remedy = placed.rule.remedy.as_ref()?;
         let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);

@@ -60,7 +60,7 @@ const GROUP_ADVICE: [Advice; 2] = [
 
 /// Reads all rule files together. Groups without an `interval` are evaluated every
 /// `evaluation_interval`. The error holds every mistake of every file. Maintenance windows are not
-/// looked up, since nothing is known of a configuration.
+/// looked up, since there is no configuration.
 pub fn parse_rules(
     files: &[SourceText],
     evaluation_interval: Duration,

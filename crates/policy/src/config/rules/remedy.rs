@@ -73,7 +73,7 @@ fn aim(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Que
         return Some(query);
     }
     findings
-        .add(node.span.clone(), "aim is met whatever the values are: it compares nothing")
+        .add(node.span.clone(), "aim is met for all values: it compares nothing")
         .hint("write what shall be true: uma_memory_free_bytes > 4 * 1024^3");
     None
 }

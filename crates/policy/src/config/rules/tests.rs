@@ -51,7 +51,7 @@ fn step_mistake(text: &str) -> Mistake {
     one_mistake(&rule_text(&format!("remedy:\n  steps:\n  - {text}")))
 }
 
-/// As it stands in the documentation.
+/// The example of the documentation.
 const EXAMPLE: &str = r#"
 groups:
 - name: memory
@@ -328,7 +328,7 @@ fn an_aim_that_cannot_be_missed_is_refused() {
     }
     for aim in ["1", "uma_memory_free_bytes", "uma_memory_free_bytes > bool 1", "vector(1)"] {
         let mistake = one_mistake(&aimed(aim));
-        assert!(mistake.message.starts_with("aim is met whatever the values are"), "{mistake}");
+        assert!(mistake.message.starts_with("aim is met for all values"), "{mistake}");
     }
 }
 

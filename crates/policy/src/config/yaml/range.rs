@@ -57,7 +57,7 @@ impl Units<'_> {
         &self.written[at..]
     }
 
-    /// Steps over the quote. What is known of a block scalar begins behind its header line.
+    /// Steps over the quote. The range of a block scalar begins behind its header line.
     fn skip_opening(&mut self) -> Option<()> {
         match self.style {
             ScalarStyle::Plain | ScalarStyle::Literal | ScalarStyle::Folded => {}

@@ -1,4 +1,4 @@
-//! What is known of other nodes.
+//! Series about other nodes.
 
 use super::super::{Rejection, Source};
 use super::{Metric, MetricKind};

@@ -139,7 +139,7 @@ fn listeners_are_found_by_port_and_state() {
     let others = b"0: 0201A8C0:1F40 0:0 0A\n1: 0000000000000000FFFF00000100007F:1F40 0:0 0A\n\
         2: 0000:1F40 0:0 0A\n3: zz:1F40 0:0 0A\n";
     let read: Vec<String> = listening(others, 8000).map(|at| at.to_string()).collect();
-    assert_eq!(read, ["192.168.1.2", "127.0.0.1"], "whatever is no address is left out");
+    assert_eq!(read, ["192.168.1.2", "127.0.0.1"], "anything else is left out");
 }
 
 #[test]

@@ -32,7 +32,7 @@ const OTHERS: ProcessId = ProcessId { pid: u32::MAX, start_ticks: 0 };
 /// Which engines are there in a declared world, and since when.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Declared {
-    /// Those of the first moment are as old as the world, and hold what they hold for long.
+    /// Engines of the first moment are as old as the world and have had their memory since then.
     has_begun: bool,
     since: BTreeMap<Arc<str>, Life>,
 }

@@ -195,7 +195,7 @@ impl ProcessScan {
 }
 
 impl Brake {
-    /// Takes what is known of memory.
+    /// Takes a sample of memory.
     pub(super) fn measure(&mut self, at: Duration, store: &SeriesStore) {
         self.available = present("uma_memory_available_bytes", store);
         let total = present("uma_memory_total_bytes", store);

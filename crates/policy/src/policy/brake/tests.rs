@@ -555,7 +555,7 @@ fn a_full_scan_is_due_when_a_quarter_of_free_memory_went_unseen() {
     measure(&mut brake, 700, 6, 15);
     assert!(needs(&brake, 700));
     sample(&mut brake, 700, &[OLD], Scope::Known);
-    assert!(needs(&brake, 700), "others have not been looked for");
+    assert!(needs(&brake, 700), "without a scan for others");
     sample(&mut brake, 750, &[OLD], Scope::All);
     assert!(!needs(&brake, 750));
     measure(&mut brake, 800, 10, 8);

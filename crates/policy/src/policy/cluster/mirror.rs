@@ -19,7 +19,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Shows what is known of them now. Allocates only where there are new ones, or one has given
+    /// Publishes their present values. Allocates only where there are new ones, or one has given
     /// its place to another.
     pub(super) fn show(
         &mut self,

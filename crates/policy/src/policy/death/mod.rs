@@ -3,7 +3,7 @@
 //!
 //! Exit codes mislead: `vllm serve` ends with 0 when its EngineCore is killed, and SGLang with 137
 //! though only its scheduler was. So the head's own status counts least: what the kernel says
-//! of any process of the family counts most, then what is known of how its processes ended.
+//! of any process of the family counts most, then the exits of its processes.
 
 mod advice;
 mod hits;

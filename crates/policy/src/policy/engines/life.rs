@@ -305,7 +305,7 @@ impl Life {
         if progressed && self.is_stuck {
             turns.push(self.unstick("it reads, grows or works again"));
         }
-        self.judge(at, &mut turns);
+        self.advance(at, &mut turns);
         turns
     }
 
@@ -325,11 +325,11 @@ impl Life {
             Reading::Unsupported | Reading::Failed => {}
         }
         self.health = Some(health.clone());
-        self.judge(at, &mut turns);
+        self.advance(at, &mut turns);
         turns
     }
 
-    fn judge(&mut self, at: Moment, turns: &mut Vec<Turn>) {
+    fn advance(&mut self, at: Moment, turns: &mut Vec<Turn>) {
         // Each turn leads on in a life, or once back: no more than this.
         for _ in 0..EnginePhase::ALL.len() {
             let Some((to, reason)) = self.next() else { break };

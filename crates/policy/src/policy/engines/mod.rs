@@ -3,7 +3,7 @@
 //!
 //! An engine's health endpoint counts most. Without it, an open port counts; without that, the end
 //! of its reads and growth. On GB10 the GPU's own counters prove nothing, so that a loading engine
-//! is judged by its progress alone.
+//! counts by its progress alone.
 
 mod deaths;
 mod ends;
@@ -183,7 +183,7 @@ impl Engines {
         }
     }
 
-    /// Whether what is known of processes was seen after that.
+    /// Whether processes were sampled after that.
     pub(super) fn has_sampled_since(&self, then: Duration) -> bool {
         self.sampled.is_some_and(|sampled| sampled > then)
     }
@@ -365,7 +365,7 @@ impl Engines {
         events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
     }
 
-    /// Those that have been gone for long.
+    /// Drops engines that have been gone for long.
     fn forget(&mut self, at: Moment, counters: &mut Counters) {
         self.lives.retain(|_, (life, cells)| {
             let is_kept = !life.is_gone_since(at, KEPT);

@@ -224,8 +224,7 @@ impl EngineCells {
         counters.set(self.growth, bytes as f64);
     }
 
-    /// Ends the series of an engine that has been gone for long; how often it was started is known
-    /// on.
+    /// Ends the series of an engine that has been gone for long; the count of its starts stays.
     pub(super) fn retire(&self, counters: &mut Counters) {
         for cell in self.all() {
             counters.retire(cell);

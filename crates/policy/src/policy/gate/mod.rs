@@ -87,9 +87,9 @@ fn had(memory: &GateMemory) -> Result<Had, &'static str> {
     })
 }
 
-/// Judges whether the node can take it.
-pub fn judge(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
-    let mut judge = Judge {
+/// Whether the node can take an engine, with the reasons.
+pub fn check_gate(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
+    let mut check = GateCheck {
         question: *question,
         memory,
         reasons: Vec::new(),
@@ -99,34 +99,34 @@ pub fn judge(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
     };
     let had = had(memory);
     match had {
-        Ok(had) => judge.amount(had),
-        Err(what) => judge.unknown(what),
+        Ok(had) => check.amount(had),
+        Err(what) => check.unknown(what),
     }
-    judge.contiguous();
-    judge.lingering(Lingering::Unaccounted);
-    judge.lingering(Lingering::Shmem);
-    judge.orphans();
-    judge.cache();
-    let is_open = judge.reasons.is_empty();
-    let longest = judge
+    check.contiguous();
+    check.lingering(Lingering::Unaccounted);
+    check.lingering(Lingering::Shmem);
+    check.orphans();
+    check.cache();
+    let is_open = check.reasons.is_empty();
+    let longest = check
         .waits
         .into_iter()
         .try_fold(Duration::ZERO, |longest, wait| wait.map(|wait: Duration| wait.max(longest)));
     GateAnswer {
         is_open,
-        is_hopeless: judge.is_hopeless,
+        is_hopeless: check.is_hopeless,
         question: *question,
         available_bytes: had.ok().map(Had::all),
         spare_bytes: had.ok().map(|had| had.spare),
         wait: if is_open { Some(Duration::ZERO) } else { longest },
-        reasons: judge.reasons,
-        notes: judge.notes,
+        reasons: check.reasons,
+        notes: check.notes,
         memory: memory.clone(),
         peers: Vec::new(),
     }
 }
 
-struct Judge<'r> {
+struct GateCheck<'r> {
     question: GateQuestion,
     memory: &'r GateMemory,
     reasons: Vec<GateReason>,
@@ -136,7 +136,7 @@ struct Judge<'r> {
     is_hopeless: bool,
 }
 
-impl Judge<'_> {
+impl GateCheck<'_> {
     fn close(&mut self, reason: GateReason, wait: Option<Duration>) {
         self.reasons.push(reason);
         self.waits.push(wait);

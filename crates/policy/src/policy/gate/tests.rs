@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{GateWatch, SETTLES, allowance, judge, memory, with_peers};
+use super::{GateWatch, SETTLES, allowance, check_gate, memory, with_peers};
 use crate::model::{
     Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
     Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
@@ -37,7 +37,7 @@ fn node(free: u64) -> GateMemory {
 }
 
 fn asked(gib: u64, memory: &GateMemory) -> GateAnswer {
-    judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
+    check_gate(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
 }
 
 fn reasons(answer: &GateAnswer) -> Vec<String> {
@@ -194,14 +194,14 @@ fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
 fn contiguous_memory_is_checked_only_on_request() {
     let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
     let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
-    let answer = judge(&question, &pieces);
+    let answer = check_gate(&question, &pieces);
     assert_eq!(reasons(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
     let blind = GateMemory { contiguous_2mib: Reading::Failed, ..pieces.clone() };
-    assert!(!judge(&question, &blind).is_open);
+    assert!(!check_gate(&question, &blind).is_open);
     question.contiguous_bytes = Some(2 * GIB);
-    assert!(judge(&question, &pieces).is_open);
+    assert!(check_gate(&question, &pieces).is_open);
     question.contiguous_bytes = None;
-    assert!(judge(&question, &blind).is_open, "it was not requested");
+    assert!(check_gate(&question, &blind).is_open, "it was not requested");
 }
 
 #[test]
@@ -378,7 +378,7 @@ proptest! {
         contiguous in prop::option::of(0..64 * GIB),
     ) {
         let question = GateQuestion { need_bytes: gib * GIB, contiguous_bytes: contiguous };
-        let answer = judge(&question, &memory);
+        let answer = check_gate(&question, &memory);
         prop_assert_eq!(answer.is_open, answer.reasons.is_empty());
         prop_assert!(!(answer.is_open && answer.is_hopeless));
         serde_json::to_string(&answer).unwrap();

@@ -13,7 +13,7 @@ pub const SETTLES: Duration = Duration::from_millis(500);
 /// Over how long a pace is taken.
 const PACE: Duration = Duration::from_secs(2);
 
-/// How far back a low is looked for. What swings faster than this is not taken for a release.
+/// The past in which a low counts. Faster swings are no release.
 const PAST: Duration = Duration::from_secs(5);
 
 /// Samples closer together add nothing; so many fit into the past.

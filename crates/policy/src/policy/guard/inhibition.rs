@@ -25,8 +25,8 @@ impl Inhibitors {
         self.0.values_mut().for_each(|inhibits| *inhibits = false);
     }
 
-    /// The state of a rule of that name. In several groups, any of them inhibits; one that cannot
-    /// be judged may well fire.
+    /// The state of a rule of that name. In several groups, any of them inhibits; an unknown one
+    /// may fire.
     pub(in crate::policy) fn set(&mut self, alert: &str, state: RuleState) {
         if let Some(inhibits) = self.0.get_mut(alert) {
             *inhibits |= matches!(state, RuleState::Firing | RuleState::Unknown);

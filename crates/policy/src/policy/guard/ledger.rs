@@ -58,7 +58,7 @@ pub(in crate::policy) struct Account {
     last_missed: Option<DecisionId>,
 }
 
-/// What is known of the round under way.
+/// The round under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Round {
     /// Its last act.

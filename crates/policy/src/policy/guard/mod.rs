@@ -108,7 +108,7 @@ pub const DEFAULT_APPROVAL_EXPIRES: Duration = Duration::from_secs(3_600);
 /// The longest that a question to people stays open.
 pub const LONGEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(7 * 86_400);
 
-/// A proposal, with what the guard rails judge it by.
+/// A proposal, with the inputs of the guard rails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guarded<'a> {
     pub(super) proposal: Proposal<'a>,
@@ -398,7 +398,8 @@ impl Guard {
         self.ledger.account_mut(rule, mode).check_aim(aim_met);
     }
 
-    /// What a start came to: it has lived for long, or has died in that phase. Its round ends.
+    /// Takes the result of a start: it was ready for long, or has died in that phase. Its round
+    /// ends.
     pub(super) fn start_checked(
         &mut self,
         rule: &RuleId,
@@ -459,7 +460,7 @@ impl Guard {
         held.map(|(_, reason)| reason)
     }
 
-    /// Whether an alert that blocks reboots fires, or cannot be judged.
+    /// Whether an alert that blocks reboots fires, or cannot be evaluated.
     pub(super) fn blocks_reboot(&self) -> bool {
         self.inhibitors.inhibit(&self.rails.reboot.blocked_by)
     }

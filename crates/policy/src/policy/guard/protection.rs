@@ -67,7 +67,7 @@ const PROCESS_LABELS: [&str; 2] = ["process", "comm"];
 const UNIT_LABELS: [&str; 1] = ["unit"];
 const CONTAINER_LABELS: [&str; 2] = ["container", "container_name"];
 
-/// What is known of a target. `None`: nothing, so that it may be anything.
+/// The traits of a target. `None`: unknown, so that it may match anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Traits {
     processes: Option<Vec<String>>,

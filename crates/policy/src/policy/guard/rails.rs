@@ -90,7 +90,7 @@ impl Guard {
     fn paused(&self) -> (bool, String) {
         match &self.pause {
             Some(pause) => (true, because(&format!("paused by {}", pause.author), &pause.comment)),
-            None => (false, "nobody has paused the program".to_owned()),
+            None => (false, "the program is not paused".to_owned()),
         }
     }
 
@@ -137,7 +137,7 @@ impl Guard {
         let names: Vec<&str> = own.chain(&self.rails.inhibited_by).map(|name| &**name).collect();
         let names = names.join(", ");
         match self.is_inhibited(guarded.proposal.rule, guarded.rails) {
-            true => (true, format!("one of {names} fires, or cannot be judged")),
+            true => (true, format!("one of {names} fires, or cannot be evaluated")),
             false if names.is_empty() => (false, "no alert inhibits it".to_owned()),
             false => (false, format!("none of {names} fires")),
         }

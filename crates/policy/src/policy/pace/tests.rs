@@ -62,7 +62,7 @@ fn ample_free_memory_is_sampled_slowly_except_at_the_start() {
 fn a_collapse_is_sampled_fast_from_its_first_sample_until_a_second_after() {
     let mut machine = Machine::with_free(60.0);
     let intervals = machine.run(seconds(1.5), 13.0);
-    // The look at the begin shows nothing yet.
+    // The first sample shows nothing yet.
     assert_eq!(intervals[..2], [CALM, FAST]);
     assert!(intervals[1..].iter().all(|interval| *interval == FAST), "{intervals:?}");
     let after = machine.run(seconds(10.0), 0.0);

@@ -1,11 +1,11 @@
-//! After the boot: did it happen, and has it helped?
+//! The check after the boot: whether it happened, and whether it has helped.
 
 use super::{RebootContext, RebootFacts, Reboots, needs_reboot};
 use crate::model::{Event, MemoryState, PastReboot, ProgramEvent, RebootResult, bytes_text};
 use crate::policy::remedy::Condition;
 
 impl Reboots {
-    /// Judges what was not judged yet.
+    /// Checks attempts that have no result yet.
     pub(super) fn check(&mut self, condition: Option<Condition>, context: &mut RebootContext<'_>) {
         let Some(boot) = self.boot_id.clone() else { return };
         let last = self.attempts.len().checked_sub(1);
@@ -15,7 +15,7 @@ impl Reboots {
                 continue;
             }
             let is_last = Some(place) == last;
-            let judged = if attempt.boot_id == boot {
+            let checked = if attempt.boot_id == boot {
                 let is_under_way = is_last && self.pending.is_some();
                 (!is_under_way).then(|| {
                     let why = self.called_off.as_deref().unwrap_or("it did not happen");
@@ -26,12 +26,12 @@ impl Reboots {
                     (result, why.to_owned())
                 })
             } else if is_last && !attempt.is_long_past {
-                self.judge(attempt, condition, &context.facts())
+                self.has_helped(attempt, condition, &context.facts())
             } else {
-                let why = "the machine was rebooted again before it was judged";
+                let why = "the machine was rebooted again before it was checked";
                 Some((RebootResult::Unknown, why.to_owned()))
             };
-            if let Some((result, reason)) = judged {
+            if let Some((result, reason)) = checked {
                 self.conclude(place, result, reason, context);
             }
         }
@@ -58,13 +58,13 @@ impl Reboots {
     }
 
     /// Whether the last reboot has helped, once that is known or was knowable for long.
-    fn judge(
+    fn has_helped(
         &self,
         attempt: &PastReboot,
         condition: Option<Condition>,
         facts: &RebootFacts<'_>,
     ) -> Option<(RebootResult, String)> {
-        // What leaks or wedges shows only after minutes, and only to who watches.
+        // A leak or a wedge shows only after minutes of observation.
         let watched = facts.at.uptime.saturating_sub(self.restored);
         if watched < self.settings.check_after {
             return None;

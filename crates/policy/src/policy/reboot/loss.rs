@@ -9,7 +9,7 @@ use crate::model::{Event, HoldReason, Moment, PastReboots, ProgramEvent, Reading
 /// How often the journal was lost in this process.
 const LOST: &str = "uma_journal_lost_total";
 
-/// What is known of that.
+/// The last loss of the journal.
 #[derive(Debug, Default)]
 pub(super) struct Loss {
     /// When it was noticed last, on the uptime clock of this boot, in milliseconds.

@@ -269,7 +269,7 @@ impl Reboots {
         }
     }
 
-    /// It was begun, and will not happen any more. That is judged with the next step.
+    /// Gives up a reboot that was begun and will not happen. The next step checks it.
     fn give_up(&mut self, why: String) {
         self.pending = None;
         self.called_off = Some(why.into());
@@ -517,7 +517,7 @@ impl Reboots {
     }
 }
 
-/// Whether it may turn out to be what a reboot is for, once it was watched for long enough.
+/// Whether the state may become one that needs a reboot.
 fn may_turn(state: MemoryState) -> bool {
     !needs_reboot(state) && state != MemoryState::Clean
 }

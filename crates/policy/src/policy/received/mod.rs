@@ -24,7 +24,7 @@ use crate::model::{
 /// Most alerts, including those that ended lately.
 const MOST_ALERTS: usize = 2_000;
 
-/// An ended alert does not fire again for this time unless it started anew: one of two
+/// An ended alert does not fire again for this time unless it started again: one of two
 /// Alertmanagers may repeat an old state late. After that its state counts again, since an alert
 /// fires on where only its evaluator was away.
 const RESOLVED_HOLDS: Duration = Duration::from_secs(300);
@@ -431,8 +431,8 @@ impl TrackedAlert {
     }
 }
 
-/// When a firing alert expires: at its own end if that is in the future, or where nobody
-/// repeats it.
+/// When a firing alert expires: at its own end if that is in the future, or else without a
+/// repetition.
 fn ends(alert: &ReceivedAlert, at: Moment, forget_after: Duration) -> Duration {
     let ahead = alert.ends_at.and_then(|ends| Duration::try_from(ends.duration_since(at.utc)).ok());
     let lasts = ahead
@@ -441,7 +441,7 @@ fn ends(alert: &ReceivedAlert, at: Moment, forget_after: Duration) -> Duration {
     at.uptime.saturating_add(lasts)
 }
 
-/// Whether an end of then keeps what comes late from beginning again.
+/// Whether an end at that time prevents a late report from starting it again.
 fn is_recent(utc: jiff::Timestamp, at: Moment) -> bool {
     Duration::try_from(at.utc.duration_since(utc)).is_ok_and(|ago| ago < RESOLVED_HOLDS)
 }

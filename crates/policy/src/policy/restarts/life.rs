@@ -8,7 +8,7 @@ use crate::policy::engines::Engines;
 /// A workload without readiness reports counts as ready after it has run for this time.
 const SETTLES: Duration = Duration::from_secs(60);
 
-/// What is known of its readiness.
+/// Readiness of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Readiness {
     pub(super) is_ready: bool,

@@ -21,7 +21,7 @@ pub(super) struct Ruled {
 /// Its need, or else the peak of its last life, must be available, nothing left behind, and no
 /// release under way. On GB10 the peak is too low, since driver memory is in no process; then only
 /// the release defers the start.
-pub(super) fn judge(
+pub(super) fn check(
     seen: &DeferredRestart,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
     context: &Context<'_>,
@@ -34,7 +34,7 @@ pub(super) fn judge(
                 need_bytes: seen.need_bytes.unwrap_or(peak_bytes),
                 contiguous_bytes: seen.contiguous_bytes,
             };
-            let answer = gate::judge(&question, memory);
+            let answer = gate::check_gate(&question, memory);
             ruled.reasons.extend(answer.reasons.iter().map(ToString::to_string));
         }
     }

@@ -80,7 +80,7 @@ pub(super) struct Restart {
     engine: Option<(Arc<EngineSeen>, Duration)>,
     /// The processes of this life, or of the last one while it is down.
     family: BTreeSet<ProcessId>,
-    /// Its deaths, until all is known of them.
+    /// Its deaths, until their details are known.
     unreported_deaths: Vec<Death>,
     holds: Holds<HoldReason>,
     /// Its supervisor reports that it has ended and that it is ours.

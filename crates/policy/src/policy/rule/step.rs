@@ -163,7 +163,7 @@ impl RemedyStep {
     }
 
     /// The name of the engine that it takes memory from: page cache, or memory that the engine
-    /// keeps without using it. Such a step costs nobody else anything.
+    /// keeps without using it. Such a step costs no other engine anything.
     pub fn engine(&self) -> Option<&Template> {
         match self {
             Self::EvictCheckpoint { engine, .. }

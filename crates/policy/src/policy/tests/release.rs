@@ -12,7 +12,7 @@ use crate::model::{
     Readings, Release, ReleaseEnd, Schema, SeriesKey, Source,
 };
 use crate::policy::Policy;
-use crate::policy::gate::judge;
+use crate::policy::gate::check_gate;
 use crate::policy::rule::RuleSet;
 
 const GIB: u64 = 1 << 30;
@@ -157,7 +157,7 @@ impl ReleaseWorld {
 
     fn reasons(&mut self) -> Vec<GateReason> {
         let memory = self.policy.status(moment(self.now)).gate_memory.unwrap();
-        judge(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
+        check_gate(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
     }
 }
 

@@ -127,7 +127,7 @@ impl Restart {
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return StartRuling::hold(HoldReason::OtherStarts, text);
         }
-        let memory = memory::judge(&self.seen, (self.peak_bytes, &self.family), context);
+        let memory = memory::check(&self.seen, (self.peak_bytes, &self.family), context);
         if !memory.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", memory.reasons.join("; "));
             return StartRuling {
