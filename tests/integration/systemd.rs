@@ -318,7 +318,7 @@ fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
         "a notifying unit is active only once ready"
     );
     *world.fake.hangs.lock().unwrap() = true;
-    let readings = world.until("doubt", |readings| readings.error.is_some());
+    let readings = world.until("unknown", |readings| readings.error.is_some());
     assert!(readings.error.unwrap().contains("has not answered"), "within its deadline");
     *world.fake.hangs.lock().unwrap() = false;
     // An exit while systemd was unreachable has no known cause.

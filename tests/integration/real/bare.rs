@@ -75,7 +75,9 @@ fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
     let mut engines = [41_001, 41_002, 41_003].map(|port| Engine::start(&script, port));
     for engine in &engines {
         let name = format!("engine=\"vllm-{}\"", engine.port);
-        daemon.wait_until("seen", |daemon| daemon.metrics().keys().any(|key| key.contains(&name)));
+        daemon.wait_until("reporting the process", |daemon| {
+            daemon.metrics().keys().any(|key| key.contains(&name))
+        });
     }
     // It is known once its pidfd is open.
     std::thread::sleep(Duration::from_secs(2));

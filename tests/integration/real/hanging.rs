@@ -72,7 +72,7 @@ fn an_unreadable_process_is_skipped_and_delays_no_shutdown() {
     let hanging = Hanging::start(folder.path());
     assert!(hanging.hangs());
     let daemon = Daemon::start(&folder.path().join("data"), &[]);
-    daemon.wait_until("seen", |daemon| {
+    daemon.wait_until("reporting the process", |daemon| {
         daemon.metrics().get("uma_engine_scan_silent_processes") == Some(&1.0)
     });
     let field = format!("pid={}", hanging.pid);

@@ -282,7 +282,9 @@ fn many_sleeping_processes_do_not_displace_roots_engine() {
     fs::write(&config, format!("rule_files: []\nengines:\n{entries}")).unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
-    daemon.wait_until("aware of an engine of nobody", |daemon| engine(daemon, "false").is_object());
+    daemon.wait_until("reporting the engine of user nobody", |daemon| {
+        engine(daemon, "false").is_object()
+    });
     assert!(engine(&daemon, "own").is_object(), "{}", daemon.log());
     daemon.terminate();
     let declared = vec![

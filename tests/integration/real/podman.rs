@@ -189,7 +189,7 @@ fn real_podman_engines_are_found_and_restarted_once_after_a_death() {
             && deferred(&daemon, "llm")["state"] == "stopped"
     });
     podman.end();
-    wait_for("doubt", 10, &daemon, || deferred(&daemon, "oom")["state"] == "unknown");
+    wait_for("unknown", 10, &daemon, || deferred(&daemon, "oom")["state"] == "unknown");
     podman.service = Podman::serve(podman.folder.path());
     wait_for("known", 10, &daemon, || deferred(&daemon, "lives")["state"] == "stopped");
     let runs = podman.state("oom");

@@ -73,7 +73,7 @@ fn start(world: &World) -> Daemon {
     symlink(format!("/proc/{pid}"), world.path(&format!("proc/{pid}"))).unwrap();
     symlink(pid.to_string(), world.path("proc/self")).unwrap();
     let is_engine = |key: &String| key.contains("engine=\"vllm-1\"");
-    until(&daemon, "seen", 15, || daemon.metrics().keys().any(is_engine));
+    until(&daemon, "reporting the process", 15, || daemon.metrics().keys().any(is_engine));
     daemon
 }
 

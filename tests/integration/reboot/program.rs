@@ -275,7 +275,7 @@ fn a_reboot_waits_for_logged_in_users_and_while_they_are_unknown() {
     assert_eq!(stage(&daemon), "waiting");
     world.bus.state().hangs.insert("ListSessions");
     world.bus.state().sessions.clear();
-    until(&daemon, "in doubt", 30, || waits_for(&daemon).contains("has not answered"));
+    until(&daemon, "waiting for the users", 30, || waits_for(&daemon).contains("has not answered"));
     assert_eq!(world.bus.reboots(), 0);
     world.bus.state().hangs.clear();
     until(&daemon, "done", 30, || world.bus.reboots() == 1);
@@ -346,7 +346,7 @@ fn a_rule_reboots_by_the_kernel_where_allowed_and_the_orderly_way_hangs() {
     world.node.write_rules(WEDGED);
     world.bus.state().hangs.insert("Reboot");
     let daemon = world.start();
-    daemon.wait_until("well", |daemon| {
+    daemon.wait_until("clean", |daemon| {
         daemon.metrics().get("uma_memory_verdict{verdict=\"clean\"}") == Some(&1.0)
     });
     world.wedges();
@@ -390,7 +390,7 @@ fn observe_mode_never_reboots() {
         .args(world.node.arguments())
         .env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", world.path("bus").display()));
     let daemon = Daemon::from_command(&mut command);
-    daemon.wait_until("well", |daemon| {
+    daemon.wait_until("clean", |daemon| {
         daemon.metrics().get("uma_memory_verdict{verdict=\"clean\"}") == Some(&1.0)
     });
     world.wedges();

@@ -25,7 +25,7 @@ fn a_missed_aim_leads_to_the_next_step_and_all_of_it_is_journalled() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.wait_until("done", |daemon| one(daemon, "compact_memory", "done"));
     assert!(one(&daemon, "drop_caches", "done"));
     assert_eq!((&*read(&node, "drop_caches"), &*read(&node, "compact_memory")), ("1", "1"));
     daemon.wait_until("exhausted", |daemon| {
@@ -89,7 +89,7 @@ fn a_missing_file_fails_the_step_and_the_next_one_is_tried() {
     node.write_rules(ALWAYS);
     fs::remove_file(node.drop_caches()).unwrap();
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.wait_until("done", |daemon| one(daemon, "compact_memory", "done"));
     assert!(one(&daemon, "drop_caches", "failed"));
     assert!(!node.drop_caches().exists(), "never created");
     let (_, log) = daemon.terminate();
@@ -156,7 +156,7 @@ fn a_restart_of_the_daemon_resets_no_guard_rail() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.wait_until("done", |daemon| one(daemon, "compact_memory", "done"));
     daemon.kill();
     fs::write(node.drop_caches(), "").unwrap();
     let daemon = node.start(&["--mode=enforce"]);
@@ -179,7 +179,7 @@ fn a_reboot_resets_no_budget() {
     fs::create_dir_all(boot_id.parent().unwrap()).unwrap();
     fs::write(&boot_id, "the first\n").unwrap();
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.wait_until("done", |daemon| one(daemon, "compact_memory", "done"));
     daemon.kill();
     fs::write(node.drop_caches(), "").unwrap();
     fs::write(&boot_id, "the second\n").unwrap();

@@ -173,7 +173,7 @@ fn received_alerts_survive_a_kill_as_firing_or_resolved() {
     send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
     send(&node, vec![alert(other, "resolved", 0, &[])]);
     daemon.wait_until("received", |daemon| received(daemon).len() == 1);
-    daemon.wait_until("kept", |_| turns(&node).len() == 3);
+    daemon.wait_until("journalled", |_| turns(&node).len() == 3);
     daemon.kill();
     let daemon = node.start(&[]);
     assert_eq!(received(&daemon)[0]["labels"]["alertname"], low);

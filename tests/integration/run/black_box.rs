@@ -60,7 +60,7 @@ fn file(node: &Node, number: u32) -> PathBuf {
 }
 
 fn know_last_boot(daemon: &Daemon) {
-    daemon.wait_until("sure of the boot before", |daemon| {
+    daemon.wait_until("reporting the boot before", |daemon| {
         daemon.metrics().contains_key(UNCLEAN_BOOTS)
     });
 }
@@ -155,7 +155,9 @@ fn a_foreign_file_is_set_aside_and_damage_costs_only_its_own_records() {
     fs::write(file(&node, 1), "not mine").unwrap();
     boot(&node, "boot-b");
     let daemon = node.start(&[]);
-    daemon.wait_until("sure", |daemon| daemon.metrics().get(CLEAN) == Some(&0.0));
+    daemon.wait_until("reporting an unclean boot", |daemon| {
+        daemon.metrics().get(CLEAN) == Some(&0.0)
+    });
     let (_, log) = daemon.terminate();
     assert!(log.contains("set aside as"), "{log}");
     let aside = file(&node, 1).with_extension("umabox.foreign");

@@ -98,7 +98,7 @@ impl Node {
         // The scanning process is one of them.
         symlink(daemon.pid().to_string(), node.path("proc/self")).unwrap();
         node.adopt(daemon.pid());
-        daemon.wait_until("aware of the engine", |daemon| {
+        daemon.wait_until("reporting the engine", |daemon| {
             daemon.metrics().contains_key("uma_engine_growth_bytes{engine=\"loads\"}")
         });
         daemon
@@ -213,7 +213,7 @@ fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown()
     // The drop still hangs, and the loop continues: it reads the new files.
     assert_eq!(daemon.metric("uma_actions_total{action=\"drop_caches\",outcome=\"done\"}"), 0.0);
     node.leave(17 * GIB);
-    daemon.wait_until("looking", |daemon| {
+    daemon.wait_until("sampling", |daemon| {
         daemon.metric("uma_memory_free_bytes") == (17 * GIB * 1024) as f64
     });
     assert!(std::fs::metadata(node.drop_caches()).unwrap().file_type().is_fifo());

@@ -85,7 +85,7 @@ fn hostile_records_in_a_fifo_are_survived_and_the_next_event_is_seen() {
         File::options().write(true).open(node.path("kmsg")).unwrap().write_all(bytes).unwrap();
     };
     write(record(1, XID).as_bytes());
-    daemon.wait_until("seen", |daemon| daemon.metric(XIDS) == 1.0);
+    daemon.wait_until("reported", |daemon| daemon.metric(XIDS) == 1.0);
     write(format!("4,{},1,-;{XID}\n", u64::MAX).as_bytes());
     write(format!("4,{}0,1,-;{XID}\n", u64::MAX).as_bytes());
     write(b"\xff\xfe\x00,,;;\n\n\n;\n");
@@ -171,7 +171,7 @@ fn series_fed_by_a_log_vanish_and_return_with_it() {
     node.write_rules(ON_XID);
     let daemon = node.start(&[]);
     append(&node, &record(1, XID));
-    daemon.wait_until("seen", |daemon| rule_state(daemon).0 == "firing");
+    daemon.wait_until("reported", |daemon| rule_state(daemon).0 == "firing");
     let before = fed(&daemon);
     assert!(before.contains(&(XIDS.to_owned(), 1.0)), "{before:?}");
     fs::rename(node.path("kmsg"), node.path("kept")).unwrap();
@@ -201,7 +201,7 @@ fn events_that_last_until_a_reboot_are_known_after_a_restart() {
             "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
         ),
     );
-    daemon.wait_until("seen", |daemon| rule_state(daemon).0 == "firing");
+    daemon.wait_until("reported", |daemon| rule_state(daemon).0 == "firing");
     daemon.wait_until("journalled", |daemon| events(daemon).len() == 1);
     let then = daemon.metric(fatal);
     daemon.kill();
@@ -220,8 +220,9 @@ fn log_lines_distinguish_old_events_from_new_ones() {
     for _ in 0..2 {
         let daemon = node.start_with_storage(&node.path("not a folder"), &[]);
         append(&node, &record(2, XID));
-        daemon
-            .wait_until("seen", |daemon| daemon.log().contains("kernel event kind=\"xid\" seq=2"));
+        daemon.wait_until("reported", |daemon| {
+            daemon.log().contains("kernel event kind=\"xid\" seq=2")
+        });
         let (_, log) = daemon.terminate();
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("kernel event")).collect();
         let [old, new] = lines[..] else { panic!("{log}") };

@@ -150,8 +150,7 @@ fn a_remedy_that_acts_is_one_trace_with_every_step() {
     let collector = Collector::start(Behaviour::Takes);
     let daemon =
         start(&node, &format!("{{endpoint: '{}'}}", collector.endpoint()), &["--mode=enforce"]);
-    daemon
-        .wait_until("through", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
     let spans = collector.wait_for("the trace", |received| {
         let spans = received.spans();
         (!named(&spans, "step compact_memory").is_empty()).then_some(spans)
@@ -228,8 +227,7 @@ fn an_absent_collector_delays_no_remedy_and_is_found_again() {
     drop(port);
     let otlp = format!("{{endpoint: '{endpoint}', interval: 1s}}");
     let daemon = start(&node, &otlp, &["--mode=enforce"]);
-    daemon
-        .wait_until("through", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
     daemon.wait_until("missed", |daemon| {
         exports(daemon, "metrics", "unreachable") >= 2.0
             && exports(daemon, "traces", "unreachable") >= 1.0
@@ -257,8 +255,7 @@ fn a_hanging_collector_delays_neither_remedies_nor_the_shutdown() {
     let otlp = format!("{{endpoint: '{}', interval: 1s, timeout: 1m}}", collector.endpoint());
     let daemon = start(&node, &otlp, &["--mode=enforce"]);
     collector.wait_for("a request", |received| received.requests("/v1/metrics").into_iter().next());
-    daemon
-        .wait_until("through", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("compact_memory", "done")) == 1.0);
     let (took, log) = daemon.terminate();
     assert!(took < Duration::from_secs(20), "{took:?}: a minute would be the collector's\n{log}");
     assert!(log.contains("ended"), "{log}");

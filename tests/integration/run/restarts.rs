@@ -111,7 +111,7 @@ fn a_container_is_restarted_once_by_a_docker_that_hangs_dies_or_answers_falsely(
     let (world, daemon) = World::new(&["llm"]);
     world.docker.set(Query::List, Some(Fault::Hangs));
     world.docker.dies("llm");
-    wait_for("doubt", 20, &daemon, || reason(&daemon, "llm").contains("has not answered within"));
+    wait_for("unknown", 20, &daemon, || reason(&daemon, "llm").contains("has not answered within"));
     wait_for("exported", 5, &daemon, || in_state(&daemon, "llm", "unknown") == 1.0);
     goes_on(&world, &daemon);
     for (fault, why) in [
@@ -193,7 +193,7 @@ fn a_container_with_false_inspections_is_left_alone_and_all_others_are_restarted
     let mut namesake = world.docker.of("good");
     namesake.finished = namesake.started.clone();
     world.docker.state().containers.insert("ab".repeat(32), namesake);
-    wait_for("doubt", 10, &daemon, || reason(&daemon, "good").contains("two containers called"));
+    wait_for("unknown", 10, &daemon, || reason(&daemon, "good").contains("two containers called"));
     daemon.terminate();
 }
 
@@ -319,7 +319,7 @@ fn a_docker_that_restarts_is_queried_sparingly_and_no_life_begins_anew() {
     let events = world.journalled("engine_restart", "runs").len();
     for _ in 0..2 {
         world.docker.down();
-        wait_for("doubt", 20, &daemon, || state_of(&daemon, "runs") == "unknown");
+        wait_for("unknown", 20, &daemon, || state_of(&daemon, "runs") == "unknown");
         world.docker.up();
         wait_for("it runs", 20, &daemon, || state_of(&daemon, "runs") == "running");
     }

@@ -17,10 +17,10 @@ fn the_sampling_interval_follows_available_memory() {
     let node = Node::new("gb10-4k");
     with_free(&node, 40 << 20);
     let daemon = node.start(&[]);
-    daemon.wait_until("calm", |daemon| daemon.metric(INTERVAL) == 0.25);
+    daemon.wait_until("slow", |daemon| daemon.metric(INTERVAL) == 0.25);
     with_free(&node, 6 << 20);
     daemon.wait_until("fast", |daemon| daemon.metric(INTERVAL) == 0.02);
-    daemon.wait_until("watchful", |daemon| daemon.metric(INTERVAL) == 0.1);
+    daemon.wait_until("at the middle interval", |daemon| daemon.metric(INTERVAL) == 0.1);
     daemon.wait_until("calm again", |daemon| daemon.metric(INTERVAL) == 0.25);
     daemon.terminate();
 }
@@ -32,7 +32,7 @@ fn a_fixed_sampling_interval_stays_the_same() {
     let daemon = node.start(&["--sampling-interval=50ms"]);
     with_free(&node, 1 << 20);
     let free = 1024.0 * 1024.0 * 1024.0;
-    daemon.wait_until("seen", |daemon| daemon.metric("uma_memory_free_bytes") == free);
+    daemon.wait_until("reported", |daemon| daemon.metric("uma_memory_free_bytes") == free);
     assert_eq!(daemon.metric(INTERVAL), 0.05);
     let reactions = |part: &str| daemon.metric(&format!("uma_loop_reaction_seconds_{part}"));
     daemon.wait_until("reactions counted", |_| reactions("count") > 10.0);
@@ -57,8 +57,8 @@ fn kernel_events_and_rules_shorten_the_sampling_interval() {
 
     node.write_rules("groups: []\n");
     let daemon = node.start(&[]);
-    daemon.wait_until("calm", |daemon| daemon.metric(INTERVAL) == 0.25);
+    daemon.wait_until("slow", |daemon| daemon.metric(INTERVAL) == 0.25);
     fs::write(node.path("kmsg"), record(1, XID)).unwrap();
-    daemon.wait_until("watchful", |daemon| daemon.metric(INTERVAL) == 0.1);
+    daemon.wait_until("at the middle interval", |daemon| daemon.metric(INTERVAL) == 0.1);
     daemon.terminate();
 }

@@ -167,7 +167,7 @@ fn a_daemon_without_root_reports_missing_sources_and_continues() {
         );
         daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
         assert!(daemon.metric("uma_memory_total_bytes") > 0.0);
-        daemon.wait_until("sure that the journal is down", |daemon| {
+        daemon.wait_until("reporting that the journal is down", |daemon| {
             daemon.metrics().get("uma_journal_up") == Some(&0.0)
         });
         daemon.terminate().1

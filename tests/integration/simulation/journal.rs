@@ -33,7 +33,7 @@ pub struct Kept {
     /// Where the entries of the newest boot begin.
     boot_begins_at: Option<(Arc<str>, usize)>,
     ends: BTreeMap<DecisionId, OutcomeResult>,
-    judged: BTreeMap<DecisionId, (Option<bool>, Option<EnginePhase>)>,
+    aim_checks: BTreeMap<DecisionId, (Option<bool>, Option<EnginePhase>)>,
 }
 
 /// Entries that a crash has lost.
@@ -41,7 +41,7 @@ pub struct Kept {
 pub struct Lost {
     pub decisions: BTreeSet<DecisionId>,
     /// Acts without a known result any more.
-    pub judgements: BTreeSet<DecisionId>,
+    pub aim_checks: BTreeSet<DecisionId>,
 }
 
 fn approval_for(decision: &DecisionRecord) -> PendingApproval {
@@ -62,8 +62,8 @@ impl Kept {
             Entry::Outcome(outcome) => {
                 self.ends.insert(outcome.decision, outcome.result.clone());
             }
-            Entry::AimCheck(judged) => {
-                self.judged.insert(judged.decision, (judged.aim_met, judged.died_in));
+            Entry::AimCheck(check) => {
+                self.aim_checks.insert(check.decision, (check.aim_met, check.died_in));
             }
             _ => {}
         }
@@ -108,9 +108,9 @@ impl Kept {
                 Entry::Outcome(outcome) => {
                     self.ends.remove(&outcome.decision);
                 }
-                Entry::AimCheck(judged) => {
-                    self.judged.remove(&judged.decision);
-                    lost.judgements.insert(judged.decision);
+                Entry::AimCheck(check) => {
+                    self.aim_checks.remove(&check.decision);
+                    lost.aim_checks.insert(check.decision);
                 }
                 _ => {}
             }
@@ -241,7 +241,7 @@ impl Kept {
     /// Whether its breaker was reset after its result.
     fn is_forgiven(&self, index: usize, act: &DecisionRecord) -> bool {
         self.entries[index..].iter().rev().find_map(|(_, entry)| match entry {
-            Entry::AimCheck(judged) if judged.decision == act.id => Some(false),
+            Entry::AimCheck(check) if check.decision == act.id => Some(false),
             Entry::Operator(command) => match &command.order {
                 OperatorOrder::ResetBreaker { rules } => rules.selects(&act.rule).then_some(true),
                 _ => None,
@@ -252,7 +252,7 @@ impl Kept {
 
     fn past_act(&self, index: usize, act: &DecisionRecord, uptime_ms: i64) -> PastAct {
         let outcome = self.ends.get(&act.id);
-        let judged = self.judged.get(&act.id);
+        let aim_check = self.aim_checks.get(&act.id);
         let was_begun = outcome.is_none_or(OutcomeResult::is_begun);
         let was_not_done = matches!(outcome, Some(OutcomeResult::NotDone(_)));
         PastAct {
@@ -264,11 +264,11 @@ impl Kept {
             uptime_ms,
             utc: act.at.utc,
             has_ended: outcome.is_some_and(|result| *result != OutcomeResult::TimedOut)
-                || judged.is_some(),
-            aim_met: judged.and_then(|(aim_met, _)| *aim_met),
+                || aim_check.is_some(),
+            aim_met: aim_check.and_then(|(aim_met, _)| *aim_met),
             approved: act.approved.filter(|_| !was_not_done),
             started_after: act.action.starts_after().filter(|_| was_begun).cloned(),
-            died_in: judged.and_then(|(_, died_in)| *died_in),
+            died_in: aim_check.and_then(|(_, died_in)| *died_in),
             engine: engine_of(act),
             takes_from_engine: act.action.takes_from_engine(),
             is_forgiven: self.is_forgiven(index, act),
@@ -333,7 +333,7 @@ impl Kept {
                 }
                 Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
                 Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
-                Entry::AimCheck(aim_check) => ("judged", serde_json::to_string(aim_check)),
+                Entry::AimCheck(aim_check) => ("aim_check", serde_json::to_string(aim_check)),
                 Entry::Alert(change) => ("alert", serde_json::to_string(change)),
                 Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
@@ -375,7 +375,7 @@ fn short(entry: &Entry) -> String {
             format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
         }
         Entry::AimCheck(AimCheck { decision, at, aim_met, .. }) => {
-            format!("{:?} judged {decision}: aim met {aim_met:?}", at.uptime)
+            format!("{:?} aim check of {decision}: aim met {aim_met:?}", at.uptime)
         }
         Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
             let labels: Vec<_> = labels.values().collect();

@@ -23,17 +23,17 @@ const OFTEN: [&str; 6] =
 
 /// A run that once failed, and its parameters: the seed, the parts left out, its length, and the
 /// time after which it failed.
-struct Mended {
+struct PastFailure {
     seed: u64,
     without: &'static str,
     samples: u32,
     failed_after: Duration,
 }
 
-const MENDED: [Mended; 4] = [
+const PAST_FAILURES: [PastFailure; 4] = [
     // Without an aim of its own a remedy goes on behind a setting that stays, be that its first
     // step or a later one.
-    Mended {
+    PastFailure {
         seed: 40_080,
         without: "AllFault,Burst,ClockJump,Fault,Hand,JournalDown,Kill,LookHangs,Order,Pause,\
                   Reboot,Restart,Rule0,Rule1,Rule2,Rule3,Rule4,Rule5,Rule7,Rule8,Setting,\
@@ -42,7 +42,7 @@ const MENDED: [Mended; 4] = [
         failed_after: Duration::from_secs(1_671),
     },
     // Memory taken by two engines that began after the last scan was attributed to the known one.
-    Mended {
+    PastFailure {
         seed: 70_003,
         without: "AllFault,ClockJump,JournalDown,Kill,Order,Pause,PowerCut,Reboot,Reload,Restart,\
                   Rule0,Rule1,Rule2,Rule3,Rule4,Rule7,Rule8,Setting,Suspend",
@@ -51,7 +51,7 @@ const MENDED: [Mended; 4] = [
     },
     // A setting that stays without an aim has its cooldown from its outcome on. The checker counted
     // it from a reload that came long after.
-    Mended {
+    PastFailure {
         seed: 71_264,
         without: "AllFault,Burst,ClockJump,Hand,JournalDown,LookHangs,Pause,Reboot,Restart,Rule1,\
                   Rule2,Rule4,Rule5,Rule6,Rule8,Supervisor",
@@ -60,7 +60,7 @@ const MENDED: [Mended; 4] = [
     },
     // Memory taken by an engine that then left a worker behind was attributed to another one that
     // served.
-    Mended {
+    PastFailure {
         seed: 90_019,
         without: "AllFault,ClockJump,Hand,JournalDown,LookHangs,Pause,PowerCut,Reboot,Reload,\
                   Restart,Rule0,Rule1,Rule2,Rule3,Rule4,Rule5,Rule6,Rule7,Rule8,Setting,\
@@ -126,15 +126,15 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn past_failures_keep_every_invariant() {
-    for mended in MENDED {
-        let (seed, samples) = (mended.seed, mended.samples);
-        let mut without = names(mended.without);
+    for past_failure in PAST_FAILURES {
+        let (seed, samples) = (past_failure.seed, past_failure.samples);
+        let mut without = names(past_failure.without);
         // These disturbances did not exist then.
         without.extend(["Post", "Flood", "Neighbour"].map(str::to_owned));
         without.extend(rule_book::foreign::names());
         let plan = Plan { seed, without, samples, is_doubled: false };
         let ended = run(&plan);
-        assert!(ended.simulated > mended.failed_after, "{:?}", ended.simulated);
+        assert!(ended.simulated > past_failure.failed_after, "{:?}", ended.simulated);
         assert!(ended.violation.is_none(), "{}", shortest(&plan, ended));
     }
 }

@@ -492,7 +492,7 @@ impl World {
         let at = self.at();
         if crashes {
             let forgotten = self.kept.crash(self.now, chance);
-            self.checker.forget(&forgotten.decisions, &forgotten.judgements);
+            self.checker.forget(&forgotten.decisions, &forgotten.aim_checks);
         } else {
             if let Some(resume_seq) = process.cursor(at.uptime, &[], true) {
                 let (boot_id, events) = (self.boot_id(), Vec::new());
@@ -501,7 +501,7 @@ impl World {
             self.kept.record(self.now, Entry::Note(Note { at, text: "stopped".to_owned() }));
             if !self.kept.flush(self.now) {
                 let forgotten = self.kept.crash(self.now, chance);
-                self.checker.forget(&forgotten.decisions, &forgotten.judgements);
+                self.checker.forget(&forgotten.decisions, &forgotten.aim_checks);
             }
         }
         let hangs = self.executor.hangs(self.now);

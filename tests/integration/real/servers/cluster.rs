@@ -14,16 +14,16 @@ fn real_prometheus_answers_for_the_nodes_that_it_scrapes() {
     let targets = format!("[{{targets: ['{one}', '{two}'], labels: {{cluster: rack}}}}]");
     let prometheus = Prometheus::scraping("prometheus", &targets, "");
     prometheus.wait_for("count(uma_memory_available_bytes{cluster=\"rack\"}) == 2");
-    let asker = Node::with(&format!(
-        "name: rack, node: asker, prometheus: {{url: \"{}\"}}, interval: 1s",
+    let node = Node::with(&format!(
+        "name: rack, node: third, prometheus: {{url: \"{}\"}}, interval: 1s",
         prometheus.base()
     ));
-    let mut all = [one.as_str(), two.as_str(), "asker"].map(|name| (name.to_owned(), true));
+    let mut all = [one.as_str(), two.as_str(), "third"].map(|name| (name.to_owned(), true));
     all.sort();
-    asker.daemon().wait_until("knows all", |_| asker.nodes() == all);
-    asker.wait_for("Imbalance", "inactive");
+    node.daemon().wait_until("reporting all nodes", |_| node.nodes() == all);
+    node.wait_for("Imbalance", "inactive");
     nodes[1].set_available(20);
-    asker.wait_for("Imbalance", "firing");
+    node.wait_for("Imbalance", "firing");
     drop(prometheus);
-    asker.wait_for("Imbalance", "unknown");
+    node.wait_for("Imbalance", "unknown");
 }

@@ -88,7 +88,7 @@ fn ten_thousand_posts(
     let before = resident();
     burst(ROUNDS / 5..ROUNDS);
     daemon
-        .wait_until("taken in", |daemon| sum(daemon, "uma_received_posts_total") >= 2.0 * expected);
+        .wait_until("counted", |daemon| sum(daemon, "uma_received_posts_total") >= 2.0 * expected);
     daemon.wait_until("counted", |daemon| sum(daemon, TURNS) >= expected);
     assert_eq!(sum(&daemon, TURNS), expected, "none lost, none doubled");
     assert_eq!(sum(&daemon, IGNORED), expected);
@@ -158,7 +158,7 @@ fn the_longest_posts_are_accepted_in_parts_and_once_each() {
         });
     }
     let repeated = format!("{IGNORED}{{reason=\"repeated\"}}");
-    daemon.wait_until("taken in", |daemon| sum(daemon, &repeated) >= (2 * ALERTS) as f64);
+    daemon.wait_until("counted", |daemon| sum(daemon, &repeated) >= (2 * ALERTS) as f64);
     assert_eq!(sum(&daemon, &repeated), (2 * ALERTS) as f64);
     assert_eq!(sum(&daemon, "uma_received_posts_total"), 4.0);
     assert_eq!(sum(&daemon, &format!("{TURNS}{{to=\"firing\"}}")), ALERTS as f64);

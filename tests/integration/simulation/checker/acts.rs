@@ -169,7 +169,7 @@ impl Checker {
         });
         let is_by_engine = remedy.is_some_and(|remedy| counts_by(remedy, takes_from_engine));
         let since_round = match watched.phase(decision.mode) {
-            Phase::Judged { at, .. } | Phase::Skipped { at } => {
+            Phase::Checked { at, .. } | Phase::Skipped { at } => {
                 Some(clock.at.uptime.saturating_sub(at))
             }
             _ => None,
@@ -238,7 +238,7 @@ impl Checker {
             }
             // It stays, and is skipped.
             Phase::Ended { step, .. } if is_in_force(step) => last_passed = Some(step),
-            Phase::Judged { step, aim_met: Some(false), .. } => last_passed = Some(step),
+            Phase::Checked { step, aim_met: Some(false), .. } => last_passed = Some(step),
             _ => {}
         }
         let mut from = decision.step;

@@ -85,7 +85,7 @@ impl Checker {
             let is_awaited = match watched.phase(mode) {
                 Phase::Acting { since, .. } => now - since < LOST_AFTER,
                 Phase::Ended { .. } => true,
-                Phase::Idle | Phase::Judged { .. } | Phase::Skipped { .. } => false,
+                Phase::Idle | Phase::Checked { .. } | Phase::Skipped { .. } => false,
             };
             let earliest = since.saturating_sub(HOLD_VALID_FOR);
             let has_said = watched.decided.is_some_and(|decided| decided >= earliest);

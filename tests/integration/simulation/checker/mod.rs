@@ -157,7 +157,7 @@ enum Phase {
     Idle,
     Acting { id: DecisionId, step: usize, since: Duration },
     Ended { id: DecisionId, step: usize, at: Duration },
-    Judged { step: usize, aim_met: Option<bool>, at: Duration },
+    Checked { step: usize, aim_met: Option<bool>, at: Duration },
     Skipped { at: Duration },
 }
 
@@ -166,10 +166,12 @@ impl Phase {
     /// report: an act was given up, or its setting stays without an aim to assess, so that its
     /// round ends with its outcome if no other step follows. The cooldown then does not start at a
     /// reload that came long after.
-    fn broken_off(self, at: Duration, is_never_judged: impl Fn(DecisionId) -> bool) -> Self {
+    fn interrupted(self, at: Duration, is_never_checked: impl Fn(DecisionId) -> bool) -> Self {
         match self {
             Self::Acting { since, .. } => Self::Skipped { at: at.min(since + LOST_AFTER) },
-            Self::Ended { id, at: ended, .. } if is_never_judged(id) => Self::Skipped { at: ended },
+            Self::Ended { id, at: ended, .. } if is_never_checked(id) => {
+                Self::Skipped { at: ended }
+            }
             Self::Ended { .. } => Self::Skipped { at },
             phase => phase,
         }
@@ -240,10 +242,10 @@ fn cooldown(rule: &Rule) -> Duration {
 
 impl Checker {
     /// These decisions and the effects of those acts are forgotten: they count as nothing.
-    pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>, judgements: &BTreeSet<DecisionId>) {
+    pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>, aim_checks: &BTreeSet<DecisionId>) {
         self.acts.retain(|act| !decisions.contains(&act.id));
         self.ids.retain(|id| !decisions.contains(id));
-        for act in self.acts.iter_mut().filter(|act| judgements.contains(&act.id)) {
+        for act in self.acts.iter_mut().filter(|act| aim_checks.contains(&act.id)) {
             act.aim_met = None;
         }
         self.people.forget(decisions);
@@ -308,7 +310,7 @@ impl Checker {
                 let has_aim = acts::aims(&known);
                 let settings = &self.settings;
                 watched.phases = known.phases.map(|(phase, mode)| {
-                    (phase.broken_off(at, |id| !has_aim && settings.is_temporary(id)), mode)
+                    (phase.interrupted(at, |id| !has_aim && settings.is_temporary(id)), mode)
                 });
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
@@ -481,7 +483,7 @@ impl Checker {
             if let Phase::Ended { id, step, .. } = *phase
                 && id == aim_check.decision
             {
-                *phase = Phase::Judged { step, aim_met, at };
+                *phase = Phase::Checked { step, aim_met, at };
                 return Ok(());
             }
         }

@@ -335,8 +335,8 @@ impl Checker {
         if !shown.iter().copied().eq(nodes.nodes.keys()) {
             return broken(INVARIANT, format!("{shown:?} of {:?}", nodes.nodes.keys()));
         }
-        let is_judged = !nodes.is_worn && self.has_measured && self.failed.is_empty();
-        for shown in cluster.nodes.iter().filter(|_| is_judged) {
+        let is_certain = !nodes.is_worn && self.has_measured && self.failed.is_empty();
+        for shown in cluster.nodes.iter().filter(|_| is_certain) {
             let node = &nodes.nodes[&shown.node];
             let is_silent = nodes.is_silent(node, at.uptime);
             let free = shown.memory.available;

@@ -450,11 +450,11 @@ impl Checker {
     pub(super) fn check_start(&mut self, aim_check: &AimCheck) -> Result<bool, Violation> {
         let id = aim_check.decision;
         let Some(start) = self.restarts.starts.get_mut(&id) else { return Ok(false) };
-        let judged = self.acts.iter().find(|act| act.id == id).and_then(|act| act.aim_met);
+        let aim_met = self.acts.iter().find(|act| act.id == id).and_then(|act| act.aim_met);
         let was_begun = start.outcome.as_ref().is_none_or(|(result, _)| result.is_begun());
         // One that people have started since may become ready at any time.
-        if aim_check.aim_met != Some(true) && (!was_begun || judged.is_some()) {
-            let what = format!("{:?}, {judged:?}: {aim_check:?}", start.outcome);
+        if aim_check.aim_met != Some(true) && (!was_begun || aim_met.is_some()) {
+            let what = format!("{:?}, {aim_met:?}: {aim_check:?}", start.outcome);
             return broken("only a start is aim_checked, once", what);
         }
         start.died_in = aim_check.died_in;

@@ -30,7 +30,7 @@ impl Node {
             RebootAct::ReleaseSlot(_) if self.chance.once_in(4) => OutcomeResult::TimedOut,
             RebootAct::ReleaseSlot(_) => {
                 self.is_slot_ours = false;
-                self.truth.given_back();
+                self.truth.released();
                 OutcomeResult::Done
             }
             RebootAct::Schedule(_) | RebootAct::WarnUsers { .. } | RebootAct::CallOff { .. } => {
@@ -51,7 +51,7 @@ impl Node {
             self.report(decision, OutcomeResult::Done);
             return Ok(());
         }
-        self.judge_stop(decision)?;
+        self.check_stop(decision)?;
         match self.chance.whole(0..=11) {
             0 => self.report(decision, OutcomeResult::NotDone("the disk is full".to_owned())),
             1 | 2 => self.report(decision, OutcomeResult::Failed("it goes on".to_owned())),
@@ -87,7 +87,7 @@ impl Node {
     fn perform(&mut self, decision: &DecisionRecord, order: &RebootOrder) -> Result<(), String> {
         let context = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
         if order.how != RebootMeans::Sysrq {
-            self.judge(&order.plan, &context)?;
+            self.check_reboot(&order.plan, &context)?;
         }
         match self.chance.whole(0..=9) {
             // The service refuses.

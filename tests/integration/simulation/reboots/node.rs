@@ -177,7 +177,7 @@ impl Node {
                 false => Duration::MAX,
             },
         };
-        self.truth.is_called_off = false;
+        self.truth.is_cancelled = false;
         (self.truth.slot, self.truth.stopped) = (None, None);
         self.engine = false;
         if self.chance.once_in(3) {

@@ -115,14 +115,14 @@ impl Node {
         match order {
             OperatorOrder::ClearReboots => {
                 truth.forgiven = truth.reboots.len();
-                (truth.lost, truth.is_called_off) = (None, false);
+                (truth.lost, truth.is_cancelled) = (None, false);
                 truth.counts.cleared += 1;
             }
             OperatorOrder::CancelReboot => {
-                truth.is_called_off = self.boot.trouble().is_some();
+                truth.is_cancelled = self.boot.trouble().is_some();
                 truth.counts.called_off += 1;
             }
-            OperatorOrder::Reboot { .. } => truth.is_called_off = false,
+            OperatorOrder::Reboot { .. } => truth.is_cancelled = false,
             _ => {}
         }
     }

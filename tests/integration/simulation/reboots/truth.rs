@@ -16,15 +16,15 @@ pub struct Truth {
     pub reboots: Vec<(Duration, bool)>,
     /// Time of the last attempt to end each boot by the orderly method.
     pub performed: BTreeMap<Arc<str>, Duration>,
-    /// Number of them that a person has forgiven, or that the journal cannot know any more.
+    /// Number of reboots that a person has forgiven, or that the journal cannot know any more.
     pub forgiven: usize,
-    /// Number of them that the journal cannot know any more.
+    /// Number of reboots that the journal cannot know any more.
     pub forgotten: usize,
     /// Time of the last loss of the journal that the program has detected and no person has
     /// cleared.
     pub lost: Option<Duration>,
     /// A person has cancelled one in this boot while there was trouble.
-    pub is_called_off: bool,
+    pub is_cancelled: bool,
     /// Time of the last response of the cluster's lock in this boot that grants the slot, if it has
     /// not been released or revoked since.
     pub slot: Option<Duration>,
@@ -49,7 +49,7 @@ pub struct Counts {
     pub lost: usize,
     pub forgotten: usize,
     /// Slots that were released, and those that the server has forgotten.
-    pub given_back: usize,
+    pub released: usize,
     pub slots_lost: usize,
 }
 
@@ -65,7 +65,7 @@ impl Counts {
         self.cleared += more.cleared;
         self.lost += more.lost;
         self.forgotten += more.forgotten;
-        self.given_back += more.given_back;
+        self.released += more.released;
         self.slots_lost += more.slots_lost;
     }
 }
@@ -88,9 +88,9 @@ impl Truth {
     }
 
     /// The slot belongs to another node from now on, as far as this node knows.
-    pub fn given_back(&mut self) {
+    pub fn released(&mut self) {
         self.slot = None;
-        self.counts.given_back += 1;
+        self.counts.released += 1;
     }
 
     /// Whether the last two did not help, and no person has forgiven them.
@@ -112,13 +112,13 @@ impl Truth {
 
 impl Node {
     /// The machine is to be rebooted: is it allowed?
-    pub fn judge(&mut self, plan: &RebootPlan, context: &str) -> Result<(), String> {
+    pub fn check_reboot(&mut self, plan: &RebootPlan, context: &str) -> Result<(), String> {
         let now = self.now;
         self.truth.count(plan, self.boot.trouble());
         let before = self.truth.performed.insert(Arc::clone(&self.boot.id), now);
         let forced = |what| plan.force.contains(&what);
         if !forced(RebootForce::Budget) {
-            self.judge_budget(before, context)?;
+            self.check_budget(before, context)?;
         }
         let is_rules = plan.ordered_by.is_none();
         let is_wedged = self.boot.trouble() == Some(Trouble::Wedge);
@@ -133,7 +133,7 @@ impl Node {
             (self.disk.is_broken, "the journal cannot be written"),
             (!is_confirmed && !forced(RebootForce::Slot), "the cluster's slot is not ours"),
             (self.is_young() && !forced(RebootForce::Uptime), "the boot is young"),
-            (is_rules && self.truth.is_called_off, "a person has called it off"),
+            (is_rules && self.truth.is_cancelled, "a person has cancelled it"),
             (is_rules && self.truth.is_given_up(), "two that did not help"),
         ];
         match forbidden.iter().find(|(is_so, _)| *is_so) {
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// An engine is to end for a reboot: is it allowed?
-    pub fn judge_stop(&mut self, decision: &DecisionRecord) -> Result<(), String> {
+    pub fn check_stop(&mut self, decision: &DecisionRecord) -> Result<(), String> {
         let reboot = self.policy.status(self.at()).reboot;
         let Some(scheduled) = &reboot.scheduled else {
             return Err(format!("an engine is stopped for no reboot\n{decision:?}"));
@@ -163,7 +163,7 @@ impl Node {
         self.boot.uptime < Duration::from_secs(1_800)
     }
 
-    fn judge_budget(&self, before: Option<Duration>, context: &str) -> Result<(), String> {
+    fn check_budget(&self, before: Option<Duration>, context: &str) -> Result<(), String> {
         let (now, truth) = (self.now, &self.truth);
         let [shortest, longest] = [0, 1].map(|index| self.settings.budgets[index].per);
         if truth.lost.is_some_and(|lost| now - lost < longest) {
