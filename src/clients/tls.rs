@@ -111,8 +111,8 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let remedy = match failure(error)? {
         rustls::Error::InvalidCertificate(wrong) => match wrong {
             Wrong::UnknownIssuer | Wrong::BadSignature => {
-                "the issuer of its certificate is not trusted here: name the certificate of that \
-                 authority as ca_file"
+                "the issuer of its certificate is not trusted here: name that authority's \
+                 certificate as ca_file"
             }
             Wrong::Expired | Wrong::ExpiredContext { .. } => {
                 "renew its certificate there, unless this node's clock is wrong"
@@ -135,7 +135,7 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
             | Alert::HandshakeFailure,
         ) => OWN_CERTIFICATE,
         rustls::Error::InvalidMessage(_) => {
-            "the server does not seem to speak TLS: configure it without TLS, or turn TLS on there"
+            "it does not seem to speak TLS: configure it without TLS, or turn TLS on there"
         }
         _ => return None,
     };

@@ -219,8 +219,8 @@ impl Scanner {
         Ok(EngineReadings { turned, is_partial, ..self.readings(now) })
     }
 
-    /// Whether this process lives and no longer belongs to an engine. It is read once more: one that
-    /// has ended since this scan examined it is missing from the engines, too, and has died.
+    /// Whether a process lives and no longer belongs to an engine. It is read once more: one that
+    /// has ended since the scan is missing from the engines, too.
     pub(super) fn has_turned(&self, server: ProcessId) -> bool {
         let mut all = self.engines.iter().flat_map(|engine| &engine.processes);
         if all.any(|process| process.id == server) {
