@@ -236,7 +236,7 @@ def remedies():
         number("Breakers open", "Remedies that are stopped since they missed their aim too often.",
                "short", "sum(uma_remedy_breaker_open) or vector(0)",
                [(None, "green"), (1, "red")], NODES),
-        number("Wait for approval", "Acts for which a person is asked.", "short",
+        number("Wait for approval", "Acts that wait for a person's approval.", "short",
                "sum(uma_remedy_approval_pending) or vector(0)",
                [(None, "green"), (1, "orange")], NODES),
     ]

@@ -175,7 +175,7 @@ def board(uid, title, help_text, variables):
 
 
 def annotation(name, color, expr, title, is_time_of_value, tags):
-    """A mark on every panel. Where it is the value that tells when, it is in seconds since 1970."""
+    """A mark on every panel. A value that is a time is in seconds since 1970."""
     return {
         "name": name,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
@@ -195,13 +195,13 @@ def annotations(selector):
     happened = " or ".join(on(f"uma_{kind}_last_timestamp_seconds", selector)
                            for kind in ("kernel_event", "event"))
     acted = on('uma_actions_total{outcome!~"skipped|not_done"}', selector)
-    told = on('uma_actions_total{outcome="skipped"}', selector)
+    skipped = on('uma_actions_total{outcome="skipped"}', selector)
     return [
         annotation("events", "red", f"({happened}) * 1000 > 0", "{{event}}", True,
                    "event,instance"),
         annotation("actions", "blue", f"increase({acted}[$__rate_interval]) > 0",
                    "{{action}}: {{outcome}}", False, "action,instance"),
-        annotation("would have acted", "light-blue", f"increase({told}[$__rate_interval]) > 0",
+        annotation("would have acted", "light-blue", f"increase({skipped}[$__rate_interval]) > 0",
                    "would have done: {{action}}", False, "action,instance"),
     ]
 
@@ -238,10 +238,10 @@ def main():
 
     here, stale = Path(__file__).parent, []
     for name, (built, marks) in BOARDS.items():
-        told = json.loads(json.dumps(built.build(), cls=JSONEncoder, sort_keys=True))
-        told["annotations"] = {"list": marks}
-        told["schemaVersion"] = told.get("schemaVersion") or 36
-        text = json.dumps(told, indent=1, sort_keys=True) + "\n"
+        board = json.loads(json.dumps(built.build(), cls=JSONEncoder, sort_keys=True))
+        board["annotations"] = {"list": marks}
+        board["schemaVersion"] = board.get("schemaVersion") or 36
+        text = json.dumps(board, indent=1, sort_keys=True) + "\n"
         path = here / f"{name}.json"
         if "--check" not in sys.argv:
             path.write_text(text)
