@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use crate::cli::output::{self, ReaderGone};
-use crate::model::{KernelEvent, Recovery, counted};
+use crate::model::{KernelEvent, counted};
 use kernel_faults::dmesg::{LogText, Message};
 use kernel_faults::{EventAssembler, LoggedEvent};
 
@@ -241,7 +241,7 @@ impl<W: Write> Report<W> {
     /// Takes events from the assembler.
     fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
-            let what = describe(&event.kind);
+            let what = event.kind.to_string();
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
@@ -324,7 +324,7 @@ impl<W: Write> Report<W> {
         }
         writeln!(self.out, "\nIn {}:", counted(self.messages, "message"))?;
         for (kind, count) in &self.counts {
-            writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
+            writeln!(self.out, "{count:>8}  {kind:<18}  {}", KernelEvent::meaning(kind))?;
         }
         if !self.is_device {
             writeln!(self.out, "\n{TEXT_PROVES_NOTHING}")?;
@@ -409,91 +409,5 @@ fn user_record(message: &Message) -> Waiting {
         json: record.to_string(),
         time: message.utc.map_or_else(|| message.stamp.clone(), |utc| format!("{utc:.3}")),
         what: format!("{who}: {}", message.text),
-    }
-}
-
-/// The meaning of a kind of event for the reader.
-fn meaning(kind: &str) -> &'static str {
-    match kind {
-        "nv_no_memory" => {
-            "the driver logs every failed try, also those it recovers from: no incident by \
-             themselves"
-        }
-        "nv_alloc_failed" => "the driver could not get memory to map memory",
-        "xid" => "the GPU reported an error; see NVIDIA's Xid catalogue",
-        "uvm_fatal" => "the UVM driver is dead until the next boot",
-        "oom_kill" => "the kernel killed for memory; the victim may be a bystander",
-        "oom_no_victim" => "memory ran out and nothing could be killed",
-        "oom_reaped" => "a killed process' memory came back",
-        "oom_unreapable" => "a killed process' memory did not come back: check for pinned memory",
-        "page_alloc_failure" => "no free block of that size; often fragmentation",
-        "hung_task" => "a task waits in state D; check the owner of its lock",
-        "userspace_kill" => "a daemon in user space killed for memory",
-        _ => "",
-    }
-}
-
-/// One line for people.
-fn describe(event: &KernelEvent) -> String {
-    match event {
-        KernelEvent::NvNoMemory { function, gpu, location, .. } => {
-            let gpu = gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
-            let location = location.as_deref().unwrap_or("an unknown location");
-            format!("the driver failed to allocate{gpu} at {location} ({function})")
-        }
-        KernelEvent::NvAllocFailed { function, bytes } => {
-            format!("the driver failed to allocate {bytes} bytes of metadata ({function})")
-        }
-        KernelEvent::Xid { xid, pci, pid, process, recovery, .. } => {
-            let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
-            let process = process.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
-            let recovery = recovery.map_or("", recovery_words);
-            format!("Xid {xid} on {pci}{pid}{process}{recovery}")
-        }
-        KernelEvent::UvmFatal => "UVM needs a reboot to recover".to_owned(),
-        KernelEvent::OomKill {
-            pid, comm, oom_memcg, trigger_comm, anon_rss_bytes, driver, ..
-        } => {
-            let rss = anon_rss_bytes
-                .map(|bytes| format!(", {} MiB anonymous", bytes >> 20))
-                .unwrap_or_default();
-            let limit =
-                oom_memcg.as_deref().map(|path| format!(", limit of {path}")).unwrap_or_default();
-            let trigger = trigger_comm
-                .as_deref()
-                .map(|comm| format!(", requested by {comm}"))
-                .unwrap_or_default();
-            let driver = if *driver { ", through the NVIDIA driver" } else { "" };
-            format!("killed {pid} ({comm}){rss}{limit}{trigger}{driver}")
-        }
-        KernelEvent::OomNoVictim => "nothing could be killed".to_owned(),
-        KernelEvent::OomReaped { pid, comm } => format!("reaped {pid} ({comm})"),
-        KernelEvent::OomUnreapable { pid, comm } => format!("could not reap {pid} ({comm})"),
-        KernelEvent::PageAllocFailure { comm, order } => {
-            format!("{comm} got no block of 2^{order} pages")
-        }
-        KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
-            let owner = match (owner_pid, owner_comm) {
-                (Some(pid), Some(comm)) => format!("; lock likely held by {pid} ({comm})"),
-                _ => String::new(),
-            };
-            format!("{pid} ({comm}) blocked for more than {seconds} s{owner}")
-        }
-        KernelEvent::UserspaceKill { pid, comm, memcg, .. } => {
-            let pid = pid.map(|pid| format!(" {pid}")).unwrap_or_default();
-            let comm = comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
-            let memcg = memcg.as_deref().map(|path| format!(" {path}")).unwrap_or_default();
-            format!("killed{pid}{comm}{memcg}")
-        }
-    }
-}
-
-fn recovery_words(recovery: Recovery) -> &'static str {
-    match recovery {
-        Recovery::None => ": no recovery needed",
-        Recovery::GpuReset => ": GPU reset required",
-        Recovery::NodeReboot => ": node reboot required",
-        Recovery::DrainP2p => ": drain peer-to-peer traffic",
-        Recovery::DrainAndReset => ": drain, then reset",
     }
 }

@@ -16,9 +16,8 @@ use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, KernelEvent, Mode,
-    Moment, Outcome, OutcomeResult, Reading, bytes_text, counted, duration_text, instant,
-    measured_bytes_text,
+    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, Mode, Moment, Outcome,
+    OutcomeResult, Reading, counted, duration_text, instant, measured_bytes_text,
 };
 
 /// Arguments of `umawarden history`.
@@ -262,62 +261,8 @@ impl std::fmt::Display for Line<'_> {
 
 pub(super) fn event_text(event: &EventKind) -> String {
     match event {
-        EventKind::Kernel(event) => fault_text(event),
+        EventKind::Kernel(event) => event.to_string(),
         EventKind::Program(event) => engines::event_text(event),
-    }
-}
-
-fn fault_text(event: &KernelEvent) -> String {
-    let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "?".to_owned());
-    match event {
-        KernelEvent::NvNoMemory { function, gpu, pool, location } => {
-            let gpu = gpu.map_or(String::new(), |gpu| format!("GPU {gpu}, "));
-            format!("{gpu}{function} at {}, pool {}", or(location), word(pool))
-        }
-        KernelEvent::NvAllocFailed { function, bytes } => format!("{function}, {bytes} bytes"),
-        KernelEvent::Xid { xid, pci, pid, process, recovery, .. } => {
-            let mut text = format!("Xid {xid} on {pci}");
-            if let Some(pid) = pid {
-                append(&mut text, format_args!(", pid {pid}"));
-            }
-            if let Some(process) = process {
-                append(&mut text, format_args!(" ({process})"));
-            }
-            if let Some(recovery) = recovery {
-                append(&mut text, format_args!(", needs {}", word(recovery)));
-            }
-            text
-        }
-        KernelEvent::UvmFatal => "the UVM driver needs a reboot".to_owned(),
-        KernelEvent::OomKill { pid, comm, memcg, anon_rss_bytes, driver, .. } => {
-            let mut text = format!("pid {pid} ({comm})");
-            if let Some(memcg) = memcg {
-                append(&mut text, format_args!(" in {memcg}"));
-            }
-            if let Some(bytes) = anon_rss_bytes {
-                append(&mut text, format_args!(", anonymous {}", bytes_text(*bytes)));
-            }
-            if *driver {
-                text.push_str(", for the NVIDIA driver");
-            }
-            text
-        }
-        KernelEvent::OomNoVictim => "memory ran out and nothing could be killed".to_owned(),
-        KernelEvent::OomReaped { pid, comm } | KernelEvent::OomUnreapable { pid, comm } => {
-            format!("pid {pid} ({comm})")
-        }
-        KernelEvent::PageAllocFailure { comm, order } => format!("{comm}, order {order}"),
-        KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
-            let mut text = format!("pid {pid} ({comm}) for more than {seconds} s");
-            if let Some(owner) = owner_pid {
-                append(&mut text, format_args!(", lock held by {owner} ({})", or(owner_comm)));
-            }
-            text
-        }
-        KernelEvent::UserspaceKill { by, pid, comm, memcg } => {
-            let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
-            format!("{} killed {victim}", word(by))
-        }
     }
 }
 
@@ -408,14 +353,6 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
         Reading::Value(value) => number_text(&evidence.series, value),
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
-    }
-}
-
-/// An enum's name as in JSON.
-fn word(value: &impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => "?".to_owned(),
     }
 }
 

@@ -106,8 +106,8 @@ fn the_table_is_in_order_of_time_while_a_daemon_writes() {
     let journal = fill(dir.path());
     let expected = [
         "2026-11-21T00:00:00.123Z  note                start",
-        "2026-11-21T00:00:01.123Z  oom_kill            pid 4242 (VLLM::Eng\\u{1b}[2J) in \
-         /docker/abc, anonymous 1.5 GiB",
+        "2026-11-21T00:00:01.123Z  oom_kill            killed 4242 (VLLM::Eng\\u{1b}[2J), 1536 \
+         MiB anonymous, in /docker/abc",
         "2026-11-21T00:00:02.123Z  decision            #1 memory/PageCacheEatsReserve: would \
          drop_caches pagecache, as uma_memory_free_bytes = 1.2 GiB",
         "2026-11-21T00:00:03.123Z  outcome             #1 memory/PageCacheEatsReserve: \

@@ -1,10 +1,10 @@
 //! Makes records from the loop's last status and from an event.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::journal::black_box::{LastEvent, Record, ShortText, Signal};
-use crate::model::{Event, EventKind, KernelEvent, Reading, SeriesKey};
+use crate::model::{Event, EventKind, Reading, SeriesKey};
 use crate::policy::status::{RuleState, Status};
 
 type Wanted = (Signal, &'static str, &'static [(&'static str, &'static str)]);
@@ -73,43 +73,8 @@ pub(super) fn last_event(event: &Event) -> LastEvent {
     let mut detail = ShortText::default();
     if let EventKind::Kernel(event) = &event.kind {
         // A short text takes what fits, and does not fail.
-        let _ = write!(detail, "{}", Detail(event));
+        let _ = write!(detail, "{event}");
     }
     let kind = ShortText::new(event.kind.kind());
     LastEvent { utc: event.utc, seq: event.seq, kind, detail }
-}
-
-struct Detail<'a>(&'a KernelEvent);
-
-impl fmt::Display for Detail<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            KernelEvent::NvNoMemory { function, location, .. } => {
-                f.write_str(location.as_deref().unwrap_or(function))
-            }
-            KernelEvent::NvAllocFailed { function, bytes } => {
-                write!(f, "{function}, {bytes} bytes")
-            }
-            KernelEvent::Xid { xid, pci, process, .. } => {
-                write!(f, "Xid {xid} on {pci}, {}", process.as_deref().unwrap_or("no process"))
-            }
-            KernelEvent::OomKill { pid, comm, .. }
-            | KernelEvent::OomReaped { pid, comm }
-            | KernelEvent::OomUnreapable { pid, comm } => write!(f, "pid {pid} ({comm})"),
-            KernelEvent::PageAllocFailure { comm, order } => write!(f, "{comm}, order {order}"),
-            KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
-                write!(f, "pid {pid} ({comm}) for {seconds} s")?;
-                match (owner_pid, owner_comm) {
-                    (Some(pid), Some(comm)) => write!(f, ", lock held by {pid} ({comm})"),
-                    _ => Ok(()),
-                }
-            }
-            KernelEvent::UserspaceKill { pid, comm, memcg, .. } => match (pid, comm, memcg) {
-                (Some(pid), Some(comm), _) => write!(f, "pid {pid} ({comm})"),
-                (_, _, Some(memcg)) => f.write_str(memcg),
-                _ => Ok(()),
-            },
-            KernelEvent::UvmFatal | KernelEvent::OomNoVictim => Ok(()),
-        }
-    }
 }
