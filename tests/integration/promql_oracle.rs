@@ -459,7 +459,7 @@ fn promtool() -> Option<String> {
 
 /// Runs `promtool COMMAND rules` on that text; what it prints if it fails.
 fn run(promtool: &str, folder: &Path, command: &str, content: &str) -> Result<(), String> {
-    let path = folder.join("rules.yaml");
+    let path = folder.join(format!("{command}.yaml"));
     std::fs::write(&path, content).expect("the test file is written");
     let output = Command::new(promtool)
         .args([command, "rules"])
@@ -537,7 +537,14 @@ fn texts(dice: &mut Dice) -> Vec<String> {
         }
         text
     };
-    (0..3000).map(text).collect()
+    let mut texts: Vec<String> = (0..3000).map(text).collect();
+    let pieces =
+        ["[", "]", "-", "^", "&&", "~", "a", "9", ":", "+", r"\d", r"\w", r"\x41", "{", "2}"];
+    texts.extend((0..1000).map(|_| {
+        let pattern: String = (0..dice.roll(8)).map(|_| *dice.pick(&pieces)).collect();
+        format!("uma_a{{node=~`[{pattern}]`}}")
+    }));
+    texts
 }
 
 /// The numbers, from 1, of the texts that `promtool check rules` rejects.

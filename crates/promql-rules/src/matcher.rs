@@ -111,43 +111,98 @@ fn last_line(report: &str) -> String {
 
 /// Rewrites syntax with another meaning in Go: its classes are ASCII and know no nesting or set
 /// operations.
-fn translate(pattern: &str) -> String {
+pub(super) fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
-    let mut in_class = false;
     while let Some(character) = rest.chars().next() {
-        let after = &rest[character.len_utf8()..];
-        if let Some((written, replacement)) = replaced(rest, in_class) {
-            out.push_str(replacement);
-            rest = &rest[written..];
-            continue;
-        }
-        let mut taken = character.len_utf8();
-        match character {
-            '\\' => taken += after.chars().next().map_or(0, char::len_utf8),
-            '[' if !in_class => {
-                in_class = true;
-                taken += class_start(after);
-            }
-            '[' => taken += after.find(":]").map_or(0, |name| name + 2),
-            ']' => in_class = false,
-            _ => {}
-        }
-        out.push_str(&rest[..taken]);
+        let taken = match perl_class(rest) {
+            Some(class) => push(&mut out, class, 2),
+            None if rest.starts_with('[') => translate_class(rest, &mut out),
+            None if rest.starts_with(r"\b") => push(&mut out, r"(?-u:\b)", 2),
+            None if rest.starts_with('{') && !is_repetition(rest) => push(&mut out, r"\{", 1),
+            None if character == '\\' => push_raw(&mut out, rest, escape_length(rest)),
+            None => push_raw(&mut out, rest, character.len_utf8()),
+        };
         rest = &rest[taken..];
     }
     out
 }
 
-/// The length of a class's negation, and of a leading `]`, which does not close it.
-fn class_start(after: &str) -> usize {
-    let negation = usize::from(after.starts_with('^'));
-    negation + usize::from(after[negation..].starts_with(']'))
+/// Rewrites the bracket expression at the start of `rest`; returns its length there. A hyphen is a
+/// range only between two characters; any other stands for itself, as do `[`, `&` and `~`.
+fn translate_class(rest: &str, out: &mut String) -> usize {
+    let mut at = push(out, "[", 1);
+    if rest[at..].starts_with('^') {
+        at += push(out, "^", 1);
+    }
+    if rest[at..].starts_with(']') {
+        at += push(out, r"\]", 1);
+    }
+    while let Some(character) = rest[at..].chars().next() {
+        let here = &rest[at..];
+        if character == ']' {
+            return at + push(out, "]", 1);
+        }
+        if let Some(class) = perl_class(here) {
+            at += push(out, class, 2);
+            continue;
+        }
+        let posix = here.strip_prefix("[:").and_then(|name| name.find(":]"));
+        if let Some(name) = posix {
+            at += push_raw(out, here, name + 4);
+            continue;
+        }
+        at += push_member(out, here);
+        let here = &rest[at..];
+        if here.starts_with('-') && !here[1..].starts_with(']') && here.len() > 1 {
+            at += push(out, "-", 1);
+            at += match perl_class(&rest[at..]) {
+                Some(class) => push(out, class, 2),
+                None => push_member(out, &rest[at..]),
+            };
+        }
+    }
+    at
 }
 
-/// The length of an escape at the start of `rest`, and its form in Rust's dialect.
-fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
-    const ESCAPES: [(&str, &str); 6] = [
+/// Appends the character or escape of a bracket expression at the start of `rest`; returns its
+/// length there.
+fn push_member(out: &mut String, rest: &str) -> usize {
+    let Some(character) = rest.chars().next() else { return 0 };
+    match character {
+        '\\' => push_raw(out, rest, escape_length(rest)),
+        '-' => push(out, r"\-", 1),
+        '[' => push(out, r"\[", 1),
+        '&' => push(out, r"\&", 1),
+        '~' => push(out, r"\~", 1),
+        _ => push_raw(out, rest, character.len_utf8()),
+    }
+}
+
+fn push(out: &mut String, text: &str, length: usize) -> usize {
+    out.push_str(text);
+    length
+}
+
+fn push_raw(out: &mut String, rest: &str, length: usize) -> usize {
+    push(out, &rest[..length], length)
+}
+
+/// The length of an escape: `\x41`, `\x{41}`, `\p{Greek}`, or a backslash and one character.
+fn escape_length(rest: &str) -> usize {
+    let after = &rest[1..];
+    let Some(character) = after.chars().next() else { return 1 };
+    let braced = after[character.len_utf8()..].starts_with('{').then(|| after.find('}')).flatten();
+    match (character, braced) {
+        ('x' | 'p' | 'P', Some(end)) => end + 2,
+        ('x', None) => 2 + after[1..].bytes().take(2).filter(u8::is_ascii_hexdigit).count(),
+        _ => 1 + character.len_utf8(),
+    }
+}
+
+/// The class of an escape at the start of `rest`, in ASCII.
+fn perl_class(rest: &str) -> Option<&'static str> {
+    const CLASSES: [(&str, &str); 6] = [
         (r"\d", "[0-9]"),
         (r"\D", "[^0-9]"),
         (r"\w", "[0-9A-Za-z_]"),
@@ -155,32 +210,7 @@ fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
         (r"\s", r"[\t\n\f\r ]"),
         (r"\S", r"[^\t\n\f\r ]"),
     ];
-    const SET_OPERATIONS: [(&str, &str); 2] = [("&&", r"\&\&"), ("~~", r"\~\~")];
-    if let Some((written, replacement)) =
-        ESCAPES.iter().find(|(written, _)| rest.starts_with(written))
-    {
-        return Some((written.len(), replacement));
-    }
-    if !in_class && rest.starts_with(r"\b") {
-        return Some((2, r"(?-u:\b)"));
-    }
-    if !in_class && rest.starts_with('{') && !is_repetition(rest) {
-        return Some((1, r"\{"));
-    }
-    if !in_class {
-        return None;
-    }
-    if rest.starts_with('[') && !rest.starts_with("[:") {
-        return Some((1, r"\["));
-    }
-    let posix = rest.strip_prefix("[:").and_then(|name| name.find(":]"));
-    if rest.starts_with("[:") && posix.is_none() {
-        return Some((1, r"\["));
-    }
-    SET_OPERATIONS
-        .iter()
-        .find(|(written, _)| rest.starts_with(written))
-        .map(|(written, replacement)| (written.len(), *replacement))
+    CLASSES.iter().find(|(escape, _)| rest.starts_with(escape)).map(|(_, class)| *class)
 }
 
 /// Whether braces hold `3`, `3,` or `3,5`; otherwise Go takes them literally.
@@ -188,4 +218,46 @@ fn is_repetition(rest: &str) -> bool {
     let Some((inside, _)) = rest[1..].split_once('}') else { return false };
     let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
     !least.is_empty() && least.bytes().chain(most.bytes()).all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compile;
+
+    /// What Go's regexp matches and does not, of values of one character.
+    #[test]
+    fn bracket_expressions_have_the_meaning_of_go() {
+        for (pattern, matches, others) in [
+            ("[+--]", "+,-", "a9"),
+            ("[--9]", "-./059", "+a"),
+            ("[a-]", "a-", "b"),
+            (r"[\d-x]", "5-x", "a"),
+            (r"[\x41-\x43]", "ABC", "D4x"),
+            (r"[\x{41}-C]", "ABC", "D4x"),
+            (r"[\p{Greek}-]", "α-", "a"),
+            ("[a&&b]", "a&b", "c"),
+            ("[a~~b]", "a~b", "c"),
+            ("[a--]", "", ""),
+            ("[[a]", "[a", "]"),
+            ("[[:alpha:]-z]", "b-z", "5"),
+            ("[[:alpha]", "[:alph", "b"),
+            ("[]a]", "]a", "["),
+            ("[^]a]", "[b", "]a"),
+            (r"[\]\[]", "][", "a"),
+        ] {
+            let Ok(regex) = compile(pattern) else {
+                assert_eq!((matches, others), ("", ""), "{pattern}");
+                continue;
+            };
+            for character in matches.chars() {
+                assert!(regex.is_match(&character.to_string()), "{pattern} {character}");
+            }
+            for character in others.chars() {
+                assert!(!regex.is_match(&character.to_string()), "{pattern} {character}");
+            }
+        }
+        for pattern in ["[0--9]", "[b-a]", r"[a-\d]", "[a", "[]"] {
+            assert!(compile(pattern).is_err(), "{pattern}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::format::printf;
 use super::go_float::{general, parse_go_float};
 use super::{Datum, MAX_RENDERED};
+use crate::matcher::translate;
 
 /// Bound on the memory of one compiled regular expression, in bytes.
 const REGEX_SIZE: usize = 32 * 1024;
@@ -192,7 +193,7 @@ fn replace_all(pattern: &str, replacement: &str, text: &str) -> Result<String, S
     if text.len() > MAX_SEARCHED {
         return Err(format!("reReplaceAll takes a text of at most {MAX_SEARCHED} bytes"));
     }
-    let regex = regex::RegexBuilder::new(pattern)
+    let regex = regex::RegexBuilder::new(&translate(pattern))
         .size_limit(REGEX_SIZE)
         .dfa_size_limit(REGEX_SIZE)
         .build()
