@@ -119,7 +119,7 @@ fn a_hanging_disk_blocks_only_its_thread_and_then_the_newest_status_counts() {
     let second = record(&page, 1);
     let last = second.last_event.unwrap();
     assert_eq!((last.seq, last.kind.as_str()), (Some(1_000), "oom_kill"));
-    assert_eq!(last.detail.as_str(), "pid 1000 (VLLM::EngineCor)");
+    assert_eq!(last.detail.as_str(), "killed 1000 (VLLM::EngineCor), through the NVIDIA driver");
     let uptime = second.at.uptime.saturating_sub(Duration::from_secs(1_000));
     let age = second.loop_age.unwrap();
     assert!(age.abs_diff(uptime) < Duration::from_millis(2), "{age:?}, not {uptime:?}");

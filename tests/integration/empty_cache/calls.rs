@@ -244,7 +244,7 @@ fn triton_unloads_models_only_if_allowed() {
     let of = |server: &FakeServer| engine(EngineKind::Triton, server.port);
     let idle = triton("idle");
     let outcome = bench.refusal(&decision(of(&idle), &[]));
-    assert!(outcome.contains("not served until somebody loads it again"), "{outcome}");
+    assert!(outcome.contains("not served until it is loaded again"), "{outcome}");
     assert_eq!(idle.calls(), Vec::<String>::new());
     // A real Triton responds at once and unloads when its requests have finished.
     let busy = triton("busy");
