@@ -540,10 +540,11 @@ fn texts(dice: &mut Dice) -> Vec<String> {
     let mut texts: Vec<String> = (0..3000).map(text).collect();
     let pieces =
         ["[", "]", "-", "^", "&&", "~", "a", "9", ":", "+", r"\d", r"\w", r"\x41", "{", "2}"];
-    texts.extend((0..1000).map(|_| {
-        let pattern: String = (0..dice.roll(8)).map(|_| *dice.pick(&pieces)).collect();
-        format!("uma_a{{node=~`[{pattern}]`}}")
-    }));
+    for _ in 0..1000 {
+        let length = dice.roll(8);
+        let pattern: String = (0..length).map(|_| dice.pick(&pieces)).collect();
+        texts.push(format!("uma_a{{node=~`[{pattern}]`}}"));
+    }
     texts
 }
 
