@@ -95,7 +95,7 @@ impl Matcher {
 
 /// Compiles a pattern in Go's dialect: anchored at both ends, `.` matching newlines too.
 pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
-    let anchored = format!("^(?s:{})$", translate(pattern));
+    let anchored = format!("^(?s:{})$", translate(pattern)?);
     RegexBuilder::new(&anchored).size_limit(REGEX_SIZE).dfa_size_limit(REGEX_SIZE).build().map_err(
         |error| match error {
             regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
@@ -111,11 +111,28 @@ fn last_line(report: &str) -> String {
 
 /// Rewrites syntax with another meaning in Go: its classes are ASCII and know no nesting or set
 /// operations.
-pub(super) fn translate(pattern: &str) -> String {
+///
+/// # Errors
+/// A repetition is repeated, which Go rejects.
+pub(super) fn translate(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
+    let mut repetition = "";
     while let Some(character) = rest.chars().next() {
+        let operator = match character {
+            '*' | '+' | '?' => &rest[..1],
+            '{' if is_repetition(rest) => &rest[..=rest.find('}').unwrap_or_default()],
+            _ => "",
+        };
+        match (repetition, operator) {
+            // Lazy: what follows repeats it again.
+            ("*" | "+" | "?", "?") => repetition = "lazy",
+            (before, "?") if before.starts_with('{') => repetition = "lazy",
+            ("", _) | (_, "") => repetition = operator,
+            _ => return Err(format!("{operator} repeats a repetition")),
+        }
         let taken = match perl_class(rest) {
+            _ if !operator.is_empty() => push_raw(&mut out, rest, operator.len()),
             Some(class) => push(&mut out, class, 2),
             None if rest.starts_with('[') => translate_class(rest, &mut out),
             None if rest.starts_with(r"\b") => push(&mut out, r"(?-u:\b)", 2),
@@ -125,7 +142,7 @@ pub(super) fn translate(pattern: &str) -> String {
         };
         rest = &rest[taken..];
     }
-    out
+    Ok(out)
 }
 
 /// Rewrites the bracket expression at the start of `rest`; returns its length there. A hyphen is a
@@ -135,12 +152,10 @@ fn translate_class(rest: &str, out: &mut String) -> usize {
     if rest[at..].starts_with('^') {
         at += push(out, "^", 1);
     }
-    if rest[at..].starts_with(']') {
-        at += push(out, r"\]", 1);
-    }
+    let first = at;
     while let Some(character) = rest[at..].chars().next() {
         let here = &rest[at..];
-        if character == ']' {
+        if character == ']' && at > first {
             return at + push(out, "]", 1);
         }
         if let Some(class) = perl_class(here) {
@@ -156,10 +171,8 @@ fn translate_class(rest: &str, out: &mut String) -> usize {
         let here = &rest[at..];
         if here.starts_with('-') && !here[1..].starts_with(']') && here.len() > 1 {
             at += push(out, "-", 1);
-            at += match perl_class(&rest[at..]) {
-                Some(class) => push(out, class, 2),
-                None => push_member(out, &rest[at..]),
-            };
+            // A class at the end of a range is an error in both dialects.
+            at += push_member(out, &rest[at..]);
         }
     }
     at
@@ -173,6 +186,7 @@ fn push_member(out: &mut String, rest: &str) -> usize {
         '\\' => push_raw(out, rest, escape_length(rest)),
         '-' => push(out, r"\-", 1),
         '[' => push(out, r"\[", 1),
+        ']' => push(out, r"\]", 1),
         '&' => push(out, r"\&", 1),
         '~' => push(out, r"\~", 1),
         _ => push_raw(out, rest, character.len_utf8()),
@@ -224,6 +238,13 @@ fn is_repetition(rest: &str) -> bool {
 mod tests {
     use super::compile;
 
+    #[test]
+    fn repetitions_may_be_lazy_and_not_repeated() {
+        for pattern in ["a*?b", "a{2}?", "a{x}*", "(a+)+", "a|+?"] {
+            assert_eq!(compile(pattern).is_ok(), pattern != "a|+?", "{pattern}");
+        }
+    }
+
     /// What Go's regexp matches and does not, of values of one character.
     #[test]
     fn bracket_expressions_have_the_meaning_of_go() {
@@ -256,7 +277,9 @@ mod tests {
                 assert!(!regex.is_match(&character.to_string()), "{pattern} {character}");
             }
         }
-        for pattern in ["[0--9]", "[b-a]", r"[a-\d]", "[a", "[]"] {
+        for pattern in
+            ["[0--9]", "[]-9]", "[b-a]", "a++", "a{2}*", "a*??", "a?+", r"[a-\d]", "[a", "[]"]
+        {
             assert!(compile(pattern).is_err(), "{pattern}");
         }
     }

@@ -193,11 +193,12 @@ fn replace_all(pattern: &str, replacement: &str, text: &str) -> Result<String, S
     if text.len() > MAX_SEARCHED {
         return Err(format!("reReplaceAll takes a text of at most {MAX_SEARCHED} bytes"));
     }
-    let regex = regex::RegexBuilder::new(&translate(pattern))
-        .size_limit(REGEX_SIZE)
-        .dfa_size_limit(REGEX_SIZE)
-        .build()
-        .map_err(|_| format!("bad regular expression {pattern:?}"))?;
+    let build = |pattern: String| {
+        let mut builder = regex::RegexBuilder::new(&pattern);
+        builder.size_limit(REGEX_SIZE).dfa_size_limit(REGEX_SIZE).build().ok()
+    };
+    let regex = translate(pattern).ok().and_then(build);
+    let regex = regex.ok_or_else(|| format!("bad regular expression {pattern:?}"))?;
     let mut out = String::new();
     let mut copied = 0;
     for captures in regex.captures_iter(text) {
