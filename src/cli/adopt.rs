@@ -257,12 +257,12 @@ fn show(
     let verb = if is_done { "starts" } else { "would start" };
     match entry.need_bytes {
         Some(need) => outln!(
-            "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",
+            "Now umawarden {verb} it when {} are available and no memory is being released.",
             bytes_text(need)
         ),
         None => outln!(
-            "Now umawarden {verb} it when as much as its processes held can be had and nothing is \
-             being given back any more. Say how much it needs with --need: a driver's memory is in \
+            "Now umawarden {verb} it when as much as its processes held is available and no memory \
+             is being released. Say how much it needs with --need: a driver's memory is in \
              no process."
         ),
     }

@@ -37,8 +37,7 @@ pub struct HistoryArguments {
     #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     until: Option<Timestamp>,
     /// Only these kinds; may be repeated or given with commas.
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kinds(),
-          hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kinds())]
     kind: Vec<String>,
     /// Only what this rule did: the alert's name, or group/alert.
     #[arg(long, value_name = "RULE")]
@@ -53,9 +52,8 @@ pub struct HistoryArguments {
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
 engine_stuck, engine_restart, engine_died, engine_release; of memory and the machine
-unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot; and of kernel events
-nv_no_memory, nv_alloc_failed, xid, uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable,
-page_alloc_failure, hung_task, userspace_kill.
+unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults in the
+kernel log.
 
 It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
 of the user that runs the daemon, mostly root). The oldest entry comes first.

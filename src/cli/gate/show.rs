@@ -145,7 +145,7 @@ pub(super) fn text(waited: &Waited) {
         let available = answer.available_bytes.unwrap_or(0);
         let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
         outln!(
-            "open after {}: {} of {} can be had{}",
+            "open after {}: {} available, {} needed{}",
             time(waited.waited),
             bytes_text(available),
             bytes_text(answer.question.need_bytes),

@@ -261,6 +261,8 @@ fn a_real_daemon_opens_the_gate_of_a_peer() {
     let (output, _) = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let printed = stderr(&output);
-    assert!(printed.contains(&format!("{}: 28.0 GiB of 90.0 GiB can be had", daemon.address())));
+    assert!(
+        printed.contains(&format!("{}: 28.0 GiB available, 90.0 GiB needed", daemon.address()))
+    );
     daemon.terminate();
 }

@@ -26,7 +26,7 @@ impl fmt::Display for ProcessId {
     }
 }
 
-// The facts of each are in `src/engines`, in the same order.
+// The facts of each are in `engines`, in the same order.
 named! {
     /// The kind of an inference engine.
     #[derive(Default)]

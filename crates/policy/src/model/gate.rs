@@ -358,7 +358,7 @@ impl fmt::Display for GateReason {
             Self::TooLittle { need_bytes, available_bytes, spare_bytes, reclaimable_bytes } => {
                 write!(
                     f,
-                    "{} of {} can be had: {} free above the reserve, {} in caches that can be \
+                    "{} available, {} needed: {} free above the reserve, {} in caches that can be \
                      dropped; {} are missing",
                     bytes_text(*available_bytes),
                     bytes_text(*need_bytes),

@@ -62,7 +62,7 @@ fn free_memory_above_the_reserve_opens_the_gate() {
     assert_eq!(
         reasons(&answer),
         [
-            "90.0 GiB of 90.0 GiB can be had: 90.0 GiB free above the reserve, 0 B in caches that can \
+            "90.0 GiB available, 90.0 GiB needed: 90.0 GiB free above the reserve, 0 B in caches that can \
           be dropped; 1 B are missing"
         ]
     );

@@ -385,7 +385,11 @@ fn without_a_declared_need_the_peak_must_be_available() {
     world.free = 4 * GIB;
     world.dies("vllm");
     assert_eq!(world.until_start(30), None);
-    assert!(world.state("vllm").1.contains("of 6.0 GiB can be had"), "{}", world.state("vllm").1);
+    assert!(
+        world.state("vllm").1.contains("available, 6.0 GiB needed"),
+        "{}",
+        world.state("vllm").1
+    );
     world.free = 7 * GIB;
     assert!(world.until_start(5).is_some());
 }
