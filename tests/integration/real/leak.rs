@@ -20,7 +20,7 @@ use crate::gpu::Library;
 const HELD: u64 = 3 << 30;
 
 /// Values of the configuration.
-const LEAKED_AFTER: Duration = Duration::from_secs(12);
+const LEAKED_AFTER: Duration = Duration::from_secs(30);
 
 /// The first scan after a change shows it: owners are searched for every 5 s.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
