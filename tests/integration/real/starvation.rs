@@ -1,6 +1,6 @@
 //! A machine with 200 MiB left is still sampled.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{Started, enabled};
@@ -12,22 +12,25 @@ const LEFT_BYTES: f64 = 200.0 * 1024.0 * 1024.0;
 struct Glutton(Started);
 
 impl Glutton {
-    fn start(bytes: u64) -> Self {
+    fn start() -> Self {
         let program = "
 import mmap, sys, time
 open('/proc/self/oom_score_adj', 'w').write('1000')
-memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for page in range(0, len(memory), 4096):
-    memory[page] = 1
-print('full', flush=True)
-time.sleep(600)
+meminfo, taken = open('/proc/meminfo'), []
+def available():
+    meminfo.seek(0)
+    return next(int(line.split()[1]) << 10 for line in meminfo if line.startswith('MemAvailable'))
+while True:
+    while available() > int(sys.argv[1]):
+        memory = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for page in range(0, len(memory), 4096):
+            memory[page] = 1
+        taken.append(memory)
+    time.sleep(0.05)
 ";
-        let child = Command::new("python3")
-            .args(["-c", program, &bytes.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(Started(child))
+        let child =
+            Command::new("python3").args(["-c", program, &(LEFT_BYTES as u64).to_string()]).spawn();
+        Self(Started(child.unwrap()))
     }
 
     fn is_alive(&mut self) -> bool {
@@ -42,8 +45,7 @@ fn real_starvation_does_not_stop_sampling() {
     }
     let storage = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(storage.path(), &[]);
-    let available = meminfo_bytes("MemAvailable");
-    let mut glutton = Glutton::start((available - LEFT_BYTES) as u64);
+    let mut glutton = Glutton::start();
     let deadline = Instant::now() + Duration::from_secs(400);
     while meminfo_bytes("MemAvailable") > LEFT_BYTES * 1.5 && glutton.is_alive() {
         assert!(Instant::now() < deadline, "memory does not fill");
