@@ -172,7 +172,7 @@ fn the_gate_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     let printed = stderr(&output);
     let first = printed.lines().next().unwrap();
     assert!(
-        first.contains("closed for 0s of 25s") && first.contains("18.0 GiB of 90.0"),
+        first.contains("closed for 0s of 25s") && first.contains("18.0 GiB available, 90.0"),
         "{printed}"
     );
     assert!(printed.contains("memory is still being given back"), "{printed}");
@@ -205,7 +205,7 @@ fn a_timeout_is_reported_with_its_reasons_and_exit_code_1() {
     assert_eq!((&report["open"], &report["ended"]), (&false.into(), &"timed_out".into()));
     assert_eq!(report["need_bytes"], 90_u64 << 30);
     assert_eq!(report["reasons"][0]["kind"], "too_little");
-    assert!(report["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
+    assert!(report["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB available, 90.0"));
     assert_eq!(report["memory"]["unaccounted_baseline"]["is_learned"], false);
     assert_eq!(report["memory"]["motion"]["shmem"]["bytes_per_second"], 0.0);
 }
