@@ -109,6 +109,15 @@ fn last_line(report: &str) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
+/// What a repetition operator follows.
+#[derive(Clone, Copy)]
+enum Before {
+    Other,
+    Repetition,
+    /// A repetition that is marked lazy.
+    Lazy,
+}
+
 /// Rewrites syntax with another meaning in Go: its classes are ASCII and know no nesting or set
 /// operations.
 ///
@@ -117,26 +126,27 @@ fn last_line(report: &str) -> String {
 pub(super) fn translate(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
-    let mut repetition = "";
+    let mut before = Before::Other;
     while let Some(character) = rest.chars().next() {
         let operator = match character {
             '*' | '+' | '?' => &rest[..1],
             '{' if is_repetition(rest) => &rest[..=rest.find('}').unwrap_or_default()],
             _ => "",
         };
-        match (repetition, operator) {
-            // Lazy: what follows repeats it again.
-            ("*" | "+" | "?", "?") => repetition = "lazy",
-            (before, "?") if before.starts_with('{') => repetition = "lazy",
-            ("", _) | (_, "") => repetition = operator,
-            _ => return Err(format!("{operator} repeats a repetition")),
-        }
+        before = match (before, operator) {
+            (Before::Repetition, "?") => Before::Lazy,
+            (_, "") => Before::Other,
+            (Before::Other, _) => Before::Repetition,
+            _ => {
+                return Err(format!("{operator} repeats a repetition; put that in parentheses"));
+            }
+        };
         let taken = match perl_class(rest) {
             _ if !operator.is_empty() => push_raw(&mut out, rest, operator.len()),
             Some(class) => push(&mut out, class, 2),
-            None if rest.starts_with('[') => translate_class(rest, &mut out),
+            None if character == '[' => translate_class(rest, &mut out),
             None if rest.starts_with(r"\b") => push(&mut out, r"(?-u:\b)", 2),
-            None if rest.starts_with('{') && !is_repetition(rest) => push(&mut out, r"\{", 1),
+            None if character == '{' => push(&mut out, r"\{", 1),
             None if character == '\\' => push_raw(&mut out, rest, escape_length(rest)),
             None => push_raw(&mut out, rest, character.len_utf8()),
         };
@@ -146,7 +156,7 @@ pub(super) fn translate(pattern: &str) -> Result<String, String> {
 }
 
 /// Rewrites the bracket expression at the start of `rest`; returns its length there. A hyphen is a
-/// range only between two characters; any other stands for itself, as do `[`, `&` and `~`.
+/// range only between two characters; any other is literal, as are `[`, `&` and `~`.
 fn translate_class(rest: &str, out: &mut String) -> usize {
     let mut at = push(out, "[", 1);
     if rest[at..].starts_with('^') {

@@ -28,7 +28,7 @@ impl Drop for Device {
     }
 }
 
-/// Opens the device in a worker that stands for an engine; it uses the GPU until this is dropped.
+/// Opens the device in a worker that plays an engine; it uses the GPU until this is dropped.
 pub fn open() -> File {
     File::open(NODE).unwrap()
 }

@@ -1,7 +1,7 @@
 //! Memory collapses: which process each policy stops and when, and that harmless scenarios stop
 //! none.
 //!
-//! `cargo bench --bench brake` as root. A hog stands for a loading engine: it has the driver's file
+//! `cargo bench --bench brake` as root. A hog plays a loading engine: it has the driver's file
 //! open and takes 2 MiB pages, requested as the driver does, for a file that no process maps. An
 //! innocent process has much memory. The hog takes nearly all of the machine's memory, so nothing
 //! else should run there: a watchdog kills the hog and frees the pages before the machine is lost.

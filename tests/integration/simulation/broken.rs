@@ -492,6 +492,18 @@ fn an_act_while_paused_silenced_or_not_yet_restored_is_detected() {
     unrestored.breaks("nothing is done before the past is known");
 }
 
+/// An act after its approval, and the decision that was approved.
+fn approved_act() -> (Sequence, DecisionId) {
+    let mut sequence = sequence();
+    let question = sequence.hold("Asking", HoldReason::Approval);
+    sequence.step().unwrap();
+    let until = sequence.until();
+    sequence.order(OperatorOrder::Approve { decision: question, until });
+    sequence.act("Asking", 0).approved = Some(question);
+    sequence.step().unwrap();
+    (sequence, question)
+}
+
 #[test]
 fn an_approval_that_was_not_given_or_was_used_is_detected() {
     let mut sequence = sequence();
@@ -500,25 +512,13 @@ fn an_approval_that_was_not_given_or_was_used_is_detected() {
     sequence.act("Asking", 0).approved = Some(question);
     sequence.breaks("an approval covers one act alone");
 
-    let mut sequence = self::sequence();
-    let question = sequence.hold("Asking", HoldReason::Approval);
-    sequence.step().unwrap();
-    let until = sequence.until();
-    sequence.order(OperatorOrder::Approve { decision: question, until });
-    sequence.act("Asking", 0).approved = Some(question);
-    sequence.step().unwrap();
+    let (mut sequence, question) = approved_act();
     sequence.end(true);
     sequence.act("Asking", 0).approved = Some(question);
     sequence.breaks("an approval is used once");
 
     // An act that was not done has not used it.
-    let mut sequence = self::sequence();
-    let question = sequence.hold("Asking", HoldReason::Approval);
-    sequence.step().unwrap();
-    let until = sequence.until();
-    sequence.order(OperatorOrder::Approve { decision: question, until });
-    sequence.act("Asking", 0).approved = Some(question);
-    sequence.step().unwrap();
+    let (mut sequence, question) = approved_act();
     sequence.pass(1);
     let not_done = OutcomeResult::NotDone("paused".to_owned());
     sequence.outcome(DecisionId(sequence.next - 1), not_done);

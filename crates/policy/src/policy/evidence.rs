@@ -26,7 +26,7 @@ pub(super) fn wanted(rule: &Rule) -> Vec<Wanted> {
 }
 
 /// The present value of the series that the rule's expression and aim name. Where the expression
-/// yields samples, a selector stands for those of its series that they can have come from: which
+/// yields samples, a selector means those of its series that they can have come from: which
 /// have the same value of each label that both bear. Where it is unknown, what is missing comes
 /// first.
 pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evidence> {
