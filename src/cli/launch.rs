@@ -23,7 +23,7 @@ use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::engines::recognise;
 use crate::model::{
-    DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, PeerAddress, duration_text,
+    DeathReport, Deceased, EngineKind, Event, GateRequest, Moment, PeerAddress, duration_text,
 };
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
@@ -309,7 +309,7 @@ impl LaunchArguments {
         let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
             .context("cannot start to track the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
-        let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
+        let question = GateRequest { need_bytes, contiguous_bytes: self.contiguous };
         let mut peers = gate::peers(self.peers.as_deref(), &settings, question)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut printer = ProgressPrinter::new(limit);

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, Question, Server};
 use super::{CallError, Session};
-use crate::model::{Access, GateQuestion, PeerAddress, PeerGate};
+use crate::model::{Access, GateRequest, PeerAddress, PeerGate};
 use crate::parse::answer::Answer;
 
 /// The time limit of a response, which needs no measurement there.
@@ -81,7 +81,7 @@ impl Way {
 pub struct Peer {
     way: Way,
     path: String,
-    question: GateQuestion,
+    question: GateRequest,
 }
 
 impl Peer {
@@ -92,7 +92,7 @@ impl Peer {
     pub fn open(
         address: &PeerAddress,
         access: &Access,
-        question: GateQuestion,
+        question: GateRequest,
     ) -> Result<Self, CallError> {
         let mut path = format!("/api/v1/gate?need={}", question.need_bytes);
         if let Some(bytes) = question.contiguous_bytes {
@@ -123,7 +123,7 @@ impl Peer {
 }
 
 /// The state of the gate, or why the response is invalid: it must repeat the request.
-fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
+fn read(question: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
     let status = answer.status;
     let reply = answer.json();
     let data = reply.as_ref().and_then(|reply| reply.get("data"));
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    const ASKED: GateQuestion = GateQuestion { need_bytes: 7, contiguous_bytes: None };
+    const ASKED: GateRequest = GateRequest { need_bytes: 7, contiguous_bytes: None };
 
     fn says(status: u16, body: &str) -> Result<PeerGate, String> {
         read(&ASKED, &Answer { status, body: body.into(), is_cut: false })

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::api::{answer, error};
 use super::routes::Site;
-use crate::model::{GateQuestion, size_bytes};
+use crate::model::{GateRequest, size_bytes};
 use crate::policy::gate::check_gate;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
@@ -41,7 +41,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     answer(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
-fn question(uri: &Uri) -> Result<GateQuestion, String> {
+fn question(uri: &Uri) -> Result<GateRequest, String> {
     const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
@@ -59,7 +59,7 @@ fn question(uri: &Uri) -> Result<GateQuestion, String> {
         *slot = Some(size);
     }
     let need_bytes = need.ok_or_else(|| format!("parameter \"need\" is missing; {EXAMPLE}"))?;
-    Ok(GateQuestion { need_bytes, contiguous_bytes: contiguous })
+    Ok(GateRequest { need_bytes, contiguous_bytes: contiguous })
 }
 
 #[cfg(test)]
@@ -70,10 +70,7 @@ mod tests {
     fn sizes_are_read_and_errors_have_an_example() {
         let of = |query: &str| question(&format!("/api/v1/gate{query}").parse().unwrap());
         let question = of("?need=90GiB&contiguous=6GiB").unwrap();
-        assert_eq!(
-            question,
-            GateQuestion { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) }
-        );
+        assert_eq!(question, GateRequest { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
         assert_eq!(of("?need=0").unwrap().need_bytes, 0);
         for nonsense in [
             "",

@@ -212,24 +212,27 @@ impl World {
 
     fn ended(&self) -> DeferredRestart {
         let is_so = |readings: &RestartReadings| {
-            readings.held.first().is_some_and(|seen| matches!(seen.state, WorkloadState::Ended(_)))
+            readings
+                .deferred
+                .first()
+                .is_some_and(|seen| matches!(seen.state, WorkloadState::Ended(_)))
         };
-        self.until("ended", is_so).held.remove(0)
+        self.until("ended", is_so).deferred.remove(0)
     }
 
     fn runs(&self) -> DeferredRestart {
         let is_so = |readings: &RestartReadings| {
             readings
-                .held
+                .deferred
                 .first()
                 .is_some_and(|seen| matches!(seen.state, WorkloadState::Running { .. }))
         };
-        self.until("running", is_so).held.remove(0)
+        self.until("running", is_so).deferred.remove(0)
     }
 
     fn start(&self, seen: &DeferredRestart, ended: &str) -> OutcomeResult {
         let action = Action::StartUnit { ended: ended.into() };
-        let target = Target::Held(Box::new(seen.target.clone()));
+        let target = Target::Workload(Box::new(seen.target.clone()));
         let decision = DecisionRecord { target, ..crate::actions::decision(action) };
         let docker = "/nonexistent/docker.sock".into();
         let mut executor =
@@ -309,9 +312,9 @@ fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
     let world = World::new();
     world.fake.set(|unit| (unit.restart, unit.kind) = ("on-failure", "notify"));
     let has_obstacle = |readings: &RestartReadings| {
-        readings.held.first().is_some_and(|seen| seen.obstacle.is_some())
+        readings.deferred.first().is_some_and(|seen| seen.obstacle.is_some())
     };
-    let seen = world.until("reported", has_obstacle).held.remove(0);
+    let seen = world.until("reported", has_obstacle).deferred.remove(0);
     assert!(seen.obstacle.unwrap().contains("Restart=on-failure"));
     assert!(
         matches!(seen.state, WorkloadState::Running { health: Some(WorkloadHealth::Healthy), .. }),

@@ -32,7 +32,7 @@ pub use expr::{
     unquote,
 };
 pub use parser::is_label_name;
-pub use quiet::{Watch, trust_proofs};
+pub use quiet::Watch;
 pub use reading::{Reading, as_number};
 pub use series::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, SeriesKey, Wanted};
 pub use suggest::did_you_mean;

@@ -6,8 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::eval::{
     Range, apply, compares, evaluate_root, is_open, matching_series, reduced, scalars,
 };
@@ -18,16 +16,6 @@ use crate::store::{Revisions, SeriesId, SeriesStore};
 
 /// The most elements on a side of `or` for a proof, since both have a bound.
 const MOST_ELEMENTS: usize = 5000;
-
-/// Whether, in a build with debug assertions, each proof is compared with the evaluation that it
-/// spares.
-static IS_CHECKED: AtomicBool = AtomicBool::new(true);
-
-/// Turns off the comparison of proofs with evaluations, as in a build without debug assertions, to
-/// measure the cost of the proofs.
-pub fn trust_proofs() {
-    IS_CHECKED.store(false, Ordering::Relaxed);
-}
 
 /// Evaluates one expression over one store, again and again.
 #[derive(Debug, Default)]
@@ -54,7 +42,7 @@ impl Watch {
             self.known.is_some_and(|(known, lacks_nothing)| lacks_nothing && is_same(known));
         if holds && self.proof.as_ref().is_some_and(|proof| proof.is_empty(store, at)) {
             let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
-            if cfg!(debug_assertions) && IS_CHECKED.load(Ordering::Relaxed) {
+            if cfg!(any(test, feature = "check-proofs")) {
                 assert_eq!(nothing, expr.evaluate(store, at), "{expr}");
             }
             return nothing;

@@ -31,10 +31,10 @@ pub struct StartExecutor {
 impl Executor for StartExecutor {
     fn execute(&mut self, act: &Act) -> Performed {
         let started = match (&act.action, &act.target) {
-            (Action::StartContainer { ended }, Target::Held(workload)) => {
+            (Action::StartContainer { ended }, Target::Workload(workload)) => {
                 container::start(&self.docker, workload, ended)
             }
-            (Action::StartUnit { ended }, Target::Held(workload)) => {
+            (Action::StartUnit { ended }, Target::Workload(workload)) => {
                 unit::start(&self.systemd, workload, ended)
             }
             (Action::StartContainer { .. } | Action::StartUnit { .. }, other) => {

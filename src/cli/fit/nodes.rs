@@ -14,7 +14,7 @@ use crate::clients::peer::Peer;
 use crate::config::measure::ListenAddress;
 use crate::config::settings::Settings;
 use crate::fit::Node;
-use crate::model::{ClusterSettings, GateQuestion, PeerAddress};
+use crate::model::{ClusterSettings, GateRequest, PeerAddress};
 use crate::policy::gate::check_gate;
 use crate::sources::cluster::Discovery;
 
@@ -90,14 +90,14 @@ fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
         .into_iter()
         .map(|address| {
             let name: Arc<str> = address.to_string().into();
-            let mut peer = Peer::open(&address, &access, GateQuestion::default())
+            let mut peer = Peer::open(&address, &access, GateRequest::default())
                 .with_context(|| format!("cannot query {address}"))?;
             Ok((name, std::thread::spawn(move || peer.memory())))
         })
         .collect::<anyhow::Result<_>>()?;
     let mut gate = GateNode::start(setup(&settings, daemon(&arguments.node, &settings)))
         .context("cannot start the scan of processes")?;
-    let answer = check_gate(&GateQuestion::default(), &gate.sample());
+    let answer = check_gate(&GateRequest::default(), &gate.sample());
     nodes.notes.extend(answer.notes.iter().map(ToString::to_string));
     nodes.take(&this(), &json!(answer));
     for (name, queried) in queried {

@@ -23,7 +23,7 @@ use crate::cli::output::outln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
-use crate::model::{GateQuestion, PeerAddress};
+use crate::model::{GateRequest, PeerAddress};
 
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
@@ -176,7 +176,7 @@ pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer 
 pub(crate) fn peers(
     given: Option<&[PeerAddress]>,
     settings: &Settings,
-    question: GateQuestion,
+    question: GateRequest,
 ) -> anyhow::Result<Option<Peers>> {
     let configured = settings.cluster.as_ref();
     let peers = match (given, configured) {
@@ -208,7 +208,7 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         .context("cannot start the scan of processes")?;
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
     let question =
-        GateQuestion { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
+        GateRequest { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
     let mut peers = peers(arguments.peers.as_deref(), &settings, question)?;
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::clients::peer::{ANSWER_TAKES, Peer};
 use crate::config::cluster::MOST_PEERS;
-use crate::model::{Access, ClusterSettings, GateQuestion, PeerAddress, PeerAnswer, PeerGate};
+use crate::model::{Access, ClusterSettings, GateRequest, PeerAddress, PeerAnswer, PeerGate};
 use crate::sources::cluster::{Discovery, Found};
 
 /// Between a response and the next request.
@@ -25,7 +25,7 @@ const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Peers {
     each: Vec<OnePeer>,
     access: Access,
-    question: GateQuestion,
+    question: GateRequest,
     /// Results of lookups, if there are any.
     found: Option<Receiver<Found>>,
     /// Whether the first lookup is done.
@@ -49,7 +49,7 @@ impl Peers {
     pub(crate) fn start(
         addresses: &[PeerAddress],
         access: &Access,
-        question: GateQuestion,
+        question: GateRequest,
     ) -> io::Result<Self> {
         if addresses.len() > MOST_PEERS {
             let text = format!("{} are more than {MOST_PEERS}", addresses.len());
@@ -72,7 +72,7 @@ impl Peers {
     /// A thread cannot be started.
     pub(crate) fn of_cluster(
         settings: &ClusterSettings,
-        question: GateQuestion,
+        question: GateRequest,
     ) -> io::Result<Self> {
         let mut discovery = Discovery::new(settings);
         let (to, found) = sync_channel(1);
@@ -134,7 +134,7 @@ impl Peers {
 }
 
 impl OnePeer {
-    fn start(address: &PeerAddress, access: &Access, question: GateQuestion) -> io::Result<Self> {
+    fn start(address: &PeerAddress, access: &Access, question: GateRequest) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
         let mut peer = Peer::open(address, access, question).map_err(io::Error::other)?;
         Builder::new().name("peers".to_owned()).spawn(move || query(&mut peer, &to))?;

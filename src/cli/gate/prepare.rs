@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::actions::MemoryPreparer;
 use crate::cli::control::Client;
-use crate::model::{EnginePhase, GateAnswer, GateReason, Reading, bytes_text};
+use crate::model::{EnginePhase, GateReason, GateResponse, Reading, bytes_text};
 use crate::parse::proc::buddyinfo::Contiguous;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 
@@ -75,7 +75,7 @@ impl Preparer {
 
     /// Starts the next step, if one is needed. `living` are the model files of running engines.
     /// Returns whether it is worth waiting for.
-    pub(crate) fn advance(&mut self, answer: &GateAnswer, living: &[Arc<str>]) -> bool {
+    pub(crate) fn advance(&mut self, answer: &GateResponse, living: &[Arc<str>]) -> bool {
         match self.running.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return true,
             Some(news) => {
@@ -120,7 +120,7 @@ impl Preparer {
     }
 
     /// The next step that may help.
-    fn wanted(&self, answer: &GateAnswer) -> Option<Step> {
+    fn wanted(&self, answer: &GateResponse) -> Option<Step> {
         let can_help = |reason: &GateReason| {
             matches!(reason, GateReason::TooLittle { .. } | GateReason::Fragmented { .. })
         };

@@ -10,7 +10,7 @@ use super::wait::{Ended, Progress, Waited};
 use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
 use crate::model::{
-    GateAnswer, GateReason, bytes_text, duration_text, measured_bytes_text, seconds_text,
+    GateReason, GateResponse, bytes_text, duration_text, measured_bytes_text, seconds_text,
 };
 use crate::policy::gate::SETTLES;
 
@@ -112,7 +112,7 @@ fn line(progress: &Progress<'_>, limit: Option<Duration>) -> String {
 }
 
 /// The rate at which available memory changes, if it is significant.
-fn pace(answer: &GateAnswer) -> Option<String> {
+fn pace(answer: &GateResponse) -> Option<String> {
     let pace = answer.memory.motion.available?.bytes_per_second;
     let which = if pace > 0.0 { "more" } else { "less" };
     (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
@@ -165,7 +165,7 @@ pub(super) fn text(waited: &Waited) {
 }
 
 /// Reasons and notes, one per line.
-fn reasons(answer: &GateAnswer) -> Vec<String> {
+fn reasons(answer: &GateResponse) -> Vec<String> {
     let reasons = answer.reasons.iter().map(|reason| {
         let mut text = reason.to_string();
         if let Some(advice) = advice(reason) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::node::GateNode;
 use super::peers::Peers;
 use super::prepare::Preparer;
-use crate::model::{GateAnswer, GateQuestion};
+use crate::model::{GateRequest, GateResponse};
 use crate::policy::gate::{SETTLES, check_gate, with_peers};
 
 /// Between two samples.
@@ -18,7 +18,7 @@ const LEAST: Duration = SETTLES.saturating_add(TICK.saturating_mul(3));
 /// What to wait for, and how long.
 pub(crate) struct Waiting<'w> {
     /// The memory.
-    pub(crate) question: GateQuestion,
+    pub(crate) question: GateRequest,
     /// The timeout; `None`: infinite.
     pub(crate) limit: Option<Duration>,
     /// Frees memory meanwhile, if requested.
@@ -31,7 +31,7 @@ pub(crate) struct Waiting<'w> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress<'l> {
     /// The gate's answer.
-    pub(crate) answer: &'l GateAnswer,
+    pub(crate) answer: &'l GateResponse,
     /// The time waited so far.
     pub(crate) waited: Duration,
     /// Steps to free memory since the last sample, and their errors.
@@ -56,7 +56,7 @@ pub(crate) enum Ended {
 pub(crate) struct Waited {
     pub(crate) ended: Ended,
     /// The last answer of the gate.
-    pub(crate) answer: GateAnswer,
+    pub(crate) answer: GateResponse,
     /// The time waited.
     pub(crate) waited: Duration,
 }

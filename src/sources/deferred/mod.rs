@@ -87,14 +87,14 @@ impl Reporter {
         read_at: Duration,
         (deferred, ended): (Vec<DeferredRestart>, Vec<EndedWorkload>),
     ) {
-        self.send(RestartReadings { supervisor, read_at, held: deferred, ended, error: None });
+        self.send(RestartReadings { supervisor, read_at, deferred, ended, error: None });
     }
 
     fn doubt(&self, supervisor: Supervisor, error: &str) {
         let read_at = (self.clock)().uptime;
         let error = Some(Arc::from(error));
         let (deferred, ended) = (Vec::new(), Vec::new());
-        self.send(RestartReadings { supervisor, read_at, held: deferred, ended, error });
+        self.send(RestartReadings { supervisor, read_at, deferred, ended, error });
     }
 }
 

@@ -18,7 +18,7 @@ use crate::clients::network::Network;
 use crate::clients::{Endpoint, EngineKey, KeyRing, NoKey, origin};
 use crate::engines::{HealthPath, LoadSource, facts};
 use crate::model::{
-    EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
+    EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthResponse, Observation,
     ProcessId,
 };
 
@@ -175,7 +175,7 @@ impl HealthProber {
             let client = self.client.clone();
             self.runtime.spawn(async move {
                 let health = probe(target, &client, now).await;
-                is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
+                is_up.store(health.answer == HealthResponse::Ready, Ordering::Relaxed);
                 is_pending.store(false, Ordering::Relaxed);
                 log_withheld(&health, &is_logged, &logged);
                 // A full queue: the next probe repeats the result.
@@ -193,13 +193,13 @@ impl HealthProber {
 async fn probe(target: Target, client: &Client, now: Duration) -> EngineHealth {
     let answer = target.answer(client).await;
     let (key, key_withheld) = match answer {
-        HealthAnswer::Ready => {
+        HealthResponse::Ready => {
             target.key().await.map_or_else(|why| (None, Some(why)), |k| (k, None))
         }
         _ => (None, None),
     };
     let load = match answer {
-        HealthAnswer::Ready => target.load(client, key.as_ref()).await,
+        HealthResponse::Ready => target.load(client, key.as_ref()).await,
         _ => EngineLoad::default(),
     };
     let key_withheld = key_withheld.or_else(|| key.and_then(|key| key.refusal()));
@@ -220,48 +220,48 @@ fn log_withheld(health: &EngineHealth, is_logged: &AtomicBool, logged: &Logged) 
 }
 
 impl Target {
-    async fn answer(&self, client: &Client) -> HealthAnswer {
+    async fn answer(&self, client: &Client) -> HealthResponse {
         let (usual, origin) = (facts(self.kind).health, origin(&self.url));
         let is_usual =
             usual.first().is_some_and(|first| format!("{origin}{}", first.path) == *self.url);
         if !is_usual {
             return self.answer_at(client, &self.url).await;
         }
-        let mut last = HealthAnswer::Failed { error: "it cannot be queried".to_owned() };
+        let mut last = HealthResponse::Failed { error: "it cannot be queried".to_owned() };
         for HealthPath { path, overrules_unready } in usual {
-            let unready = matches!(last, HealthAnswer::NotReady { .. });
+            let unready = matches!(last, HealthResponse::NotReady { .. });
             if unready && !overrules_unready {
                 return last;
             }
             match self.answer_at(client, &format!("{origin}{path}")).await {
-                HealthAnswer::Failed { error } if error.starts_with("404") => {
+                HealthResponse::Failed { error } if error.starts_with("404") => {
                     if !unready {
-                        last = HealthAnswer::Failed { error };
+                        last = HealthResponse::Failed { error };
                     }
                 }
-                answer @ HealthAnswer::NotReady { .. } => last = answer,
+                answer @ HealthResponse::NotReady { .. } => last = answer,
                 answer => return answer,
             }
         }
         last
     }
 
-    async fn answer_at(&self, client: &Client, url: &str) -> HealthAnswer {
+    async fn answer_at(&self, client: &Client, url: &str) -> HealthResponse {
         let error = match get(client, url, self.network.as_ref(), None, 0).await {
             Ok(answer) => return answer_of(answer.status),
             Err(error) => error,
         };
         match &error {
-            HttpError::TimedOut(_) | HttpError::ConnectTimedOut(_) => HealthAnswer::TimedOut,
+            HttpError::TimedOut(_) | HttpError::ConnectTimedOut(_) => HealthResponse::TimedOut,
             HttpError::Connect(why) => match why.kind() {
-                io::ErrorKind::ConnectionRefused => HealthAnswer::Refused,
-                io::ErrorKind::TimedOut => HealthAnswer::TimedOut,
+                io::ErrorKind::ConnectionRefused => HealthResponse::Refused,
+                io::ErrorKind::TimedOut => HealthResponse::TimedOut,
                 io::ErrorKind::NotFound => {
-                    HealthAnswer::Failed { error: "its network is gone".to_owned() }
+                    HealthResponse::Failed { error: "its network is gone".to_owned() }
                 }
-                _ => HealthAnswer::Failed { error: why.to_string() },
+                _ => HealthResponse::Failed { error: why.to_string() },
             },
-            error => HealthAnswer::Failed { error: error.to_string() },
+            error => HealthResponse::Failed { error: error.to_string() },
         }
     }
 
@@ -310,15 +310,15 @@ impl Target {
     }
 }
 
-fn answer_of(status: u16) -> HealthAnswer {
+fn answer_of(status: u16) -> HealthResponse {
     match status {
         // A server that requires a key is ready.
-        200..=299 | 401 | 403 => HealthAnswer::Ready,
-        500..=599 => HealthAnswer::NotReady { status },
+        200..=299 | 401 | 403 => HealthResponse::Ready,
+        500..=599 => HealthResponse::NotReady { status },
         status => {
             let known = StatusCode::from_u16(status);
             let error = known.map_or_else(|_| status.to_string(), |status| status.to_string());
-            HealthAnswer::Failed { error }
+            HealthResponse::Failed { error }
         }
     }
 }

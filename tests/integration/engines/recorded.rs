@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
     AssessmentLimits, DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch,
-    EnginePhase, EventKind, FORGET_RECEIVED_AFTER, HealthAnswer, Mode, Moment, Observation,
+    EnginePhase, EventKind, FORGET_RECEIVED_AFTER, HealthResponse, Mode, Moment, Observation,
     ProgramEvent, Reading,
 };
 use umawarden::policy::Policy;
@@ -85,9 +85,9 @@ fn observations_of(
             server: engine.server,
             asked_at: at.uptime,
             answer: match snapshot.answers[endpoint] {
-                0 => HealthAnswer::Refused,
-                200 => HealthAnswer::Ready,
-                status => HealthAnswer::NotReady { status },
+                0 => HealthResponse::Refused,
+                200 => HealthResponse::Ready,
+                status => HealthResponse::NotReady { status },
             },
             requests: Reading::Unsupported,
             load: EngineLoad::default(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineSeen, HealthAnswer, ProcessId,
+    EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineSeen, HealthResponse, ProcessId,
     Reading,
 };
 
@@ -160,14 +160,14 @@ impl Engine {
     pub fn health(&self, name: Arc<str>, asked_at: Duration) -> Option<EngineHealth> {
         let answer = match (self.answers, self.phase) {
             (Answers::Nowhere, _) | (_, Phase::Dying) => return None,
-            (_, Phase::Orphaned) => HealthAnswer::Refused,
-            (Answers::Hangs, _) => HealthAnswer::TimedOut,
-            (Answers::Yes, Phase::Loading) => HealthAnswer::NotReady { status: 503 },
-            (Answers::Yes, _) if self.is_paused => HealthAnswer::NotReady { status: 503 },
-            (Answers::Yes, _) => HealthAnswer::Ready,
+            (_, Phase::Orphaned) => HealthResponse::Refused,
+            (Answers::Hangs, _) => HealthResponse::TimedOut,
+            (Answers::Yes, Phase::Loading) => HealthResponse::NotReady { status: 503 },
+            (Answers::Yes, _) if self.is_paused => HealthResponse::NotReady { status: 503 },
+            (Answers::Yes, _) => HealthResponse::Ready,
         };
         let requests = match answer {
-            HealthAnswer::Ready => Reading::Value(self.requests),
+            HealthResponse::Ready => Reading::Value(self.requests),
             _ => Reading::Failed,
         };
         let (engine, server, load) = (name, self.server, EngineLoad::default());

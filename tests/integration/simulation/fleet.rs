@@ -236,7 +236,8 @@ impl Fleet {
                 None => {}
             }
             let ended = Vec::new();
-            let readings = RestartReadings { supervisor, read_at: uptime, held, ended, error };
+            let readings =
+                RestartReadings { supervisor, read_at: uptime, deferred: held, ended, error };
             out.push(Observation::Restarts(Box::new(readings)));
         }
     }

@@ -68,7 +68,7 @@ impl World {
         });
         readings
             .flat_map(|one| {
-                assert!(one.held.is_empty() && one.error.is_none(), "{one:#?}");
+                assert!(one.deferred.is_empty() && one.error.is_none(), "{one:#?}");
                 one.ended
             })
             .collect()

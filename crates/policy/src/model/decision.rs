@@ -314,7 +314,7 @@ impl DecisionRecord {
 
     /// What is to be done, and to whom where the action does not say so itself, for people.
     pub fn deed(&self) -> String {
-        if let Target::Held(held) = &self.target {
+        if let Target::Workload(held) = &self.target {
             return format!("{}: {held}", self.action);
         }
         let Target::Engine(engine) = &self.target else { return self.action.to_string() };

@@ -314,7 +314,7 @@ pub struct ProcessEnd {
 /// The result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub enum HealthAnswer {
+pub enum HealthResponse {
     /// It accepts requests.
     Ready,
     /// It reports that it is not ready.
@@ -344,7 +344,7 @@ pub struct EngineHealth {
     pub asked_at: Duration,
     /// The result.
     #[serde(flatten)]
-    pub answer: HealthAnswer,
+    pub answer: HealthResponse,
     /// Running and waiting requests, where it reports them.
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,

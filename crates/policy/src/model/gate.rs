@@ -11,7 +11,7 @@ use super::{ProcessId, Reading};
 
 /// Memory that an engine needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GateQuestion {
+pub struct GateRequest {
     /// The whole need.
     pub need_bytes: u64,
     /// Part of it that must be in free blocks of at least 2 MiB.
@@ -280,7 +280,7 @@ pub enum GateNote {
 
 /// The response of the gate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GateAnswer {
+pub struct GateResponse {
     /// Whether the node can take the engine now.
     #[serde(rename = "open")]
     pub is_open: bool,
@@ -289,7 +289,7 @@ pub struct GateAnswer {
     pub is_hopeless: bool,
     /// The request.
     #[serde(flatten)]
-    pub question: GateQuestion,
+    pub question: GateRequest,
     /// Available memory, if known.
     pub available_bytes: Option<u64>,
     /// Part of it that is free already.

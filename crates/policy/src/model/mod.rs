@@ -62,12 +62,12 @@ pub use decision::{
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
+    EngineReadings, EngineSeen, HealthResponse, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
-    Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
+    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Motion,
     Orphan, PeerAnswer, PeerGate, Trend,
 };
 pub use gpu::{

@@ -295,7 +295,7 @@ pub struct RestartReadings {
     /// Time of the report, on the uptime clock.
     pub read_at: Duration,
     /// All targets; empty after an error.
-    pub held: Vec<DeferredRestart>,
+    pub deferred: Vec<DeferredRestart>,
     /// Ends of containers and units of engines that are no targets; each is reported for a while.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<EndedWorkload>,

@@ -31,7 +31,7 @@ pub enum Target {
     /// An inference engine.
     Engine(Box<EngineTarget>),
     /// A container or a unit to start.
-    Held(Box<Workload>),
+    Workload(Box<Workload>),
 }
 
 /// An engine at the time of the decision. Other processes, and files outside of the patterns, are
@@ -121,14 +121,14 @@ impl Target {
             Self::Cgroup { path } => Self::is_cgroup_path(path),
             Self::Settings { names } => !names.is_empty(),
             Self::Engine(engine) => !engine.processes.is_empty(),
-            Self::Held(held) => !held.id.is_empty(),
+            Self::Workload(workload) => !workload.id.is_empty(),
         }
     }
 
     /// That container or unit.
     pub fn held(supervisor: Supervisor, name: &str, id: &str) -> Self {
         let (name, id) = (Arc::from(name), Arc::from(id));
-        Self::Held(Box::new(Workload { supervisor, name, id }))
+        Self::Workload(Box::new(Workload { supervisor, name, id }))
     }
 
     /// These settings, in order.
@@ -166,7 +166,7 @@ impl fmt::Display for Target {
             Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
             Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
-            Self::Held(held) => held.fmt(f),
+            Self::Workload(workload) => workload.fmt(f),
         }
     }
 }

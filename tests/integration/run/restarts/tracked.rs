@@ -58,7 +58,7 @@ impl World {
             self.watch.take(&mut seen);
             for observation in seen {
                 let Observation::Restarts(readings) = observation else { continue };
-                assert!(readings.held.is_empty(), "nothing is started again");
+                assert!(readings.deferred.is_empty(), "nothing is started again");
                 if !readings.ended.is_empty() {
                     reports = readings.ended;
                 }
@@ -141,7 +141,7 @@ fn a_labelled_container_that_docker_restarts_is_reported_as_any_other() {
         for observation in seen {
             let Observation::Restarts(readings) = observation else { continue };
             ended = ended.or(readings.ended.into_iter().next());
-            let Some(deferred) = readings.held.into_iter().next() else { continue };
+            let Some(deferred) = readings.deferred.into_iter().next() else { continue };
             // It was inspected while it ran.
             if obstacle.is_none() && world.docker.queries(Query::Inspect) > inspected {
                 world.docker.dies("llm");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umawarden::model::{
     Action, AimCheck, DecisionId, DecisionRecord, DeferredRestart, EnginePhase, EngineReadings,
-    EngineSeen, EngineTarget, EventKind, HealthAnswer, Observation, Outcome, OutcomeResult,
+    EngineSeen, EngineTarget, EventKind, HealthResponse, Observation, Outcome, OutcomeResult,
     ProcessId, ProgramEvent, Reading, Requested, RestartReadings, Source, Supervisor, Target,
     WorkloadHealth, WorkloadState,
 };
@@ -96,7 +96,7 @@ impl Restarts {
         match seen {
             Observation::Restarts(readings) => self.observe(readings),
             Observation::Engines(readings) => self.observe_engines(readings),
-            Observation::EngineHealth(health) if health.answer == HealthAnswer::Ready => {
+            Observation::EngineHealth(health) if health.answer == HealthResponse::Ready => {
                 self.ready.insert(health.server);
             }
             Observation::Past(past) => self.baseline = past.unaccounted_baseline.or(self.baseline),
@@ -145,7 +145,8 @@ impl Restarts {
         if readings.error.is_some() {
             return;
         }
-        let is_there = |name: &Arc<str>| readings.held.iter().any(|seen| seen.target.name == *name);
+        let is_there =
+            |name: &Arc<str>| readings.deferred.iter().any(|seen| seen.target.name == *name);
         self.deferred.retain(|name, deferred| {
             let is_kept = deferred.seen.target.supervisor != readings.supervisor || is_there(name);
             // A container that returns counts as another one; the executor inspects it once more
@@ -156,7 +157,7 @@ impl Restarts {
             }
             is_kept
         });
-        for seen in &readings.held {
+        for seen in &readings.deferred {
             let known = self.deferred.remove(&seen.target.name);
             let is_same = known
                 .as_ref()
@@ -309,7 +310,8 @@ impl Checker {
         if !decision.is_act() {
             return Ok(());
         }
-        let (Target::Held(target), Some(mark)) = (&decision.target, decision.action.starts_after())
+        let (Target::Workload(target), Some(mark)) =
+            (&decision.target, decision.action.starts_after())
         else {
             return broken("a restart has a target", format!("{decision:?}"));
         };
@@ -438,7 +440,7 @@ impl Checker {
         if let Some(window) = windows.clone().find(|name| self.is_open(name, clock)) {
             return broken("maintenance windows are respected", format!("{window}: {decision:?}"));
         }
-        let Target::Held(target) = &decision.target else { return Ok(()) };
+        let Target::Workload(target) = &decision.target else { return Ok(()) };
         let is_unit = target.supervisor == Supervisor::Systemd;
         if is_unit && self.rails.protect.units.iter().any(|glob| glob.matches(&target.name)) {
             return broken("nothing protected is touched", format!("{decision:?}"));

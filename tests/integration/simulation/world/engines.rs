@@ -116,7 +116,7 @@ impl World {
         match (&decision.action, &decision.target) {
             (
                 Action::StartContainer { ended } | Action::StartUnit { ended },
-                Target::Held(held),
+                Target::Workload(held),
             ) => self.fleet.start(held, ended, &mut self.machine, at),
             (Action::StopEngine { unless_free_bytes, .. }, Target::Engine(engine)) => {
                 let has_stopped = self.machine.stop(engine, *unless_free_bytes);

@@ -9,7 +9,7 @@ use super::recent::RecentLevels;
 use super::release::{Levels, Own};
 use crate::engines::facts;
 use crate::model::{
-    EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer, Moment,
+    EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthResponse, Moment,
     ProcessId, Reading, WhyUnknown,
 };
 use crate::policy::status::EngineStatus;
@@ -316,7 +316,7 @@ impl Life {
             return turns;
         }
         self.refusals = match health.answer {
-            HealthAnswer::Refused => self.refusals.saturating_add(1),
+            HealthResponse::Refused => self.refusals.saturating_add(1),
             _ => 0,
         };
         match health.requests {
@@ -448,7 +448,7 @@ impl Life {
         if let Some(worker) = self.seen.processes.iter().find(is_worker) {
             return Some(format!("its worker {} (pid {}) has started", worker.comm, worker.id));
         }
-        if let Some(HealthAnswer::NotReady { status }) = self.answer() {
+        if let Some(HealthResponse::NotReady { status }) = self.answer() {
             return Some(format!("it answers, with {status}: not ready yet"));
         }
         let (own, outside) = self.now.grown_since(&self.begun);
@@ -464,7 +464,7 @@ impl Life {
         self.seen.processes.iter().filter(|process| holds(process))
     }
 
-    fn answer(&self) -> Option<&HealthAnswer> {
+    fn answer(&self) -> Option<&HealthResponse> {
         self.health.as_ref().map(|health| &health.answer)
     }
 
@@ -482,7 +482,7 @@ impl Life {
             let is_dumb = match (&self.seen.health_url, self.answer()) {
                 (None, _) => listens.is_none(),
                 // Something is there, be it TLS, another protocol or another path.
-                (Some(_), Some(HealthAnswer::Failed { .. })) => listens != Some(false),
+                (Some(_), Some(HealthResponse::Failed { .. })) => listens != Some(false),
                 (Some(_), _) => false,
             };
             (is_dumb && still >= quiet).then(|| {
@@ -493,7 +493,7 @@ impl Life {
     }
 
     fn can_be_asked(&self) -> Option<String> {
-        if self.answer() == Some(&HealthAnswer::Ready) {
+        if self.answer() == Some(&HealthResponse::Ready) {
             let url = self.seen.health_url.as_deref().unwrap_or("its health endpoint");
             let within = match &self.seen.health_network {
                 Some(_) => " within its own network",

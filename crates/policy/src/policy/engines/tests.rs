@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use crate::model::{
     DecisionId, EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineReadings,
-    EngineSeen, EngineTarget, Event, EventKind, HealthAnswer, Mode, Moment, Observation, ProcessId,
-    ProgramEvent, Reading,
+    EngineSeen, EngineTarget, Event, EventKind, HealthResponse, Mode, Moment, Observation,
+    ProcessId, ProgramEvent, Reading,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -65,7 +65,7 @@ impl EngineWorld {
         &mut self,
         seconds: u64,
         of: &EngineSeen,
-        answer: HealthAnswer,
+        answer: HealthResponse,
         requests: Option<u64>,
     ) {
         let health = EngineHealth {
@@ -111,13 +111,13 @@ fn loading() -> EngineSeen {
 fn a_renamed_engine_lives_on() {
     let mut world = EngineWorld::new();
     world.observe(0, &[loading()]);
-    world.probe(1, &loading(), HealthAnswer::Refused, None);
+    world.probe(1, &loading(), HealthResponse::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Loading);
     world.take_events();
     let named = EngineSeen { name: Arc::from("deepseek"), ..loading() };
     world.observe(2, std::slice::from_ref(&named));
     assert_eq!(world.take_events(), ["deepseek loading: it was called vllm-8000 until now"]);
-    world.probe(3, &named, HealthAnswer::Ready, None);
+    world.probe(3, &named, HealthResponse::Ready, None);
     assert_eq!(world.take_events(), ["deepseek ready: it answers at http://127.0.0.1:8000/health"]);
     assert_eq!(world.policy.engines().len(), 1);
     // The name of one that lives is not taken over.
@@ -136,7 +136,7 @@ fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
     let mut world = EngineWorld::new();
     let starting = engine("vllm-8000", &[process(10, "vllm", GIB / 4)]);
     world.observe(0, std::slice::from_ref(&starting));
-    world.probe(1, &starting, HealthAnswer::Refused, None);
+    world.probe(1, &starting, HealthResponse::Refused, None);
     world.observe(26, std::slice::from_ref(&starting));
     assert_eq!(world.take_events(), ["vllm-8000 starting: found by its command line"]);
     world.observe(32, &[loading()]);
@@ -144,9 +144,9 @@ fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
         world.take_events(),
         ["vllm-8000 loading: VLLM::EngineCor (pid 12) maps 3 of its model files"]
     );
-    world.probe(33, &starting, HealthAnswer::Refused, None);
-    world.probe(42, &starting, HealthAnswer::Ready, Some(0));
-    world.probe(43, &starting, HealthAnswer::Ready, Some(2));
+    world.probe(33, &starting, HealthResponse::Refused, None);
+    world.probe(42, &starting, HealthResponse::Ready, Some(0));
+    world.probe(43, &starting, HealthResponse::Ready, Some(2));
     assert_eq!(
         world.take_events(),
         [
@@ -154,10 +154,10 @@ fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
             "vllm-8000 serving: 2 requests are being worked on",
         ]
     );
-    world.probe(50, &starting, HealthAnswer::Ready, Some(0));
-    world.probe(109, &starting, HealthAnswer::Ready, Some(0));
+    world.probe(50, &starting, HealthResponse::Ready, Some(0));
+    world.probe(109, &starting, HealthResponse::Ready, Some(0));
     assert_eq!(world.take_events(), [""; 0], "a short rest is none");
-    world.probe(110, &starting, HealthAnswer::Ready, Some(0));
+    world.probe(110, &starting, HealthResponse::Ready, Some(0));
     let mut orphan = loading();
     orphan.processes.remove(0);
     world.observe(120, &[orphan]);
@@ -180,7 +180,7 @@ fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
 fn a_reused_pid_is_another_life() {
     let mut world = EngineWorld::new();
     world.observe(0, &[loading()]);
-    world.probe(1, &loading(), HealthAnswer::Ready, None);
+    world.probe(1, &loading(), HealthResponse::Ready, None);
     world.take_events();
     let mut again = loading();
     for process in &mut again.processes {
@@ -188,7 +188,7 @@ fn a_reused_pid_is_another_life() {
     }
     again.server = again.processes[0].id;
     world.observe(2, &[again.clone()]);
-    world.probe(2, &loading(), HealthAnswer::Ready, None);
+    world.probe(2, &loading(), HealthResponse::Ready, None);
     assert_eq!(
         world.take_events(),
         [
@@ -197,7 +197,7 @@ fn a_reused_pid_is_another_life() {
         ],
         "and what the first said is nothing of the second"
     );
-    world.probe(3, &again, HealthAnswer::Refused, None);
+    world.probe(3, &again, HealthResponse::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Loading);
 }
 
@@ -207,7 +207,7 @@ fn an_engine_found_serving_never_counts_as_loading() {
     world.observe(0, &[loading()]);
     world.observe(1, &[loading()]);
     assert_eq!(world.phase(), EnginePhase::Starting, "it is asked first");
-    world.probe(1, &loading(), HealthAnswer::Ready, None);
+    world.probe(1, &loading(), HealthResponse::Ready, None);
     assert_eq!(world.phase(), EnginePhase::Ready);
     let mut silent = EngineWorld::new();
     silent.observe(0, &[loading()]);
@@ -219,7 +219,7 @@ fn an_engine_found_serving_never_counts_as_loading() {
 fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
     let mut world = EngineWorld::new();
     let mut seen = loading();
-    world.probe(0, &seen, HealthAnswer::Refused, None);
+    world.probe(0, &seen, HealthResponse::Refused, None);
     for second in (0..300).step_by(10) {
         seen.processes[1].cpu_ms = second * 960;
         // What a waiting engine writes and allocates.
@@ -243,7 +243,7 @@ fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
     world.observe(302, std::slice::from_ref(&seen));
     assert_eq!(world.take_events(), ["stuck false: it reads, grows or works again"]);
     world.observe(700, std::slice::from_ref(&seen));
-    world.probe(701, &seen, HealthAnswer::Ready, None);
+    world.probe(701, &seen, HealthResponse::Ready, None);
     let events = world.take_events();
     assert!(events[0].starts_with("stuck true"), "{events:?}");
     assert_eq!(events[1], "stuck false: it is on its way no more");
@@ -302,26 +302,26 @@ fn an_engine_without_health_endpoint_is_ready_when_it_listens_or_rests() {
 fn a_paused_or_slow_engine_stays_up_and_one_that_refuses_stops() {
     let mut world = EngineWorld::new();
     world.observe(0, &[loading()]);
-    world.probe(1, &loading(), HealthAnswer::Ready, None);
+    world.probe(1, &loading(), HealthResponse::Ready, None);
     for answer in [
-        HealthAnswer::NotReady { status: 503 },
-        HealthAnswer::TimedOut,
-        HealthAnswer::Failed { error: "reset".to_owned() },
-        HealthAnswer::Refused,
+        HealthResponse::NotReady { status: 503 },
+        HealthResponse::TimedOut,
+        HealthResponse::Failed { error: "reset".to_owned() },
+        HealthResponse::Refused,
     ] {
         world.probe(2, &loading(), answer, None);
         assert_eq!(world.phase(), EnginePhase::Ready);
     }
-    world.probe(3, &loading(), HealthAnswer::Refused, None);
+    world.probe(3, &loading(), HealthResponse::Refused, None);
     assert_eq!(world.phase(), EnginePhase::Stopping);
-    world.probe(9, &loading(), HealthAnswer::Ready, None);
+    world.probe(9, &loading(), HealthResponse::Ready, None);
     assert_eq!(world.phase(), EnginePhase::Ready, "it answers again");
 }
 
 #[test]
 fn an_engine_with_an_unexpected_response_is_ready_once_it_rests() {
     let mut world = EngineWorld::new();
-    let other = |error: &str| HealthAnswer::Failed { error: error.to_owned() };
+    let other = |error: &str| HealthResponse::Failed { error: error.to_owned() };
     world.observe(0, &[loading()]);
     world.probe(1, &loading(), other("invalid HTTP version"), None);
     assert_eq!(world.phase(), EnginePhase::Loading, "TLS, for example");
@@ -367,7 +367,7 @@ fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
     let mut seen = engine("ollama-11434", &[server]);
     seen.kind = EngineKind::Ollama;
     world.observe(0, std::slice::from_ref(&seen));
-    world.probe(1, &seen, HealthAnswer::Ready, None);
+    world.probe(1, &seen, HealthResponse::Ready, None);
     let runner = |pid, bytes| EngineProcess {
         mapped_files: Reading::Value(1),
         ..process(pid, "llama-server", bytes)
@@ -453,8 +453,8 @@ proptest! {
             };
             let observation = match what {
                 0 => observation(Vec::new()),
-                1 => health(HealthAnswer::Ready),
-                2 => health(HealthAnswer::Refused),
+                1 => health(HealthResponse::Ready),
+                2 => health(HealthResponse::Refused),
                 3 => {
                     seen.server.start_ticks += number;
                     seen.processes[0].id = seen.server;

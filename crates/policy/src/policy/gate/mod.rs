@@ -24,7 +24,7 @@ mod watch;
 use std::time::Duration;
 
 use crate::model::{
-    GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Reading, Trend,
+    GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Reading, Trend,
 };
 pub(super) use baseline::Presence;
 pub(super) use memory::whole;
@@ -88,7 +88,7 @@ fn had(memory: &GateMemory) -> Result<Had, &'static str> {
 }
 
 /// Whether the node can take an engine, with the reasons.
-pub fn check_gate(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
+pub fn check_gate(question: &GateRequest, memory: &GateMemory) -> GateResponse {
     let mut check = GateCheck {
         question: *question,
         memory,
@@ -112,7 +112,7 @@ pub fn check_gate(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
         .waits
         .into_iter()
         .try_fold(Duration::ZERO, |longest, wait| wait.map(|wait: Duration| wait.max(longest)));
-    GateAnswer {
+    GateResponse {
         is_open,
         is_hopeless: check.is_hopeless,
         question: *question,
@@ -127,7 +127,7 @@ pub fn check_gate(question: &GateQuestion, memory: &GateMemory) -> GateAnswer {
 }
 
 struct GateCheck<'r> {
-    question: GateQuestion,
+    question: GateRequest,
     memory: &'r GateMemory,
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::model::{GateAnswer, GateReason, PeerAnswer, PeerGate};
+use crate::model::{GateReason, GateResponse, PeerAnswer, PeerGate};
 
 /// The same answer, for this node and those: open where all are, hopeless where one is.
-pub fn with_peers(mut own: GateAnswer, peers: Vec<PeerAnswer>) -> GateAnswer {
+pub fn with_peers(mut own: GateResponse, peers: Vec<PeerAnswer>) -> GateResponse {
     for PeerAnswer { node, gate } in &peers {
         let node = Arc::clone(node);
         let (wait, is_hopeless) = match gate {

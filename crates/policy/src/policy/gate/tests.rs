@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{GateWatch, SETTLES, allowance, check_gate, memory, with_peers};
 use crate::model::{
-    Baseline, GateAnswer, GateMemory, GateNote, GateQuestion, GateReason, Lingering, Motion,
+    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Motion,
     Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
 };
 
@@ -36,11 +36,11 @@ fn node(free: u64) -> GateMemory {
     }
 }
 
-fn asked(gib: u64, memory: &GateMemory) -> GateAnswer {
-    check_gate(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
+fn asked(gib: u64, memory: &GateMemory) -> GateResponse {
+    check_gate(&GateRequest { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
 }
 
-fn reasons(answer: &GateAnswer) -> Vec<String> {
+fn reasons(answer: &GateResponse) -> Vec<String> {
     answer.reasons.iter().map(ToString::to_string).collect()
 }
 
@@ -192,7 +192,7 @@ fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
 
 #[test]
 fn contiguous_memory_is_checked_only_on_request() {
-    let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
+    let mut question = GateRequest { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
     let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
     let answer = check_gate(&question, &pieces);
     assert_eq!(reasons(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
@@ -271,7 +271,7 @@ fn the_memory_follows_from_the_series() {
 }
 
 /// What the gate said after each sample, where that much is free and unaccounted.
-fn play(samples: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
+fn play(samples: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateResponse> {
     let mut watch = GateWatch::default();
     let gates = samples.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
         let mut memory = GateMemory {
@@ -377,7 +377,7 @@ proptest! {
         gib in 0..130_u64,
         contiguous in prop::option::of(0..64 * GIB),
     ) {
-        let question = GateQuestion { need_bytes: gib * GIB, contiguous_bytes: contiguous };
+        let question = GateRequest { need_bytes: gib * GIB, contiguous_bytes: contiguous };
         let answer = check_gate(&question, &memory);
         prop_assert_eq!(answer.is_open, answer.reasons.is_empty());
         prop_assert!(!(answer.is_open && answer.is_hopeless));
@@ -447,7 +447,7 @@ fn the_gate_of_several_nodes_is_as_open_and_slow_as_the_worst() {
     };
     let unknown = || PeerGate::Unknown { why: "it is silent".into() };
     let (open, own_closed) = (asked(90, &node(100 * GIB)), asked(90, &node(50 * GIB)));
-    let of = |own: &GateAnswer, peers: Vec<PeerGate>| {
+    let of = |own: &GateResponse, peers: Vec<PeerGate>| {
         with_peers(own.clone(), peers.into_iter().map(peer).collect())
     };
     let all = of(&open, vec![PeerGate::Open, PeerGate::Open]);

@@ -82,7 +82,7 @@ impl Protected {
             Target::Node | Target::Settings { .. } => return false,
             Target::Cgroup { path } => Traits::of_cgroup(path, labels),
             Target::Engine(engine) => Traits::of_engine(engine, labels),
-            Target::Held(held) => Traits::of_held(held),
+            Target::Workload(held) => Traits::of_held(held),
         };
         let by_label = self.labels.iter().any(|(name, glob)| {
             labels.iter().any(|(known, value)| known == name && glob.matches(value))

@@ -78,7 +78,7 @@ impl Restarts {
             return;
         }
         let is_reported =
-            |name: &Arc<str>| readings.held.iter().any(|seen| seen.target.name == *name);
+            |name: &Arc<str>| readings.deferred.iter().any(|seen| seen.target.name == *name);
         self.restarts.retain(|name, restart| {
             let is_kept = restart.supervisor() != supervisor || is_reported(name);
             if !is_kept {
@@ -86,7 +86,7 @@ impl Restarts {
             }
             is_kept
         });
-        for seen in &readings.held {
+        for seen in &readings.deferred {
             let name = &seen.target.name;
             let is_full = self.restarts.len() >= MOST_HELD;
             match self.restarts.get_mut(name) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{
     CachePermission, EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineReadings,
-    EngineSeen, HealthAnswer, HoldReason, ProcessId, Target,
+    EngineSeen, HealthResponse, HoldReason, ProcessId, Target,
 };
 
 const RULE: &str = "
@@ -30,7 +30,7 @@ fn engine(kind: EngineKind) -> EngineSeen {
     }
 }
 
-fn see(world: &mut World, engine: &EngineSeen, answer: HealthAnswer) {
+fn see(world: &mut World, engine: &EngineSeen, answer: HealthResponse) {
     let read_at = world.at.uptime;
     let readings =
         EngineReadings { read_at, engines: vec![engine.clone()], ..EngineReadings::default() };
@@ -53,7 +53,7 @@ fn see(world: &mut World, engine: &EngineSeen, answer: HealthAnswer) {
 }
 
 /// What is decided of an engine that has answered so.
-fn decided(engine: &EngineSeen, answer: HealthAnswer) -> DecisionRecord {
+fn decided(engine: &EngineSeen, answer: HealthResponse) -> DecisionRecord {
     let mut world = World::new(RULE, Mode::Enforce);
     see(&mut world, engine, answer);
     let steps = world.run(INTERVAL * 10);
@@ -63,7 +63,7 @@ fn decided(engine: &EngineSeen, answer: HealthAnswer) -> DecisionRecord {
 #[test]
 fn a_ready_engine_is_a_target_with_its_address_and_key() {
     let seen = engine(EngineKind::Sglang);
-    let act = decided(&seen, HealthAnswer::Ready);
+    let act = decided(&seen, HealthResponse::Ready);
     assert_eq!(act.decision, Decision::Act);
     let allow = [CachePermission::DropPrefixCache].into();
     assert_eq!(act.action, Action::EmptyCache { engine: "llm".to_owned(), allow });
@@ -78,20 +78,20 @@ fn a_ready_engine_is_a_target_with_its_address_and_key() {
 fn an_engine_without_an_emptying_call_is_held() {
     let sglang = engine(EngineKind::Sglang);
     let dumb = EngineSeen { health_url: None, ..sglang.clone() };
-    let not_ready = HealthAnswer::NotReady { status: 503 };
+    let not_ready = HealthResponse::NotReady { status: 503 };
     for (engine, answer) in [
         (&sglang, not_ready),
-        (&sglang, HealthAnswer::Refused),
-        (&dumb, HealthAnswer::Ready),
-        (&engine(EngineKind::TensorRtLlm), HealthAnswer::Ready),
-        (&engine(EngineKind::Tgi), HealthAnswer::Ready),
-        (&engine(EngineKind::Declared), HealthAnswer::Ready),
+        (&sglang, HealthResponse::Refused),
+        (&dumb, HealthResponse::Ready),
+        (&engine(EngineKind::TensorRtLlm), HealthResponse::Ready),
+        (&engine(EngineKind::Tgi), HealthResponse::Ready),
+        (&engine(EngineKind::Declared), HealthResponse::Ready),
     ] {
         let held = decided(engine, answer.clone());
         assert_eq!(held.decision, Decision::Hold(HoldReason::NoTarget), "{engine:?} {answer:?}");
     }
     // It says itself why not.
-    let vllm = decided(&engine(EngineKind::Vllm), HealthAnswer::Ready);
+    let vllm = decided(&engine(EngineKind::Vllm), HealthResponse::Ready);
     assert_eq!(vllm.decision, Decision::Act);
 }
 
@@ -99,7 +99,7 @@ fn an_engine_without_an_emptying_call_is_held() {
 fn the_reported_load_of_an_engine_is_a_series_while_it_is_ready() {
     let seen = engine(EngineKind::Sglang);
     let mut world = World::new(RULE, Mode::Observe);
-    see(&mut world, &seen, HealthAnswer::Ready);
+    see(&mut world, &seen, HealthResponse::Ready);
     world.run(INTERVAL * 2);
     let mut of = |name: &str| world.value(&format!("{name}{{engine=\"llm\"}}"));
     assert_eq!(of("uma_engine_requests"), Some(3.0));

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::model::{
-    EngineHealth, EngineKind, EngineProcess, EngineReadings, EngineSeen, HealthAnswer, HoldReason,
-    OperatorCommand, OperatorOrder, ProcessId, Target,
+    EngineHealth, EngineKind, EngineProcess, EngineReadings, EngineSeen, HealthResponse,
+    HoldReason, OperatorCommand, OperatorOrder, ProcessId, Target,
 };
 
 const RULE: &str = "
@@ -83,7 +83,7 @@ fn the_load_of_another_engine_or_a_ready_one_is_no_target() {
                     engine: engine.name,
                     server: engine.server,
                     asked_at: world.at.uptime,
-                    answer: HealthAnswer::Ready,
+                    answer: HealthResponse::Ready,
                     requests: Reading::Value(0),
                     load: crate::model::EngineLoad::default(),
                 })));

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::model::{
     DecisionId, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, EventKind,
-    GateQuestion, GateReason, Mode, Moment, Observation, Past, ProcessId, ProgramEvent, Reading,
+    GateReason, GateRequest, Mode, Moment, Observation, Past, ProcessId, ProgramEvent, Reading,
     Readings, Release, ReleaseEnd, Schema, SeriesKey, Source,
 };
 use crate::policy::Policy;
@@ -157,7 +157,7 @@ impl ReleaseWorld {
 
     fn reasons(&mut self) -> Vec<GateReason> {
         let memory = self.policy.status(moment(self.now)).gate_memory.unwrap();
-        check_gate(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
+        check_gate(&GateRequest { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
     }
 }
 

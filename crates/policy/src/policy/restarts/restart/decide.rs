@@ -34,7 +34,7 @@ impl Restart {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
         };
-        let target = Target::Held(Box::new(self.seen.target.clone()));
+        let target = Target::Workload(Box::new(self.seen.target.clone()));
         let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = "it would be started now (observe mode)".into();

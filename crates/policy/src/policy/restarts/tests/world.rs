@@ -119,7 +119,7 @@ impl RestartWorld {
             Observation::Restarts(Box::new(RestartReadings {
                 supervisor: Supervisor::Docker,
                 read_at,
-                held: if self.docker_fails { Vec::new() } else { self.held.clone() },
+                deferred: if self.docker_fails { Vec::new() } else { self.held.clone() },
                 ended: self.ended.clone(),
                 error: self.docker_fails.then(|| "it hangs".into()),
             })),
@@ -203,7 +203,7 @@ impl RestartWorld {
     /// Does what was decided, as Docker does.
     pub(super) fn obey(&mut self, decision: &DecisionRecord) -> String {
         let Action::StartContainer { ended } = &decision.action else { panic!("{decision:?}") };
-        let crate::model::Target::Held(held) = &decision.target else { panic!() };
+        let crate::model::Target::Workload(held) = &decision.target else { panic!() };
         let name = held.name.to_string();
         let WorkloadState::Ended(end) = &self.of(&name).state else { panic!("a double start") };
         assert_eq!(end.mark, *ended, "it has ended again");
