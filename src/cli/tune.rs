@@ -12,7 +12,7 @@ use super::Exit;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
 use crate::model::{Sysctl, bytes_text};
-use crate::tune::{Memory, Present, Profile, Reserve, Row, choose, profiles};
+use crate::tune::{HugePages, Memory, Present, Profile, Reserve, Row, choose, profiles};
 use node::NodeFiles;
 use persist::Persisted;
 
@@ -162,11 +162,13 @@ fn compare<'p>(
             bytes_text(memory.total_bytes)
         );
     }
+    let huge_pages = files.huge_pages(&memory);
     let mut rows = Vec::new();
     for advice in &profile.settings {
-        rows.push(Row { advice, now: files.present(advice.name)? });
+        rows.push(Row::new(advice, files.present(advice.name)?, huge_pages));
     }
-    let mut warnings = vllm(&rows, &memory, arguments.gpu_memory_utilization);
+    let mut warnings = raised(&rows, huge_pages);
+    warnings.extend(vllm(&rows, &memory, arguments.gpu_memory_utilization));
     if arguments.persist || arguments.check {
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
     }
@@ -182,14 +184,31 @@ pub(super) fn misfits(
     let (profiles, files) = (profiles().map_err(anyhow::Error::msg)?, NodeFiles { procfs, sysfs });
     let node = files.node()?;
     let Some(profile) = choose(&profiles, &node) else { return Ok(None) };
+    let huge_pages = files.huge_pages(&files.memory()?);
     let mut misfits = Vec::new();
     for advice in &profile.settings {
-        let row = Row { advice, now: files.present(advice.name)? };
+        let row = Row::new(advice, files.present(advice.name)?, huge_pages);
         if let (Present::Value(now), Some(wanted), false) = (row.now, row.wanted(), row.fits()) {
             misfits.push(Misfit { name: advice.name, now, wanted });
         }
     }
     Ok(Some((profile.name.clone(), misfits)))
+}
+
+/// Values that do not last.
+fn raised(rows: &[Row<'_>], huge_pages: Option<HugePages>) -> Vec<String> {
+    let text = |row: &Row<'_>| {
+        let (floor, pages) = (row.raised_to()?, huge_pages?);
+        Some(format!(
+            "the kernel raises {} to {floor} ({}) when transparent huge pages (of {} here) are \
+             switched, or memory comes online: a lower value lasts only with \
+             transparent_hugepage=never on the kernel's command line",
+            row.advice.name,
+            bytes_text(u64::from(floor) << 10),
+            bytes_text(pages.bytes),
+        ))
+    };
+    rows.iter().filter_map(text).collect()
 }
 
 /// Whether the settings prevent vLLM from starting.

@@ -282,7 +282,7 @@ mod tests {
             assert_eq!(fault.since.len(), numbers, "{fault:?}");
             assert!(fault.severity >= Severity::Warning, "{fault:?}");
         }
-        let profiles = include_str!("../../profiles/settings.yaml");
+        let profiles = include_str!("../tune/profiles.yaml");
         for machine in FAULTS.iter().flat_map(|fault| fault.machines) {
             assert!(profiles.contains(&format!("- name: {machine}\n")), "{machine}");
         }

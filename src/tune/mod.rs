@@ -1,7 +1,8 @@
 //! Kernel settings for a node, by its size, compared with its current ones.
 //!
-//! The profiles are data: `profiles/settings.yaml`, inside the binary.
+//! The profiles are data: `profiles.yaml`, inside the binary.
 
+mod huge_pages;
 mod reserve;
 #[cfg(test)]
 mod tests;
@@ -11,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Sysctl;
 
+pub use huge_pages::{HugePages, is_on};
 pub use reserve::{Memory, Reserve};
 
-const PROFILES: &str = include_str!("../../profiles/settings.yaml");
+const PROFILES: &str = include_str!("profiles.yaml");
 
 /// The settings of nodes of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -138,14 +140,26 @@ pub struct Row<'p> {
     pub advice: &'p Advice,
     /// The node's state.
     pub now: Present,
+    /// What the kernel raises a lower value to; 0: nothing.
+    pub floor: u32,
 }
 
-impl Row<'_> {
-    /// Whether no change is needed. Missing settings and those in bytes count as fitting.
+impl<'p> Row<'p> {
+    /// Compares the state of a node with a profile.
+    pub fn new(advice: &'p Advice, now: Present, huge_pages: Option<HugePages>) -> Self {
+        let floor = match advice.name {
+            Sysctl::MinFreeKbytes => huge_pages.map_or(0, |pages| pages.min_free_kib()),
+            _ => 0,
+        };
+        Self { advice, now, floor }
+    }
+
+    /// Whether no change is needed. Missing settings and those in bytes count as fitting, as does
+    /// all that the kernel itself sets.
     pub fn fits(&self) -> bool {
         let [from, to] = self.advice.accept;
         match self.now {
-            Present::Value(now) => (from..=to).contains(&now),
+            Present::Value(now) => (from..=to.max(self.floor)).contains(&now),
             Present::InBytes | Present::Missing => true,
         }
     }
@@ -154,8 +168,14 @@ impl Row<'_> {
     pub fn wanted(&self) -> Option<u32> {
         match self.now {
             Present::Value(now) if self.fits() => Some(now),
-            Present::Value(_) => Some(self.advice.value),
+            Present::Value(_) => Some(self.advice.value.max(self.floor)),
             Present::InBytes | Present::Missing => None,
         }
+    }
+
+    /// The value to which the kernel will raise a wanted one that is clearly lower.
+    pub fn raised_to(&self) -> Option<u32> {
+        let wanted = self.wanted()?;
+        (u64::from(wanted) * 10 < u64::from(self.floor) * 9).then_some(self.floor)
     }
 }

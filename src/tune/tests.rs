@@ -59,7 +59,7 @@ fn a_node_gets_the_profile_of_its_kind_and_size() {
 fn a_fitting_value_is_kept() {
     let profiles = profiles().unwrap();
     let spark = choose(&profiles, &node("NVIDIA_DGX_Spark", 121)).unwrap();
-    let row = |now| Row { advice: &spark.settings[0], now };
+    let row = |now| Row::new(&spark.settings[0], now, None);
     for (now, fits, wanted) in [
         (Present::Value(67_584), false, Some(1 << 20)),
         (Present::Value(2 << 20), true, Some(2 << 20)),
@@ -91,4 +91,38 @@ fn a_reserve_of_4_gib_more_costs_the_measured_memory() {
 fn vllm_requires_its_share_of_total_memory() {
     let memory = Memory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
     assert_eq!(memory.wanted_by_vllm(0.9), 901);
+}
+
+#[test]
+fn a_reserve_below_what_huge_pages_want_is_never_set() {
+    let profiles = profiles().unwrap();
+    let spark = profiles.iter().find(|profile| profile.name == "dgx-spark").unwrap();
+    let pages = |bytes| HugePages { bytes, zones: 2, total_bytes: 121 * GIB };
+    let row = |now, pages| Row::new(&spark.settings[0], Present::Value(now), Some(pages));
+    let (small, large) = (pages(2 << 20), pages(512 << 20));
+    // As Linux 6.18 on x86-64 has it with three zones.
+    assert_eq!(HugePages { zones: 3, ..small }.min_free_kib(), 67_584);
+    assert_eq!(large.min_free_kib(), 6_343_884, "a twentieth of memory");
+    let usual = row(67_584, small);
+    assert_eq!((usual.fits(), usual.wanted(), usual.raised_to()), (false, Some(1_048_576), None));
+    let raised = row(5_900_000, large);
+    assert_eq!((raised.fits(), raised.raised_to()), (true, None), "the kernel has set it");
+    let lowered = row(1_048_576, large);
+    assert_eq!((lowered.fits(), lowered.raised_to()), (true, Some(6_343_884)));
+    let high = row(20_000_000, large);
+    assert_eq!((high.fits(), high.wanted()), (false, Some(6_343_884)));
+    let other = Row::new(&spark.settings[1], Present::Value(10), Some(large));
+    assert_eq!(other.wanted(), Some(200));
+}
+
+#[test]
+fn huge_pages_for_programs_that_ask_count_as_on() {
+    for (text, on) in [
+        ("[always] madvise never\n", true),
+        ("always [madvise] never\n", true),
+        ("always madvise [never]\n", false),
+        ("", false),
+    ] {
+        assert_eq!(is_on(text), on, "{text}");
+    }
 }

@@ -9,7 +9,8 @@ use anyhow::Context;
 use crate::model::Sysctl;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::parse::proc::single_number;
-use crate::tune::{Memory, Node, Present};
+use crate::parse::proc::zoneinfo::{Zone, Zoneinfo};
+use crate::tune::{HugePages, Memory, Node, Present, is_on};
 
 /// Where procfs and sysfs are.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,21 @@ impl NodeFiles<'_> {
         read().with_context(|| {
             format!("cannot read {}: check that --path.procfs is a procfs", path.display())
         })
+    }
+
+    /// `None`: they are off, or the kernel has none.
+    pub(super) fn huge_pages(&self, memory: &Memory) -> Option<HugePages> {
+        let folder = self.sysfs.join("kernel/mm/transparent_hugepage");
+        is_on(&fs::read_to_string(folder.join("enabled")).ok()?).then_some(())?;
+        let bytes = single_number(&fs::read(folder.join("hpage_pmd_size")).ok()?).ok()?;
+        let mut zoneinfo = Zoneinfo::default();
+        zoneinfo.parse(&fs::read(self.procfs.join("zoneinfo")).ok()?).ok()?;
+        let of_users = |zone: &&Zone| {
+            zone.present.value().is_some_and(|pages| pages > 0)
+                && !["Movable", "Device"].contains(&zone.name.as_str())
+        };
+        let zones = zoneinfo.zones().filter(of_users).count() as u64;
+        Some(HugePages { bytes, zones, total_bytes: memory.total_bytes })
     }
 
     pub(super) fn present(&self, sysctl: Sysctl) -> anyhow::Result<Present> {
