@@ -30,13 +30,17 @@ pub(super) async fn ready(State(site): State<Site>) -> Response {
     if has_sample(&site.served.status.load()) {
         return plain(StatusCode::OK, "umawarden is ready\n");
     }
+    not_ready()
+}
+
+/// The response before the first sample.
+pub(super) fn not_ready() -> Response {
     plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is not ready: no sample yet\n")
 }
 
 /// Whether memory was sampled and a source other than umawarden itself has responded. The kernel
 /// log is read before that.
 fn has_sample(status: &Status) -> bool {
-    let has_looked = status.sources.iter().any(|source| source.source == Source::Meminfo);
     let has_answer = status.sources.iter().any(|source| {
         let own = matches!(
             source.source,
@@ -44,7 +48,12 @@ fn has_sample(status: &Status) -> bool {
         );
         source.up && !own
     });
-    has_looked && has_answer
+    was_sampled(status) && has_answer
+}
+
+/// Whether memory was sampled, with whatever result.
+pub(super) fn was_sampled(status: &Status) -> bool {
+    status.sources.iter().any(|source| source.source == Source::Meminfo)
 }
 
 /// Reloads configuration and rules; one request at a time.

@@ -332,6 +332,10 @@ async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Resp
     let Ok(Ok(_turn)) = tokio::time::timeout(SCRAPE_WAIT, site.scrapes.acquire()).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "too many scrapes at once\n");
     };
+    // An empty page would look like a node without memory.
+    if !probes::was_sampled(&site.served.status.load()) {
+        return probes::not_ready();
+    }
     let format = negotiation::format(&headers);
     let gzip = negotiation::accepts_gzip(&headers);
     match exposition(&site, format, gzip, Selection::of(&uri)) {
