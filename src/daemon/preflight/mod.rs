@@ -82,48 +82,74 @@ fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
         ("set_sysctl", procfs.join("sys/vm/swappiness")),
         ("reclaim", of_root),
     ];
-    let missing = files.iter().filter_map(|(action, file)| {
-        let wanted_now = wanted(action, settings.mode, rules)?;
-        let error = access(file, Access::WRITE_OK).err()?;
-        let (what, remedy) = cannot_be_written(action, file, error);
-        Some(Missing { what, remedy, wanted_now })
-    });
-    missing.collect()
+    // What one cause keeps from being written is one lack.
+    let mut lacks: Vec<(Errno, Vec<&str>, Vec<String>, bool)> = Vec::new();
+    for (action, file) in &files {
+        let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
+        let Err(error) = access(file, Access::WRITE_OK) else { continue };
+        let file = file.display().to_string();
+        match lacks.iter_mut().find(|lack| lack.0 == error) {
+            Some((_, actions, files, now)) => {
+                actions.push(action);
+                files.push(file);
+                *now |= wanted_now;
+            }
+            None => lacks.push((error, vec![action], vec![file], wanted_now)),
+        }
+    }
+    let report = |(error, actions, files, wanted_now): (Errno, Vec<&str>, Vec<String>, bool)| {
+        let what =
+            format!("{}: {} cannot be written: {error}", of_actions(&actions), files.join(", "));
+        Missing { what, remedy: to_write(error), wanted_now }
+    };
+    lacks.into_iter().map(report).collect()
 }
 
-fn cannot_be_written(action: &str, file: &Path, error: Errno) -> (String, &'static str) {
-    let what = format!("action {action}: {} cannot be written: {error}", file.display());
-    let remedy = match error {
+fn of_actions(actions: &[&str]) -> String {
+    let word = if actions.len() == 1 { "action" } else { "actions" };
+    format!("{word} {}", actions.join(", "))
+}
+
+fn to_write(error: Errno) -> &'static str {
+    match error {
         Errno::ROFS => {
-            "run privileged, or mount the host's /proc and /sys and give --path.procfs and \
-             --path.sysfs"
+            "with the packaged unit: `umawarden print drop-in memory`; in a container: run \
+             privileged, or mount the host's /proc and /sys and give --path.procfs and --path.sysfs"
         }
         Errno::NOENT => {
             "a kernel that offers it, and --path.procfs and --path.sysfs where they are mounted"
         }
         _ => "run as uid 0 of the host: no capability replaces it",
-    };
-    (what, remedy)
+    }
 }
 
 /// Other needs of actions, and alternatives.
 fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
-    let mut missing = Vec::new();
     let actions: [(&str, Vec<Lack>); 4] = [
         ("evict_checkpoint", evicting(able)),
         ("stop_engine", stopping(settings, able)),
         ("empty_cache", emptying(able).into_iter().collect()),
         ("reclaim", reclaiming(able).into_iter().collect()),
     ];
+    let mut found: Vec<(Lack, Vec<&str>, bool)> = Vec::new();
     for (action, lacks) in actions {
         let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
-        missing.extend(lacks.into_iter().map(|(what, remedy)| Missing {
-            what: format!("action {action}: {what}"),
-            remedy,
-            wanted_now,
-        }));
+        for lack in lacks {
+            match found.iter_mut().find(|(known, ..)| *known == lack) {
+                Some((_, actions, now)) => {
+                    actions.push(action);
+                    *now |= wanted_now;
+                }
+                None => found.push((lack, vec![action], wanted_now)),
+            }
+        }
     }
-    missing
+    let report = |((what, remedy), actions, wanted_now): (Lack, Vec<&str>, bool)| Missing {
+        what: format!("{}: {what}", of_actions(&actions)),
+        remedy,
+        wanted_now,
+    };
+    found.into_iter().map(report).collect()
 }
 
 /// A missing ability and its remedy.
@@ -138,7 +164,7 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
                 "without {names}, cached and mapped files of other users' engines are not seen or \
                  not evicted: less is evicted, or caches are dropped once instead"
             ),
-            "run as uid 0 of the host, or add the capabilities",
+            "run as uid 0 of the host, or add the capabilities: `umawarden print drop-in evict`",
         )
     }));
     if !able.has_cachestat {
@@ -155,7 +181,7 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
     lacks.extend(holding(able));
     lacks.extend(incapable(able, &OF_STOPPING).map(|names| {
         let what = format!("without {names} only engines of this user can be stopped");
-        (what, "run as uid 0 of the host, or add the capability")
+        (what, "run as uid 0 of the host, or add the capability: `umawarden print drop-in stop`")
     }));
     let socket = settings.path.docker_socket.display();
     let is_in_one =
@@ -182,7 +208,7 @@ fn emptying(able: &Abilities) -> Option<Lack> {
             "without {name}, an engine in a container is emptied only if its address or port can \
              be reached from here"
         );
-        (what, "run as uid 0 of the host, or add the capability")
+        (what, "run as uid 0 of the host, or add the capability: `umawarden print drop-in engines`")
     })
 }
 

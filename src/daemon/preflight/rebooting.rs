@@ -51,7 +51,8 @@ fn of_sentinel(file: &Path) -> Option<Lack> {
     let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
     Some((
         format!("{} cannot be made: {}: {error}", file.display(), folder.display()),
-        "make the folder, or mount the host's, and run as uid 0, or change reboot.sentinel_file",
+        "make the folder, or mount the host's, and run as uid 0 (`umawarden print drop-in \
+         reboot`), or change reboot.sentinel_file",
     ))
 }
 
@@ -78,6 +79,7 @@ fn of_sysrq(reboot: &RebootSettings, procfs: &Path) -> Option<Lack> {
     let error = access(&file, Access::WRITE_OK).err()?;
     Some((
         format!("sysrq is allowed, and {} cannot be written: {error}", file.display()),
-        "run privileged as uid 0 of the host, or mount the host's /proc and give --path.procfs",
+        "run privileged as uid 0 of the host (`umawarden print drop-in reboot`), or mount the \
+         host's /proc and give --path.procfs",
     ))
 }

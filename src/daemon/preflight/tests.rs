@@ -92,6 +92,27 @@ fn each_missing_ability_is_reported_for_its_actions() {
 }
 
 #[test]
+fn one_lack_of_several_actions_is_reported_once() {
+    let both = rules("evict_checkpoint: {engine: a}, stop_engine: {grace: 1s}", "enforce");
+    let both = RuleSet { groups: both.groups, ..RuleSet::default() };
+    let boxed = Abilities { numbers: Numbers::Others, ..all() };
+    let missing = missing_with(&both, &boxed);
+    assert!(
+        missing.len() == 1 && missing[0].starts_with("actions evict_checkpoint, stop_engine: "),
+        "{missing:?}"
+    );
+    let write = rules("drop_caches: {what: all}, compact_memory: {}", "enforce");
+    let settings = settings("path: {procfs: /nonexistent}");
+    let missing: Vec<String> =
+        unwritable(&settings, &write).into_iter().map(|missing| missing.what).collect();
+    assert_eq!(
+        missing,
+        ["actions drop_caches, compact_memory: /nonexistent/sys/vm/drop_caches, \
+        /nonexistent/sys/vm/compact_memory cannot be written: No such file or directory (os error 2)"]
+    );
+}
+
+#[test]
 fn an_absent_docker_is_reported_only_if_containers_are_declared() {
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
     let able = Abilities { docker: Docker::Absent, ..all() };
