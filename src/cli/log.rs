@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::Context;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::output;
 use crate::config::settings::{Log, LogFormat, LogLevel};
@@ -51,15 +53,25 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
     let colours = output::colours_wanted(output::is_error_terminal());
     let lines = Lines::start(io::stderr()).context("cannot start the thread of the log")?;
     let to = lines.clone();
+    let write = move || to.clone();
     let builder = SubscriberBuilder::default()
         .with_max_level(level)
-        .with_writer(move || to.clone())
+        .with_writer(write.clone())
         .with_ansi(colours)
         .with_target(false)
         // Its errors would be written to the same standard error, and panic.
         .log_internal_errors(false);
     match log.format {
         LogFormat::Text => builder.init(),
+        LogFormat::Logfmt => {
+            let registry = tracing_subscriber::registry().with(level);
+            let layer = tracing_logfmt::builder()
+                .with_target(false)
+                .layer()
+                .log_internal_errors(false)
+                .with_writer(write);
+            registry.with(layer).init();
+        }
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(LogThread { lines })

@@ -32,11 +32,12 @@ pub mod silence;
 mod storage;
 pub mod token;
 pub mod tune;
+mod variables;
 pub mod verdict;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
 /// Keeps NVIDIA unified-memory machines alive while they serve large language models.
 #[derive(Debug, Parser)]
@@ -135,10 +136,14 @@ impl From<Exit> for ExitCode {
 
 /// The program: arguments, command, exit code.
 pub fn main() -> ExitCode {
-    match Arguments::try_parse() {
+    let matches = variables::command().try_get_matches();
+    match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => output::end(arguments.execute().map(ExitCode::from)),
         Err(usage) => {
             output::print_usage(&usage);
+            if let Some(name) = variables::source_of(&usage) {
+                output::errln!("The value is that of the environment variable {name}.");
+            }
             output::end(Ok(ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))))
         }
     }

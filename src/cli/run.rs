@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Exit, log};
+use super::{Exit, log, variables};
 use crate::config::flags::RunFlags;
 use crate::config::reader::{check_paths, environment, load};
 use crate::daemon;
@@ -40,6 +40,11 @@ pub fn execute(arguments: RunArguments) -> anyhow::Result<Exit> {
     let loaded = load(&flags, &environment)?;
     check_paths(&loaded.settings.path)?;
     let log = log::begin(loaded.settings.log)?;
+    for name in variables::unknown() {
+        tracing::warn!(
+            "the environment variable {name} is no setting: `umawarden run --help` has all"
+        );
+    }
     let loader = Arc::new(move || load(&flags, &environment).map_err(|error| error.to_string()));
     let ended = daemon::run(loaded, loader);
     log.end();

@@ -22,7 +22,7 @@ pub struct StorageArguments {
     #[arg(long = "storage.path", value_name = "FOLDER")]
     pub storage_path: Option<PathBuf>,
 
-    /// The daemon's configuration file, if it has one.
+    /// The daemon's configuration file [default: /etc/umawarden/umawarden.yaml if it exists].
     #[arg(long = "config.file", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
 }
@@ -103,7 +103,10 @@ mod tests {
                 storage_path: flag.map(PathBuf::from),
                 config_file: file.map(Path::to_owned),
             };
-            let environment = Environment { state_directory: environment.map(PathBuf::from) };
+            let environment = Environment {
+                state_directory: environment.map(PathBuf::from),
+                ..Environment::default()
+            };
             let flags = RunFlags::default();
             arguments.settings_in(flags, &environment, folder.path()).unwrap().storage.path
         };

@@ -25,7 +25,7 @@ use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
+use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries, watchdog};
 use crate::access::{AccessControl, AccessFiles};
 use crate::actions::{
     ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
@@ -341,7 +341,10 @@ impl Entrance {
     /// Invalid access control prevents the program from listening.
     fn open(settings: &Settings) -> anyhow::Result<Self> {
         let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
-        let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+        let listeners = match settings.web.systemd_socket {
+            true => exports::passed_by_systemd()?,
+            false => exports::bind(&resolve(&settings.web.listen)?)?,
+        };
         Ok(Self { listeners, access })
     }
 }
@@ -378,6 +381,7 @@ fn start_service(
         limits: limits(),
     };
     let requests = Requests { reloads, orders, taker };
+    watchdog::start(Arc::clone(&served.status)).context("cannot start the watchdog's thread")?;
     let service = Service::start(listeners, served, requests, loader, wake.clone())?;
     Ok((service, reload_failure))
 }

@@ -30,6 +30,7 @@ mod settling;
 mod signals;
 mod thinning;
 mod wake;
+mod watchdog;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

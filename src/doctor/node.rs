@@ -134,7 +134,7 @@ fn daemon(facts: &Facts) -> Finding {
             Severity::Warning,
             "no daemon responds: nothing watches, guards or records this node",
         )
-        .fix("`umawarden print systemd-unit` prints its unit; or give its --storage.path"),
+        .fix("`umawarden print unit` prints its unit; or give its --storage.path"),
     }
 }
 

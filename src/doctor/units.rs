@@ -256,7 +256,7 @@ fn waits(unit: &UnitFacts) -> Option<Vec<String>> {
 
 fn restart(unit: &UnitFacts) -> Option<Finding> {
     let restart = restarts(unit)?;
-    let fix = "`umawarden print systemd-unit --need SIZE -- COMMAND` prints a unit that waits for \
+    let fix = "`umawarden print unit --need SIZE -- COMMAND` prints a unit that waits for \
            memory";
     let hides = unit.engine.and_then(|kind| facts(kind).hides_killed_workers);
     let hides = hides.filter(|_| restart == "on-failure" && !unit.is_launched);

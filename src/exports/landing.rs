@@ -66,7 +66,9 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         status.at.utc.strftime("%F %T UTC"),
     )?;
     for (path, meaning) in site.pages().filter(|(path, _)| *path != "/") {
-        write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
+        // Relative, since a proxy may serve this page below a path.
+        let link = path.trim_start_matches('/');
+        write!(html, "<a href=\"{link}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
     if let Some(failure) = site.served.reload_failure.load().as_ref() {

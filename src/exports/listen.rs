@@ -19,6 +19,25 @@ pub fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
+/// The listening TCP sockets that systemd has passed to this process, at least one.
+///
+/// # Errors
+/// There is none, or one of them is something else.
+pub fn passed_by_systemd() -> io::Result<Vec<TcpListener>> {
+    let mut passed = listenfd::ListenFd::from_env();
+    let error = |text: &str| {
+        let text = format!("--web.systemd-socket: {text}; see umawarden.socket, or leave it out");
+        io::Error::new(ErrorKind::InvalidInput, text)
+    };
+    let mut listeners = Vec::with_capacity(passed.len());
+    for index in 0..passed.len() {
+        let listener = passed.take_tcp_listener(index);
+        let listener = listener.map_err(|_| error("systemd passed a socket that is not TCP"))?;
+        listeners.extend(listener);
+    }
+    if listeners.is_empty() { Err(error("systemd passed no socket")) } else { Ok(listeners) }
+}
+
 fn bind_one(address: SocketAddr, listeners: &mut Vec<TcpListener>) -> io::Result<()> {
     let ipv4_twin = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let both = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);

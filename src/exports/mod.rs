@@ -48,7 +48,7 @@ use crate::model::OrderedBy;
 use crate::policy::status::Status;
 
 pub use control::address as control_address;
-pub use listen::bind;
+pub use listen::{bind, passed_by_systemd};
 pub use order::{
     LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, OrderSender, RuleChoice,
 };

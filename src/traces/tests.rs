@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use opentelemetry::Value;
@@ -151,8 +151,12 @@ fn a_round_is_one_trace_from_its_event_to_its_effect() {
     assert_eq!(shape(trace), expected);
     assert_eq!(attribute(trace, "remedy Low", "umawarden.result"), Some(&"met".into()));
     assert_eq!(trace[0].status, Status::Ok);
-    assert_eq!(trace[0].start_time, at(6).utc.into(), "it begins with the event");
-    assert_eq!(trace[0].end_time, at(41).utc.into(), "and ends with the last that was seen");
+    assert_eq!(trace[0].start_time, SystemTime::from(at(6).utc), "it begins with the event");
+    assert_eq!(
+        trace[0].end_time,
+        SystemTime::from(at(41).utc),
+        "and ends with the last that was seen"
+    );
     assert_eq!(
         attribute(trace, "decision act", "because.uma_memory_free_bytes"),
         Some(&5.0.into())
@@ -162,7 +166,7 @@ fn a_round_is_one_trace_from_its_event_to_its_effect() {
     assert_eq!(attribute(trace, "aim", "after.uma_memory_free_bytes"), Some(&9.0.into()));
     assert_eq!(attribute(trace, "event uvm_fatal", "umawarden.event.seq"), Some(&77.into()));
     assert_eq!(attribute(trace, "alert Low", "label.severity"), Some(&"warning".into()));
-    assert_eq!(trace[4].start_time, at(11).utc.into(), "the action took a second");
+    assert_eq!(trace[4].start_time, SystemTime::from(at(11).utc), "the action took a second");
     assert_eq!(trace[7].status, Status::error("no such file"));
     assert!(tracer.ended(at(4000)).is_empty(), "no trace comes twice");
 }
@@ -205,7 +209,7 @@ fn a_missing_outcome_is_unknown_and_a_late_one_still_finds_its_trace() {
     let trace = tracer.ended(at(911)).remove(0);
     assert_eq!(attribute(&trace, "step drop_caches", "umawarden.outcome"), Some(&"unknown".into()));
     assert_eq!(trace[0].status, Status::Unset, "unknown");
-    assert_eq!(trace[0].end_time, at(20).utc.into(), "nothing was seen after that");
+    assert_eq!(trace[0].end_time, SystemTime::from(at(20).utc), "nothing was seen after that");
     tracer.take(outcome(1, 2000, OutcomeResult::Done));
     let late = tracer.ended(at(2000)).remove(0);
     let decided = trace.iter().find(|span| span.name == "decision act").unwrap();

@@ -107,7 +107,7 @@ impl Commands {
             format!("resume {dir}"),
             format!("replay {log}"),
             format!("replay --json {data}"),
-            "print systemd-unit".to_owned(),
+            "print unit".to_owned(),
             "tune".to_owned(),
             "tune --json".to_owned(),
         ];

@@ -103,6 +103,11 @@ fn the_server_is_ready_once_the_node_has_been_sampled() {
     let sources = Arc::new([own(Source::Daemon), own(Source::Process), blind]);
     server.status.store(Arc::new(Status { sources, ..made_up_status() }));
     assert_eq!(server.get("/-/ready").status, 503);
+    assert_eq!(server.get("/metrics").status, 200, "a failed sample is reported");
+    let sources = Arc::new([own(Source::Daemon), own(Source::Process)]);
+    server.status.store(Arc::new(Status { sources, ..made_up_status() }));
+    let scrape = server.get("/metrics");
+    assert_eq!((scrape.status, scrape.text()), (503, "umawarden is not ready: no sample yet\n"));
     server.end();
 }
 
@@ -433,7 +438,7 @@ fn the_page_escapes_foreign_text_and_loads_nothing() {
     for gone in ["<script", "<img", "<i>", "<remark>", "http:", "https:", " src="] {
         assert!(!page.text().replace("&lt;img src=x", "").contains(gone), "{gone}");
     }
-    for shown in ["firing", "unknown", "observe", "skipped", "g/&lt;img", "href=\"/metrics\""] {
+    for shown in ["firing", "unknown", "observe", "skipped", "g/&lt;img", "href=\"metrics\""] {
         assert!(page.text().contains(shown), "{shown}");
     }
     server.end();

@@ -31,6 +31,7 @@ mod launch;
 mod layers;
 mod loads;
 mod odd_files;
+mod packages;
 mod print;
 mod promql_oracle;
 mod real;

@@ -10,8 +10,7 @@ use umawarden::doctor::{ContainerFacts, Fact, Facts, Severity, examine, unit};
 use crate::daemon::binary;
 
 fn printed(arguments: &[&str]) -> String {
-    let output =
-        Command::new(binary()).args(["print", "systemd-unit"]).args(arguments).output().unwrap();
+    let output = Command::new(binary()).args(["print", "unit"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -57,7 +56,7 @@ fn timeouts_of_the_engine_unit_exceed_those_of_the_gate() {
         [&["--need", "1GiB"], &["--", "vllm"], &["--need", "0", "--", "vllm"]];
     for arguments in wrong {
         let mut command = Command::new(binary());
-        let output = command.args(["print", "systemd-unit"]).args(arguments).output().unwrap();
+        let output = command.args(["print", "unit"]).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }

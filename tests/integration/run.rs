@@ -6,6 +6,7 @@ mod black_box;
 pub mod brake;
 mod empty_cache;
 mod engines;
+mod environment;
 mod idle_clients;
 mod kernel_log;
 mod kill_nine;

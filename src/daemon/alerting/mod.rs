@@ -294,7 +294,7 @@ fn node_name() -> String {
 
 /// The URL of this node's page.
 fn generator(settings: &Settings, node: &str) -> String {
-    let base = settings.alertmanager.sending.external_url.clone().unwrap_or_else(|| {
+    let base = settings.web.external_url.clone().unwrap_or_else(|| {
         let port = settings.web.listen.first().map_or(0, |address| address.port);
         format!("http://{node}:{port}")
     });

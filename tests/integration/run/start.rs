@@ -113,7 +113,7 @@ fn an_address_in_use_is_named_with_its_owner() {
     assert!(error.contains(&pid), "{error}");
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     TcpListener::bind("[::]:0")
         .or_else(|_| TcpListener::bind("0.0.0.0:0"))
         .and_then(|listener| listener.local_addr())
@@ -212,30 +212,34 @@ fn every_line_of_a_json_log_is_an_object() {
 }
 
 #[test]
-fn systemd_is_notified_of_the_start_and_the_shutdown() {
+fn systemd_is_notified_of_the_start_the_shutdown_and_each_sign_of_life() {
     let node = Node::new("gb10-4k");
     let socket = UnixDatagram::bind(node.path("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let notification = || {
         let mut buffer = [0; 1024];
         let length = socket.recv(&mut buffer).unwrap();
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
+        String::from_utf8_lossy(&buffer[..length]).trim().to_owned()
     };
+    let alive = "WATCHDOG=1";
+    let state = || std::iter::repeat_with(notification).find(|text| text != alive).unwrap();
     let storage = node.storage().display().to_string();
     let daemon = Daemon::from_command(
         Command::new(binary())
             .args(["run", "--web.listen-address=127.0.0.1:0", "--storage.path", &storage])
             .args(node.arguments())
-            .env("NOTIFY_SOCKET", node.path("notify")),
+            .env("NOTIFY_SOCKET", node.path("notify"))
+            .env("WATCHDOG_USEC", "1000000"),
     );
-    assert_eq!(notification().trim(), "READY=1");
+    assert_eq!(state(), "READY=1");
     assert_eq!(daemon.get("/-/ready").0, 200, "it is ready when it reports so");
+    assert_eq!(notification(), alive);
     daemon.terminate();
-    assert_eq!(notification().trim(), "STOPPING=1");
+    assert_eq!(state(), "STOPPING=1");
 }
 
 /// Killed when dropped.
-struct Killed(std::process::Child);
+pub(super) struct Killed(pub(super) std::process::Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -8,18 +8,20 @@ use promql_rules::is_label_name;
 
 use super::decode::{Advice, Findings, Table, each, list, pairs, value};
 use super::engines::key_file;
-use super::reboot::{absolute, base_url};
+use super::measure::base_url;
+use super::reboot::absolute;
 use super::yaml::Node;
 use crate::model::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SecretSource,
     SentDecisions,
 };
 
-const KEYS: [&str; 6] = ["receive", "send", "resend_every", "labels", "external_url", "decisions"];
+const KEYS: [&str; 5] = ["receive", "send", "resend_every", "labels", "decisions"];
 const SERVER_KEYS: [&str; 6] =
     ["url", "bearer_token_file", "username", "password_file", "ca_file", "timeout"];
 
-const ADVICE: [Advice; 3] = [
+const ADVICE: [Advice; 4] = [
+    (&["external_url"], "it belongs to web"),
     (&["forget_after"], "it belongs to receive"),
     (&["url", "urls", "alertmanagers"], "write send: [{url: \"http://alertmanager:9093\"}]"),
     (
@@ -63,10 +65,9 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
         SECOND..=MINUTE * 60,
         findings,
     );
-    let external_url = table.value_optional("external_url", base_url, findings);
     let decisions = table.choice_or("decisions", SentDecisions::None, &DECISIONS, findings);
     if table.get("send").is_none() {
-        for key in ["resend_every", "labels", "external_url", "decisions"] {
+        for key in ["resend_every", "labels", "decisions"] {
             if let Some(found) = table.key(key) {
                 findings
                     .add(found.span.clone(), format!("{key} is given, and send is not"))
@@ -78,7 +79,6 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
         to: to?,
         resend_every: resend_every?,
         labels: labels?,
-        external_url: external_url?,
         decisions: decisions?,
     };
     Some(AlertmanagerSettings { forget_after: forget_after?, sending })
@@ -220,7 +220,7 @@ mod tests {
              http://one:9093/prefix/\n  - url: https://two\n    bearer_token_file: /etc/t\n    \
              ca_file: /etc/ca.pem\n    timeout: 3s\n  - {url: 'http://[::1]:9', username: u, \
              password_file: /etc/p}\n  resend_every: 30s\n  labels: {cluster: lab}\n  \
-             external_url: http://spark-1:9942\n  decisions: acts\n",
+             decisions: acts\n",
         );
         let secret = |path: &str| SecretSource::File(path.into());
         let server = |url: &str, credentials| AlertmanagerServer {
@@ -248,7 +248,6 @@ mod tests {
                 ],
                 resend_every: SECOND * 30,
                 labels: BTreeMap::from([("cluster".into(), "lab".into())]),
-                external_url: Some("http://spark-1:9942".to_owned()),
                 decisions: SentDecisions::Acts,
             },
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::measure::{ListenAddress, telemetry_path};
+use super::measure::{ListenAddress, base_url, telemetry_path};
 use super::otlp;
 use super::settings::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::model::Mode;
@@ -13,9 +13,10 @@ use crate::model::Mode;
 /// Settings from the command line.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunFlags {
-    /// Configuration file (YAML). Not needed: everything has a default.
+    /// Configuration file (YAML) [default: /etc/umawarden/umawarden.yaml if it exists].
     ///
-    /// Keys are named like the flags: `web: {listen_address: ":9942"}` is --web.listen-address.
+    /// Not needed: everything has a default. Keys are named like the flags:
+    /// `web: {listen_address: ":9942"}` is --web.listen-address.
     /// Flags win over the file. Relative paths in the file count from its folder.
     #[arg(long = "config.file", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
@@ -42,12 +43,26 @@ pub struct RunFlags {
     #[arg(long = "sampling-interval", value_name = "DURATION", value_parser = limits::sampling)]
     pub sampling_interval: Option<SamplingInterval>,
 
-    /// Where to serve metrics and the API; may be given again [default: :9942].
+    /// Where to serve metrics and the API; may be given again, or a list with commas
+    /// [default: :9942].
     ///
     /// `:9942` is every address of this node, `127.0.0.1:9942` and `[::1]:9942` only this node
     /// itself. Port 0 takes any free port, which the log then names.
-    #[arg(long = "web.listen-address", value_name = "ADDRESS")]
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", value_delimiter = ',')]
     pub listen_address: Vec<ListenAddress>,
+
+    /// Use the sockets that systemd passes instead of addresses [default: false].
+    #[arg(long = "web.systemd-socket", value_name = "BOOL", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true",
+          value_parser = clap::builder::BoolishValueParser::new())]
+    pub systemd_socket: Option<bool>,
+
+    /// The address at which people reach the page, for example through a proxy [default: the
+    /// node's name and the first port].
+    ///
+    /// Alerts refer to it. The proxy may serve the page below a path, which it removes from requests.
+    #[arg(long = "web.external-url", value_name = "URL", value_parser = base_url)]
+    pub external_url: Option<String>,
 
     /// Path of the metrics [default: /metrics].
     #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::guard_rails::{NamedAlert, at_most};
-use super::measure::duration_within;
+use super::measure::{base_url, duration_within};
 use super::yaml::{Content, Node};
 use crate::model::{
     EnginesRule, LoggedInRule, RebootBudget, RebootLock, RebootSettings, RebootWay,
@@ -229,16 +229,6 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
         None => Some(None),
     };
     Some(RebootLock { url: url?, ca_file: ca_file?, group: group?, id: id? })
-}
-
-pub(super) fn base_url(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let host = host.unwrap_or_default();
-    let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-    if host.is_empty() || host.starts_with(['/', ':']) || !host.chars().all(is_plain) {
-        return Err(format!("\"{text}\" is no address; write it as in http://lock:8080"));
-    }
-    Ok(text.trim_end_matches('/').to_owned())
 }
 
 /// The protocol's groups are so narrow.

@@ -32,8 +32,6 @@ pub struct AlertSending {
     pub resend_every: Duration,
     /// Labels that every alert gets, unless it has them.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// URL of this node's page; `None`: by the node's name and its first port.
-    pub external_url: Option<String>,
     /// Which decisions are sent as alerts.
     pub decisions: SentDecisions,
 }
@@ -44,7 +42,6 @@ impl Default for AlertSending {
             to: Vec::new(),
             resend_every: Duration::from_secs(60),
             labels: BTreeMap::new(),
-            external_url: None,
             decisions: SentDecisions::None,
         }
     }

@@ -47,10 +47,9 @@ fn a_firing_rule_is_posted_to_all_alertmanagers_until_its_end() {
     let node = Node::new("gb10-4k");
     node.write_rules(ALWAYS);
     let (one, two) = (fine(), fine());
-    let more = "  resend_every: 1s\n  labels: {cluster: lab}\n  decisions: acts\n  \
-                external_url: http://spark-1:9942\n";
+    let more = "  resend_every: 1s\n  labels: {cluster: lab}\n  decisions: acts\n";
     let config = config(&node, &[url(one.port), url(two.port)], more);
-    let daemon = node.start(&[&config]);
+    let daemon = node.start(&[&config, "--web.external-url=http://spark-1:9942/"]);
     for server in [&one, &two] {
         daemon.wait_until("posted twice", |_| {
             server.requests().iter().filter(|request| request.body.contains("\"Always\"")).count()

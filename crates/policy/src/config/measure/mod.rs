@@ -18,6 +18,17 @@ pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Du
     Err(format!("{text} is out of bounds: from {} to {}", written(least), written(most)))
 }
 
+/// The address of a server, with the path below which it is; without slashes at its end.
+pub fn base_url(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let host = host.unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
+    if host.is_empty() || host.starts_with(['/', ':']) || !host.chars().all(is_plain) {
+        return Err(format!("\"{text}\" is no address; write it as in http://host:8080"));
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {

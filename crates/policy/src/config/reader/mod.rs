@@ -20,6 +20,9 @@ use crate::policy::rule::RuleSet;
 #[cfg(test)]
 mod tests;
 
+/// The configuration file of packages.
+const PACKAGED_FILE: &str = "/etc/umawarden/umawarden.yaml";
+
 /// Largest configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -98,7 +101,10 @@ pub fn environment() -> Environment {
         // Several state directories are separated by colons.
         std::env::split_paths(&value).find(|path| !path.as_os_str().is_empty())
     });
-    Environment { state_directory: first }
+    // Where it cannot be examined, reading it reports why.
+    let is_there = Path::new(PACKAGED_FILE).try_exists().unwrap_or(true);
+    let config_file = is_there.then(|| PathBuf::from(PACKAGED_FILE));
+    Environment { state_directory: first, config_file }
 }
 
 /// Settings and rules from flags, files and the environment. Called again at each reload.
@@ -115,7 +121,7 @@ pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadE
 
 /// The settings alone.
 pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Settings, LoadError> {
-    let Some(path) = &flags.config_file else {
+    let Some(path) = flags.config_file.as_ref().or(environment.config_file.as_ref()) else {
         return Ok(Settings::merge(flags, FileSettings::default(), Path::new(""), environment));
     };
     let source = read_text(path).map_err(|error| LoadError::Unreadable(vec![error]))?;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
-use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
+use crate::config::decode::{self, Advice, Findings, Table, choice, each, list, value};
 use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
-use crate::config::measure::{ListenAddress, telemetry_path};
+use crate::config::measure::{ListenAddress, base_url, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::otlp::{self, OtlpSettings};
 use crate::config::reboot;
@@ -39,6 +39,10 @@ pub struct FileSettings {
     pub cri_socket: Option<PathBuf>,
     /// `path.kmsg`.
     pub kmsg: Option<PathBuf>,
+    /// `web.systemd_socket`.
+    pub systemd_socket: Option<bool>,
+    /// `web.external_url`.
+    pub external_url: Option<String>,
     /// `web.listen_address`.
     pub listen: Option<Vec<ListenAddress>>,
     /// `web.telemetry_path`.
@@ -95,7 +99,8 @@ pub struct FileSettings {
 pub(in crate::config) const MODES: [(&str, Mode); 2] =
     [("observe", Mode::Observe), ("enforce", Mode::Enforce)];
 
-const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+const FORMATS: [(&str, LogFormat); 3] =
+    [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
 const KEYS: [&str; 19] = [
     "mode",
@@ -122,7 +127,10 @@ const KEYS: [&str; 19] = [
 const ADVICE: [Advice; 13] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
-    (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
+    (
+        &["listen_address", "systemd_socket", "external_url", "telemetry_path", "control_socket"],
+        "it belongs to web",
+    ),
     (&["config_file", "tokens_file"], "it belongs to web"),
     (
         &["tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"],
@@ -240,9 +248,21 @@ fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Find
 }
 
 fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["listen_address", "telemetry_path", "control_socket", "config_file", "tokens_file"];
+    let keys = [
+        "listen_address",
+        "systemd_socket",
+        "external_url",
+        "telemetry_path",
+        "control_socket",
+        "config_file",
+        "tokens_file",
+    ];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
+    settings.systemd_socket = table
+        .get("systemd_socket")
+        .and_then(|node| decode::boolean(node, "systemd_socket", findings));
+    settings.external_url = entry(&table, "external_url", base_url, findings);
     settings.telemetry_path = entry(&table, "telemetry_path", telemetry_path, findings);
     settings.control_socket =
         table.get("control_socket").and_then(|node| path(node, "control_socket", findings));

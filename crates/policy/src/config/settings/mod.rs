@@ -127,6 +127,11 @@ pub struct SystemPaths {
 pub struct Web {
     /// At least one.
     pub listen: Vec<ListenAddress>,
+    /// Whether systemd passes the sockets instead.
+    pub systemd_socket: bool,
+    /// Address of the page for people, without a slash at its end; `None`: the node's name and the
+    /// first port.
+    pub external_url: Option<String>,
     /// Begins with `/`; never one of the other routes.
     pub telemetry_path: String,
     /// The unix socket for orders.
@@ -190,6 +195,8 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Text,
+    /// `key=value` pairs, as Prometheus logs.
+    Logfmt,
     /// One JSON object a line.
     Json,
 }
@@ -199,6 +206,8 @@ pub enum LogFormat {
 pub struct Environment {
     /// `STATE_DIRECTORY`, which systemd sets for units with `StateDirectory=`.
     pub state_directory: Option<PathBuf>,
+    /// The configuration file of an installed package, if there is one.
+    pub config_file: Option<PathBuf>,
 }
 
 /// Where containerd, the containerd of k3s, and CRI-O listen by default.
@@ -252,6 +261,8 @@ impl Settings {
                 control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
                 config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
                 tokens_file: flags.web_tokens_file.clone().or(file.web_tokens_file.map(in_folder)),
+                systemd_socket: flags.systemd_socket.or(file.systemd_socket).unwrap_or_default(),
+                external_url: flags.external_url.clone().or(file.external_url),
                 ..merge_web(flags, file.listen, file.telemetry_path)
             },
             pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
@@ -352,7 +363,15 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     let control_socket = PathBuf::new();
-    Web { listen, telemetry_path, control_socket, config_file: None, tokens_file: None }
+    Web {
+        listen,
+        systemd_socket: false,
+        external_url: None,
+        telemetry_path,
+        control_socket,
+        config_file: None,
+        tokens_file: None,
+    }
 }
 
 fn merge_gpu(flags: &RunFlags, interval: Option<GpuInterval>, library: Option<PathBuf>) -> Gpu {

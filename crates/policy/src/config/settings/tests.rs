@@ -38,7 +38,7 @@ sampling_interval: 50ms
 evaluation_interval: 1s
 path: {procfs: /host/proc, sysfs: /host/sys, kmsg: kmsg.txt}
 web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m, control_socket: c.sock,
-  config_file: web.yml, tokens_file: /t.yml}
+  config_file: web.yml, tokens_file: /t.yml, systemd_socket: true, external_url: http://p/s/}
 pause_file: hold
 storage:
   path: journal
@@ -69,6 +69,8 @@ fn everything_has_a_default() {
         },
         web: Web {
             listen: vec![ListenAddress { host: ListenHost::All, port: 9942 }],
+            systemd_socket: false,
+            external_url: None,
             telemetry_path: "/metrics".to_owned(),
             control_socket: "data/control.sock".into(),
             config_file: None,
@@ -110,6 +112,8 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     assert_eq!(settings.web.listen.len(), 2);
     assert_eq!(settings.web.telemetry_path, "/m");
     assert_eq!(settings.web.control_socket, Path::new("/etc/umawarden/c.sock"));
+    assert!(settings.web.systemd_socket);
+    assert_eq!(settings.web.external_url.as_deref(), Some("http://p/s"));
     assert_eq!(settings.web.config_file.as_deref(), Some(Path::new("/etc/umawarden/web.yml")));
     assert_eq!(settings.web.tokens_file.as_deref(), Some(Path::new("/t.yml")));
     assert_eq!(settings.pause_file, Path::new("/etc/umawarden/hold"));
@@ -192,7 +196,10 @@ fn flags_win_over_the_file() {
 
 #[test]
 fn the_journal_is_in_the_state_directory_by_default() {
-    let environment = Environment { state_directory: Some("/var/lib/umawarden".into()) };
+    let environment = Environment {
+        state_directory: Some("/var/lib/umawarden".into()),
+        ..Environment::default()
+    };
     let path = |arguments: &[&str]| {
         let nothing = FileSettings::default();
         Settings::merge(&flags(arguments), nothing, Path::new(""), &environment).storage.path

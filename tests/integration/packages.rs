@@ -1,0 +1,190 @@
+//! Packages of `packaging/build`, if `UMAWARDEN_PACKAGES` names their folder, and the unit in them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::daemon::binary;
+
+/// What both packages install.
+const FILES: [&str; 22] = [
+    "/etc/umawarden/umawarden.yaml",
+    "/usr/bin/umawarden",
+    "/usr/lib/systemd/system/umawarden.service",
+    "/usr/lib/systemd/system/umawarden.socket",
+    "/usr/share/bash-completion/completions/umawarden",
+    "/usr/share/doc/umawarden/examples/60-umawarden.conf",
+    "/usr/share/doc/umawarden/examples/one-spark.yaml",
+    "/usr/share/doc/umawarden/examples/two-sparks.yaml",
+    "/usr/share/fish/vendor_completions.d/umawarden.fish",
+    "/usr/share/man/man1/umawarden.1.gz",
+    "/usr/share/man/man1/umawarden-rules-check.1.gz",
+    "/usr/share/umawarden/alerts/umawarden.yaml",
+    "/usr/share/umawarden/dashboards/node.json",
+    "/usr/share/umawarden/drop-ins/engines.conf",
+    "/usr/share/umawarden/drop-ins/evict.conf",
+    "/usr/share/umawarden/drop-ins/memory.conf",
+    "/usr/share/umawarden/drop-ins/reboot.conf",
+    "/usr/share/umawarden/drop-ins/stop.conf",
+    "/usr/share/umawarden/rules/engines.yaml",
+    "/usr/share/umawarden/rules/guard.yaml",
+    "/usr/share/umawarden/rules/kernel.yaml",
+    "/usr/share/umawarden/rules/leak.yaml",
+];
+
+/// The output of a program that succeeds.
+fn output(program: impl AsRef<Path>, arguments: &[&str]) -> String {
+    let program = program.as_ref();
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    assert!(output.status.success(), "{} {arguments:?}: {output:?}", program.display());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The packages with this ending. `None`: none are to be tested.
+fn packages(ending: &str) -> Option<Vec<String>> {
+    let Some(folder) = std::env::var_os("UMAWARDEN_PACKAGES").map(PathBuf::from) else {
+        eprintln!("skipped: UMAWARDEN_PACKAGES names no folder");
+        return None;
+    };
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let paths = paths.map(|path| path.display().to_string());
+    let found: Vec<String> = paths.filter(|path| path.ends_with(ending)).collect();
+    assert!(!found.is_empty(), "no {ending}");
+    Some(found)
+}
+
+fn assert_has_all(installed: &BTreeSet<&str>, package: &str) {
+    let lacking: Vec<_> = FILES.iter().filter(|file| !installed.contains(**file)).collect();
+    assert!(lacking.is_empty(), "{package} lacks {lacking:?}");
+}
+
+#[test]
+fn the_deb_has_all_files_with_modes_that_let_nobody_else_write() {
+    for package in packages(".deb").unwrap_or_default() {
+        let listed = output("dpkg-deb", &["--contents", &package]);
+        let mut installed = BTreeSet::new();
+        for line in listed.lines().filter(|line| !line.starts_with('d')) {
+            let mut words = line.split_ascii_whitespace();
+            let (mode, owner) = (words.next().unwrap(), words.next().unwrap());
+            let file = words.next_back().unwrap().trim_start_matches('.');
+            installed.insert(file);
+            let wanted = if file.starts_with("/usr/bin/") { "-rwxr-xr-x" } else { "-rw-r--r--" };
+            assert_eq!((mode, owner), (wanted, "root/root"), "{file}");
+        }
+        assert_has_all(&installed, &package);
+        assert!(installed.contains("/usr/share/doc/umawarden/copyright"), "{installed:?}");
+        let control = output("dpkg-deb", &["--info", &package]);
+        for part in ["conffiles", "postinst", "prerm", "postrm", "libc6 (>= 2.28)"] {
+            assert!(control.contains(part), "{part} is not in {control}");
+        }
+    }
+}
+
+#[test]
+fn the_rpm_has_all_files_and_keeps_a_changed_configuration() {
+    for package in packages(".rpm").unwrap_or_default() {
+        let listed = output("rpm", &["--query", "--list", "--package", &package]);
+        let mut installed: BTreeSet<&str> = listed.lines().collect();
+        assert_has_all(&installed, &package);
+        assert!(installed.remove("/usr/share/licenses/umawarden/LICENSE"));
+        let kept = output("rpm", &["--query", "--configfiles", "--package", &package]);
+        assert_eq!(kept.trim(), "/etc/umawarden/umawarden.yaml");
+        let needs = output("rpm", &["--query", "--requires", "--package", &package]);
+        assert!(needs.contains("glibc >= 2.28"), "{needs}");
+        let scripts = output("rpm", &["--query", "--scripts", "--package", &package]);
+        assert!(scripts.contains("systemctl preset umawarden.service"), "{scripts}");
+    }
+}
+
+#[test]
+fn the_packaged_program_needs_no_glibc_after_2_28() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/symbols");
+    let script = script.display().to_string();
+    for package in packages(".deb").unwrap_or_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().display().to_string();
+        output("dpkg-deb", &["--extract", &package, &into]);
+        let program = format!("{into}/usr/bin/umawarden");
+        let found = output(&script, &["2.28", &program]);
+        assert!(found.contains("needs glibc 2."), "{found}");
+        // It does find newer ones.
+        let refused = Command::new(&script).args(["2.2", &program]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        if package.contains(if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }) {
+            let version = output(&program, &["--version"]);
+            assert_eq!(version.trim(), concat!("umawarden ", env!("CARGO_PKG_VERSION")));
+        }
+    }
+}
+
+/// The exposure of a unit by `systemd-analyze security`.
+fn exposure(unit: &str) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("umawarden.service");
+    fs::write(&file, unit).unwrap();
+    let file = file.display().to_string();
+    let table = output("systemd-analyze", &["security", "--offline=yes", "--no-pager", &file]);
+    let (_, rest) = table.split_once("Overall exposure level for umawarden.service: ").unwrap();
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_unit_is_exposed_as_the_book_says() {
+    // Older ones cannot analyze a file, and newer ones rate other things, too.
+    let version = Command::new("systemd-analyze").arg("--version").output();
+    if !version.is_ok_and(|output| output.stdout.starts_with(b"systemd 252 ")) {
+        eprintln!("skipped: systemd 252 is not installed");
+        return;
+    }
+    let unit = output(binary(), &["print", "unit"]);
+    assert!(exposure(&unit) <= 3.0, "{}", exposure(&unit));
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/reference/permissions.md");
+    let book = fs::read_to_string(book).unwrap();
+    for group in ["memory", "evict", "engines", "stop", "reboot"] {
+        let drop_in = output(binary(), &["print", "drop-in", group]);
+        let score = exposure(&format!("{unit}\n{drop_in}"));
+        let row = book.lines().find(|line| line.starts_with(&format!("| `{group}` |"))).unwrap();
+        assert!(row.ends_with(&format!("| {score:.1} |")), "{score}: {row}");
+    }
+    let all = exposure(&format!("{unit}\n{}", output(binary(), &["print", "drop-in"])));
+    assert!(book.contains(&format!("and {all:.1} with all drop-ins")), "{all}");
+}
+
+#[test]
+fn texts_for_shells_and_manuals_name_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let text = output(binary(), &["print", "completions", shell]);
+        assert!(text.contains("launch") && text.contains("web.listen-address"), "{shell}");
+    }
+    let page = output(binary(), &["print", "man"]);
+    assert!(page.contains("umawarden\\-doctor(1)") && page.starts_with(".ie"), "{page}");
+    let page = output(binary(), &["print", "man", "rules", "check"]);
+    assert!(page.contains("config.file"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    output(binary(), &["print", "man", "--output", &folder.path().display().to_string()]);
+    assert!(folder.path().join("umawarden-rules-check.1").exists());
+    assert!(!folder.path().join("umawarden-nvml-child.1").exists(), "it is hidden");
+    let wrong = Command::new(binary()).args(["print", "man", "rule"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// The example is what `tune` would set on a DGX Spark.
+#[test]
+fn the_example_of_sysctls_has_the_profiles_values() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let example = fs::read_to_string(root.join("packaging/sysctl/60-umawarden.conf")).unwrap();
+    let values = example.lines().filter_map(|line| line.strip_prefix("#vm.")?.split_once(" = "));
+    let profile = output(binary(), &["tune", "--profile", "dgx-spark", "--json"]);
+    let profile: serde_json::Value = serde_json::from_str(&profile).unwrap();
+    let settings = profile["settings"].as_array().unwrap();
+    let mut compared = 0;
+    for (name, value) in values {
+        let name = format!("vm.{name}");
+        let setting = settings.iter().find(|setting| setting["name"] == *name).unwrap();
+        assert_eq!(setting["profile"].to_string(), value, "{name}: {setting}");
+        compared += 1;
+    }
+    assert!(compared >= 2);
+}
