@@ -127,8 +127,14 @@ impl Daemon {
 
     /// Every sample of `/metrics`, by its name and labels as exported.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
-        let (status, body) = self.get("/metrics");
-        assert_eq!(status, 200, "{body}");
+        let mut body = String::new();
+        // 503 until the first sample.
+        self.wait_until("sampled", |daemon| {
+            let (status, text) = daemon.get("/metrics");
+            assert!([200, 503].contains(&status), "{status}: {text}");
+            body = text;
+            status == 200
+        });
         body.lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| {
@@ -145,7 +151,7 @@ impl Daemon {
     }
 
     /// Waits until the condition holds; fails after 20 s.
-    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
             assert!(Instant::now() < deadline, "not {what} in 20 s; log:\n{}", self.log());

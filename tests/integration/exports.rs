@@ -5,6 +5,7 @@
 mod gate;
 pub mod hoards;
 mod orders;
+mod probes;
 mod received;
 pub mod server;
 
@@ -19,8 +20,7 @@ use serde_json::json;
 use umawarden::exports::{
     Limits, Page, PageRequest, Queries, ReloadFailure, Start, bind, check_telemetry_path,
 };
-use umawarden::model::{OrderedBy, Source};
-use umawarden::policy::status::{SourceStatus, Status};
+use umawarden::model::OrderedBy;
 
 use crate::daemon::control_client;
 use server::{
@@ -79,35 +79,6 @@ fn a_client_scrapes_several_times_over_one_connection() {
         assert_eq!(response.headers()["content-type"], TEXT);
         assert!(response.text().unwrap().contains("uma_memory_free_bytes 4096"));
     }
-    server.end();
-}
-
-#[test]
-fn health_depends_on_the_sampling_loop_and_not_on_the_server() {
-    let server = start();
-    assert_eq!(server.get("/-/healthy").status, 200);
-    let stale = Status { at: moment(60), ..made_up_status() };
-    server.status.store(Arc::new(stale));
-    let response = server.get("/-/healthy");
-    assert_eq!(response.status, 503);
-    assert!(response.text().contains("40.0 s old"), "{}", response.text());
-    server.end();
-}
-
-#[test]
-fn the_server_is_ready_once_the_node_has_been_sampled() {
-    let server = start();
-    assert_eq!(server.get("/-/ready").status, 200);
-    let own = |source| SourceStatus { source, up: true, detail: None, took: Duration::ZERO };
-    let blind = SourceStatus { up: false, ..own(Source::Meminfo) };
-    let sources = Arc::new([own(Source::Daemon), own(Source::Process), blind]);
-    server.status.store(Arc::new(Status { sources, ..made_up_status() }));
-    assert_eq!(server.get("/-/ready").status, 503);
-    assert_eq!(server.get("/metrics").status, 200, "a failed sample is reported");
-    let sources = Arc::new([own(Source::Daemon), own(Source::Process)]);
-    server.status.store(Arc::new(Status { sources, ..made_up_status() }));
-    let scrape = server.get("/metrics");
-    assert_eq!((scrape.status, scrape.text()), (503, "umawarden is not ready: no sample yet\n"));
     server.end();
 }
 

@@ -44,7 +44,8 @@ fn output(program: impl AsRef<Path>, arguments: &[&str]) -> String {
 
 /// The packages with this ending. `None`: none are to be tested.
 fn packages(ending: &str) -> Option<Vec<String>> {
-    let Some(folder) = std::env::var_os("UMAWARDEN_PACKAGES").map(PathBuf::from) else {
+    let folder = std::env::var_os("UMAWARDEN_PACKAGES").filter(|folder| !folder.is_empty());
+    let Some(folder) = folder.map(PathBuf::from) else {
         eprintln!("skipped: UMAWARDEN_PACKAGES names no folder");
         return None;
     };
@@ -145,8 +146,9 @@ fn the_unit_is_exposed_as_the_book_says() {
     for group in ["memory", "evict", "engines", "stop", "reboot"] {
         let drop_in = output(binary(), &["print", "drop-in", group]);
         let score = exposure(&format!("{unit}\n{drop_in}"));
-        let row = book.lines().find(|line| line.starts_with(&format!("| `{group}` |"))).unwrap();
-        assert!(row.ends_with(&format!("| {score:.1} |")), "{score}: {row}");
+        let (begin, end) = (format!("| `{group}` |"), format!("| {score:.1} |"));
+        let mut rows = book.lines().filter(|line| line.starts_with(&begin));
+        assert!(rows.any(|row| row.ends_with(&end)), "{group}: {score}");
     }
     let all = exposure(&format!("{unit}\n{}", output(binary(), &["print", "drop-in"])));
     assert!(book.contains(&format!("and {all:.1} with all drop-ins")), "{all}");

@@ -60,7 +60,8 @@ pub struct RunFlags {
     /// The address at which people reach the page, for example through a proxy [default: the
     /// node's name and the first port].
     ///
-    /// Alerts refer to it. The proxy may serve the page below a path, which it removes from requests.
+    /// Alerts refer to it. The proxy may serve the page below a path, and removes that from
+    /// requests.
     #[arg(long = "web.external-url", value_name = "URL", value_parser = base_url)]
     pub external_url: Option<String>,
 
