@@ -14,6 +14,7 @@ mod gate;
 mod hanging;
 mod hogs;
 mod identity;
+mod installed;
 mod kill_nine;
 mod launch;
 mod leak;

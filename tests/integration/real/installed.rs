@@ -1,0 +1,314 @@
+//! The package in a real systemd, the first process of a container on this machine's own files:
+//! installed, observing, acting under the hardened unit, hanging, upgraded, removed and purged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use super::enabled;
+
+/// A setting that no test measures.
+const SYSCTL: &str = "/proc/sys/vm/compaction_proactiveness";
+
+const RULES: &str = "
+groups:
+- name: test
+  interval: 100ms
+  rules:
+  - alert: Drops
+    expr: uma_memory_free_bytes > 0
+    remedy:
+      aim: uma_memory_free_bytes > 1e15
+      steps: [{drop_caches: {what: pagecache}}, {compact_memory: {}}]
+      cooldown: 1h
+  - alert: Sets
+    expr: uma_memory_free_bytes > 0
+    remedy: {steps: [{set_sysctl: {vm.compaction_proactiveness: 21, for: 1h}}], cooldown: 1s}
+  - alert: Evicts
+    expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
+    remedy: {steps: [{evict_checkpoint: {behind: 64MiB, for: 1m}}], cooldown: 1h}
+  - alert: Stops
+    expr: uma_engine_growth_bytes > 5e8
+    remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{stop_engine: {grace: 1s}}], cooldown: 1h}
+";
+
+const CONFIGURATION: &str = "
+mode: enforce
+rule_files: [rules.yaml]
+engines:
+- {name: hog, match: {comm: hog}}
+- {name: loader, match: {comm: loader}, model_files: [/models/*.safetensors]}
+reboot: {way: sentinel, sentinel_file: /run/reboot-please, delay: 10s, minimum_uptime: 5m}
+";
+
+/// Takes 300 MiB a second.
+const HOG: &str = "
+import time
+a = []
+for i in range(60):
+    a.append(bytearray(64 << 20))
+    time.sleep(0.2)
+";
+/// Reads 50 MiB a second.
+const LOADER: &str = "
+import time
+f = open('/models/m.safetensors', 'rb')
+for i in range(60):
+    f.read(10 << 20)
+    time.sleep(0.2)
+";
+
+struct System {
+    name: String,
+    folder: tempfile::TempDir,
+}
+
+impl System {
+    /// The files of the machine, with changes in a folder of their own.
+    fn start() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let name = format!("umawarden-installed-{}", std::process::id());
+        for part in ["upper", "work", "root", "models"] {
+            fs::create_dir(folder.path().join(part)).unwrap();
+        }
+        let model = folder.path().join("models/m.safetensors");
+        fs::write(&model, vec![1; 600 << 20]).unwrap();
+        let system = Self { name, folder };
+        let path = |part: &str| system.folder.path().join(part).display().to_string();
+        let layers = format!("lowerdir=/,upperdir={},workdir={}", path("upper"), path("work"));
+        let root = path("root");
+        must("mount", &["-t", "overlay", "overlay", "-o", &layers, &root]);
+        for hidden in ["run", "tmp", "var/lib/umawarden", "etc/umawarden"] {
+            let hidden = system.folder.path().join("root").join(hidden);
+            fs::create_dir_all(&hidden).unwrap();
+            if ["run", "tmp"].iter().any(|end| hidden.ends_with(end)) {
+                must("mount", &["-t", "tmpfs", "none", &hidden.display().to_string()]);
+            }
+        }
+        // The default limits may exceed those of the machine.
+        let limits = ["--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000"];
+        let mut arguments = vec!["run", "--detach", "--name", &system.name, "--network=none"];
+        arguments.extend(["--systemd=always", "--privileged", "--cgroupns=private"]);
+        let models = format!("{}:/models", path("models"));
+        arguments.extend(["--volume", &models]);
+        arguments.extend(limits);
+        arguments.extend(["--rootfs", &root, "/lib/systemd/systemd", "--unit=basic.target"]);
+        system.podman(&arguments);
+        system.wait_for("booted", 60, |system| {
+            system.call(&["systemctl", "is-active", "basic.target"]).status.success()
+        });
+        system
+    }
+
+    fn podman(&self, arguments: &[&str]) {
+        let mut all = vec!["--cgroup-manager=cgroupfs"];
+        all.extend(arguments);
+        must("podman", &all);
+    }
+
+    fn call(&self, command: &[&str]) -> Output {
+        Command::new("podman").args(["exec", &self.name]).args(command).output().unwrap()
+    }
+
+    /// The output of a command that succeeds.
+    fn must(&self, command: &[&str]) -> String {
+        let done = self.call(command);
+        assert!(done.status.success(), "{command:?}: {done:?}\n{}", self.log());
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn sh(&self, script: &str) -> String {
+        self.must(&["sh", "-c", script])
+    }
+
+    fn log(&self) -> String {
+        let log = self.call(&["journalctl", "--no-pager", "--unit=umawarden"]);
+        String::from_utf8_lossy(&log.stdout).into_owned()
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.folder.path().join("root").join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn wait_for(&self, what: &str, seconds: u64, mut is_so: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "not {what} in {seconds} s:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    fn property(&self, name: &str) -> String {
+        let text = self.must(&["systemctl", "show", "--value", "--property", name, "umawarden"]);
+        text.trim().to_owned()
+    }
+
+    fn scrape(&self) -> String {
+        let response = self.call(&["curl", "--silent", "http://127.0.0.1:9942/metrics"]);
+        String::from_utf8_lossy(&response.stdout).into_owned()
+    }
+
+    fn history(&self) -> String {
+        String::from_utf8_lossy(&self.call(&["umawarden", "history"]).stdout).into_owned()
+    }
+
+    fn install(&self, package: &Path) {
+        let inside = "/root/umawarden.deb";
+        fs::copy(package, self.folder.path().join("root").join(&inside[1..])).unwrap();
+        self.must(&["dpkg", "--install", inside]);
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        // Whatever has failed: nothing is to stay.
+        let _ = Command::new("podman")
+            .args(["--cgroup-manager=cgroupfs", "rm", "--force", "--time=3", &self.name])
+            .output();
+        for part in ["root/run", "root/tmp", "root"] {
+            let path = self.folder.path().join(part);
+            let _ = Command::new("umount").arg(path).output();
+        }
+    }
+}
+
+fn must(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{program} {arguments:?}: {done:?}");
+}
+
+fn package() -> Option<PathBuf> {
+    let folder = std::env::var_os("UMAWARDEN_PACKAGES").filter(|folder| !folder.is_empty())?;
+    let mut paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let own = if cfg!(target_arch = "x86_64") { "_amd64.deb" } else { "_arm64.deb" };
+    paths.find(|path| path.display().to_string().ends_with(own))
+}
+
+/// The same package with a higher version.
+fn next(package: &Path, folder: &Path) -> PathBuf {
+    let (parts, next) = (folder.join("parts"), folder.join("next.deb"));
+    let (from, to) = (package.display().to_string(), parts.display().to_string());
+    must("dpkg-deb", &["--raw-extract", &from, &to]);
+    let control = parts.join("DEBIAN/control");
+    let text = fs::read_to_string(&control).unwrap();
+    let version = concat!("Version: ", env!("CARGO_PKG_VERSION"), "-1\n");
+    assert!(text.contains(version), "{text}");
+    fs::write(&control, text.replace(version, "Version: 99.0-1\n")).unwrap();
+    must("dpkg-deb", &["--build", "-Znone", &to, &next.display().to_string()]);
+    next
+}
+
+#[test]
+fn the_package_observes_acts_recovers_and_is_upgraded_and_removed_without_a_trace() {
+    if !enabled() {
+        return;
+    }
+    let Some(package) = package() else {
+        eprintln!("skipped: UMAWARDEN_PACKAGES names no folder with a deb");
+        return;
+    };
+    let before = fs::read_to_string(SYSCTL).unwrap();
+    let system = System::start();
+    system.install(&package);
+    observes(&system);
+    acts(&system);
+    requests_a_reboot(&system);
+    recovers_from_a_hang(&system);
+    is_upgraded(&system, &package);
+    assert_eq!(fs::read_to_string(SYSCTL).unwrap().trim(), "21");
+    is_removed(&system);
+    assert_eq!(fs::read_to_string(SYSCTL).unwrap(), before);
+}
+
+fn observes(system: &System) {
+    system.wait_for("sampled", 20, |system| system.scrape().contains("uma_memory_free_bytes "));
+    let metrics = system.scrape();
+    for line in [
+        "uma_mode{mode=\"observe\"} 1",
+        "uma_source_up{source=\"kernel_log\"} 1",
+        "uma_journal_up 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    assert_eq!(system.property("NRestarts"), "0");
+    assert_eq!(system.must(&["systemctl", "is-enabled", "umawarden"]).trim(), "enabled");
+    system.must(&["umawarden", "config", "check"]);
+    // What acting lacks is reported, with the drop-in that gives it.
+    let log = system.log();
+    assert!(log.contains("print drop-in memory") && log.contains("print drop-in stop"), "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+fn acts(system: &System) {
+    system.write("/etc/umawarden/umawarden.yaml", CONFIGURATION);
+    system.write("/etc/umawarden/rules.yaml", RULES);
+    let folder = "/etc/systemd/system/umawarden.service.d";
+    system.sh(&format!("mkdir -p {folder} && umawarden print drop-in >{folder}/acting.conf"));
+    system
+        .write(&format!("{folder}/quick.conf"), "[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\n");
+    system.must(&["systemctl", "daemon-reload"]);
+    system.must(&["systemctl", "restart", "umawarden"]);
+    system.write("/tmp/hog.py", HOG);
+    system.write("/tmp/loader.py", LOADER);
+    system.sh("cp $(readlink -f /usr/bin/python3) /usr/local/bin/loader");
+    system.sh("cp /usr/local/bin/loader /usr/local/bin/hog");
+    for engine in ["loader", "hog"] {
+        let start = format!("PYTHONHOME=/usr setsid {engine} /tmp/{engine}.py >/dev/null 2>&1 &");
+        system.sh(&start);
+        // Growth at the same time would have two suspects.
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    for action in ["drop_caches", "compact_memory", "set_sysctl", "evict_checkpoint", "stop_engine"]
+    {
+        let done = format!(": {action} done");
+        system.wait_for(&done, 40, |system| system.history().contains(&done));
+    }
+    system.wait_for("evicting", 30, |system| {
+        let metrics = system.scrape();
+        let evicted = metrics.lines().find(|line| line.starts_with("uma_evicted_bytes_total"));
+        evicted.is_some_and(|line| !line.ends_with(" 0"))
+    });
+    assert!(!system.call(&["pgrep", "hog"]).status.success(), "the hog was stopped");
+}
+
+fn requests_a_reboot(system: &System) {
+    let ignored = ["budget", "uptime", "users", "engines", "alerts", "windows", "slot"];
+    let mut order = vec!["umawarden", "reboot", "--why", "test", "--delay", "0s"];
+    order.extend(ignored.iter().flat_map(|one| ["--force", one]));
+    system.must(&order);
+    system.wait_for("requested", 30, |system| {
+        system.call(&["test", "-e", "/run/reboot-please"]).status.success()
+    });
+}
+
+fn recovers_from_a_hang(system: &System) {
+    assert_eq!(system.property("NRestarts"), "0");
+    let hung = system.property("MainPID");
+    system.must(&["kill", "-STOP", &hung]);
+    system.wait_for("restarted", 40, |system| system.property("NRestarts") == "1");
+    system.wait_for("active", 20, |system| system.property("ActiveState") == "active");
+    assert_ne!(system.property("MainPID"), hung);
+}
+
+fn is_upgraded(system: &System, package: &Path) {
+    system.install(&next(package, system.folder.path()));
+    system.wait_for("active", 20, |system| system.property("ActiveState") == "active");
+    let kept = system.sh("cat /etc/umawarden/umawarden.yaml");
+    assert_eq!(kept, CONFIGURATION, "a changed configuration stays");
+    system.wait_for("journalling", 20, |system| system.history().contains("stop_engine done"));
+    system.wait_for("setting", 20, |_| fs::read_to_string(SYSCTL).unwrap().trim() == "21");
+}
+
+fn is_removed(system: &System) {
+    system.must(&["dpkg", "--remove", "umawarden"]);
+    assert!(!system.call(&["pgrep", "-x", "umawarden"]).status.success());
+    assert!(!system.call(&["systemctl", "is-enabled", "umawarden"]).status.success());
+    assert!(system.call(&["test", "-e", "/var/lib/umawarden/journal.sqlite3"]).status.success());
+    system.must(&["dpkg", "--purge", "umawarden"]);
+    for gone in ["/var/lib/umawarden", "/etc/umawarden/umawarden.yaml", "/usr/share/umawarden"] {
+        assert!(!system.call(&["test", "-e", gone]).status.success(), "{gone}");
+    }
+}
