@@ -74,17 +74,16 @@ impl System {
         }
         let model = folder.path().join("models/m.safetensors");
         fs::write(&model, vec![1; 600 << 20]).unwrap();
+        // Dirty pages are not evicted.
+        fs::File::open(&model).unwrap().sync_all().unwrap();
         let system = Self { name, folder };
         let path = |part: &str| system.folder.path().join(part).display().to_string();
         let layers = format!("lowerdir=/,upperdir={},workdir={}", path("upper"), path("work"));
         let root = path("root");
         must("mount", &["-t", "overlay", "overlay", "-o", &layers, &root]);
-        for hidden in ["run", "tmp", "var/lib/umawarden", "etc/umawarden"] {
+        for hidden in ["run", "tmp"] {
             let hidden = system.folder.path().join("root").join(hidden);
-            fs::create_dir_all(&hidden).unwrap();
-            if ["run", "tmp"].iter().any(|end| hidden.ends_with(end)) {
-                must("mount", &["-t", "tmpfs", "none", &hidden.display().to_string()]);
-            }
+            must("mount", &["-t", "tmpfs", "none", &hidden.display().to_string()]);
         }
         // The default limits may exceed those of the machine.
         let limits = ["--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000"];
@@ -251,13 +250,15 @@ fn acts(system: &System) {
         .write(&format!("{folder}/quick.conf"), "[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\n");
     system.must(&["systemctl", "daemon-reload"]);
     system.must(&["systemctl", "restart", "umawarden"]);
-    system.write("/tmp/hog.py", HOG);
-    system.write("/tmp/loader.py", LOADER);
+    system.write("/usr/local/hog.py", HOG);
+    system.write("/usr/local/loader.py", LOADER);
     system.sh("cp $(readlink -f /usr/bin/python3) /usr/local/bin/loader");
     system.sh("cp /usr/local/bin/loader /usr/local/bin/hog");
     for engine in ["loader", "hog"] {
-        let start = format!("PYTHONHOME=/usr setsid {engine} /tmp/{engine}.py >/dev/null 2>&1 &");
-        system.sh(&start);
+        let program = format!("/usr/local/bin/{engine}");
+        let script = format!("/usr/local/{engine}.py");
+        let unit = format!("--unit={engine}");
+        system.must(&["systemd-run", &unit, "--setenv=PYTHONHOME=/usr", &program, &script]);
         // Growth at the same time would have two suspects.
         std::thread::sleep(Duration::from_secs(3));
     }
