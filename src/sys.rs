@@ -4,7 +4,7 @@
 
 mod heap;
 
-pub use heap::{give_freed_memory_back, share_freed_memory};
+pub use heap::{give_freed_memory_back, reserve, share_freed_memory};
 
 pub mod descriptors;
 

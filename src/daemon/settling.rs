@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::mm::munlockall;
 
 use super::priority;
-use crate::sys::{forget_files, give_freed_memory_back};
+use crate::sys::{forget_files, give_freed_memory_back, reserve};
 
 /// The start is over by then: the kernel log is read, and rare work was done once.
 const AFTER_START: Duration = Duration::from_secs(60);
@@ -18,8 +18,9 @@ const EVERY: Duration = Duration::from_secs(900);
 pub(super) fn settle() {
     // A failure only wastes memory.
     drop(forget_files());
-    // Last, since the former allocates.
+    // After it, since it allocates.
     give_freed_memory_back();
+    reserve();
 }
 
 /// When it is due again.
