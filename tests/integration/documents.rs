@@ -106,8 +106,8 @@ fn rules_md_lists_every_shipped_rule() {
     let rules: RuleSet = parse_rules(&shipped_rules(), Duration::from_millis(100)).unwrap();
     let mut text = String::from(
         "# Shipped rules\n\nUsed where no other rule files are named. The files in `rules/` argue \
-         every threshold. Remedies are carried out with `--mode enforce` only; otherwise they are \
-         only reported.\n",
+         every threshold. A remedy acts in enforce mode, of the node or of \
+         its rule; otherwise it is only reported.\n",
     );
     for rule in rules.groups.iter().flat_map(|group| &group.rules) {
         let scope = match rule.scope {

@@ -28,6 +28,15 @@ groups:
   - alert: Evicts
     expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
     remedy: {steps: [{evict_checkpoint: {behind: 64MiB, for: 1m}}], cooldown: 1h}
+  - alert: Throttles
+    expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
+    remedy: {steps: [{throttle_readahead: {kib: 8, of: [/models], for: 1h}}], cooldown: 1s}
+  - alert: Reclaims
+    expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
+    remedy:
+      aim: uma_memory_free_bytes > 1e15
+      steps: [{reclaim: {engine: loader, bytes: 16MiB}}]
+      cooldown: 1h
   - alert: Stops
     expr: uma_engine_growth_bytes > 5e8
     remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{stop_engine: {grace: 1s}}], cooldown: 1h}
@@ -218,7 +227,7 @@ fn the_package_observes_acts_recovers_and_is_upgraded_and_removed_without_a_trac
     recovers_from_a_hang(&system);
     is_upgraded(&system, &package);
     assert_eq!(fs::read_to_string(SYSCTL).unwrap().trim(), "21");
-    is_removed(&system);
+    is_removed(&system, &package);
     assert_eq!(fs::read_to_string(SYSCTL).unwrap(), before);
 }
 
@@ -262,8 +271,15 @@ fn acts(system: &System) {
         // Growth at the same time would have two suspects.
         std::thread::sleep(Duration::from_secs(3));
     }
-    for action in ["drop_caches", "compact_memory", "set_sysctl", "evict_checkpoint", "stop_engine"]
-    {
+    for action in [
+        "drop_caches",
+        "compact_memory",
+        "set_sysctl",
+        "throttle_readahead",
+        "evict_checkpoint",
+        "reclaim",
+        "stop_engine",
+    ] {
         let done = format!(": {action} done");
         system.wait_for(&done, 40, |system| system.history().contains(&done));
     }
@@ -303,12 +319,16 @@ fn is_upgraded(system: &System, package: &Path) {
     system.wait_for("setting", 20, |_| fs::read_to_string(SYSCTL).unwrap().trim() == "21");
 }
 
-fn is_removed(system: &System) {
+fn is_removed(system: &System, package: &Path) {
     system.must(&["dpkg", "--remove", "umawarden"]);
     assert!(!system.call(&["pgrep", "-x", "umawarden"]).status.success());
-    assert!(!system.call(&["systemctl", "is-enabled", "umawarden"]).status.success());
     assert!(system.call(&["test", "-e", "/var/lib/umawarden/journal.sqlite3"]).status.success());
+    // Installed again, it is as before.
+    system.install(package);
+    system.wait_for("active", 20, |system| system.property("ActiveState") == "active");
+    assert_eq!(system.sh("cat /etc/umawarden/umawarden.yaml"), CONFIGURATION);
     system.must(&["dpkg", "--purge", "umawarden"]);
+    assert!(!system.call(&["systemctl", "is-enabled", "umawarden"]).status.success());
     for gone in ["/var/lib/umawarden", "/etc/umawarden/umawarden.yaml", "/usr/share/umawarden"] {
         assert!(!system.call(&["test", "-e", gone]).status.success(), "{gone}");
     }
