@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glob::{MatchOptions, Pattern};
-use rustix::fs::{
-    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, openat2,
-};
+use rustix::fs::{Advice, FileType, FsWord, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs};
 use rustix::io::Errno;
 
 use super::Pulse;
 use super::ledger::CHUNK_BYTES;
 use super::open_files::{OpenFiles, Slot};
+use crate::actions::cgroup::open_within;
 use crate::files::open_regular;
 use crate::sys::descriptors::is_out_of_descriptors;
 use crate::sys::page_cache::{self, CachedPages};
@@ -164,9 +163,8 @@ fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
 
 /// Names a file below a root, and does not open it. Links lead nowhere out of the root.
 fn name_below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(root, path, flags, Mode::empty(), resolve)?)
+    open_within(root, path, OFlags::PATH, resolve)
 }
 
 fn length_of(stat: &Stat) -> u64 {
@@ -317,7 +315,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use rustix::fs::open;
+    use rustix::fs::{Mode, open};
 
     use super::*;
 
