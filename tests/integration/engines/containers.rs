@@ -1,6 +1,7 @@
 //! Engines declared by container, with recorded responses of dockerd 20.10.24 about four
 //! containers.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -248,20 +249,36 @@ fn uptime() -> Duration {
     super::live::uptime()
 }
 
-fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> EngineWatch {
+fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> Watched {
     let procfs = PathBuf::from("/proc");
     let cri = Vec::new();
-    EngineWatch::start(EngineSetup { procfs, docker, cri, declared, pace, clock: uptime }).unwrap()
+    let setup = EngineSetup { procfs, docker, cri, declared, pace, clock: uptime };
+    Watched { watch: EngineWatch::start(setup).unwrap(), reported: VecDeque::new() }
+}
+
+/// A watch, and what it has reported that no test has looked at.
+struct Watched {
+    watch: EngineWatch,
+    reported: VecDeque<Observation>,
+}
+
+impl std::ops::Deref for Watched {
+    type Target = EngineWatch;
+
+    fn deref(&self) -> &EngineWatch {
+        &self.watch
+    }
 }
 
 /// The next readings of that source, and the count of readings of others meanwhile.
-fn next(watch: &mut EngineWatch, source: Source) -> (Readings, usize) {
+fn next(watched: &mut Watched, source: Source) -> (Readings, usize) {
     let began = Instant::now();
     let mut others = 0;
     loop {
         let mut seen = Vec::new();
-        watch.take(uptime(), &mut seen);
-        for observation in seen {
+        watched.watch.take(uptime(), &mut seen);
+        watched.reported.extend(seen);
+        while let Some(observation) = watched.reported.pop_front() {
             match observation {
                 Observation::Readings(readings) if readings.source == source => {
                     return (readings, others);
@@ -339,9 +356,9 @@ fn a_missing_docker_is_reported_only_if_an_engine_is_declared_by_container() {
     assert!(why.contains("there is no Docker at /nonexistent/docker.sock"), "{why}");
     let mut watch = start("/nonexistent/docker.sock".into(), Vec::new(), DockerPace::default());
     for _ in 0..3 {
-        let mut seen = Vec::new();
         next(&mut watch, Source::Engines);
-        watch.take(uptime(), &mut seen);
+        let mut seen: Vec<Observation> = watch.reported.drain(..).collect();
+        watch.watch.take(uptime(), &mut seen);
         let of_docker = seen.iter().any(|observation| {
             matches!(observation, Observation::Readings(readings) if readings.source == Source::Docker)
         });
