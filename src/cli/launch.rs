@@ -309,19 +309,20 @@ impl LaunchArguments {
         let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
             .context("cannot start to track the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
-        let question = GateRequest { need_bytes, contiguous_bytes: self.contiguous };
-        let mut peers = gate::peers(self.peers.as_deref(), &settings, question)?;
+        let request = GateRequest { need_bytes, contiguous_bytes: self.contiguous };
+        let mut peers = gate::peers(self.peers.as_deref(), &settings, request)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut printer = ProgressPrinter::new(limit);
         let waiting =
-            Waiting { question, limit, preparer: preparer.as_mut(), peers: peers.as_mut() };
+            Waiting { request, limit, preparer: preparer.as_mut(), peers: peers.as_mut() };
         let waited = waiting.run(&mut node, |progress| {
             printer.print(&progress);
             asked = run::asked_to_end(signals);
             if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         printer.end();
-        let reasons: Vec<String> = waited.answer.reasons.iter().map(ToString::to_string).collect();
+        let reasons: Vec<String> =
+            waited.response.reasons.iter().map(ToString::to_string).collect();
         Ok(match (asked, waited.ended) {
             (Some(signal), _) => Waited::Asked(signal),
             (None, Ended::Open) => Waited::Open,

@@ -36,7 +36,7 @@ enum Printed {
         /// Groups of remedies.
         groups: Vec<unit::RemedyGroup>,
     },
-    /// What completes commands and flags in a shell.
+    /// Completions of commands and flags for a shell.
     ///
     ///   umawarden print completions bash >/etc/bash_completion.d/umawarden
     #[command(verbatim_doc_comment)]

@@ -23,11 +23,10 @@ const SHARED: [&str; 6] = [
 
 /// The commands. A setting that no flag gives has the value of its variable.
 pub(super) fn command() -> Command {
-    with_variables(Arguments::command())
+    with_variables(Arguments::command(), &settings())
 }
 
-fn with_variables(command: Command) -> Command {
-    let settings = settings();
+fn with_variables(command: Command, settings: &[String]) -> Command {
     let longs: Vec<_> = command.get_arguments().filter_map(|flag| flag.get_long()).collect();
     let has_all = settings.iter().all(|setting| longs.contains(&setting.as_str()));
     let reads = |long: &str| {
@@ -41,7 +40,7 @@ fn with_variables(command: Command) -> Command {
             }
             _ => flag,
         })
-        .mut_subcommands(with_variables)
+        .mut_subcommands(|command| with_variables(command, settings))
 }
 
 /// The flags of `umawarden run`, without dashes.

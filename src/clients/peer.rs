@@ -56,7 +56,7 @@ impl Way {
             }
             Self::Guarded(way) => (&way.0, &mut way.1),
         };
-        let question = Question {
+        let request = Question {
             path,
             accept: "application/json",
             most_bytes: MOST_BYTES,
@@ -68,7 +68,7 @@ impl Way {
             Ok(())
         };
         let received = runtime
-            .block_on(async { timeout(ANSWER_TAKES, connection.get(question, &mut take)).await });
+            .block_on(async { timeout(ANSWER_TAKES, connection.get(request, &mut take)).await });
         let head = received.map_err(|_| {
             format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
         })??;
@@ -81,7 +81,7 @@ impl Way {
 pub struct Peer {
     way: Way,
     path: String,
-    question: GateRequest,
+    request: GateRequest,
 }
 
 impl Peer {
@@ -92,13 +92,13 @@ impl Peer {
     pub fn open(
         address: &PeerAddress,
         access: &Access,
-        question: GateRequest,
+        request: GateRequest,
     ) -> Result<Self, CallError> {
-        let mut path = format!("/api/v1/gate?need={}", question.need_bytes);
-        if let Some(bytes) = question.contiguous_bytes {
+        let mut path = format!("/api/v1/gate?need={}", request.need_bytes);
+        if let Some(bytes) = request.contiguous_bytes {
             path.push_str(&format!("&contiguous={bytes}"));
         }
-        Ok(Self { way: Way::open(address, access)?, path, question })
+        Ok(Self { way: Way::open(address, access)?, path, request })
     }
 
     /// The memory of the node: the `data` of the response, which is untrusted.
@@ -107,7 +107,7 @@ impl Peer {
     /// Why there is no response.
     pub fn memory(&mut self) -> Result<Value, String> {
         let answer = self.way.get(&self.path)?;
-        read(&self.question, &answer)?;
+        read(&self.request, &answer)?;
         let mut reply = answer.json().unwrap_or_default();
         Ok(reply["data"].take())
     }
@@ -116,21 +116,21 @@ impl Peer {
     pub fn query(&mut self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
         match self.way.get(&self.path) {
-            Ok(answer) => read(&self.question, &answer).unwrap_or_else(unknown),
+            Ok(answer) => read(&self.request, &answer).unwrap_or_else(unknown),
             Err(why) => unknown(why),
         }
     }
 }
 
 /// The state of the gate, or why the response is invalid: it must repeat the request.
-fn read(question: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
+fn read(request: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
     let status = answer.status;
     let reply = answer.json();
     let data = reply.as_ref().and_then(|reply| reply.get("data"));
     let bytes = |name: &str| data?.get(name)?.as_u64();
     let is_open = data.and_then(|data| data.get("open")?.as_bool());
-    let is_answer = bytes("need_bytes") == Some(question.need_bytes)
-        && bytes("contiguous_bytes") == question.contiguous_bytes;
+    let is_answer = bytes("need_bytes") == Some(request.need_bytes)
+        && bytes("contiguous_bytes") == request.contiguous_bytes;
     match (status, is_open.filter(|_| is_answer)) {
         (200, Some(true)) => Ok(PeerGate::Open),
         (503, Some(false)) => Ok(closed(data.unwrap_or(&Value::Null))),

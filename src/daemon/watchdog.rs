@@ -19,7 +19,11 @@ pub(super) fn start(status: Arc<ArcSwap<Status>>) -> io::Result<()> {
             std::thread::sleep(patience / 4);
             let age = clock::uptime().saturating_sub(status.load().at.uptime);
             if !is_alive(age, patience) {
-                tracing::error!("the loop has not sampled for {:.1} s", age.as_secs_f64());
+                tracing::error!(
+                    "the loop has not sampled for {:.1} s; after {} s systemd restarts umawarden",
+                    age.as_secs_f64(),
+                    patience.as_secs()
+                );
                 continue;
             }
             if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {

@@ -12,8 +12,8 @@ use crate::policy::gate::check_gate;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
 pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
-    let question = match question(&uri) {
-        Ok(question) => question,
+    let request = match request(&uri) {
+        Ok(request) => request,
         Err(text) => return error(StatusCode::BAD_REQUEST, "bad_data", &text),
     };
     let status = site.served.status.load_full();
@@ -27,7 +27,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         );
         return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
     };
-    let result = check_gate(&question, capacity);
+    let result = check_gate(&request, capacity);
     if result.is_open {
         return answer(StatusCode::OK, &json!({ "status": "success", "data": result }));
     }
@@ -41,7 +41,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     answer(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
-fn question(uri: &Uri) -> Result<GateRequest, String> {
+fn request(uri: &Uri) -> Result<GateRequest, String> {
     const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
@@ -68,9 +68,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_errors_have_an_example() {
-        let of = |query: &str| question(&format!("/api/v1/gate{query}").parse().unwrap());
-        let question = of("?need=90GiB&contiguous=6GiB").unwrap();
-        assert_eq!(question, GateRequest { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
+        let of = |query: &str| request(&format!("/api/v1/gate{query}").parse().unwrap());
+        let request = of("?need=90GiB&contiguous=6GiB").unwrap();
+        assert_eq!(request, GateRequest { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
         assert_eq!(of("?need=0").unwrap().need_bytes, 0);
         for nonsense in [
             "",

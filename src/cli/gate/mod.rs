@@ -176,13 +176,13 @@ pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer 
 pub(crate) fn peers(
     given: Option<&[PeerAddress]>,
     settings: &Settings,
-    question: GateRequest,
+    request: GateRequest,
 ) -> anyhow::Result<Option<Peers>> {
     let configured = settings.cluster.as_ref();
     let peers = match (given, configured) {
         (None, _) => return Ok(None),
         (Some([]), Some(cluster)) if cluster.has_peers() => {
-            let peers = Peers::of_cluster(cluster, question);
+            let peers = Peers::of_cluster(cluster, request);
             return Ok(Some(peers.context("cannot query the peers")?));
         }
         (Some(given), _) => given,
@@ -193,7 +193,7 @@ pub(crate) fn peers(
         "--peers names no nodes, and neither does the configuration file: write --peers \
          spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
     );
-    Ok(Some(Peers::start(peers, &access, question).context("cannot query the peers")?))
+    Ok(Some(Peers::start(peers, &access, request).context("cannot query the peers")?))
 }
 
 /// Runs the command.
@@ -207,12 +207,12 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut node = GateNode::start(setup(&settings, daemon.clone()))
         .context("cannot start the scan of processes")?;
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
-    let question =
+    let request =
         GateRequest { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
-    let mut peers = peers(arguments.peers.as_deref(), &settings, question)?;
+    let mut peers = peers(arguments.peers.as_deref(), &settings, request)?;
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {
-        question,
+        request,
         limit: Some(arguments.timeout),
         preparer: preparer.as_mut(),
         peers: peers.as_mut(),

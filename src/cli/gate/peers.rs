@@ -25,7 +25,7 @@ const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Peers {
     each: Vec<OnePeer>,
     access: Access,
-    question: GateRequest,
+    request: GateRequest,
     /// Results of lookups, if there are any.
     found: Option<Receiver<Found>>,
     /// Whether the first lookup is done.
@@ -49,17 +49,17 @@ impl Peers {
     pub(crate) fn start(
         addresses: &[PeerAddress],
         access: &Access,
-        question: GateRequest,
+        request: GateRequest,
     ) -> io::Result<Self> {
         if addresses.len() > MOST_PEERS {
             let text = format!("{} are more than {MOST_PEERS}", addresses.len());
             return Err(io::Error::other(text));
         }
-        let each = addresses.iter().map(|address| OnePeer::start(address, access, question));
+        let each = addresses.iter().map(|address| OnePeer::start(address, access, request));
         Ok(Self {
             each: each.collect::<io::Result<_>>()?,
             access: access.clone(),
-            question,
+            request,
             found: None,
             are_known: true,
             faults: Vec::new(),
@@ -70,10 +70,7 @@ impl Peers {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn of_cluster(
-        settings: &ClusterSettings,
-        question: GateRequest,
-    ) -> io::Result<Self> {
+    pub(crate) fn of_cluster(settings: &ClusterSettings, request: GateRequest) -> io::Result<Self> {
         let mut discovery = Discovery::new(settings);
         let (to, found) = sync_channel(1);
         Builder::new().name("peers-found".to_owned()).spawn(move || {
@@ -81,7 +78,7 @@ impl Peers {
                 std::thread::sleep(LOOKUP_EVERY);
             }
         })?;
-        let none = Self::start(&[], &settings.access, question)?;
+        let none = Self::start(&[], &settings.access, request)?;
         Ok(Self { found: Some(found), are_known: false, ..none })
     }
 
@@ -103,7 +100,7 @@ impl Peers {
                 self.each.push(known.swap_remove(index));
                 continue;
             }
-            match OnePeer::start(&address, &self.access, self.question) {
+            match OnePeer::start(&address, &self.access, self.request) {
                 Ok(peer) => self.each.push(peer),
                 Err(error) => self.faults.push(unknown((node.into(), error.to_string()))),
             }
@@ -134,9 +131,9 @@ impl Peers {
 }
 
 impl OnePeer {
-    fn start(address: &PeerAddress, access: &Access, question: GateRequest) -> io::Result<Self> {
+    fn start(address: &PeerAddress, access: &Access, request: GateRequest) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
-        let mut peer = Peer::open(address, access, question).map_err(io::Error::other)?;
+        let mut peer = Peer::open(address, access, request).map_err(io::Error::other)?;
         Builder::new().name("peers".to_owned()).spawn(move || query(&mut peer, &to))?;
         let node = address.to_string().into();
         Ok(Self { node, address: address.clone(), from, latest: None })

@@ -75,7 +75,7 @@ impl Preparer {
 
     /// Starts the next step, if one is needed. `living` are the model files of running engines.
     /// Returns whether it is worth waiting for.
-    pub(crate) fn advance(&mut self, answer: &GateResponse, living: &[Arc<str>]) -> bool {
+    pub(crate) fn advance(&mut self, response: &GateResponse, living: &[Arc<str>]) -> bool {
         match self.running.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return true,
             Some(news) => {
@@ -84,7 +84,7 @@ impl Preparer {
             }
             None => {}
         }
-        let Some(step) = self.wanted(answer) else { return false };
+        let Some(step) = self.wanted(response) else { return false };
         self.tried.insert(step.index(), Instant::now());
         let files = self.setup.model_files.iter().filter(|file| !living.contains(file));
         let work = Work {
@@ -92,11 +92,11 @@ impl Preparer {
             setup: self.setup.clone(),
             files: files.cloned().collect(),
             living: living.to_vec(),
-            is_enough_at: answer
-                .question
+            is_enough_at: response
+                .request
                 .need_bytes
-                .saturating_add(answer.memory.reserve.value().unwrap_or(0))
-                .saturating_add(answer.memory.free_cma.value().unwrap_or(0)),
+                .saturating_add(response.memory.reserve.value().unwrap_or(0))
+                .saturating_add(response.memory.free_cma.value().unwrap_or(0)),
         };
         let (to, done) = channel();
         let begun = std::thread::Builder::new().name("prepare".to_owned()).spawn(move || {
@@ -120,17 +120,17 @@ impl Preparer {
     }
 
     /// The next step that may help.
-    fn wanted(&self, answer: &GateResponse) -> Option<Step> {
+    fn wanted(&self, response: &GateResponse) -> Option<Step> {
         let can_help = |reason: &GateReason| {
             matches!(reason, GateReason::TooLittle { .. } | GateReason::Fragmented { .. })
         };
-        if !answer.reasons.iter().all(can_help) {
+        if !response.reasons.iter().all(can_help) {
             return None;
         }
-        let memory = &answer.memory;
+        let memory = &response.memory;
         let of = |reading: Reading<u64>| reading.value().unwrap_or(0);
-        let (spare, reachable) = (answer.spare_bytes?, answer.available_bytes?);
-        let missing = answer.question.need_bytes.saturating_sub(spare);
+        let (spare, reachable) = (response.spare_bytes?, response.available_bytes?);
+        let missing = response.request.need_bytes.saturating_sub(spare);
         if missing > 0 {
             if !self.is_tried(Step::Unload) {
                 return Some(Step::Unload);
@@ -145,7 +145,7 @@ impl Preparer {
                 return Some(step);
             }
         }
-        let contiguous = answer.question.contiguous_bytes.unwrap_or(0);
+        let contiguous = response.request.contiguous_bytes.unwrap_or(0);
         let lacks = of(memory.contiguous_2mib) < contiguous;
         (lacks && !self.is_tried(Step::Compact)).then_some(Step::Compact)
     }

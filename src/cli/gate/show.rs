@@ -49,7 +49,7 @@ impl ProgressPrinter {
             self.clear();
             errln!("umawarden: {}", printable(news));
         }
-        if progress.answer.is_open || progress.waited < FIRST {
+        if progress.response.is_open || progress.waited < FIRST {
             return;
         }
         if self.is_terminal {
@@ -60,7 +60,7 @@ impl ProgressPrinter {
             self.is_on_line = true;
             return;
         }
-        let kinds: Vec<_> = progress.answer.reasons.iter().map(discriminant).collect();
+        let kinds: Vec<_> = progress.response.reasons.iter().map(discriminant).collect();
         let is_due = self.last.as_ref().is_none_or(|(at, before)| {
             let since = progress.waited.saturating_sub(*at);
             since >= EVERY || (since >= AT_MOST_EVERY && *before != kinds)
@@ -101,19 +101,19 @@ fn line(progress: &Progress<'_>, limit: Option<Duration>) -> String {
     if let Some(limit) = limit {
         text.push_str(&format!(" of {}", duration_text(limit)));
     }
-    if let Some(wait) = progress.answer.wait {
+    if let Some(wait) = progress.response.wait {
         text.push_str(&format!(", about {} to go", time(wait)));
     }
-    if let Some(pace) = pace(progress.answer) {
+    if let Some(pace) = pace(progress.response) {
         text.push_str(&format!(", {pace}"));
     }
-    let reasons: Vec<String> = progress.answer.reasons.iter().map(ToString::to_string).collect();
+    let reasons: Vec<String> = progress.response.reasons.iter().map(ToString::to_string).collect();
     format!("{text}: {}", reasons.join("; "))
 }
 
 /// The rate at which available memory changes, if it is significant.
-fn pace(answer: &GateResponse) -> Option<String> {
-    let pace = answer.memory.motion.available?.bytes_per_second;
+fn pace(response: &GateResponse) -> Option<String> {
+    let pace = response.memory.motion.available?.bytes_per_second;
     let which = if pace > 0.0 { "more" } else { "less" };
     (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
 }
@@ -140,33 +140,33 @@ fn advice(reason: &GateReason) -> Option<String> {
 
 /// Prints the result for people.
 pub(super) fn text(waited: &Waited) {
-    let answer = &waited.answer;
+    let response = &waited.response;
     if waited.ended == Ended::Open {
-        let available = answer.available_bytes.unwrap_or(0);
-        let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
+        let available = response.available_bytes.unwrap_or(0);
+        let peers: Vec<&str> = response.peers.iter().map(|peer| &*peer.node).collect();
         outln!(
             "open after {}: {} available, {} needed{}",
             time(waited.waited),
             bytes_text(available),
-            bytes_text(answer.question.need_bytes),
+            bytes_text(response.request.need_bytes),
             if peers.is_empty() {
                 String::new()
             } else {
                 format!("; open, too: {}", peers.join(", "))
             }
         );
-        for note in &answer.notes {
+        for note in &response.notes {
             outln!("note: {note}");
         }
         return;
     }
     errln!("umawarden: not open after {}:", time(waited.waited));
-    output::print_error(&printable_lines(&reasons(answer)));
+    output::print_error(&printable_lines(&reasons(response)));
 }
 
 /// Reasons and notes, one per line.
-fn reasons(answer: &GateResponse) -> Vec<String> {
-    let reasons = answer.reasons.iter().map(|reason| {
+fn reasons(response: &GateResponse) -> Vec<String> {
+    let reasons = response.reasons.iter().map(|reason| {
         let mut text = reason.to_string();
         if let Some(advice) = advice(reason) {
             // Writing to a String cannot fail.
@@ -174,7 +174,7 @@ fn reasons(answer: &GateResponse) -> Vec<String> {
         }
         text
     });
-    reasons.chain(answer.notes.iter().map(|note| format!("note: {note}"))).collect()
+    reasons.chain(response.notes.iter().map(|note| format!("note: {note}"))).collect()
 }
 
 fn printable_lines(lines: &[String]) -> String {
@@ -183,7 +183,7 @@ fn printable_lines(lines: &[String]) -> String {
 
 /// The result as JSON.
 pub(super) fn json(waited: &Waited) -> Value {
-    let mut shown = json!(waited.answer);
+    let mut shown = json!(waited.response);
     shown["ended"] = match waited.ended {
         Ended::Open => "open",
         Ended::TimedOut => "timed_out",

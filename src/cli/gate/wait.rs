@@ -18,7 +18,7 @@ const LEAST: Duration = SETTLES.saturating_add(TICK.saturating_mul(3));
 /// What to wait for, and how long.
 pub(crate) struct Waiting<'w> {
     /// The memory.
-    pub(crate) question: GateRequest,
+    pub(crate) request: GateRequest,
     /// The timeout; `None`: infinite.
     pub(crate) limit: Option<Duration>,
     /// Frees memory meanwhile, if requested.
@@ -30,8 +30,8 @@ pub(crate) struct Waiting<'w> {
 /// The result of one sample, for the progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress<'l> {
-    /// The gate's answer.
-    pub(crate) answer: &'l GateResponse,
+    /// The gate's response.
+    pub(crate) response: &'l GateResponse,
     /// The time waited so far.
     pub(crate) waited: Duration,
     /// Steps to free memory since the last sample, and their errors.
@@ -55,8 +55,8 @@ pub(crate) enum Ended {
 #[derive(Clone, Debug)]
 pub(crate) struct Waited {
     pub(crate) ended: Ended,
-    /// The last answer of the gate.
-    pub(crate) answer: GateResponse,
+    /// The last response of the gate.
+    pub(crate) response: GateResponse,
     /// The time waited.
     pub(crate) waited: Duration,
 }
@@ -73,32 +73,32 @@ impl Waiting<'_> {
         let limit = self.limit.map(|limit| limit.max(LEAST));
         loop {
             let memory = node.sample();
-            let mut answer = check_gate(&self.question, &memory);
+            let mut response = check_gate(&self.request, &memory);
             let is_preparing = self
                 .preparer
                 .as_mut()
-                .is_some_and(|preparer| preparer.advance(&answer, node.living()));
+                .is_some_and(|preparer| preparer.advance(&response, node.living()));
             let news = self.preparer.as_mut().map(|preparer| preparer.news()).unwrap_or_default();
             let mut have_responded = true;
             if let Some(peers) = &mut self.peers {
-                answer = with_peers(answer, peers.take());
+                response = with_peers(response, peers.take());
                 have_responded = peers.have_responded();
             }
             let waited = began.elapsed();
-            let goes_on = report(Progress { answer: &answer, waited, news: &news });
-            let ended = match (answer.is_open && !is_preparing, goes_on) {
+            let goes_on = report(Progress { response: &response, waited, news: &news });
+            let ended = match (response.is_open && !is_preparing, goes_on) {
                 (true, _) => Some(Ended::Open),
                 (false, ControlFlow::Break(())) => Some(Ended::Stopped),
-                (false, ControlFlow::Continue(())) if answer.is_hopeless => Some(Ended::Hopeless),
+                (false, ControlFlow::Continue(())) if response.is_hopeless => Some(Ended::Hopeless),
                 (false, ControlFlow::Continue(())) => {
                     let is_over = limit.is_some_and(|limit| waited >= limit) && have_responded;
                     // Steps in progress do not keep an open gate closed.
-                    let open = if answer.is_open { Ended::Open } else { Ended::TimedOut };
+                    let open = if response.is_open { Ended::Open } else { Ended::TimedOut };
                     is_over.then_some(open)
                 }
             };
             if let Some(ended) = ended {
-                return Waited { ended, answer, waited };
+                return Waited { ended, response, waited };
             }
             let left = limit.map_or(TICK, |limit| limit.saturating_sub(waited));
             std::thread::sleep(if have_responded { TICK.min(left) } else { TICK });

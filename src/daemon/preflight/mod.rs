@@ -82,27 +82,37 @@ fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
         ("set_sysctl", procfs.join("sys/vm/swappiness")),
         ("reclaim", of_root),
     ];
-    // What one cause keeps from being written is one lack.
-    let mut lacks: Vec<(Errno, Vec<&str>, Vec<String>, bool)> = Vec::new();
-    for (action, file) in &files {
-        let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
-        let Err(error) = access(file, Access::WRITE_OK) else { continue };
-        let file = file.display().to_string();
-        match lacks.iter_mut().find(|lack| lack.0 == error) {
-            Some((_, actions, files, now)) => {
-                actions.push(action);
-                files.push(file);
-                *now |= wanted_now;
-            }
-            None => lacks.push((error, vec![action], vec![file], wanted_now)),
-        }
-    }
-    let report = |(error, actions, files, wanted_now): (Errno, Vec<&str>, Vec<String>, bool)| {
+    let refused = files
+        .iter()
+        .filter_map(|(action, file)| Some((access(file, Access::WRITE_OK).err()?, *action)));
+    let report = |(error, actions, wanted_now): (Errno, Vec<&str>, bool)| {
+        let named = files.iter().filter(|(action, _)| actions.contains(action));
+        let named: Vec<String> = named.map(|(_, file)| file.display().to_string()).collect();
         let what =
-            format!("{}: {} cannot be written: {error}", of_actions(&actions), files.join(", "));
+            format!("{}: {} cannot be written: {error}", of_actions(&actions), named.join(", "));
         Missing { what, remedy: to_write(error), wanted_now }
     };
-    lacks.into_iter().map(report).collect()
+    by_cause(refused, settings, rules).into_iter().map(report).collect()
+}
+
+/// The wanted actions that each cause prevents, and whether one of them is wanted now.
+fn by_cause<C: PartialEq>(
+    prevented: impl Iterator<Item = (C, &'static str)>,
+    settings: &Settings,
+    rules: &RuleSet,
+) -> Vec<(C, Vec<&'static str>, bool)> {
+    let mut causes: Vec<(C, Vec<&str>, bool)> = Vec::new();
+    for (cause, action) in prevented {
+        let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
+        match causes.iter_mut().find(|(known, ..)| *known == cause) {
+            Some((_, actions, now)) => {
+                actions.push(action);
+                *now |= wanted_now;
+            }
+            None => causes.push((cause, vec![action], wanted_now)),
+        }
+    }
+    causes
 }
 
 fn of_actions(actions: &[&str]) -> String {
@@ -125,31 +135,21 @@ fn to_write(error: Errno) -> &'static str {
 
 /// Other needs of actions, and alternatives.
 fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
-    let actions: [(&str, Vec<Lack>); 4] = [
+    let actions: [(&'static str, Vec<Lack>); 4] = [
         ("evict_checkpoint", evicting(able)),
         ("stop_engine", stopping(settings, able)),
         ("empty_cache", emptying(able).into_iter().collect()),
         ("reclaim", reclaiming(able).into_iter().collect()),
     ];
-    let mut found: Vec<(Lack, Vec<&str>, bool)> = Vec::new();
-    for (action, lacks) in actions {
-        let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
-        for lack in lacks {
-            match found.iter_mut().find(|(known, ..)| *known == lack) {
-                Some((_, actions, now)) => {
-                    actions.push(action);
-                    *now |= wanted_now;
-                }
-                None => found.push((lack, vec![action], wanted_now)),
-            }
-        }
-    }
+    let lacks = actions
+        .into_iter()
+        .flat_map(|(action, lacks)| lacks.into_iter().map(move |lack| (lack, action)));
     let report = |((what, remedy), actions, wanted_now): (Lack, Vec<&str>, bool)| Missing {
         what: format!("{}: {what}", of_actions(&actions)),
         remedy,
         wanted_now,
     };
-    found.into_iter().map(report).collect()
+    by_cause(lacks, settings, rules).into_iter().map(report).collect()
 }
 
 /// A missing ability and its remedy.

@@ -289,7 +289,7 @@ pub struct GateResponse {
     pub is_hopeless: bool,
     /// The request.
     #[serde(flatten)]
-    pub question: GateRequest,
+    pub request: GateRequest,
     /// Available memory, if known.
     pub available_bytes: Option<u64>,
     /// Part of it that is free already.

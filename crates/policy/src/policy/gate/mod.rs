@@ -88,9 +88,9 @@ fn had(memory: &GateMemory) -> Result<Had, &'static str> {
 }
 
 /// Whether the node can take an engine, with the reasons.
-pub fn check_gate(question: &GateRequest, memory: &GateMemory) -> GateResponse {
+pub fn check_gate(request: &GateRequest, memory: &GateMemory) -> GateResponse {
     let mut check = GateCheck {
-        question: *question,
+        request: *request,
         memory,
         reasons: Vec::new(),
         notes: Vec::new(),
@@ -115,7 +115,7 @@ pub fn check_gate(question: &GateRequest, memory: &GateMemory) -> GateResponse {
     GateResponse {
         is_open,
         is_hopeless: check.is_hopeless,
-        question: *question,
+        request: *request,
         available_bytes: had.ok().map(Had::all),
         spare_bytes: had.ok().map(|had| had.spare),
         wait: if is_open { Some(Duration::ZERO) } else { longest },
@@ -127,7 +127,7 @@ pub fn check_gate(question: &GateRequest, memory: &GateMemory) -> GateResponse {
 }
 
 struct GateCheck<'r> {
-    question: GateRequest,
+    request: GateRequest,
     memory: &'r GateMemory,
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
@@ -163,7 +163,7 @@ impl GateCheck<'_> {
     }
 
     fn amount(&mut self, had: Had) {
-        let need = self.question.need_bytes;
+        let need = self.request.need_bytes;
         let Reading::Value(total) = self.memory.total else { return self.unknown("MemTotal") };
         let most = total.saturating_sub(self.memory.reserve.value().unwrap_or(0));
         if need > most {
@@ -196,7 +196,7 @@ impl GateCheck<'_> {
     }
 
     fn contiguous(&mut self) {
-        let Some(need) = self.question.contiguous_bytes.filter(|need| *need > 0) else { return };
+        let Some(need) = self.request.contiguous_bytes.filter(|need| *need > 0) else { return };
         let Reading::Value(have) = self.memory.contiguous_2mib else {
             return self.unknown("free memory in large blocks (/proc/buddyinfo)");
         };

@@ -40,8 +40,8 @@ fn asked(gib: u64, memory: &GateMemory) -> GateResponse {
     check_gate(&GateRequest { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
 }
 
-fn reasons(answer: &GateResponse) -> Vec<String> {
-    answer.reasons.iter().map(ToString::to_string).collect()
+fn reasons(response: &GateResponse) -> Vec<String> {
+    response.reasons.iter().map(ToString::to_string).collect()
 }
 
 fn orphan() -> Orphan {
@@ -57,16 +57,16 @@ fn orphan() -> Orphan {
 #[test]
 fn free_memory_above_the_reserve_opens_the_gate() {
     assert!(asked(90, &node(92 * GIB)).is_open);
-    let answer = asked(90, &node(92 * GIB - 1));
-    assert!(!answer.is_open);
+    let response = asked(90, &node(92 * GIB - 1));
+    assert!(!response.is_open);
     assert_eq!(
-        reasons(&answer),
+        reasons(&response),
         [
             "90.0 GiB available, 90.0 GiB needed: 90.0 GiB free above the reserve, 0 B in caches that can \
           be dropped; 1 B are missing"
         ]
     );
-    assert_eq!(answer.wait, None, "nothing shows that it will ever be there");
+    assert_eq!(response.wait, None, "nothing shows that it will ever be there");
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn reclaimable_caches_count_and_a_note_names_them() {
         reclaimable_slab: Reading::Value(2 * GIB),
         ..node(52 * GIB)
     };
-    let answer = asked(71, &caches);
-    assert!(answer.is_open, "{answer:?}");
-    assert_eq!(answer.notes, [GateNote::Reclaim { bytes: 21 * GIB }]);
-    let answer = asked(72, &caches);
-    assert!(!answer.is_open);
+    let response = asked(71, &caches);
+    assert!(response.is_open, "{response:?}");
+    assert_eq!(response.notes, [GateNote::Reclaim { bytes: 21 * GIB }]);
+    let response = asked(72, &caches);
+    assert!(!response.is_open);
     let dirty = GateNote::Dirty { bytes: 20 * GIB };
-    assert_eq!(answer.notes, [dirty, GateNote::Mapped { bytes: 20 * GIB }]);
+    assert_eq!(response.notes, [dirty, GateNote::Mapped { bytes: 20 * GIB }]);
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn a_missing_reserve_and_cma_memory_are_not_available() {
 
 #[test]
 fn a_need_above_the_size_of_the_node_is_hopeless() {
-    let answer = asked(119, &node(120 * GIB));
-    assert!(answer.is_hopeless && !answer.is_open);
+    let response = asked(119, &node(120 * GIB));
+    assert!(response.is_hopeless && !response.is_open);
     assert_eq!(
-        reasons(&answer),
+        reasons(&response),
         ["this node never has 119.0 GiB: without its reserve it has 118.0 GiB in all"]
     );
     assert!(!asked(118, &node(100 * GIB)).is_hopeless);
@@ -118,19 +118,19 @@ fn lingering_memory_closes_the_gate_despite_enough_free_memory() {
         },
         ..node(100 * GIB)
     };
-    let answer = asked(90, &releasing(12 * GIB, 2 * GIB));
-    assert!(!answer.is_open);
-    assert_eq!(answer.wait, Some(Duration::from_secs(3)));
+    let response = asked(90, &releasing(12 * GIB, 2 * GIB));
+    assert!(!response.is_open);
+    assert_eq!(response.wait, Some(Duration::from_secs(3)));
     assert_eq!(
-        reasons(&answer),
+        reasons(&response),
         ["memory is still being given back: 12.0 GiB more than usual are in no counter of the \
           kernel (a driver holds it), and 4.0 GiB/s go"]
     );
     // What is left no longer falls: it is a note, and closes nothing.
-    let answer = asked(90, &releasing(12 * GIB, 0));
-    assert!(answer.is_open);
+    let response = asked(90, &releasing(12 * GIB, 0));
+    assert!(response.is_open);
     let baseline = Baseline { bytes: GIB, is_learned: true };
-    assert_eq!(answer.notes, [GateNote::Unaccounted { above_bytes: 12 * GIB, baseline }]);
+    assert_eq!(response.notes, [GateNote::Unaccounted { above_bytes: 12 * GIB, baseline }]);
     assert!(asked(90, &releasing(200 * MIB, 2 * GIB)).is_open, "all but nothing is left");
 }
 
@@ -139,14 +139,17 @@ fn falling_shared_memory_closes_the_gate_too() {
     let trend = Trend { bytes_per_second: -(GIB as f64), sank_bytes: GIB };
     let motion = Motion { shmem: Some(trend), ..node(0).motion };
     let going = GateMemory { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
-    let answer = asked(50, &going);
+    let response = asked(50, &going);
     let is_shmem = |reason: &GateReason| {
         matches!(reason, GateReason::Releasing { what: Lingering::Shmem, .. })
     };
-    assert!(answer.reasons.iter().all(is_shmem) && !answer.is_open);
+    assert!(response.reasons.iter().all(is_shmem) && !response.is_open);
     let stays = GateMemory { shmem: Reading::Value(30 * GIB), ..node(100 * GIB) };
-    let answer = asked(50, &stays);
-    assert_eq!((answer.is_open, answer.notes), (true, vec![GateNote::Shmem { bytes: 30 * GIB }]));
+    let response = asked(50, &stays);
+    assert_eq!(
+        (response.is_open, response.notes),
+        (true, vec![GateNote::Shmem { bytes: 30 * GIB }])
+    );
 }
 
 #[test]
@@ -158,8 +161,8 @@ fn falling_free_memory_closes_the_gate() {
         },
         ..node(100 * GIB)
     };
-    let answer = asked(90, &taking(-(2.0 * GIB as f64)));
-    assert_eq!(reasons(&answer), ["free memory falls by 2.0 GiB/s: in 4 s there is too little"]);
+    let response = asked(90, &taking(-(2.0 * GIB as f64)));
+    assert_eq!(reasons(&response), ["free memory falls by 2.0 GiB/s: in 4 s there is too little"]);
     assert!(asked(40, &taking(-(2.0 * GIB as f64))).is_open, "enough would be left");
     assert!(asked(90, &taking(-1e6)).is_open, "that slow is no engine");
 }
@@ -173,17 +176,17 @@ fn the_wait_is_estimated_only_if_all_reasons_have_a_pace() {
     let coming = GateMemory { motion, ..node(42 * GIB) };
     assert_eq!(asked(90, &coming).wait, Some(Duration::from_secs(10)));
     let orphaned = GateMemory { orphans: Reading::Value(Arc::new([orphan()])), ..coming };
-    let answer = asked(90, &orphaned);
-    assert_eq!((answer.wait, answer.reasons.len()), (None, 2));
+    let response = asked(90, &orphaned);
+    assert_eq!((response.wait, response.reasons.len()), (None, 2));
 }
 
 #[test]
 fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
     let orphaned = GateMemory { orphans: Reading::Value(Arc::new([orphan()])), ..node(110 * GIB) };
-    let answer = asked(10, &orphaned);
-    assert!(!answer.is_open);
+    let response = asked(10, &orphaned);
+    assert!(!response.is_open);
     assert_eq!(
-        reasons(&answer),
+        reasons(&response),
         [
             "VLLM::EngineCor (pid 4242), left behind by vllm-8000, holds 3.0 GiB and has the GPU open"
         ]
@@ -192,16 +195,16 @@ fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
 
 #[test]
 fn contiguous_memory_is_checked_only_on_request() {
-    let mut question = GateRequest { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
+    let mut request = GateRequest { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
     let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
-    let answer = check_gate(&question, &pieces);
-    assert_eq!(reasons(&answer), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
+    let response = check_gate(&request, &pieces);
+    assert_eq!(reasons(&response), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
     let blind = GateMemory { contiguous_2mib: Reading::Failed, ..pieces.clone() };
-    assert!(!check_gate(&question, &blind).is_open);
-    question.contiguous_bytes = Some(2 * GIB);
-    assert!(check_gate(&question, &pieces).is_open);
-    question.contiguous_bytes = None;
-    assert!(check_gate(&question, &blind).is_open, "it was not requested");
+    assert!(!check_gate(&request, &blind).is_open);
+    request.contiguous_bytes = Some(2 * GIB);
+    assert!(check_gate(&request, &pieces).is_open);
+    request.contiguous_bytes = None;
+    assert!(check_gate(&request, &blind).is_open, "it was not requested");
 }
 
 #[test]
@@ -228,14 +231,14 @@ fn unknown_readings_close_the_gate() {
         ),
     ];
     for (what, memory) in doubtful {
-        let answer = asked(1, &memory);
-        assert_eq!(reasons(&answer), [format!("{what} cannot be read")]);
-        assert!(!answer.is_open);
+        let response = asked(1, &memory);
+        assert_eq!(reasons(&response), [format!("{what} cannot be read")]);
+        assert!(!response.is_open);
     }
     let fresh = GateMemory { motion: Motion::default(), ..plenty() };
-    let answer = asked(1, &fresh);
-    assert_eq!(answer.reasons, [GateReason::TooShort]);
-    assert_eq!(answer.wait, Some(SETTLES));
+    let response = asked(1, &fresh);
+    assert_eq!(response.reasons, [GateReason::TooShort]);
+    assert_eq!(response.wait, Some(SETTLES));
     let unwatched = GateMemory { orphans: Reading::Unsupported, ..plenty() };
     assert!(asked(1, &unwatched).is_open, "without a scan for engines, none is missing");
 }
@@ -296,9 +299,9 @@ fn the_gate_opens_right_after_a_stepwise_release() {
         })
         .collect();
     let answers = play(&samples, 60);
-    let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
+    let first_open = answers.iter().position(|response| response.is_open).unwrap();
     assert_eq!(samples[first_open].0, 23_000, "with the last piece, at its baseline");
-    assert!(answers[first_open..].iter().all(|answer| answer.is_open));
+    assert!(answers[first_open..].iter().all(|response| response.is_open));
     // 60 GiB are there from 21.5 s on; then only the release keeps it closed.
     let releases = |reason: &GateReason| matches!(reason, GateReason::Releasing { .. });
     assert!(answers[225].reasons.iter().all(releases) && !answers[225].is_open);
@@ -317,7 +320,7 @@ fn memory_that_is_never_returned_closes_the_gate_only_while_it_falls() {
         })
         .collect();
     let answers = play(&samples, 30);
-    let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
+    let first_open = answers.iter().position(|response| response.is_open).unwrap();
     assert_eq!(samples[first_open].0, 4_500, "as soon as it has settled");
     assert!(matches!(answers[first_open].notes[..], [GateNote::Unaccounted { .. }]));
 }
@@ -377,22 +380,22 @@ proptest! {
         gib in 0..130_u64,
         contiguous in prop::option::of(0..64 * GIB),
     ) {
-        let question = GateRequest { need_bytes: gib * GIB, contiguous_bytes: contiguous };
-        let answer = check_gate(&question, &memory);
-        prop_assert_eq!(answer.is_open, answer.reasons.is_empty());
-        prop_assert!(!(answer.is_open && answer.is_hopeless));
-        serde_json::to_string(&answer).unwrap();
-        if answer.is_open {
+        let request = GateRequest { need_bytes: gib * GIB, contiguous_bytes: contiguous };
+        let response = check_gate(&request, &memory);
+        prop_assert_eq!(response.is_open, response.reasons.is_empty());
+        prop_assert!(!(response.is_open && response.is_hopeless));
+        serde_json::to_string(&response).unwrap();
+        if response.is_open {
             let value = |reading: Reading<u64>| u128::from(reading.value().unwrap());
             let of = |reading: Reading<u64>| u128::from(reading.value().unwrap_or(0));
             let there = value(memory.free) + value(memory.clean_cache) + of(memory.reclaimable_slab) / 2;
-            let kept = of(memory.reserve) + question.need_bytes as u128;
-            prop_assert!(there >= kept, "{:?}", answer);
+            let kept = of(memory.reserve) + request.need_bytes as u128;
+            prop_assert!(there >= kept, "{:?}", response);
             prop_assert!(contiguous.is_none_or(|need| need == 0
                 || value(memory.contiguous_2mib) >= u128::from(need)));
             prop_assert!(!matches!(memory.orphans, Reading::Failed));
             prop_assert!(memory.orphans.clone().value().is_none_or(|orphans| orphans.is_empty()));
-            prop_assert_eq!(answer.wait, Some(Duration::ZERO));
+            prop_assert_eq!(response.wait, Some(Duration::ZERO));
         }
     }
 
@@ -433,7 +436,7 @@ proptest! {
         // From its second swing on it is known for what it is.
         let known = usize::try_from(3 * half_period + 6).unwrap();
         let answers = play(&samples, 50);
-        prop_assert!(answers[known..].iter().all(|answer| answer.is_open));
+        prop_assert!(answers[known..].iter().all(|response| response.is_open));
     }
 }
 

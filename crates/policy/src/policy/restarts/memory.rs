@@ -1,4 +1,4 @@
-//! Whether there is memory for a restart: the gate's answer, and what the engine left behind.
+//! Whether there is memory for a restart: the gate's response, and what the engine left behind.
 
 use std::collections::BTreeSet;
 
@@ -30,12 +30,12 @@ pub(super) fn check(
     match context.memory {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
-            let question = GateRequest {
+            let request = GateRequest {
                 need_bytes: seen.need_bytes.unwrap_or(peak_bytes),
                 contiguous_bytes: seen.contiguous_bytes,
             };
-            let answer = gate::check_gate(&question, memory);
-            ruled.reasons.extend(answer.reasons.iter().map(ToString::to_string));
+            let response = gate::check_gate(&request, memory);
+            ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
         }
     }
     for name in EVIDENCE {
