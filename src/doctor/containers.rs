@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Fact, Facts, Finding, Severity, known};
+use super::{Fact, Facts, Finding, Severity, known, lack_of_socket};
 use crate::engines::{ENGINES, SlowHealth, facts, recognise};
 use crate::model::{EngineKind, bytes_text, duration_text, seconds_text};
 use crate::parse::process::printable;
@@ -160,7 +160,17 @@ fn health(json: &Value) -> Option<HealthCheck> {
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let containers = match known("containers", &facts.containers, "no Docker on this node") {
-        Err(finding) => return vec![*finding],
+        Err(finding) => {
+            return vec![match lack_of_socket(facts) {
+                Some(lack) => {
+                    let severity =
+                        if lack.is_wanted_now { Severity::Problem } else { finding.severity };
+                    let text = format!("containers were not examined; {}", lack.what);
+                    Finding::new("containers", severity, text).fix(lack.remedy.clone())
+                }
+                None => *finding,
+            }];
+        }
         Ok(containers) => containers,
     };
     let total = match facts.memory {

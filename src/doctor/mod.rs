@@ -168,7 +168,17 @@ impl Finding {
     }
 }
 
-/// The value, or a finding that text why there is none.
+/// The value, or a finding with the reason why there is none.
+/// What a socket that cannot be used keeps from being done, where it keeps containers unknown. Both
+/// are one finding.
+fn lack_of_socket(facts: &Facts) -> Option<&Lack> {
+    let (Fact::Unknown(why), Fact::Is(lacks)) = (&facts.containers, &facts.lacks) else {
+        return None;
+    };
+    let socket = why.split(": ").next().filter(|socket| socket.starts_with('/'))?;
+    lacks.iter().find(|lack| lack.what.contains(socket))
+}
+
 fn known<'f, T>(
     check: &'static str,
     fact: &'f Fact<T>,

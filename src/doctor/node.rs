@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, permissions.
 
-use super::{Facts, Finding, Severity, faults, known};
+use super::{Facts, Finding, Severity, faults, known, lack_of_socket};
 use crate::model::{EventKind, KernelEvent, Recovery, bytes_text, counted};
 
 /// The first kernel with cachestat(2).
@@ -200,7 +200,8 @@ fn lacks(facts: &Facts) -> Vec<Finding> {
         let when = if lack.is_wanted_now { "" } else { " (needed in mode enforce)" };
         Finding::new(check, severity, format!("{}{when}", lack.what)).fix(lack.remedy.clone())
     };
-    lacks.iter().map(finding).collect()
+    let elsewhere = lack_of_socket(facts);
+    lacks.iter().filter(|lack| elsewhere != Some(*lack)).map(finding).collect()
 }
 
 #[cfg(test)]

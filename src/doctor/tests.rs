@@ -146,6 +146,23 @@ fn recorded() -> Vec<ContainerFacts> {
     json.iter().map(|one| ContainerFacts::read(one).unwrap()).collect()
 }
 
+#[test]
+fn a_socket_that_cannot_be_used_is_reported_once() {
+    let what = "action stop_engine: /run/docker.sock cannot be used: Permission denied";
+    for (is_wanted_now, severity) in [(false, Severity::Unknown), (true, Severity::Problem)] {
+        let lack = Lack { what: what.to_owned(), remedy: "as root".to_owned(), is_wanted_now };
+        let containers = Fact::Unknown("/run/docker.sock: Permission denied".to_owned());
+        let facts = Facts { containers, lacks: Fact::Is(vec![lack]), ..well() };
+        let findings = examine(&facts);
+        let of_socket: Vec<&Finding> =
+            findings.iter().filter(|finding| finding.text.contains("docker.sock")).collect();
+        assert_eq!(of_socket.len(), 1, "{findings:#?}");
+        assert_eq!((of_socket[0].check, of_socket[0].severity), ("containers", severity));
+        assert_eq!(of_socket[0].fix.as_deref(), Some("as root"));
+        assert!(of_socket[0].text.starts_with("containers were not examined; "));
+    }
+}
+
 fn with(containers: Vec<ContainerFacts>) -> Facts {
     Facts { containers: Fact::Is(containers), ..well() }
 }
