@@ -37,6 +37,10 @@ groups:
       aim: uma_memory_free_bytes > 1e15
       steps: [{reclaim: {engine: loader, bytes: 16MiB}}]
       cooldown: 1h
+  - alert: Empties
+    expr: |
+      uma_engine_phase{phase=\"ready\"} == 1 and on(engine) uma_engine_info{kind=\"sglang\"} == 1
+    remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{empty_cache: {}}], cooldown: 1h}
   - alert: Stops
     expr: uma_engine_growth_bytes > 5e8
     remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{stop_engine: {grace: 1s}}], cooldown: 1h}
@@ -66,6 +70,24 @@ f = open('/models/m.safetensors', 'rb')
 for i in range(60):
     f.read(10 << 20)
     time.sleep(0.2)
+";
+
+/// A server that answers as an idle SGLang has answered.
+const SGLANG: &str = "
+import http.server, json, sys
+answers = json.load(open(sys.argv[1]))['idle']
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        path = self.path.split('?')[0]
+        found = [one for one in answers if one['path'].split('?')[0] == path]
+        status, body = (found[0]['status'], found[0]['body']) if found else (404, '{}')
+        self.rfile.read(int(self.headers.get('content-length') or 0))
+        self.send_response(status)
+        self.send_header('content-length', str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+    do_POST = do_GET
+http.server.ThreadingHTTPServer(('127.0.0.1', 30000), Handler).serve_forever()
 ";
 
 struct System {
@@ -188,10 +210,11 @@ fn must(program: &str, arguments: &[&str]) {
     assert!(done.status.success(), "{program} {arguments:?}: {done:?}");
 }
 
-fn package() -> Option<PathBuf> {
+/// The package of this architecture with this ending, if packages are to be tested.
+fn package(endings: [&str; 2]) -> Option<PathBuf> {
     let folder = std::env::var_os("UMAWARDEN_PACKAGES").filter(|folder| !folder.is_empty())?;
     let mut paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let own = if cfg!(target_arch = "x86_64") { "_amd64.deb" } else { "_arm64.deb" };
+    let own = endings[usize::from(cfg!(target_arch = "aarch64"))];
     paths.find(|path| path.display().to_string().ends_with(own))
 }
 
@@ -214,8 +237,10 @@ fn the_package_observes_acts_recovers_and_is_upgraded_and_removed_without_a_trac
     if !enabled() {
         return;
     }
-    let Some(package) = package() else {
-        eprintln!("skipped: UMAWARDEN_PACKAGES names no folder with a deb");
+    let (deb, rpm) =
+        (package(["_amd64.deb", "_arm64.deb"]), package([".x86_64.rpm", ".aarch64.rpm"]));
+    let (Some(package), Some(rpm)) = (deb, rpm) else {
+        eprintln!("skipped: UMAWARDEN_PACKAGES names no folder with a deb and an rpm");
         return;
     };
     let before = fs::read_to_string(SYSCTL).unwrap();
@@ -229,6 +254,7 @@ fn the_package_observes_acts_recovers_and_is_upgraded_and_removed_without_a_trac
     assert_eq!(fs::read_to_string(SYSCTL).unwrap().trim(), "21");
     is_removed(&system, &package);
     assert_eq!(fs::read_to_string(SYSCTL).unwrap(), before);
+    is_installed_by_rpm(&system, &rpm);
 }
 
 fn observes(system: &System) {
@@ -263,6 +289,13 @@ fn acts(system: &System) {
     system.write("/usr/local/loader.py", LOADER);
     system.sh("cp $(readlink -f /usr/bin/python3) /usr/local/bin/loader");
     system.sh("cp /usr/local/bin/loader /usr/local/bin/hog");
+    system.write("/usr/local/fake/sglang/__init__.py", "");
+    system.write("/usr/local/fake/sglang/launch_server.py", SGLANG);
+    let answers =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/engines/answers/sglang.json");
+    let run = ["systemd-run", "--unit=sglang", "--setenv=PYTHONPATH=/usr/local/fake"];
+    let serve = ["/usr/bin/python3", "-m", "sglang.launch_server", answers, "--port", "30000"];
+    system.must(&[&run[..], &serve].concat());
     for engine in ["loader", "hog"] {
         let program = format!("/usr/local/bin/{engine}");
         let script = format!("/usr/local/{engine}.py");
@@ -279,6 +312,7 @@ fn acts(system: &System) {
         "evict_checkpoint",
         "reclaim",
         "stop_engine",
+        "empty_cache",
     ] {
         let done = format!(": {action} done");
         system.wait_for(&done, 40, |system| system.history().contains(&done));
@@ -332,4 +366,21 @@ fn is_removed(system: &System, package: &Path) {
     for gone in ["/var/lib/umawarden", "/etc/umawarden/umawarden.yaml", "/usr/share/umawarden"] {
         assert!(!system.call(&["test", "-e", gone]).status.success(), "{gone}");
     }
+}
+
+/// Debian's rpm runs the package's scripts as that of RHEL does.
+fn is_installed_by_rpm(system: &System, rpm: &Path) {
+    fs::copy(rpm, system.folder.path().join("root/root/umawarden.rpm")).unwrap();
+    system.must(&["rpm", "--install", "--nodeps", "/root/umawarden.rpm"]);
+    assert_eq!(system.must(&["systemctl", "is-enabled", "umawarden"]).trim(), "enabled");
+    assert_eq!(system.property("ActiveState"), "inactive", "the administrator starts it");
+    system.must(&["systemctl", "start", "umawarden"]);
+    let began = system.property("MainPID");
+    system.must(&["rpm", "--upgrade", "--nodeps", "--force", "/root/umawarden.rpm"]);
+    system.wait_for("restarted", 20, |system| system.property("MainPID") != began);
+    system.wait_for("sampled", 20, |system| system.scrape().contains("uma_memory_free_bytes "));
+    system.must(&["rpm", "--erase", "--nodeps", "umawarden"]);
+    assert!(!system.call(&["pgrep", "-x", "umawarden"]).status.success());
+    assert!(!system.call(&["systemctl", "is-enabled", "umawarden"]).status.success());
+    assert!(!system.call(&["test", "-e", "/usr/bin/umawarden"]).status.success());
 }
