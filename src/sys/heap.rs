@@ -62,4 +62,43 @@ mod tests {
         give_freed_memory_back();
         assert!(kept.iter().all(|block| block.iter().all(|byte| *byte == 7)));
     }
+
+    /// Pages that the kernel gives this thread for half of a reserve.
+    fn pages_taken() -> u64 {
+        let faults = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let behind_name = stat.rsplit_once(") ").unwrap().1;
+            behind_name.split(' ').nth(7).unwrap().parse::<u64>().unwrap()
+        };
+        let before = faults();
+        let blocks = (0..RESERVED_BLOCKS / 2).map(|_| vec![1_u8; BLOCK_BYTES]);
+        drop(black_box(blocks.collect::<Vec<_>>()));
+        faults() - before
+    }
+
+    #[test]
+    #[ignore = "run by the next test, in a process of its own"]
+    fn pages_before_and_after_a_reserve() {
+        share_freed_memory();
+        give_freed_memory_back();
+        let without = pages_taken();
+        give_freed_memory_back();
+        reserve();
+        println!("pages {without} {}", pages_taken());
+    }
+
+    #[test]
+    fn allocations_after_a_reserve_take_hardly_a_page() {
+        let own = std::env::current_exe().unwrap();
+        let name = "sys::heap::tests::pages_before_and_after_a_reserve";
+        let output = std::process::Command::new(own)
+            .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let pages = text.lines().find_map(|line| line.split_once("pages ")).unwrap().1;
+        let (without, with) = pages.split_once(' ').unwrap();
+        let (without, with): (u64, u64) = (without.parse().unwrap(), with.parse().unwrap());
+        assert!(without > 4 * with.max(1), "{without} pages without the reserve, {with} with it");
+    }
 }
