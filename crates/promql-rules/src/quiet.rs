@@ -191,11 +191,14 @@ impl Part {
                 _ => return None,
             },
         };
-        let is_one = aggregate.grouping.is_empty()
-            && !aggregate.without
-            && !matches!(op, AggregateOp::Topk | AggregateOp::Bottomk);
+        let keeps_elements = matches!(op, AggregateOp::Topk | AggregateOp::Bottomk);
+        let is_one = aggregate.grouping.is_empty() && !aggregate.without;
         match Self::of(&aggregate.operand, store)? {
-            Self::Vector(numbers) if is_one => {
+            // Nothing aggregates to nothing.
+            Self::Filtered(proof) => Some(Self::Filtered(proof)),
+            Self::Vector(numbers)
+                if !keeps_elements && (is_one || matches!(numbers, Numbers::One(_))) =>
+            {
                 let of = Box::new(numbers);
                 Some(Self::Vector(Numbers::One(Number::Reduced { op, parameter, of })))
             }
@@ -217,6 +220,13 @@ impl Part {
             }
             _ => {}
         }
+        let (left, right) = match (left, right) {
+            // Nothing and a number make nothing.
+            (Self::Filtered(proof), Self::Scalar(_)) | (Self::Scalar(_), Self::Filtered(proof)) => {
+                return Some(Self::Filtered(proof));
+            }
+            both => both,
+        };
         let scalars = [left.is_scalar(), right.is_scalar()];
         match (left.numbers()?, right.numbers()?) {
             (left, right) if op.is_comparison() && !binary.returns_bool => {

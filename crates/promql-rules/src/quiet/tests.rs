@@ -93,7 +93,22 @@ fn condition() -> impl Strategy<Value = String> {
     ];
     leaf.prop_recursive(3, 8, 2, |inner| {
         let set = prop::sample::select(vec!["and on()", "or", "or on()", "unless on()", "and"]);
-        (inner.clone(), set, inner).prop_map(|(l, op, r)| format!("({l}) {op} ({r})"))
+        let aggregate = prop::sample::select(vec![
+            "sum",
+            "count",
+            "sum without (k)",
+            "max by (k)",
+            "topk without (k) (1,",
+        ]);
+        prop_oneof![
+            3 => (inner.clone(), set, inner.clone())
+                .prop_map(|(l, op, r)| format!("({l}) {op} ({r})")),
+            1 => (aggregate, inner.clone()).prop_map(|(aggregate, of)| match aggregate {
+                "topk without (k) (1," => format!("topk without (k) (1, {of})"),
+                _ => format!("{aggregate} ({of})"),
+            }),
+            1 => (inner, scalar()).prop_map(|(of, scalar)| format!("({of}) + {scalar} > 1")),
+        ]
     })
 }
 
