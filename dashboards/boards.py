@@ -35,27 +35,32 @@ def node():
     now = [
         memory_stack(NODE),
         number("Available", "What can be had without swapping, as the kernel estimates it. A driver "
-               "gets less: see free above the reserve.", "bytes", "uma_memory_available_bytes"),
+               "gets less: see free above the reserve.", "bytes", 'uma_pool_available_bytes{pool="host"}'),
         number("Free above the reserve", "Below 0 the kernel reclaims, and allocations stall.",
-               "bytes", "uma_memory_headroom_bytes", [(None, "red"), (0, "orange"), (2**30, "green")]),
+               "bytes", 'uma_pool_headroom_bytes{pool="host"}', [(None, "red"), (0, "orange"), (2**30, "green")]),
         number("Free in blocks of 2 MiB", "What a driver can take in large pieces.", "bytes",
-               'uma_memory_contiguous_bytes{block="2MiB"}'),
+               'uma_pool_contiguous_bytes{block="2MiB", pool="host"}'),
         number("No counter names", "What drivers hold: a serving engine's memory on the GPU, or a leak.",
-               "bytes", "uma_memory_unaccounted_bytes"),
+               "bytes", 'uma_pool_unaccounted_bytes{pool="host"}'),
         word("Verdict", "What holds memory that no counter names: umawarden verdict explains it.",
              "uma_memory_verdict == 1", "verdict"),
         word("Mode", "observe reports what would be done, enforce does it.", "uma_mode == 1", "mode"),
     ]
     memory = [
         graph("Free and available", "Free memory against the kernel's watermarks.", "bytes", [
-            ("available", "uma_memory_available_bytes"),
-            ("free", "uma_memory_free_bytes"),
-            ("watermark {{watermark}}", "uma_memory_watermark_bytes"),
+            ("available", 'uma_pool_available_bytes{pool="host"}'),
+            ("free", 'uma_pool_free_bytes{pool="host"}'),
+            ("watermark {{watermark}}", 'uma_pool_watermark_bytes{pool="host"}'),
         ]),
+        graph("Pools", "What an engine can get of each place of memory. On GB10 and Jetson there is "
+              "one; a GPU with memory of its own is another.", "bytes", [
+                  ("{{pool}}: can be had", "uma_pool_obtainable_bytes"),
+                  ("{{pool}}: free", "uma_pool_free_bytes"),
+              ]),
         graph("Fragmentation", "Free memory in blocks that large. Far below what is free, large "
               "allocations fail though memory is there.", "bytes", [
-                  ("free", "uma_memory_free_bytes"),
-                  ("in blocks of {{block}}", "uma_memory_contiguous_bytes"),
+                  ("free", 'uma_pool_free_bytes{pool="host"}'),
+                  ("in blocks of {{block}}", 'uma_pool_contiguous_bytes{pool="host"}'),
               ]),
         graph("Reclaim", "Pages looked at to be taken back. Direct means that an allocation waited "
               "for it.", "pps", [
@@ -144,13 +149,13 @@ def node():
 
 def cluster():
     columns = [
-        ("available", "uma_memory_available_bytes"),
-        ("free", "uma_memory_free_bytes"),
-        ("free in 2 MiB blocks", 'uma_memory_contiguous_bytes{block="2MiB"}'),
-        ("clean cache", 'uma_memory_page_cache_bytes{state="clean"}'),
-        ("unaccounted", "uma_memory_unaccounted_bytes"),
-        ("reserve", "uma_memory_reserve_bytes"),
-        ("all", "uma_memory_total_bytes"),
+        ("available", 'uma_pool_available_bytes{pool="host"}'),
+        ("free", 'uma_pool_free_bytes{pool="host"}'),
+        ("free in 2 MiB blocks", 'uma_pool_contiguous_bytes{block="2MiB", pool="host"}'),
+        ("clean cache", 'uma_pool_page_cache_bytes{pool="host", state="clean"}'),
+        ("unaccounted", 'uma_pool_unaccounted_bytes{pool="host"}'),
+        ("reserve", 'uma_pool_reserve_bytes{pool="host"}'),
+        ("all", 'uma_pool_total_bytes{pool="host"}'),
     ]
     now = [
         rows("Nodes", "The weakest is first; it decides what all of them can take.",
@@ -159,15 +164,15 @@ def cluster():
         number("Nodes that answer", "Nodes whose umawarden Prometheus reaches.", "short",
                "count(uma_build_info)", selector=OF_CLUSTERS),
         number("Available on the weakest", "An engine that spans the nodes gets no more of each.",
-               "bytes", "min(uma_memory_available_bytes)", selector=OF_CLUSTERS),
+               "bytes", 'min(uma_pool_available_bytes{pool="host"})', selector=OF_CLUSTERS),
         number("Weakest to strongest", "Below 0.9 SGLang refuses to start over several nodes.",
                "percentunit",
-               "min by (cluster) (uma_memory_available_bytes) "
-               "/ max by (cluster) (uma_memory_available_bytes)",
+               'min by (cluster) (uma_pool_available_bytes{pool="host"}) '
+               '/ max by (cluster) (uma_pool_available_bytes{pool="host"})',
                [(None, "red"), (0.9, "green")], OF_CLUSTERS),
         number("Different reserves", "Kinds of vm.min_free_kbytes; more than one is an oversight.",
                "short",
-               'count by (cluster) (count_values by (cluster) ("bytes", uma_memory_reserve_bytes))',
+               'count by (cluster) (count_values by (cluster) ("bytes", uma_pool_reserve_bytes{pool="host"}))',
                [(None, "green"), (2, "orange")], OF_CLUSTERS),
         number("Alerts of rules", "Rules that fire.", "short",
                'sum(uma_rule_state{state="firing"}) or vector(0)', selector=OF_CLUSTERS),
@@ -176,15 +181,15 @@ def cluster():
     ]
     compared = [
         graph("Available", "What can be had on each node.", "bytes", [
-            ("{{instance}}", "uma_memory_available_bytes")], OF_CLUSTERS),
+            ("{{instance}}", 'uma_pool_available_bytes{pool="host"}')], OF_CLUSTERS),
         graph("Free above the reserve", "Below 0 the node reclaims.", "bytes", [
-            ("{{instance}}", "uma_memory_headroom_bytes")], OF_CLUSTERS),
+            ("{{instance}}", 'uma_pool_headroom_bytes{pool="host"}')], OF_CLUSTERS),
         graph("Free in blocks of 2 MiB", "What a driver can take in large pieces.", "bytes", [
-            ("{{instance}}", 'uma_memory_contiguous_bytes{block="2MiB"}')], OF_CLUSTERS),
+            ("{{instance}}", 'uma_pool_contiguous_bytes{block="2MiB", pool="host"}')], OF_CLUSTERS),
         graph("Page cache", "A download on one node is a difference between ranks.", "bytes", [
-            ("{{instance}}", "sum by (instance) (uma_memory_page_cache_bytes)")], OF_CLUSTERS),
+            ("{{instance}}", 'sum by (instance) (uma_pool_page_cache_bytes{pool="host"})')], OF_CLUSTERS),
         graph("No counter names", "What drivers hold on each node.", "bytes", [
-            ("{{instance}}", "uma_memory_unaccounted_bytes")], OF_CLUSTERS),
+            ("{{instance}}", 'uma_pool_unaccounted_bytes{pool="host"}')], OF_CLUSTERS),
         graph("Waiting for memory", "Share of time in which all tasks of a node waited.",
               "percentunit", [
                   ("{{instance}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory", '
@@ -270,7 +275,7 @@ def remedies():
               "the next start.", "short", [
                   ("{{instance}}", "sum by (instance) (uma_temporary_settings)")], NODES),
         graph("Available", "Did it help?", "bytes", [
-            ("{{instance}}", "uma_memory_available_bytes")], NODES),
+            ("{{instance}}", 'uma_pool_available_bytes{pool="host"}')], NODES),
     ]
     reboots = [
         word("Reboot", "How far a reboot has come.", "uma_reboot_stage == 1", "stage", NODES, 6),

@@ -17,7 +17,7 @@ use crate::config::flags::RunFlags;
 use crate::config::measure::size_bytes;
 use crate::config::settings::Settings;
 use crate::daemon::user_name;
-use crate::model::{author, bytes_text};
+use crate::model::{StartNeed, author, bytes_text};
 use crate::parse::container::{Inspected, inspected};
 use crate::sources::deferred::{Adopted, AdoptedContainer, AdoptedFile};
 use crate::supervisors::docker::{Docker, DockerError, within};
@@ -111,10 +111,14 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
         }
         _ => (found.restart_policy.to_string(), found.restart_most),
     };
+    let need = StartNeed {
+        need_bytes: arguments.need,
+        contiguous_bytes: arguments.contiguous,
+        ..StartNeed::default()
+    };
     let entry = AdoptedContainer {
         name: found.name.to_string(),
-        need_bytes: arguments.need.or(known.and_then(|known| known.need_bytes)),
-        contiguous_bytes: arguments.contiguous.or(known.and_then(|known| known.contiguous_bytes)),
+        need: need.or(&known.map(|known| known.need.clone()).unwrap_or_default()),
         restart_policy: policy.0,
         restart_most: policy.1,
         since: Timestamp::now(),
@@ -235,8 +239,8 @@ fn show(
             "name": name,
             "restart_policy_before": entry.restart_policy,
             "restart_policy": if arguments.yes { "no" } else { &*found.restart_policy },
-            "need_bytes": entry.need_bytes,
-            "contiguous_bytes": entry.contiguous_bytes,
+            "need_bytes": entry.need.need_bytes,
+            "contiguous_bytes": entry.need.contiguous_bytes,
             "done": arguments.yes,
             "remarks": remarks,
         });
@@ -255,7 +259,7 @@ fn show(
     // In observe mode, or without a daemon, nothing is started.
     let is_done = arguments.yes && remarks.is_empty();
     let verb = if is_done { "starts" } else { "would start" };
-    match entry.need_bytes {
+    match entry.need.need_bytes {
         Some(need) => outln!(
             "Now umawarden {verb} it when {} are available and no memory is being released.",
             bytes_text(need)

@@ -9,8 +9,8 @@ use super::control::{DaemonArguments, entries, list};
 use super::{Exit, last_boot};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, bytes_text,
-    counted, seconds_text,
+    EngineKind, EnginePhase, HOST_POOL, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor,
+    bytes_text, counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -165,8 +165,10 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         ProgramEvent::EngineRelease { engine, release, .. } => {
             format!("memory of {engine}: {release}")
         }
-        ProgramEvent::UnaccountedBaseline { bytes } => {
-            format!("while no engine runs, {} are in no counter of the kernel", bytes_text(*bytes))
+        ProgramEvent::UnaccountedBaseline { pool, bytes } => {
+            let bytes = bytes_text(*bytes);
+            let place = if **pool == *HOST_POOL { String::new() } else { format!(" of {pool}") };
+            format!("while no engine runs, {bytes}{place} are in no counter of the kernel")
         }
         ProgramEvent::MemoryAssessed { state, before, evidence, .. } => {
             format!("memory is {state}, was {before}: {}", evidence.join("; "))

@@ -16,15 +16,13 @@ use anyhow::Context;
 use clap::Args;
 
 use super::control::{Client, DaemonArguments};
-use super::gate::{self, Ended, GateNode, ProgressPrinter, Waiting};
+use super::gate::{self, Ended, GateNode, PlaceArguments, ProgressPrinter, Waiting};
 use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::engines::recognise;
-use crate::model::{
-    DeathReport, Deceased, EngineKind, Event, GateRequest, Moment, PeerAddress, duration_text,
-};
+use crate::model::{DeathReport, Deceased, EngineKind, Event, Moment, PeerAddress, duration_text};
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use evidence::{Evidence, OwnGroup};
@@ -42,6 +40,10 @@ pub struct LaunchArguments {
     /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
     contiguous: Option<u64>,
+
+    /// Where it takes memory.
+    #[command(flatten)]
+    places: PlaceArguments,
 
     /// How long to wait for memory; 0 runs it only if memory is available.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
@@ -309,8 +311,8 @@ impl LaunchArguments {
         let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
             .context("cannot start to track the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
-        let request = GateRequest { need_bytes, contiguous_bytes: self.contiguous };
-        let mut peers = gate::peers(self.peers.as_deref(), &settings, request)?;
+        let request = self.places.request(need_bytes, self.contiguous);
+        let mut peers = gate::peers(self.peers.as_deref(), &settings, &request)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut printer = ProgressPrinter::new(limit);
         let waiting =

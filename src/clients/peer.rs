@@ -1,5 +1,6 @@
 //! The umawarden of another node, queried whether that node can take its part of an engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -98,6 +99,12 @@ impl Peer {
         if let Some(bytes) = request.contiguous_bytes {
             path.push_str(&format!("&contiguous={bytes}"));
         }
+        if request.host_need_bytes > 0 {
+            path.push_str(&format!("&host_need={}", request.host_need_bytes));
+        }
+        if !request.pools.is_empty() {
+            path.push_str(&format!("&pool={}", request.pools.join(",")));
+        }
         Ok(Self { way: Way::open(address, access)?, path, request })
     }
 
@@ -130,7 +137,9 @@ fn read(request: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
     let bytes = |name: &str| data?.get(name)?.as_u64();
     let is_open = data.and_then(|data| data.get("open")?.as_bool());
     let is_answer = bytes("need_bytes") == Some(request.need_bytes)
-        && bytes("contiguous_bytes") == request.contiguous_bytes;
+        && bytes("contiguous_bytes") == request.contiguous_bytes
+        && bytes("host_need_bytes").unwrap_or(0) == request.host_need_bytes
+        && pools(data) == request.pools;
     match (status, is_open.filter(|_| is_answer)) {
         (200, Some(true)) => Ok(PeerGate::Open),
         (503, Some(false)) => Ok(closed(data.unwrap_or(&Value::Null))),
@@ -140,6 +149,11 @@ fn read(request: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
             None => format!("it answers {status}, and not as umawarden does"),
         }),
     }
+}
+
+fn pools(data: Option<&Value>) -> Vec<Arc<str>> {
+    let pools = data.and_then(|data| data.get("pool_names")?.as_array());
+    pools.into_iter().flatten().filter_map(|name| Some(name.as_str()?.into())).collect()
 }
 
 fn closed(data: &Value) -> PeerGate {
@@ -166,10 +180,12 @@ mod tests {
 
     use super::*;
 
-    const ASKED: GateRequest = GateRequest { need_bytes: 7, contiguous_bytes: None };
+    fn asked() -> GateRequest {
+        GateRequest::of(7)
+    }
 
     fn says(status: u16, body: &str) -> Result<PeerGate, String> {
-        read(&ASKED, &Answer { status, body: body.into(), is_cut: false })
+        read(&asked(), &Answer { status, body: body.into(), is_cut: false })
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Search {
             acts: past_acts(now, begins_after, acts),
             asked: asked.into_iter().map(asked_for).collect(),
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
-            unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
+            unaccounted_baselines: reader.unaccounted_baselines(&self.boot_id)?,
             restart_states: reader.restarts()?,
             reboots: reader.reboots(self.boot.as_deref())?,
             received: reader.received()?,

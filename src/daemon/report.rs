@@ -127,8 +127,12 @@ fn event(event: &Event, now: Moment) {
             _ => tracing::info!(engine, "memory of {engine}: {release}"),
         };
     }
-    if let EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) = event.kind {
-        return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
+    if let EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) = &event.kind {
+        return tracing::info!(
+            pool = &**pool,
+            bytes,
+            "in no counter of the kernel while no engine runs"
+        );
     }
     if let EventKind::Program(ProgramEvent::MemoryAssessed { state, evidence, .. }) = &event.kind {
         let (name, why) = (state.name(), evidence.join("; "));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::api::{answer, error};
 use super::routes::Site;
-use crate::model::{GateRequest, size_bytes};
+use crate::model::{GateRequest, pool_names, size_bytes};
 use crate::policy::gate::check_gate;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
@@ -45,11 +45,18 @@ fn request(uri: &Uri) -> Result<GateRequest, String> {
     const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
-    let (mut need, mut contiguous) = (None, None);
+    let (mut need, mut contiguous, mut host_need, mut pools) = (None, None, None, None);
     for (name, value) in &pairs {
         let slot = match name.as_str() {
             "need" => &mut need,
             "contiguous" => &mut contiguous,
+            "host_need" => &mut host_need,
+            "pool" if pools.is_none() => {
+                let names = pool_names(value);
+                pools = Some(names.map_err(|error| format!("parameter \"pool\": {error}"))?);
+                continue;
+            }
+            "pool" => return Err(format!("duplicate parameter {name:?}; {EXAMPLE}")),
             other => return Err(format!("unknown parameter {other:?}; {EXAMPLE}")),
         };
         if slot.is_some() {
@@ -59,7 +66,12 @@ fn request(uri: &Uri) -> Result<GateRequest, String> {
         *slot = Some(size);
     }
     let need_bytes = need.ok_or_else(|| format!("parameter \"need\" is missing; {EXAMPLE}"))?;
-    Ok(GateRequest { need_bytes, contiguous_bytes: contiguous })
+    Ok(GateRequest {
+        need_bytes,
+        contiguous_bytes: contiguous,
+        host_need_bytes: host_need.unwrap_or(0),
+        pools: pools.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]
@@ -70,7 +82,10 @@ mod tests {
     fn sizes_are_read_and_errors_have_an_example() {
         let of = |query: &str| request(&format!("/api/v1/gate{query}").parse().unwrap());
         let request = of("?need=90GiB&contiguous=6GiB").unwrap();
-        assert_eq!(request, GateRequest { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
+        let expected = GateRequest { contiguous_bytes: Some(6 << 30), ..GateRequest::of(90 << 30) };
+        assert_eq!(request, expected);
+        let request = of("?need=180GiB&host_need=8GiB&pool=gpu0,gpu1").unwrap();
+        assert_eq!((request.host_need_bytes, request.pools.len()), (8 << 30, 2));
         assert_eq!(of("?need=0").unwrap().need_bytes, 0);
         for nonsense in [
             "",
@@ -81,6 +96,7 @@ mod tests {
             "?need=-1GiB",
             "?need=1GiB&need=2GiB",
             "?need=1GiB&peers=all",
+            "?need=1GiB&pool=gpu0&pool=gpu1",
             "?need=%ff",
         ] {
             let text = of(nonsense).unwrap_err();

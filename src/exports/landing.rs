@@ -13,7 +13,8 @@ use super::api::read_journal;
 use super::holds;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::{Action, Reading, bytes_text, measured_bytes_text, seconds_text};
+use crate::model::{Action, EnginePools, Reading, bytes_text, measured_bytes_text, seconds_text};
+use crate::policy::gate::obtainable;
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -124,7 +125,34 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
         write!(html, "<tr><td>{meaning}<td class=number>{text}</tr>")?;
     }
     html.push_str("</table>");
+    pools(html, status)?;
     account(html, status)
+}
+
+/// The pools of memory, where there are several.
+fn pools(html: &mut String, status: &Status) -> fmt::Result {
+    let Some(memory) = status.gate_memory.as_ref() else { return Ok(()) };
+    if let EnginePools::Unknown { why } = &memory.engines {
+        write!(html, "<p>Where engines put their memory is not known: {}.", Escaped(why))?;
+    }
+    if !memory.has_gpu_pools() {
+        return Ok(());
+    }
+    html.push_str("<h2>Pools</h2><table><tr><th>pool<th>total<th>free<th>can be had</tr>");
+    for pool in &memory.pools {
+        let text = |reading: Reading<u64>| match reading {
+            Reading::Value(bytes) => bytes_text(bytes),
+            Reading::Failed => "read failed".to_owned(),
+            Reading::Unsupported => "unsupported".to_owned(),
+        };
+        write!(html, "<tr><td>{}", Escaped(&pool.to_string()))?;
+        for reading in [pool.memory.total, pool.memory.free, obtainable(&pool.memory)] {
+            write!(html, "<td class=number>{}", text(reading))?;
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</table>");
+    Ok(())
 }
 
 /// Who took memory lately, and the evidence.

@@ -76,6 +76,7 @@ pub(super) fn read(
             .text("PCI address", device.pci_info().map(|pci| kernel_address(&pci.bus_id))),
         compute_mode: compute_mode(failures.reading("compute mode", device.compute_mode())),
         memory: memory(failures.reading("memory", device.memory_info())),
+        numa_node: failures.reading("NUMA node", device.numa_node_id()),
         utilization: utilization.clone().map(|rates| share(rates.gpu)),
         memory_utilization: utilization.map(|rates| share(rates.memory)),
         temperature_celsius: failures
@@ -113,6 +114,7 @@ pub(super) fn lost(index: u32, error: &NvmlError) -> GpuDevice {
         pci_address: None,
         compute_mode: None,
         memory: GpuMemory::FAILED,
+        numa_node: Reading::Failed,
         utilization: Reading::Failed,
         memory_utilization: Reading::Failed,
         temperature_celsius: Reading::Failed,

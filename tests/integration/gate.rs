@@ -3,6 +3,7 @@
 
 mod fit;
 mod peers;
+mod pools;
 
 use std::fs;
 use std::io::Read as _;
@@ -226,7 +227,7 @@ fn an_impossible_need_and_invalid_flags_are_refused_at_once() {
     let began = Instant::now();
     let output = node.gate(&["--need=200GiB", "--timeout=1h"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("this node never has 200.0 GiB"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is never 200.0 GiB"), "{}", stderr(&output));
     for invalid in [
         &["--need=much"][..],
         &["--need=0"],

@@ -49,7 +49,7 @@ impl Library {
     }
 
     /// How often the function was called.
-    fn calls(&self, function: &str) -> usize {
+    pub fn calls(&self, function: &str) -> usize {
         let calls = std::fs::read_to_string(self.folder.path().join("nvml.so.calls"));
         calls.unwrap_or_default().lines().filter(|call| *call == function).count()
     }

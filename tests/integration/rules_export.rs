@@ -150,14 +150,16 @@ evaluation_interval: 15s
 tests:
 - interval: 15s
   input_series:
-  - {series: 'uma_memory_total_bytes{instance="a",job="n"}', values: '100+0x40'}
-  - {series: 'uma_memory_total_bytes{instance="b",job="n"}', values: '100+0x40'}
+  - {series: 'uma_pool_total_bytes{instance="a",job="n",pool="host"}', values: '100+0x40'}
+  - {series: 'uma_pool_total_bytes{instance="b",job="n",pool="host"}', values: '100+0x40'}
   - {series: 'uma_zone_free_bytes{instance="a",job="n",node="0",zone="Normal"}', values: '20+0x40'}
+  - {series: 'uma_pool_free_bytes{instance="a",job="n",pool="host"}', values: '20+0x40'}
   - {series: 'uma_zone_free_bytes{instance="b",job="n",node="0",zone="Normal"}', values: '20+0x40'}
-  - {series: 'uma_memory_contiguous_bytes{instance="a",job="n",block="2MiB"}', values: '1+0x40'}
-  - {series: 'uma_memory_contiguous_bytes{instance="b",job="n",block="2MiB"}', values: '19+0x40'}
-  - {series: 'uma_memory_page_cache_bytes{instance="a",job="n",state="dirty"}', values: '1+0x40'}
-  - {series: 'uma_memory_page_cache_bytes{instance="b",job="n",state="dirty"}', values: '50+0x40'}
+  - {series: 'uma_pool_free_bytes{instance="b",job="n",pool="host"}', values: '20+0x40'}
+  - {series: 'uma_pool_contiguous_bytes{instance="a",job="n",block="2MiB",pool="host"}', values: '1+0x40'}
+  - {series: 'uma_pool_contiguous_bytes{instance="b",job="n",block="2MiB",pool="host"}', values: '19+0x40'}
+  - {series: 'uma_pool_page_cache_bytes{instance="a",job="n",state="dirty",pool="host"}', values: '1+0x40'}
+  - {series: 'uma_pool_page_cache_bytes{instance="b",job="n",state="dirty",pool="host"}', values: '50+0x40'}
   - {series: 'uma_kernel_events_total{instance="a",job="n",event="xid"}', values: '0x30 1x10'}
   - {series: 'uma_kernel_events_total{instance="b",job="n",event="xid"}', values: '0+0x40'}
   promql_expr_test:

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
     Action, DecisionRecord, DeclaredRestart, DeferredRestart, Moment, Observation, OutcomeResult,
-    Requested, RestartLimits, RestartMatch, RestartReadings, Supervisor, Target, WorkloadHealth,
-    WorkloadState,
+    Requested, RestartLimits, RestartMatch, RestartReadings, StartNeed, Supervisor, Target,
+    WorkloadHealth, WorkloadState,
 };
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
@@ -174,8 +174,7 @@ impl World {
         let fake = Fake::start(&socket);
         let declared = DeclaredRestart {
             matches: RestartMatch::Unit(UNIT.into()),
-            need_bytes: Some(7 << 30),
-            contiguous_bytes: None,
+            need: StartNeed { need_bytes: Some(7 << 30), ..StartNeed::default() },
             limits: RestartLimits::default(),
             mode: None,
         };
@@ -251,7 +250,7 @@ fn a_failed_unit_is_reported_with_its_exit_and_restarted_once() {
     let world = World::new();
     let seen = world.runs();
     assert_eq!(world.fake.count("Ref"), 1, "so that systemd does not forget how it ends");
-    assert_eq!((&*seen.target.name, seen.need_bytes), (UNIT, Some(7 << 30)));
+    assert_eq!((&*seen.target.name, seen.need.need_bytes), (UNIT, Some(7 << 30)));
     assert_eq!(seen.obstacle, None);
     world.fake.set(|unit| {
         (unit.active, unit.result, unit.main) = ("failed", "oom-kill", (2, 9));

@@ -174,7 +174,14 @@ impl Nodes {
     }
 }
 
+/// The memory of a node where engines put their weights.
 fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
+    let reasons = answer.get("reasons").and_then(Value::as_array).into_iter().flatten();
+    let is_unknown = |reason: &&Value| reason["kind"] == "pool_unknown";
+    if let Some(reason) = { reasons }.find(is_unknown) {
+        let text = reason["text"].as_str().unwrap_or("where engines put their memory is unknown");
+        return Err(format!("{text}, or plan with --memory"));
+    }
     let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
     let memory = answer.get("memory").unwrap_or(&Value::Null);
     let need = |key: &str| of(memory, key).ok_or_else(|| format!("its answer has no {key}"));

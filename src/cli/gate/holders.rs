@@ -1,6 +1,7 @@
 //! Finds orphans that hold memory, on a thread of its own: a scan of processes may hang in the
 //! kernel as long as the driver.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -8,6 +9,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::node::GateSetup;
 use crate::cli::control::Client;
@@ -37,15 +39,29 @@ struct Seen {
     orphans: Option<Arc<[Orphan]>>,
     /// The model files of running engines.
     living: Vec<Arc<str>>,
-    baseline: Option<Baseline>,
+    baselines: BTreeMap<Arc<str>, Baseline>,
 }
 
-/// The used part of the daemon's response.
+/// The used part of the daemon's response about a pool.
 #[derive(Deserialize)]
-struct DaemonReport {
+struct PoolReport {
+    pool: Arc<str>,
     #[serde(rename = "unaccounted_baseline")]
     baseline: Option<Baseline>,
     orphans: Option<Vec<Orphan>>,
+}
+
+/// The pools in the daemon's response: a list where there are several, else the one.
+fn pool_reports(data: &mut Value) -> Vec<PoolReport> {
+    let pools = match data["pools"].take() {
+        Value::Array(pools) => pools,
+        _ => {
+            let mut only = data["memory"].take();
+            only["pool"] = data["pool"].take();
+            vec![only]
+        }
+    };
+    pools.into_iter().filter_map(|pool| serde_json::from_value(pool).ok()).collect()
 }
 
 /// The main thread's handle of the scanner.
@@ -63,7 +79,7 @@ impl Holders {
             began: Instant::now(),
             daemon,
             query_next: Duration::ZERO,
-            report: None,
+            report: Vec::new(),
         };
         Builder::new().name("holders".to_owned()).spawn(move || scan.run(&to))?;
         let latest = from.recv_timeout(FIRST_TIMEOUT).ok();
@@ -86,8 +102,10 @@ impl Holders {
         self.latest.as_ref().map_or(&[], |seen| &seen.living)
     }
 
-    pub(super) fn baseline(&self) -> Option<Baseline> {
-        self.latest.as_ref()?.baseline.filter(|baseline| baseline.is_learned)
+    /// The daemon's baseline of a pool, if it has learned one.
+    pub(super) fn baseline(&self, pool: &str) -> Option<Baseline> {
+        let baselines = &self.latest.as_ref()?.baselines;
+        baselines.get(pool).copied().filter(|baseline| baseline.is_learned)
     }
 }
 
@@ -97,7 +115,7 @@ struct ScanThread {
     daemon: Option<Client>,
     /// The time of the next request to the daemon, since the start.
     query_next: Duration,
-    report: Option<DaemonReport>,
+    report: Vec<PoolReport>,
 }
 
 impl ScanThread {
@@ -121,8 +139,7 @@ impl ScanThread {
         let living = living.flat_map(|seen| seen.model_files.clone()).collect();
         let orphans = found.ok().map(|readings| {
             let mut all: Vec<Orphan> = readings.engines.iter().flat_map(orphans).collect();
-            let report = self.report.iter().flat_map(|report| report.orphans.iter().flatten());
-            for orphan in report {
+            for orphan in self.report.iter().flat_map(|pool| pool.orphans.iter().flatten()) {
                 if all.iter().all(|known| known.id != orphan.id) {
                     all.push(orphan.clone());
                 }
@@ -130,8 +147,9 @@ impl ScanThread {
             all.truncate(MOST_ORPHANS);
             all.into()
         });
-        let baseline = self.report.as_ref().and_then(|report| report.baseline);
-        Seen { at: Instant::now(), orphans, living, baseline }
+        let baselines =
+            self.report.iter().filter_map(|pool| Some((Arc::clone(&pool.pool), pool.baseline?)));
+        Seen { at: Instant::now(), orphans, living, baselines: baselines.collect() }
     }
 
     /// Queries the daemon, which knows more: the baseline of this boot, and the engines of
@@ -141,9 +159,8 @@ impl ScanThread {
         let Some(daemon) = self.daemon.as_ref().filter(|_| now >= self.query_next) else { return };
         let reply = daemon.request("GET", "/api/v1/gate?need=0", None).ok();
         // An open and a closed gate both report the memory.
-        let report =
-            reply.and_then(|mut reply| serde_json::from_value(reply.data["memory"].take()).ok());
-        self.query_next = now + if report.is_some() { EVERY } else { DAEMON_EVERY };
+        let report = reply.map(|mut reply| pool_reports(&mut reply.data)).unwrap_or_default();
+        self.query_next = now + if report.is_empty() { DAEMON_EVERY } else { EVERY };
         self.report = report;
     }
 }

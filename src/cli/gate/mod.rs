@@ -23,7 +23,7 @@ use crate::cli::output::outln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
-use crate::model::{GateRequest, PeerAddress};
+use crate::model::{GateRequest, PeerAddress, pool_names};
 
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
@@ -45,6 +45,10 @@ pub struct GateArguments {
     /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     contiguous: Option<u64>,
+
+    /// Where it takes memory.
+    #[command(flatten)]
+    places: PlaceArguments,
 
     /// How long to wait; 0 checks once.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
@@ -88,6 +92,40 @@ pub(crate) struct NodeArguments {
     /// Where sysfs is mounted [default: that of the configuration file, else /sys].
     #[arg(long = "path.sysfs", value_name = "DIR")]
     sysfs: Option<PathBuf>,
+}
+
+/// The pools of memory that an engine takes its need from.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct PlaceArguments {
+    /// Memory that it takes beside --need from the CPUs' memory, where the GPU has memory of its
+    /// own (GH200, GB200, cards); where both share one, it is added.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes, default_value = "0")]
+    host_need: u64,
+
+    /// The pools that share --need evenly: host, or gpu0,gpu1 [default: where engines put weights
+    /// on this node, on a GPU that CUDA_VISIBLE_DEVICES names alone; of several GPUs each must
+    /// have --need].
+    #[arg(long, value_name = "POOLS", value_parser = pools)]
+    pool: Option<Pools>,
+}
+
+/// Names of pools.
+type Pools = Arc<[Arc<str>]>;
+
+fn pools(text: &str) -> Result<Pools, String> {
+    pool_names(text).map(Arc::from)
+}
+
+impl PlaceArguments {
+    /// The request for these pools.
+    pub(crate) fn request(&self, need_bytes: u64, contiguous_bytes: Option<u64>) -> GateRequest {
+        GateRequest {
+            need_bytes,
+            contiguous_bytes,
+            host_need_bytes: self.host_need,
+            pools: self.pool.iter().flat_map(|pools| pools.iter().cloned()).collect(),
+        }
+    }
 }
 
 const AFTER_HELP: &str = "\
@@ -156,6 +194,7 @@ pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
         sysfs: settings.path.sysfs.clone(),
         declared: settings.engines.clone(),
         daemon,
+        nvml: settings.gpu.library.clone(),
     }
 }
 
@@ -176,7 +215,7 @@ pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer 
 pub(crate) fn peers(
     given: Option<&[PeerAddress]>,
     settings: &Settings,
-    request: GateRequest,
+    request: &GateRequest,
 ) -> anyhow::Result<Option<Peers>> {
     let configured = settings.cluster.as_ref();
     let peers = match (given, configured) {
@@ -207,9 +246,8 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut node = GateNode::start(setup(&settings, daemon.clone()))
         .context("cannot start the scan of processes")?;
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
-    let request =
-        GateRequest { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
-    let mut peers = peers(arguments.peers.as_deref(), &settings, request)?;
+    let request = arguments.places.request(arguments.need, arguments.contiguous);
+    let mut peers = peers(arguments.peers.as_deref(), &settings, &request)?;
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {
         request,

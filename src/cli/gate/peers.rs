@@ -49,7 +49,7 @@ impl Peers {
     pub(crate) fn start(
         addresses: &[PeerAddress],
         access: &Access,
-        request: GateRequest,
+        request: &GateRequest,
     ) -> io::Result<Self> {
         if addresses.len() > MOST_PEERS {
             let text = format!("{} are more than {MOST_PEERS}", addresses.len());
@@ -59,7 +59,7 @@ impl Peers {
         Ok(Self {
             each: each.collect::<io::Result<_>>()?,
             access: access.clone(),
-            request,
+            request: request.clone(),
             found: None,
             are_known: true,
             faults: Vec::new(),
@@ -70,7 +70,10 @@ impl Peers {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn of_cluster(settings: &ClusterSettings, request: GateRequest) -> io::Result<Self> {
+    pub(crate) fn of_cluster(
+        settings: &ClusterSettings,
+        request: &GateRequest,
+    ) -> io::Result<Self> {
         let mut discovery = Discovery::new(settings);
         let (to, found) = sync_channel(1);
         Builder::new().name("peers-found".to_owned()).spawn(move || {
@@ -100,7 +103,7 @@ impl Peers {
                 self.each.push(known.swap_remove(index));
                 continue;
             }
-            match OnePeer::start(&address, &self.access, self.request) {
+            match OnePeer::start(&address, &self.access, &self.request) {
                 Ok(peer) => self.each.push(peer),
                 Err(error) => self.faults.push(unknown((node.into(), error.to_string()))),
             }
@@ -131,9 +134,9 @@ impl Peers {
 }
 
 impl OnePeer {
-    fn start(address: &PeerAddress, access: &Access, request: GateRequest) -> io::Result<Self> {
+    fn start(address: &PeerAddress, access: &Access, request: &GateRequest) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
-        let mut peer = Peer::open(address, access, request).map_err(io::Error::other)?;
+        let mut peer = Peer::open(address, access, request.clone()).map_err(io::Error::other)?;
         Builder::new().name("peers".to_owned()).spawn(move || query(&mut peer, &to))?;
         let node = address.to_string().into();
         Ok(Self { node, address: address.clone(), from, latest: None })

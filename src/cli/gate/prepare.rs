@@ -122,6 +122,7 @@ impl Preparer {
     /// The next step that may help.
     fn wanted(&self, response: &GateResponse) -> Option<Step> {
         let can_help = |reason: &GateReason| {
+            let reason = reason.in_any_pool();
             matches!(reason, GateReason::TooLittle { .. } | GateReason::Fragmented { .. })
         };
         if !response.reasons.iter().all(can_help) {

@@ -10,7 +10,8 @@ use super::wait::{Ended, Progress, Waited};
 use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
 use crate::model::{
-    GateReason, GateResponse, bytes_text, duration_text, measured_bytes_text, seconds_text,
+    GateReason, GateResponse, MemoryPool, PoolKind, bytes_text, duration_text, measured_bytes_text,
+    seconds_text,
 };
 use crate::policy::gate::SETTLES;
 
@@ -60,7 +61,10 @@ impl ProgressPrinter {
             self.is_on_line = true;
             return;
         }
-        let kinds: Vec<_> = progress.response.reasons.iter().map(discriminant).collect();
+        let kinds: Vec<_> = {
+            let reasons = progress.response.reasons.iter();
+            reasons.map(|reason| discriminant(reason.in_any_pool())).collect()
+        };
         let is_due = self.last.as_ref().is_none_or(|(at, before)| {
             let since = progress.waited.saturating_sub(*at);
             since >= EVERY || (since >= AT_MOST_EVERY && *before != kinds)
@@ -118,13 +122,23 @@ fn pace(response: &GateResponse) -> Option<String> {
     (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", measured_bytes_text(pace.abs())))
 }
 
+/// Names of the GPUs with memory of their own.
+fn of_gpus(pools: &[MemoryPool]) -> Vec<&str> {
+    let gpus = pools.iter().filter(|pool| pool.kind != PoolKind::Host);
+    gpus.map(|pool| &*pool.pool).collect()
+}
+
 /// The advice for a reason, unless it is to wait.
-fn advice(reason: &GateReason) -> Option<String> {
-    match reason {
+fn advice(reason: &GateReason, pools: &[MemoryPool]) -> Option<String> {
+    match reason.in_any_pool() {
         GateReason::Orphan(orphan) => {
             Some(format!("end it: kill {}, and kill -9 {} if it stays", orphan.id, orphan.id))
         }
-        GateReason::TooLarge { .. } => Some("request less with --need".to_owned()),
+        GateReason::TooLarge { .. } => Some(match of_gpus(pools).as_slice() {
+            [] | [_] => "request less with --need".to_owned(),
+            gpus => format!("name the GPUs that share it with --pool {}", gpus.join(",")),
+        }),
+        GateReason::PoolUnknown { .. } | GateReason::NoPool { .. } => None,
         GateReason::Unknown { .. } => {
             Some("check --path.procfs, and the rights of this user".to_owned())
         }
@@ -143,9 +157,14 @@ pub(super) fn text(waited: &Waited) {
     let response = &waited.response;
     if waited.ended == Ended::Open {
         let available = response.available_bytes.unwrap_or(0);
+        let place = if response.pools.is_empty() {
+            String::new()
+        } else {
+            format!(" in {}", response.place())
+        };
         let peers: Vec<&str> = response.peers.iter().map(|peer| &*peer.node).collect();
         outln!(
-            "open after {}: {} available, {} needed{}",
+            "open after {}: {} available{place}, {} needed{}",
             time(waited.waited),
             bytes_text(available),
             bytes_text(response.request.need_bytes),
@@ -168,7 +187,7 @@ pub(super) fn text(waited: &Waited) {
 fn reasons(response: &GateResponse) -> Vec<String> {
     let reasons = response.reasons.iter().map(|reason| {
         let mut text = reason.to_string();
-        if let Some(advice) = advice(reason) {
+        if let Some(advice) = advice(reason, &response.pools) {
             // Writing to a String cannot fail.
             let _ = write!(text, " ({advice})");
         }

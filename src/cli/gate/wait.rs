@@ -1,12 +1,13 @@
 //! The wait for memory, for every command that waits.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::node::GateNode;
 use super::peers::Peers;
 use super::prepare::Preparer;
-use crate::model::{GateRequest, GateResponse};
+use crate::model::{EnginePools, GateRequest, GateResponse, MemoryPools};
 use crate::policy::gate::{SETTLES, check_gate, with_peers};
 
 /// Between two samples.
@@ -61,6 +62,15 @@ pub(crate) struct Waited {
     pub(crate) waited: Duration,
 }
 
+/// The pool of the only GPU that this process, and so the engine, may use.
+fn visible_pool(memory: &MemoryPools) -> Option<Arc<str>> {
+    if memory.engines != EnginePools::Gpus {
+        return None;
+    }
+    let gpu: u32 = std::env::var("CUDA_VISIBLE_DEVICES").ok()?.trim().parse().ok()?;
+    Some(Arc::clone(&memory.pool(&format!("gpu{gpu}"))?.pool))
+}
+
 impl Waiting<'_> {
     /// Waits until the gate opens or the timeout has passed. `report` is called for every sample,
     /// ten times a second, also for the last one, and may end the wait.
@@ -73,6 +83,9 @@ impl Waiting<'_> {
         let limit = self.limit.map(|limit| limit.max(LEAST));
         loop {
             let memory = node.sample();
+            if self.request.pools.is_empty() {
+                self.request.pools.extend(visible_pool(&memory));
+            }
             let mut response = check_gate(&self.request, &memory);
             let is_preparing = self
                 .preparer

@@ -10,6 +10,8 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::model::StartNeed;
+
 /// A longer file is not ours.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -33,11 +35,8 @@ pub struct AdoptedContainer {
     /// Its name at the time.
     pub name: String,
     /// Memory that it needs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub need_bytes: Option<u64>,
-    /// Memory that it needs in large blocks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contiguous_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub need: StartNeed,
     /// Docker's previous restart policy.
     pub restart_policy: String,
     /// The previous number of retries of `on-failure`.

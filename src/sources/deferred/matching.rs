@@ -7,8 +7,8 @@ use glob::Pattern;
 
 use super::adopted::Adopted;
 use crate::model::{
-    DeclaredRestart, DeferredRestart, Mode, Requested, RestartLimits, RestartMatch, Supervisor,
-    Workload, WorkloadState, size_bytes,
+    DeclaredRestart, DeferredRestart, Mode, Requested, RestartLimits, RestartMatch, StartNeed,
+    Supervisor, Workload, WorkloadState, pool_names, size_bytes,
 };
 use crate::parse::container::Inspected;
 
@@ -18,12 +18,13 @@ const WHEN_READY: &str = "when-ready";
 /// Labels with its needs.
 const NEED: &str = "umawarden.restart.need";
 const CONTIGUOUS: &str = "umawarden.restart.contiguous";
+const HOST_NEED: &str = "umawarden.restart.host-need";
+const POOL: &str = "umawarden.restart.pool";
 
 /// The terms of a deferred restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    need_bytes: Option<u64>,
-    contiguous_bytes: Option<u64>,
+    need: StartNeed,
     limits: RestartLimits,
     mode: Option<Mode>,
     found_by: Arc<str>,
@@ -59,16 +60,14 @@ impl Wanted<'_> {
         };
         let declared = declared.map(|(entry, _)| entry);
         let mut terms = Terms {
-            need_bytes: declared.and_then(|entry| entry.need_bytes),
-            contiguous_bytes: declared.and_then(|entry| entry.contiguous_bytes),
+            need: declared.map(|entry| entry.need.clone()).unwrap_or_default(),
             limits: declared.map(|entry| entry.limits.clone()).unwrap_or_default(),
             mode: declared.and_then(|entry| entry.mode),
             found_by: found_by.into(),
             mistake: None,
         };
         if let Some(adopted) = adopted {
-            terms.need_bytes = adopted.need_bytes.or(terms.need_bytes);
-            terms.contiguous_bytes = adopted.contiguous_bytes.or(terms.contiguous_bytes);
+            terms.need = adopted.need.clone().or(&terms.need);
         }
         terms.read_labels(labels);
         Some(terms)
@@ -81,9 +80,13 @@ impl Terms {
         if !labels.get(LABEL).is_none_or(is_known) {
             self.mistake = Some(format!("its label {LABEL} must be {WHEN_READY}"));
         }
-        for (label, bytes) in
-            [(NEED, &mut self.need_bytes), (CONTIGUOUS, &mut self.contiguous_bytes)]
-        {
+        let need = &mut self.need;
+        let sizes = [
+            (NEED, &mut need.need_bytes),
+            (CONTIGUOUS, &mut need.contiguous_bytes),
+            (HOST_NEED, &mut need.host_need_bytes),
+        ];
+        for (label, bytes) in sizes {
             let Some(written) = labels.get(label) else { continue };
             match size_bytes(written) {
                 Ok(size) => *bytes = Some(size),
@@ -91,6 +94,11 @@ impl Terms {
                     self.mistake = Some(format!("its label {label} is not a size like 90GiB"))
                 }
             }
+        }
+        match labels.get(POOL).map(|names| pool_names(names)) {
+            Some(Ok(names)) => self.need.pools = names,
+            Some(Err(why)) => self.mistake = Some(format!("its label {POOL}: {why}")),
+            None => {}
         }
     }
 
@@ -117,8 +125,7 @@ impl Terms {
                 id: Arc::clone(&found.id),
             },
             state,
-            need_bytes: self.need_bytes,
-            contiguous_bytes: self.contiguous_bytes,
+            need: self.need,
             limits: self.limits,
             mode: self.mode,
             found_by: self.found_by,

@@ -32,6 +32,11 @@ pub(super) trait Reader {
     /// The series, in the order of the values.
     fn series(&self) -> Vec<SeriesKey>;
     fn read(&mut self, report: &mut Report);
+
+    /// The shortest interval until the next read.
+    fn pause(&self) -> Duration {
+        Self::PAUSE
+    }
 }
 
 /// The result of one read of a [`Reader`].
@@ -189,7 +194,10 @@ impl<R: Reader> Feed<R> {
         self.cost = took.min(self.cost + self.cost / 8 + Duration::from_micros(1));
         let pause = match absent {
             true => ABSENT_PAUSE,
-            false => self.cost.saturating_mul(PAUSE_PER_COST).min(R::PAUSE_MAX).max(R::PAUSE),
+            false => {
+                let pause = self.cost.saturating_mul(PAUSE_PER_COST).min(R::PAUSE_MAX);
+                pause.max(self.reader.pause())
+            }
         };
         // A caller with a period of 100 ms sometimes comes a little early.
         self.due = begun.saturating_add(pause - pause / 20);

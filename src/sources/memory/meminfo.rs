@@ -73,12 +73,18 @@ pub(super) struct MeminfoReader {
     pub(super) low_watermark: Reading<u64>,
     /// Free memory on per-CPU lists in bytes, from the last read.
     pub(super) per_cpu_lists: Reading<u64>,
+    /// The default size of a huge page in bytes, from the last read.
+    pub(super) huge_page_bytes: Reading<u64>,
 }
 
 impl MeminfoReader {
     pub(super) fn new(procfs: &Path) -> Self {
-        let file = KeptFile::new(procfs.join("meminfo"));
-        Self { file, low_watermark: Reading::Unsupported, per_cpu_lists: Reading::Unsupported }
+        Self {
+            file: KeptFile::new(procfs.join("meminfo")),
+            low_watermark: Reading::Unsupported,
+            per_cpu_lists: Reading::Unsupported,
+            huge_page_bytes: Reading::Unsupported,
+        }
     }
 
     fn derive(&self, meminfo: &Meminfo, report: &mut Report) {
@@ -114,6 +120,7 @@ impl Reader for MeminfoReader {
                     report.push_whole(meminfo.get(*field));
                 }
                 self.derive(&meminfo, report);
+                self.huge_page_bytes = meminfo.get(Field::Hugepagesize);
             }
             Err(fault) => report.miss_all(SERIES.len() + DERIVED.len(), &fault),
         }

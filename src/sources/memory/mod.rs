@@ -1,12 +1,13 @@
 //! Memory figures of the kernel, several times a second: files stay open and are read into buffers
-//! that stay.
+//! that stay. The GPUs on the PCI bus belong to them: they show where engines' memory is.
 //!
 //! | file | read |
 //! |---|---|
 //! | `meminfo` | at every call |
 //! | `buddyinfo`, `pressure/*` | at every call while cheap, and ten times a second |
 //! | `vmstat`, `zoneinfo` | at every call while cheap |
-//! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
+//! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second; nodes of GPUs at every call while cheap |
+//! | `bus/pci/devices` | once a minute |
 //! | what has never been there | every five seconds |
 //!
 //! A file is cheap while its reading takes less than a thousandth of a CPU. The cost of `vmstat`
@@ -17,6 +18,7 @@ mod feed;
 mod file;
 mod meminfo;
 mod numa;
+mod pci;
 mod pressure;
 mod sysctl;
 #[cfg(test)]
@@ -31,6 +33,7 @@ use std::path::Path;
 use self::feed::{Feed, Spare};
 use self::meminfo::MeminfoReader;
 use self::numa::NumaReader;
+use self::pci::PciReader;
 use self::pressure::PressureReader;
 use self::sysctl::SysctlReader;
 use self::vmstat::VmstatReader;
@@ -42,7 +45,8 @@ pub use self::trigger::{NoTrigger, PressureTrigger};
 pub use self::vitals::{VitalSource, Vitals};
 
 /// The sources of this folder.
-const SOURCES: [Source; 7] = [
+const SOURCES: [Source; 8] = [
+    Source::Pci,
     Source::Sysctl,
     Source::Numa,
     Source::Vmstat,
@@ -55,6 +59,7 @@ const SOURCES: [Source; 7] = [
 /// All memory figures of procfs and sysfs.
 #[derive(Debug)]
 pub struct MemorySource {
+    pci: Feed<PciReader>,
     sysctl: Feed<SysctlReader>,
     numa: Feed<NumaReader>,
     vmstat: Feed<VmstatReader>,
@@ -75,6 +80,7 @@ impl MemorySource {
     /// Like [`Self::open`], for files of a machine with another page size, in bytes.
     pub fn with_page_size(procfs: &Path, sysfs: &Path, page_size: u64) -> Self {
         Self {
+            pci: Feed::new(PciReader::new(sysfs)),
             sysctl: Feed::new(SysctlReader::new(procfs)),
             numa: Feed::new(NumaReader::new(sysfs)),
             vmstat: Feed::new(VmstatReader::new(procfs)),
@@ -109,7 +115,9 @@ impl MemorySource {
 
     fn run(&mut self, clock: Clock, always: bool, out: &mut Vec<Observation>) {
         let spare = &mut self.spare;
+        self.pci.run(clock, always, spare, out);
         self.sysctl.run(clock, always, spare, out);
+        self.numa.reader.huge_page_bytes = self.meminfo.reader.huge_page_bytes;
         self.numa.run(clock, always, spare, out);
         self.vmstat.run(clock, always, spare, out);
         self.buddyinfo.run(clock, always, spare, out);

@@ -1,4 +1,4 @@
-//! `/sys/devices/system/node/node*/meminfo`.
+//! `/sys/devices/system/node/node*/{meminfo,cpulist}`.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,30 @@ use rustix::io::Errno;
 
 use super::feed::{Reader, Report};
 use super::file::{Fault, KeptFile};
-use crate::model::{SeriesKey, Source};
-use crate::parse::proc::node::{NodeField as Field, NodeMeminfo};
+use crate::model::{Reading, SeriesKey, Source};
+use crate::parse::proc::derived::{node_page_cache, node_unaccounted};
+use crate::parse::proc::node::{NodeField as Field, NodeMeminfo, cpu_count};
 
-const KINDS: &[(&str, Field)] = &[
-    ("total", Field::MemTotal),
-    ("free", Field::MemFree),
-    ("used", Field::MemUsed),
-    ("file", Field::FilePages),
-    ("anonymous", Field::AnonPages),
-    ("shmem", Field::Shmem),
-    ("mapped", Field::Mapped),
-    ("dirty", Field::Dirty),
-    ("unevictable", Field::Unevictable),
-    ("slab_reclaimable", Field::SReclaimable),
-    ("slab_unreclaimable", Field::SUnreclaim),
+type Kind = (&'static str, fn(&NodeMeminfo, u64) -> Reading<u64>);
+
+/// The kinds of memory of a node, from its `meminfo` and the size of a huge page.
+const KINDS: &[Kind] = &[
+    ("total", |node, _| node.get(Field::MemTotal)),
+    ("free", |node, _| node.get(Field::MemFree)),
+    ("used", |node, _| node.get(Field::MemUsed)),
+    ("file", |node, _| node.get(Field::FilePages)),
+    ("anonymous", |node, _| node.get(Field::AnonPages)),
+    ("shmem", |node, _| node.get(Field::Shmem)),
+    ("mapped", |node, _| node.get(Field::Mapped)),
+    ("dirty", |node, _| node.get(Field::Dirty)),
+    ("writeback", |node, _| node.get(Field::Writeback)),
+    ("active_file", |node, _| node.get(Field::ActiveFile)),
+    ("inactive_file", |node, _| node.get(Field::InactiveFile)),
+    ("unevictable", |node, _| node.get(Field::Unevictable)),
+    ("slab_reclaimable", |node, _| node.get(Field::SReclaimable)),
+    ("slab_unreclaimable", |node, _| node.get(Field::SUnreclaim)),
+    ("clean_cache", |node, _| node_page_cache(node).map(|cache| cache.clean)),
+    ("unaccounted", node_unaccounted),
 ];
 
 /// The folder is listed every this many reads, and after a node could not be read.
@@ -37,7 +46,31 @@ struct Node {
     number: u32,
     /// Whether the last scan found it.
     present: bool,
-    file: KeptFile,
+    meminfo: KeptFile,
+    cpulist: KeptFile,
+    cpus: Reading<u64>,
+}
+
+impl Node {
+    fn new(folder: &Path, number: u32) -> Self {
+        let file = |name: &str| KeptFile::new(folder.join(format!("node{number}/{name}")));
+        let (meminfo, cpulist) = (file("meminfo"), file("cpulist"));
+        Self { number, present: true, meminfo, cpulist, cpus: Reading::Unsupported }
+    }
+
+    fn count_cpus(&mut self) {
+        self.cpus = match self.cpulist.read() {
+            Ok(text) => cpu_count(text).map_or(Reading::Failed, Reading::Value),
+            Err(fault) => fault.reading(),
+        };
+    }
+
+    fn read(&mut self) -> Result<NodeMeminfo, Fault> {
+        match self.meminfo.read() {
+            Ok(text) => NodeMeminfo::parse(text).map_err(|error| self.meminfo.failed(error)),
+            Err(fault) => Err(fault),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -48,12 +81,20 @@ pub(super) struct NumaReader {
     readings_until_scan: u32,
     /// The nodes in the last scan.
     found: Vec<u32>,
+    /// The default size of a huge page in bytes, from the last read of `/proc/meminfo`.
+    pub(super) huge_page_bytes: Reading<u64>,
 }
 
 impl NumaReader {
     pub(super) fn new(sysfs: &Path) -> Self {
         let folder = sysfs.join("devices/system/node");
-        Self { folder, nodes: Vec::new(), readings_until_scan: 0, found: Vec::new() }
+        Self {
+            folder,
+            nodes: Vec::new(),
+            readings_until_scan: 0,
+            found: Vec::new(),
+            huge_page_bytes: Reading::Unsupported,
+        }
     }
 
     /// Scans for nodes. A kernel without NUMA has none, which is no fault.
@@ -72,12 +113,24 @@ impl NumaReader {
         }
         for &number in &self.found {
             let is_known = self.nodes.iter().any(|node| node.number == number);
-            if !is_known && self.nodes.len() < NODES_MAX {
-                let file = KeptFile::new(self.folder.join(format!("node{number}/meminfo")));
-                self.nodes.push(Node { number, present: true, file });
+            if is_known || self.nodes.len() >= NODES_MAX {
+                continue;
+            }
+            let mut node = Node::new(&self.folder, number);
+            // A superchip reserves nodes for instances of its GPU, which have no memory (MIG).
+            let is_empty =
+                |meminfo: &NodeMeminfo| meminfo.get(Field::MemTotal) == Reading::Value(0);
+            if !node.read().is_ok_and(|meminfo| is_empty(&meminfo)) {
+                self.nodes.push(node);
                 report.series_changed();
             }
         }
+        self.nodes.iter_mut().for_each(Node::count_cpus);
+    }
+
+    /// Whether some memory belongs to no CPU: to a GPU, perhaps.
+    fn has_memory_without_cpus(&self) -> bool {
+        self.nodes.iter().any(|node| node.cpus == Reading::Value(0))
     }
 }
 
@@ -104,6 +157,7 @@ impl Reader for NumaReader {
         let mut series = Vec::new();
         for node in &self.nodes {
             let node = node.number.to_string();
+            series.push(SeriesKey::new("uma_numa_cpus", &[("node", &node)]));
             series.extend(KINDS.iter().map(|(kind, _)| {
                 SeriesKey::new("uma_numa_memory_bytes", &[("kind", kind), ("node", &node)])
             }));
@@ -117,26 +171,29 @@ impl Reader for NumaReader {
             self.scan(report);
         }
         self.readings_until_scan -= 1;
+        let huge_page = self.huge_page_bytes.value().unwrap_or(0);
         for node in &mut self.nodes {
             if !node.present {
-                report.miss(KINDS.len(), &Fault::Absent(String::new()));
+                report.miss(1 + KINDS.len(), &Fault::Absent(String::new()));
                 continue;
             }
-            let parsed = match node.file.read() {
-                Ok(text) => NodeMeminfo::parse(text).map_err(|error| node.file.failed(error)),
-                Err(fault) => Err(fault),
-            };
-            match parsed {
+            match node.read() {
                 Ok(meminfo) => {
-                    for (_, field) in KINDS {
-                        report.push_whole(meminfo.get(*field));
+                    report.push_whole(node.cpus);
+                    for (_, of_kind) in KINDS {
+                        report.push_whole(of_kind(&meminfo, huge_page));
                     }
                 }
                 Err(fault) => {
                     self.readings_until_scan = 0;
-                    report.miss(KINDS.len(), &fault);
+                    report.miss(1 + KINDS.len(), &fault);
                 }
             }
         }
+    }
+
+    /// The memory of a GPU changes as fast as the machine's.
+    fn pause(&self) -> Duration {
+        if self.has_memory_without_cpus() { Duration::ZERO } else { Self::PAUSE }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::feed::{Reader, Report};
 use super::file::KeptFile;
 use crate::model::{Reading, SeriesKey, Source};
-use crate::parse::proc::buddyinfo::Contiguous;
+use crate::parse::proc::buddyinfo::{Buddyinfo, Contiguous};
 use crate::parse::proc::zoneinfo::{Zone, ZoneName, Zoneinfo};
 
 type Entry = (&'static str, &'static [(&'static str, &'static str)], fn(&Zone) -> Reading<u64>);
@@ -37,6 +37,8 @@ pub(super) struct ZoneinfoReader {
     zoneinfo: Zoneinfo,
     /// Every zone seen so far; a removed zone keeps its series, without a value.
     known: Vec<(u32, ZoneName)>,
+    /// Every node seen so far, if there are several; of one node the sums of the machine are all.
+    nodes: Vec<u32>,
     /// The sum of the low watermarks in bytes, from the last read.
     pub(super) low_watermark: Reading<u64>,
     /// Free memory on per-CPU lists in bytes, from the last read.
@@ -50,6 +52,7 @@ impl ZoneinfoReader {
             page_size,
             zoneinfo: Zoneinfo::default(),
             known: Vec::new(),
+            nodes: Vec::new(),
             low_watermark: Reading::Unsupported,
             per_cpu_lists: Reading::Unsupported,
         }
@@ -62,9 +65,20 @@ impl ZoneinfoReader {
                 self.known.push((zone.node, zone.name));
             }
         }
-        if self.known.len() != before {
-            report.series_changed();
+        if self.known.len() == before {
+            return;
         }
+        report.series_changed();
+        self.nodes = self.known.iter().map(|(node, _)| *node).collect();
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
+        if self.nodes.len() == 1 {
+            self.nodes.clear();
+        }
+    }
+
+    fn missing(&self) -> usize {
+        SUMS.len() + self.known.len() * PER_ZONE.len() + self.nodes.len()
     }
 }
 
@@ -84,6 +98,10 @@ impl Reader for ZoneinfoReader {
                 series.push(SeriesKey::new(name, &labels));
             }
         }
+        series.extend(self.nodes.iter().map(|node| {
+            let labels = [("node", &*node.to_string()), ("watermark", "low")];
+            SeriesKey::new("uma_numa_watermark_bytes", &labels)
+        }));
         series
     }
 
@@ -93,7 +111,7 @@ impl Reader for ZoneinfoReader {
             Err(fault) => Err(fault),
         };
         if let Err(fault) = parsed {
-            report.miss_all(SUMS.len() + self.known.len() * PER_ZONE.len(), &fault);
+            report.miss_all(self.missing(), &fault);
             self.low_watermark = fault.reading();
             self.per_cpu_lists = fault.reading();
             return;
@@ -112,6 +130,13 @@ impl Reader for ZoneinfoReader {
                 report.push_whole(bytes(pages, page_size));
             }
         }
+        for node in &self.nodes {
+            let zones = self.zoneinfo.zones().filter(|zone| zone.node == *node);
+            let low = zones
+                .map(|zone| zone.low)
+                .reduce(|one, other| one.zip(other).map(|(one, other)| one.saturating_add(other)));
+            report.push_whole(bytes(low.unwrap_or(Reading::Unsupported), page_size));
+        }
     }
 }
 
@@ -128,11 +153,31 @@ fn bytes(pages: Reading<u64>, page_size: u64) -> Reading<u64> {
 pub(super) struct BuddyinfoReader {
     file: KeptFile,
     page_size: u64,
+    buddyinfo: Buddyinfo,
+    /// Every node seen so far, if there are several; of one node the sums of the machine are all.
+    nodes: Vec<u32>,
 }
 
 impl BuddyinfoReader {
     pub(super) fn new(procfs: &Path, page_size: u64) -> Self {
-        Self { file: KeptFile::new(procfs.join("buddyinfo")), page_size }
+        let file = KeptFile::new(procfs.join("buddyinfo"));
+        let (buddyinfo, nodes) = (Buddyinfo::default(), Vec::new());
+        Self { file, page_size, buddyinfo, nodes }
+    }
+
+    fn learn(&mut self, report: &mut Report) {
+        if self.nodes.is_empty() && self.buddyinfo.nodes().count() < 2 {
+            return;
+        }
+        let before = self.nodes.len();
+        for (node, _) in self.buddyinfo.nodes() {
+            if !self.nodes.contains(&node) {
+                self.nodes.push(node);
+            }
+        }
+        if self.nodes.len() != before {
+            report.series_changed();
+        }
     }
 }
 
@@ -140,26 +185,45 @@ impl Reader for BuddyinfoReader {
     const SOURCE: Source = Source::Buddyinfo;
     /// While memory collapses, other files are sampled more often.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
+    const FIXED: bool = false;
 
     fn series(&self) -> Vec<SeriesKey> {
-        ["2MiB", "32MiB"]
-            .map(|block| SeriesKey::new("uma_memory_contiguous_bytes", &[("block", block)]))
-            .to_vec()
+        let blocks = ["2MiB", "32MiB"];
+        let of_machine =
+            blocks.map(|block| SeriesKey::new("uma_memory_contiguous_bytes", &[("block", block)]));
+        let of_nodes = self.nodes.iter().flat_map(|node| {
+            let node = node.to_string();
+            let key = |block| {
+                SeriesKey::new("uma_numa_contiguous_bytes", &[("block", block), ("node", &*node)])
+            };
+            blocks.map(key)
+        });
+        of_machine.into_iter().chain(of_nodes).collect()
     }
 
     fn read(&mut self, report: &mut Report) {
         let parsed = match self.file.read() {
             Ok(text) => {
-                Contiguous::parse(text, self.page_size).map_err(|error| self.file.failed(error))
+                let parsed = self.buddyinfo.parse(text, self.page_size);
+                parsed.map_err(|error| self.file.failed(error))
             }
             Err(fault) => Err(fault),
         };
-        match parsed {
-            Ok(contiguous) => {
-                report.push_whole(contiguous.two_mib);
-                report.push_whole(contiguous.thirty_two_mib);
-            }
-            Err(fault) => report.miss_all(2, &fault),
+        let contiguous = match parsed {
+            Ok(contiguous) => contiguous,
+            Err(fault) => return report.miss_all(2 + 2 * self.nodes.len(), &fault),
+        };
+        self.learn(report);
+        report.push_whole(contiguous.two_mib);
+        report.push_whole(contiguous.thirty_two_mib);
+        for known in &self.nodes {
+            let own = self.buddyinfo.nodes().find(|(node, _)| node == known);
+            let blocks = own.map(|(_, contiguous)| contiguous);
+            let reading = |of: fn(&Contiguous) -> Reading<u64>| {
+                blocks.as_ref().map_or(Reading::Unsupported, of)
+            };
+            report.push_whole(reading(|contiguous| contiguous.two_mib));
+            report.push_whole(reading(|contiguous| contiguous.thirty_two_mib));
         }
     }
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use umawarden::model::{Baseline, GateMemory, Motion, Reading, Trend};
+use umawarden::model::{Baseline, GateMemory, MemoryPools, Motion, Reading, Trend};
 use umawarden::policy::status::Status;
 
 use super::server::{made_up_status, moment, start};
 
 /// The memory of a node of 120 GiB with `free_gib` free, without changes.
-fn gate_memory(free_gib: u64) -> GateMemory {
+fn gate_memory(free_gib: u64) -> MemoryPools {
     let gib = |gib: u64| Reading::Value(gib << 30);
     let still = Some(Trend::default());
-    GateMemory {
+    MemoryPools::single(GateMemory {
         total: gib(120),
         free: gib(free_gib),
         free_cma: Reading::Unsupported,
@@ -28,7 +28,7 @@ fn gate_memory(free_gib: u64) -> GateMemory {
         shmem: gib(0),
         orphans: Reading::Value(Arc::new([])),
         motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
-    }
+    })
 }
 
 #[test]

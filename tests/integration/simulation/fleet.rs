@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use umawarden::model::{
     DeferredRestart, Mode, Moment, Observation, OutcomeResult, Requested, RestartLimits,
-    RestartReadings, Supervisor, Workload, WorkloadEnd, WorkloadState,
+    RestartReadings, StartNeed, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 
 use super::chance::Chance;
@@ -269,8 +269,11 @@ fn deferred_restart(
     DeferredRestart {
         target: Workload { supervisor, name, id },
         state: if chance.once_in(4) { WorkloadState::Fresh } else { began() },
-        need_bytes: need,
-        contiguous_bytes: chance.once_in(4).then_some(goal as u64 / 8),
+        need: StartNeed {
+            need_bytes: need,
+            contiguous_bytes: chance.once_in(4).then_some(goal as u64 / 8),
+            ..StartNeed::default()
+        },
         limits: RestartLimits {
             back_off: long * *chance.one_of(&[1, 5, 20]),
             back_off_at_most: long * *chance.one_of(&[20, 60]),

@@ -169,7 +169,7 @@ impl Kept {
             .filter(|decision| decision.hold_reason() == Some(HoldReason::Approval))
             .map(approval_for);
         Some(Past {
-            unaccounted_baseline: self.baseline(boot),
+            unaccounted_baselines: self.baselines(boot),
             acts: acts.map(|((index, act), ms)| self.past_act(*index, act, ms)).collect(),
             asked: requests.collect(),
             commands: self.commands[..commands].to_vec(),
@@ -190,13 +190,15 @@ impl Kept {
         })
     }
 
-    fn baseline(&self, boot: &Arc<str>) -> Option<u64> {
-        self.events().rev().find_map(|(of, event)| match event.kind {
-            EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) if of == boot => {
-                Some(bytes)
+    fn baselines(&self, boot: &Arc<str>) -> BTreeMap<Arc<str>, u64> {
+        let of_boot = self.events().filter(|(of, _)| *of == boot);
+        let baselines = of_boot.filter_map(|(_, event)| match &event.kind {
+            EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) => {
+                Some((Arc::clone(pool), *bytes))
             }
             _ => None,
-        })
+        });
+        baselines.collect()
     }
 
     fn last_states(&self) -> BTreeMap<Arc<str>, RestartState> {

@@ -187,6 +187,7 @@ impl Machine {
             pci_address: None,
             compute_mode: None,
             memory: GpuMemory::UNSUPPORTED,
+            numa_node: Reading::Unsupported,
             utilization: Reading::Unsupported,
             memory_utilization: Reading::Unsupported,
             temperature_celsius: Reading::Unsupported,

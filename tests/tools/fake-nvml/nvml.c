@@ -2,6 +2,7 @@
 // appended, with lines "KEY VALUE":
 //
 //   machine gb10 | discrete | mig | none   the GPUs of the machine
+//   gpu NAME|TOTAL|USED|FREE|NODE          one GPU instead of a machine's, in MiB; "-" is unsupported
 //   error FUNCTION CODE                    the call returns that code
 //   hang FUNCTION                          the call does not return while the line is there
 //   stuck FUNCTION                         like hang, asleep in the kernel (state D)
@@ -116,7 +117,33 @@ static code begin(const char *function) {
     if (answer != SUCCESS) return answer; \
   } while (0)
 
-static int gpus(void) { return machine("gb10") ? 1 : machine("discrete") ? 2 : machine("mig"); }
+// Field `field` of the line of GPU `index`; null without one.
+static const char *own(int index, int field, char *to, size_t length) {
+  for (const char *at = script; at && *at;) {
+    if (!strncmp(at, "gpu ", 4) && index-- == 0) {
+      const char *from = at + 4;
+      while (field-- > 0) {
+        from = strpbrk(from, "|\n");
+        if (!from || *from++ == '\n') return NULL;
+      }
+      size_t end = strcspn(from, "|\n");
+      snprintf(to, length, "%.*s", (int)end, from);
+      return to;
+    }
+    at = strchr(at, '\n');
+    if (at) at++;
+  }
+  return NULL;
+}
+
+static int own_gpus(void) {
+  char name[256];
+  int count = 0;
+  while (own(count, 0, name, sizeof name)) count++;
+  return count;
+}
+
+static int gpus(void) { return own_gpus() ? own_gpus() : machine("gb10") ? 1 : machine("discrete") ? 2 : machine("mig"); }
 
 static code text(char *to, unsigned length, const char *from) {
   if (strlen(from) >= length) return SMALL;
@@ -155,6 +182,8 @@ code nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device) {
 code nvmlDeviceGetName(struct device *device, char *to, unsigned length) {
   BEGIN;
   if (line("garbage", NULL)) return text(to, length, "\xff\x1b[31m");
+  char name[256];
+  if (own(device->index, 0, name, sizeof name)) return text(to, length, name);
   if (device->part) return text(to, length, "NVIDIA H200 MIG 1g.18gb");
   return text(to, length, machine("gb10") ? "NVIDIA GB10" : "NVIDIA H200");
 }
@@ -193,6 +222,16 @@ code nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory *memory) {
     memory->total = memory->reserved = memory->free = memory->used = 0;
     return SUCCESS;
   }
+  char amount[64];
+  if (own(device->index, 1, amount, sizeof amount)) {
+    unsigned long long mib = 1ull << 20;
+    if (!strcmp(amount, "-")) return NOT_SUPPORTED;
+    memory->total = strtoull(amount, NULL, 10) * mib;
+    memory->used = strtoull(own(device->index, 2, amount, sizeof amount), NULL, 10) * mib;
+    memory->free = strtoull(own(device->index, 3, amount, sizeof amount), NULL, 10) * mib;
+    memory->reserved = memory->total - memory->used - memory->free;
+    return SUCCESS;
+  }
   if (machine("gb10")) return NOT_SUPPORTED;
   unsigned long long gib = 1ull << 30;
   memory->total = (device->part ? 18 : 140) * gib;
@@ -200,6 +239,13 @@ code nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory *memory) {
   memory->used = (unsigned long long)(3 + device->index) * gib;
   memory->free = memory->total - memory->reserved - memory->used;
   if (line("garbage", NULL)) memory->used = ~0ull - 1;
+  return SUCCESS;
+}
+code nvmlDeviceGetNumaNodeId(struct device *device, unsigned *node) {
+  BEGIN;
+  char number[64];
+  if (!own(device->index, 4, number, sizeof number) || !strcmp(number, "-")) return NOT_SUPPORTED;
+  *node = (unsigned)atoi(number);
   return SUCCESS;
 }
 struct utilization {

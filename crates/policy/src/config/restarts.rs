@@ -11,15 +11,17 @@ use super::guard_rails::at_most;
 use super::measure::size_bytes;
 use super::settings::MODES;
 use super::yaml::Node;
-use crate::model::{DeclaredRestart, RestartLimits, RestartMatch};
+use crate::model::{DeclaredRestart, RestartLimits, RestartMatch, StartNeed, pool_names};
 use crate::policy::rule::AtMost;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "container",
     "label",
     "unit",
     "need",
     "contiguous",
+    "host_need",
+    "pool",
     "mode",
     "back_off",
     "at_most",
@@ -65,16 +67,22 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredRestart> {
     let what = "an entry of restarts";
     let table = Table::read_advised(node, what, &KEYS, &ADVICE, findings)?;
     let matches = matches(&table, findings);
-    let size = |key: &str, findings: &mut Findings<'_>| table.value_optional(key, need, findings);
-    let (need_bytes, contiguous_bytes) = (size("need", findings), size("contiguous", findings));
+    let need = start_need(&table, findings);
     let mode = table.choice_optional("mode", &MODES, findings);
     let limits = limits(&table, findings);
-    Some(DeclaredRestart {
-        matches: matches?,
+    Some(DeclaredRestart { matches: matches?, need: need?, limits: limits?, mode: mode? })
+}
+
+fn start_need(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<StartNeed> {
+    let size = |key: &str, findings: &mut Findings<'_>| table.value_optional(key, need, findings);
+    let (need_bytes, contiguous_bytes) = (size("need", findings), size("contiguous", findings));
+    let host_need_bytes = size("host_need", findings);
+    let pools = table.value_optional("pool", pool_names, findings);
+    Some(StartNeed {
         need_bytes: need_bytes?,
         contiguous_bytes: contiguous_bytes?,
-        limits: limits?,
-        mode: mode?,
+        host_need_bytes: host_need_bytes?,
+        pools: pools?.unwrap_or_default(),
     })
 }
 
@@ -217,7 +225,10 @@ mod tests {
              app=llm*}\n",
         );
         assert_eq!(all[0].matches, RestartMatch::Container("vllm-*".into()));
-        assert_eq!((all[0].need_bytes, all[0].contiguous_bytes), (Some(90 << 30), Some(6 << 30)));
+        assert_eq!(
+            (all[0].need.need_bytes, all[0].need.contiguous_bytes),
+            (Some(90 << 30), Some(6 << 30))
+        );
         assert_eq!((&all[0].limits, all[0].mode), (&RestartLimits::default(), None));
         assert_eq!(all[1].matches, RestartMatch::Unit("vllm.service".into()));
         assert_eq!(all[1].mode, Some(Mode::Enforce));

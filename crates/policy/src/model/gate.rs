@@ -7,16 +7,96 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::wording::{bytes_text, measured_bytes_text};
-use super::{ProcessId, Reading};
+use super::{HOST_POOL, MemoryPool, ProcessId, Reading};
 
 /// Memory that an engine needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateRequest {
-    /// The whole need.
+    /// What it takes where engines put weights and KV cache.
     pub need_bytes: u64,
     /// Part of it that must be in free blocks of at least 2 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contiguous_bytes: Option<u64>,
+    /// What it takes beside that from the CPUs' memory. Where that is the same, it is added.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub host_need_bytes: u64,
+    /// The pools that share the need evenly. Empty: the pool that engines use; of several, as
+    /// the engine's is not known, each must have the whole need.
+    #[serde(default, rename = "pool_names", skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Arc<str>>,
+}
+
+impl GateRequest {
+    /// A need without further conditions.
+    pub fn of(need_bytes: u64) -> Self {
+        Self { need_bytes, ..Self::default() }
+    }
+}
+
+/// Memory that a start needs, as a configuration, a label or a person says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartNeed {
+    /// What it takes where engines put weights and KV cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub need_bytes: Option<u64>,
+    /// Part of it that must be in large blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contiguous_bytes: Option<u64>,
+    /// What it takes beside that from the CPUs' memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_need_bytes: Option<u64>,
+    /// The pools that share the need; empty: those that engines use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Arc<str>>,
+}
+
+impl StartNeed {
+    /// The same, where nothing is said with what `other` says.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            need_bytes: self.need_bytes.or(other.need_bytes),
+            contiguous_bytes: self.contiguous_bytes.or(other.contiguous_bytes),
+            host_need_bytes: self.host_need_bytes.or(other.host_need_bytes),
+            pools: if self.pools.is_empty() { other.pools.clone() } else { self.pools },
+        }
+    }
+
+    /// The request; `usual_bytes` is the need where none is given.
+    pub fn request(&self, usual_bytes: u64) -> GateRequest {
+        GateRequest {
+            need_bytes: self.need_bytes.unwrap_or(usual_bytes),
+            contiguous_bytes: self.contiguous_bytes,
+            host_need_bytes: self.host_need_bytes.unwrap_or(0),
+            pools: self.pools.clone(),
+        }
+    }
+}
+
+/// The most pools in a request.
+const MOST_POOLS: usize = 64;
+
+/// Reads names of pools, such as `gpu0,gpu1`.
+///
+/// # Errors
+/// A name is neither `host` nor `gpu` with a number, or there are too many.
+pub fn pool_names(text: &str) -> Result<Vec<Arc<str>>, String> {
+    let is_name = |name: &str| {
+        let number = name.strip_prefix("gpu").unwrap_or_default();
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        name == HOST_POOL || (is_number && number.len() <= 3)
+    };
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    match names.iter().find(|name| !is_name(name)) {
+        Some(name) => Err(format!("{name:?} is no pool: write host, or gpu0,gpu1")),
+        None if names.len() > MOST_POOLS => Err(format!("more than {MOST_POOLS} pools")),
+        None => Ok(names.into_iter().map(Arc::from).collect()),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Memory that no counter of the kernel names while no engine runs.
@@ -131,6 +211,27 @@ pub struct GateMemory {
     pub motion: Motion,
 }
 
+impl GateMemory {
+    /// Memory of which nothing is known.
+    pub const UNKNOWN: Self = Self {
+        total: Reading::Unsupported,
+        free: Reading::Unsupported,
+        free_cma: Reading::Unsupported,
+        clean_cache: Reading::Unsupported,
+        dirty_cache: Reading::Unsupported,
+        mapped_cache: Reading::Unsupported,
+        reclaimable_slab: Reading::Unsupported,
+        reserve: Reading::Unsupported,
+        contiguous_2mib: Reading::Unsupported,
+        contiguous_32mib: Reading::Unsupported,
+        unaccounted: Reading::Unsupported,
+        baseline: Baseline { bytes: 0, is_learned: false },
+        shmem: Reading::Unsupported,
+        orphans: Reading::Unsupported,
+        motion: Motion { available: None, contiguous: None, unaccounted: None, shmem: None },
+    };
+}
+
 /// Why the gate is closed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -182,6 +283,27 @@ pub enum GateReason {
         bytes_per_second: f64,
         /// Time until there is too little.
         gone_in_seconds: f64,
+    },
+    /// Where engines put their memory is unknown, which closes the gate.
+    PoolUnknown {
+        /// Why it is unknown.
+        why: Arc<str>,
+        /// The pools that can be named instead.
+        pools: Vec<Arc<str>>,
+    },
+    /// The node has no such pool.
+    NoPool {
+        /// The name in the request.
+        name: Arc<str>,
+        /// The pools that it has.
+        pools: Vec<Arc<str>>,
+    },
+    /// A reason in one of several pools.
+    InPool {
+        /// Name of the pool.
+        pool: Arc<str>,
+        /// The reason.
+        reason: Box<GateReason>,
     },
     /// An orphan of the last engine.
     Orphan(Orphan),
@@ -266,6 +388,13 @@ pub enum GateNote {
         /// Size of shared memory.
         bytes: u64,
     },
+    /// A fact of one of several pools.
+    InPool {
+        /// Name of the pool.
+        pool: Arc<str>,
+        /// The fact.
+        note: Box<GateNote>,
+    },
     /// Page cache that does not count, since it must be written first.
     Dirty {
         /// Size of dirty page cache.
@@ -303,8 +432,14 @@ pub struct GateResponse {
     /// Further facts.
     #[serde(serialize_with = "with_text")]
     pub notes: Vec<GateNote>,
-    /// The memory that the response is based on.
+    /// The pool with the least available memory of those that the engine uses; `host` where they
+    /// are not known.
+    pub pool: Arc<str>,
+    /// Its memory.
     pub memory: GateMemory,
+    /// All pools, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<MemoryPool>,
     /// Responses of the other nodes of the engine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerAnswer>,
@@ -335,6 +470,26 @@ where
     to.collect_seq(all.iter().map(|what| WithText { what, text: what.to_string() }))
 }
 
+impl GateResponse {
+    /// The pools that the amounts are of, for people.
+    pub fn place(&self) -> String {
+        match self.request.pools.as_slice() {
+            [] => self.pool.to_string(),
+            pools => pools.join(", "),
+        }
+    }
+}
+
+impl GateReason {
+    /// The reason without the pool that it is of.
+    pub fn in_any_pool(&self) -> &Self {
+        match self {
+            Self::InPool { reason, .. } => reason.in_any_pool(),
+            reason => reason,
+        }
+    }
+}
+
 impl Lingering {
     fn is_where(self) -> &'static str {
         match self {
@@ -351,7 +506,7 @@ impl fmt::Display for GateReason {
             Self::TooShort => f.write_str("it is not known yet whether memory comes or goes"),
             Self::TooLarge { need_bytes, most_bytes } => write!(
                 f,
-                "this node never has {}: without its reserve it has {} in all",
+                "there is never {}: without the reserve there are {} in all",
                 bytes_text(*need_bytes),
                 bytes_text(*most_bytes)
             ),
@@ -385,6 +540,16 @@ impl fmt::Display for GateReason {
                 "free memory falls by {}/s: in {gone_in_seconds:.0} s there is too little",
                 measured_bytes_text(bytes_per_second.abs())
             ),
+            Self::PoolUnknown { why, pools } => write!(
+                f,
+                "where engines put their memory is not known here: {why}; name it with --pool \
+                 ({})",
+                pools.join(", ")
+            ),
+            Self::NoPool { name, pools } => {
+                write!(f, "there is no pool {name:?}; this node has {}", pools.join(", "))
+            }
+            Self::InPool { pool, reason } => write!(f, "{pool}: {reason}"),
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Peer { node, why } => write!(f, "{node}: {why}"),
             Self::PeerUnknown { node, why } => write!(f, "{node} is unknown: {why}"),
@@ -409,6 +574,7 @@ impl fmt::Display for GateNote {
                 if baseline.is_learned { "usual amount" } else { "allowance" },
                 bytes_text(baseline.bytes)
             ),
+            Self::InPool { pool, note } => write!(f, "{pool}: {note}"),
             Self::Shmem { bytes } => write!(f, "{} are held as shared memory", bytes_text(*bytes)),
             Self::Dirty { bytes } => write!(
                 f,

@@ -103,6 +103,9 @@ pub struct GpuDevice {
     pub compute_mode: Option<Arc<str>>,
     /// Memory of its own. `Unsupported` where it shares the machine's memory.
     pub memory: GpuMemory,
+    /// The NUMA node that its memory is; `Unsupported` where it is none.
+    #[serde(default = "unsupported")]
+    pub numa_node: Reading<u32>,
     /// The share of time in which it computed, from 0 to 1.
     pub utilization: Reading<f64>,
     /// The share of time in which its own memory was read or written, from 0 to 1.
@@ -123,6 +126,10 @@ pub struct GpuDevice {
     /// Failed queries of this response, with the reason, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Arc<str>>,
+}
+
+fn unsupported() -> Reading<u32> {
+    Reading::Unsupported
 }
 
 /// Memory of a GPU's own.

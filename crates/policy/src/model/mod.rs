@@ -24,6 +24,7 @@ mod observation;
 mod operator;
 mod past;
 mod peer;
+mod pool;
 mod program_event;
 mod reboot;
 mod reboot_stage;
@@ -68,7 +69,7 @@ pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
     Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Motion,
-    Orphan, PeerAnswer, PeerGate, Trend,
+    Orphan, PeerAnswer, PeerGate, StartNeed, Trend, pool_names,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
@@ -83,6 +84,7 @@ pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
 pub use past::{Past, PastAct, PendingApproval};
 pub use peer::PeerAddress;
+pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};
 pub use program_event::ProgramEvent;
 pub use promql_rules::{
     AlertState, CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Reading, SeriesKey, Wanted,

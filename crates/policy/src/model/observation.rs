@@ -26,7 +26,7 @@ named! {
         Buddyinfo = "buddyinfo",
         /// `/proc/pressure/*`.
         Pressure = "pressure",
-        /// `/sys/devices/system/node/node*/meminfo`.
+        /// `/sys/devices/system/node/node*/{meminfo,cpulist}`.
         Numa = "numa",
         /// `/proc/sys/vm/*`.
         Sysctl = "sysctl",
@@ -50,6 +50,8 @@ named! {
         Holders = "holders",
         /// Alertmanagers: alerts sent and received.
         Alertmanager = "alertmanager",
+        /// `/sys/bus/pci/devices/*`.
+        Pci = "pci",
     }
 }
 

@@ -22,9 +22,10 @@ pub struct Past {
     /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
-    /// Memory that no counter of the kernel named while no engine ran in this boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unaccounted_baseline: Option<u64>,
+    /// Memory that no counter of the kernel named while no engine ran in this boot, in bytes, by
+    /// memory pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unaccounted_baselines: BTreeMap<Arc<str>, u64>,
     /// Last known states of deferred restarts, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub restart_states: BTreeMap<Arc<str>, RestartState>,

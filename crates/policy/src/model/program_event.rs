@@ -95,6 +95,8 @@ pub enum ProgramEvent {
     /// A new baseline: the least steady amount of memory that no counter of the kernel names while
     /// no engine runs.
     UnaccountedBaseline {
+        /// The memory pool.
+        pool: Arc<str>,
         /// The baseline.
         bytes: u64,
     },

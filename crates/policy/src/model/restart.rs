@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{Mode, Moment};
+use super::{Mode, Moment, StartNeed};
 
 /// The server that runs a container or a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -229,9 +229,7 @@ pub struct DeclaredRestart {
     /// The containers or the unit.
     pub matches: RestartMatch,
     /// Memory that it needs.
-    pub need_bytes: Option<u64>,
-    /// Part of it that must be in large blocks.
-    pub contiguous_bytes: Option<u64>,
+    pub need: StartNeed,
     /// Limits of its restarts.
     pub limits: RestartLimits,
     /// Mode instead of the node's.
@@ -260,11 +258,8 @@ pub struct DeferredRestart {
     #[serde(flatten)]
     pub state: WorkloadState,
     /// Memory that it needs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub need_bytes: Option<u64>,
-    /// Part of it that must be in large blocks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contiguous_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub need: StartNeed,
     /// Limits of its restarts.
     pub limits: RestartLimits,
     /// Mode instead of the node's.

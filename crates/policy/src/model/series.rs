@@ -10,6 +10,7 @@ mod kernel;
 mod memory;
 mod otlp;
 mod own;
+mod pool;
 mod reboot;
 mod restarts;
 #[cfg(test)]
@@ -148,6 +149,7 @@ pub static METRICS: &[Metric] = &join::<
     {
         memory::METRICS.len()
             + kernel::METRICS.len()
+            + pool::METRICS.len()
             + own::METRICS.len()
             + otlp::METRICS.len()
             + cluster::METRICS.len()
@@ -162,6 +164,7 @@ pub static METRICS: &[Metric] = &join::<
 >(&[
     memory::METRICS,
     kernel::METRICS,
+    pool::METRICS,
     own::METRICS,
     otlp::METRICS,
     cluster::METRICS,

@@ -14,7 +14,7 @@ use super::engines::Engines;
 use super::guard::Guard;
 use super::reboot::{RebootFacts, Reboots};
 use super::rule::{Rule, RuleScope};
-use crate::model::{GateMemory, MemoryAssessment, Mode, Moment, Reading};
+use crate::model::{MemoryAssessment, MemoryPools, Mode, Moment, Reading};
 
 /// What the evaluation of a rule may read and change, besides the rule.
 pub(super) struct Context<'a> {
@@ -25,7 +25,7 @@ pub(super) struct Context<'a> {
     /// When memory was last measured, on the uptime clock.
     pub(super) measured: Option<Duration>,
     /// The memory for an engine that is to start, if the sample is current.
-    pub(super) memory: Option<&'a GateMemory>,
+    pub(super) memory: Option<&'a MemoryPools>,
     pub(super) engines: &'a Engines,
     pub(super) brake: &'a Brake,
     pub(super) assessment: &'a MemoryAssessment,

@@ -8,11 +8,12 @@ use super::assessment::AssessmentContext;
 use super::brake::{self, Scope};
 use super::counters::LogView;
 use super::engines::{self, Levels};
+use super::pools::DeclaredView;
 use super::received::{self, Received};
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
-    EngineReadings, Event, KernelRecord, Moment, Observation, OperatorCommand, OperatorOrder,
-    Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
+    EngineReadings, Event, KernelRecord, MemoryPools, Moment, Observation, OperatorCommand,
+    OperatorOrder, Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
 };
 use kernel_faults::KernelLine;
 
@@ -56,6 +57,7 @@ impl Policy {
             Observation::Gpu(readings) => {
                 let engines = self.engines.statuses();
                 self.gpus.take(readings, &engines, (&mut self.counters, &mut self.store));
+                self.gate.take_gpus(readings);
                 self.assessment.take_driver(readings);
                 self.brake.take_figures(readings);
             }
@@ -91,7 +93,7 @@ impl Policy {
 
     fn take_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
         let node = engines::NodeMemory {
-            levels: Levels::of(&self.store),
+            levels: Levels::of(&self.store, self.gate.memory()),
             measured: self.sources.memory_measured(),
             baseline: self.gate.baseline(),
         };
@@ -216,12 +218,22 @@ impl Policy {
             Some(_) => Reading::Unsupported,
             None => self.engines.orphans(at.uptime),
         };
-        let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
-        if let Some(bytes) = learned {
-            let kind = ProgramEvent::UnaccountedBaseline { bytes };
+        let (uptime, engines) = (at.uptime, &self.engines);
+        let learned = match &self.declared {
+            Some(_) => self.gate.measure(uptime, &DeclaredView(&self.store), engines, orphans),
+            None => self.gate.measure(uptime, &self.store, engines, orphans),
+        };
+        for (pool, bytes) in learned {
+            let kind = ProgramEvent::UnaccountedBaseline { pool, bytes };
             step.events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
         }
-        let levels = Levels::of(&self.store);
+        if let Some(memory) = self.gate.memory() {
+            match self.declared {
+                Some(_) => self.pool_series.declare(memory, at.timeline_ms(), &mut self.store),
+                None => self.pool_series.publish(memory, &mut self.counters, &mut self.store),
+            }
+        }
+        let levels = Levels::of(&self.store, self.gate.memory());
         self.engines.measure(at, levels, &mut self.counters, &mut step.events);
     }
 
@@ -232,7 +244,8 @@ impl Policy {
             return;
         }
         let living = self.engines.living(at.uptime);
-        let context = AssessmentContext { memory: self.gate.memory(), engines: living };
+        let memory = self.gate.memory().map(MemoryPools::of_kernel);
+        let context = AssessmentContext { memory: memory.as_ref(), engines: living };
         self.assessment.assess(at, &context, &mut self.counters, &mut step.events);
     }
 

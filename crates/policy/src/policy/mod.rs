@@ -21,6 +21,7 @@ mod group;
 pub mod guard;
 mod intake;
 pub mod pace;
+pub mod pools;
 mod reboot;
 mod received;
 mod remedy;
@@ -41,8 +42,8 @@ use promql_rules::store::SeriesStore;
 
 use crate::model::{
     Action, AimCheck, AlertChange, AssessmentLimits, Decision, DecisionId, DecisionRecord,
-    EngineSeen, EngineTarget, Event, Mode, Moment, Observation, OperatorCommand, RuleId, SeriesKey,
-    Supervisor, metric,
+    EngineSeen, EngineTarget, Event, HOST_POOL, Mode, Moment, Observation, OperatorCommand,
+    Reading, RuleId, SeriesKey, Supervisor, metric,
 };
 use act::{DecisionNumbers, Proposal};
 use assessment::AssessmentWatch;
@@ -58,6 +59,7 @@ use group::Group;
 use guard::Guard;
 use kernel_faults::{EventAssembler, LoggedEvent};
 use pace::Memory;
+use pools::PoolSeries;
 use reboot::Reboots;
 use received::Received;
 use restarts::Restarts;
@@ -134,6 +136,7 @@ pub struct Policy {
     declared: Option<Declared>,
     engines: Engines,
     gate: NodeGate,
+    pool_series: PoolSeries,
     /// The measurement that the gate knows.
     gate_measured: Option<Duration>,
     restarts: Restarts,
@@ -197,6 +200,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
+            pool_series: PoolSeries::default(),
             gate_measured: None,
             restarts: Restarts::default(),
             kills: Kills::default(),
@@ -307,7 +311,7 @@ impl Policy {
         }
         self.guard.advance(at);
         if self.has_measured(at) {
-            self.brake.measure(at.uptime, &self.store);
+            self.brake.measure(at.uptime, &self.store, self.gate.memory());
             if let Some(declared) = &mut self.declared {
                 self.brake.rehearse(at.uptime, declared, &self.store);
             }
@@ -369,17 +373,17 @@ impl Policy {
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
-    /// The last sample of memory; `None` if unknown. A kernel without that figure has no reserve.
+    /// The last sample of the CPUs' memory; `None` if unknown. A kernel without that figure has no
+    /// reserve.
     pub fn memory(&self) -> Option<Memory> {
-        let latest = |name: &str| {
-            let id = self.store.named(name).0.first()?;
-            self.store.latest(*id).value()
-        };
+        let host = self.gate.memory()?.pool(HOST_POOL)?;
+        #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+        let number = |reading: Reading<u64>| reading.value().map(|bytes| bytes as f64);
         Some(Memory {
-            total: latest("uma_memory_total_bytes")?,
-            free: latest("uma_memory_free_bytes")?,
-            available: latest("uma_memory_available_bytes")?,
-            reserve: latest("uma_memory_reserve_bytes").unwrap_or(0.0),
+            total: number(host.memory.total)?,
+            free: number(host.memory.free)?,
+            available: number(host.figures.available)?,
+            reserve: number(host.figures.reserve).unwrap_or(0.0),
         })
     }
 
@@ -434,7 +438,13 @@ impl Policy {
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
-        status.gate_memory = self.gate.memory().cloned();
+        match (&mut status.gate_memory, self.gate.memory()) {
+            (Some(old), Some(memory)) => {
+                old.engines.clone_from(&memory.engines);
+                old.pools.clone_from(&memory.pools);
+            }
+            (old, memory) => *old = memory.cloned(),
+        }
         status.restarts = self.restarts.statuses();
         status.assessment = self.assessment.shared();
         status.reboot = self.reboots.status();

@@ -28,8 +28,8 @@ impl Policy {
         self.reboots.restore(past, at);
         self.guard.restore(past, at);
         self.resume_received(at, &past.received);
-        if let Some(bytes) = past.unaccounted_baseline {
-            self.gate.resume(bytes);
+        for (pool, bytes) in &past.unaccounted_baselines {
+            self.gate.resume(pool, *bytes);
         }
     }
 

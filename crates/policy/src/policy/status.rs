@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, GateMemory, MemoryAccount,
-    MemoryAssessment, Mode, Moment, Pause, PendingApproval, ProcessId, Reading, RebootStatus,
-    ReceivedAlertStatus, RestartStatus, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryAccount,
+    MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, Reading,
+    RebootStatus, ReceivedAlertStatus, RestartStatus, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -35,7 +35,7 @@ pub struct Status {
     /// The inference engines, by name, those too that have gone lately.
     pub engines: Arc<[EngineStatus]>,
     /// What there is for another one, if memory was measured of late.
-    pub gate_memory: Option<GateMemory>,
+    pub gate_memory: Option<MemoryPools>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
     /// The assessment of memory; the same `Arc` until the next.

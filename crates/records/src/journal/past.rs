@@ -207,17 +207,30 @@ impl JournalReader {
         Ok(read.filter(wants_approval).collect())
     }
 
-    /// The unaccounted memory while no engine ran in a boot, if known.
-    pub fn unaccounted_baseline(&self, boot_id: &str) -> Result<Option<u64>, ReadError> {
-        let sql = "SELECT json FROM events WHERE boot_id = ?
-            AND kind = 'unaccounted_baseline' ORDER BY id DESC LIMIT 1";
-        let read = self.connection.query_row(sql, [boot_id], |row| row.get(0)).optional();
-        let json: Option<String> = read.map_err(|error| self.failed(error))?;
-        let event: Option<Event> = json.and_then(|json| from_json(&json));
-        Ok(event.and_then(|event| match event.kind {
-            EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) => Some(bytes),
-            _ => None,
-        }))
+    /// The unaccounted memory while no engine ran in a boot, in bytes, by memory pool; of the
+    /// newest events.
+    pub fn unaccounted_baselines(
+        &self,
+        boot_id: &str,
+    ) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
+        let sql = "SELECT json FROM events WHERE boot_id = ?1
+            AND kind = 'unaccounted_baseline' ORDER BY id DESC LIMIT ?2";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection
+                .prepare(sql)?
+                .query_map(params![boot_id, MOST_ASKED], |row| row.get(0))?
+                .collect()
+        };
+        let rows = read().map_err(|error| self.failed(error))?;
+        let events = rows.iter().rev().filter_map(|json| from_json::<Event>(json));
+        Ok(events
+            .filter_map(|event| match event.kind {
+                EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) => {
+                    Some((pool, bytes))
+                }
+                _ => None,
+            })
+            .collect())
     }
 
     /// The last known state of each restart, by name.

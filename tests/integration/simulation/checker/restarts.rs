@@ -99,7 +99,10 @@ impl Restarts {
             Observation::EngineHealth(health) if health.answer == HealthResponse::Ready => {
                 self.ready.insert(health.server);
             }
-            Observation::Past(past) => self.baseline = past.unaccounted_baseline.or(self.baseline),
+            Observation::Past(past) => {
+                let host = past.unaccounted_baselines.get("host").copied();
+                self.baseline = host.or(self.baseline);
+            }
             Observation::Readings(readings) => {
                 let value = |name: &str, label: Option<&str>| {
                     let mut all = readings.schema.series.iter().zip(&readings.values);
@@ -206,7 +209,7 @@ impl Restarts {
                         self.loading.insert(engine.clone());
                     }
                 }
-                EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes }) => {
+                EventKind::Program(ProgramEvent::UnaccountedBaseline { bytes, .. }) => {
                     self.baseline = Some(*bytes)
                 }
                 _ => {}
@@ -279,7 +282,7 @@ impl Restarts {
         let reserve = self.reserve[0].max(self.reserve[1]);
         let shortfall = (reserve - memory.free).max(0.0);
         let usable = (memory.free - reserve).max(0.0) + (memory.clean - shortfall).max(0.0);
-        let need = seen.need_bytes.unwrap_or(0) as f64;
+        let need = seen.need.need_bytes.unwrap_or(0) as f64;
         // NaN is less than any number.
         if !(usable + 4096.0 >= need && memory.unaccounted.is_finite()) {
             return Err(format!("{usable} of {need}"));

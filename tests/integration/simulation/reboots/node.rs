@@ -153,7 +153,11 @@ impl Node {
             true => PastReboots::default(),
             false => past_reboots(&self.disk.rows, &self.disk.boots, &self.boot.id),
         };
-        Some(Past { reboots, unaccounted_baseline: Some(1 << 30), ..Past::default() })
+        Some(Past {
+            reboots,
+            unaccounted_baselines: [("host".into(), 1 << 30)].into(),
+            ..Past::default()
+        })
     }
 
     pub fn boot_again(&mut self) {

@@ -1,7 +1,7 @@
 //! Series of the kernel's allocator, zones, nodes and settings.
 
 use super::super::Source;
-use super::{ClosedLabel, Metric};
+use super::{ClosedLabel, Metric, MetricKind};
 
 const RESOURCE: ClosedLabel = ("resource", &["cpu", "io", "memory"]);
 const SHARE: ClosedLabel = ("share", &["some", "full"]);
@@ -15,9 +15,14 @@ const NUMA_KINDS: &[&str] = &[
     "shmem",
     "mapped",
     "dirty",
+    "writeback",
+    "active_file",
+    "inactive_file",
     "unevictable",
     "slab_reclaimable",
     "slab_unreclaimable",
+    "clean_cache",
+    "unaccounted",
 ];
 
 const SETTINGS: &[&str] = &[
@@ -250,10 +255,42 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_numa_memory_bytes",
         &["kind", "node"],
         "Memory of a NUMA node; a Grace Hopper GPU is one (/sys/devices/system/node/node*/meminfo \
-         MemTotal, MemFree, MemUsed, FilePages, AnonPages, Shmem, Mapped, Dirty, Unevictable, \
-         SReclaimable, SUnreclaim).",
+         MemTotal, MemFree, MemUsed, FilePages, AnonPages, Shmem, Mapped, Dirty, Writeback, \
+         Active(file), Inactive(file), Unevictable, SReclaimable, SUnreclaim). clean_cache: page \
+         cache that drop_caches can reclaim; unaccounted: in no counter of the node. Nodes \
+         without memory are left out.",
     )
     .closed(&[("kind", NUMA_KINDS)]),
+    Metric::gauge(
+        Source::Numa,
+        "uma_numa_cpus",
+        &["node"],
+        "CPUs of a NUMA node; 0 for memory without CPUs, as of a GPU (node*/cpulist).",
+    ),
+    Metric::gauge(
+        Source::Buddyinfo,
+        "uma_numa_contiguous_bytes",
+        &["block", "node"],
+        "Free memory of a NUMA node in blocks of at least that size, where there are several nodes \
+         (/proc/buddyinfo).",
+    )
+    .closed(&[("block", &["2MiB", "32MiB"])]),
+    Metric::gauge(
+        Source::Zoneinfo,
+        "uma_numa_watermark_bytes",
+        &["node", "watermark"],
+        "The sum of the low watermarks of a NUMA node's zones, where there are several nodes \
+         (/proc/zoneinfo).",
+    )
+    .closed(&[("watermark", &["low"])]),
+    Metric::new(
+        MetricKind::Info,
+        Source::Pci,
+        "uma_pci_gpu_info",
+        &["device_id", "pci_address"],
+        "A GPU of NVIDIA on the PCI bus, with the number of its kind (/sys/bus/pci/devices).",
+    )
+    .flag(),
     Metric::gauge(
         Source::Sysctl,
         "uma_memory_reserve_bytes",

@@ -1,6 +1,7 @@
-//! What follows from `/proc/meminfo` and the watermarks together.
+//! What follows from several fields of `/proc/meminfo` or of a node's, and from watermarks.
 
 use super::meminfo::{Meminfo, MeminfoField as Field};
+use super::node::{NodeField, NodeMeminfo};
 use crate::model::Reading;
 
 /// The page cache without shmem and swap cache, in bytes. The three parts add up to `Cached +
@@ -24,10 +25,14 @@ pub fn page_cache(meminfo: &Meminfo) -> Reading<PageCache> {
     let busy = get(Field::Dirty).zip(get(Field::Writeback)).zip(get(Field::Mapped));
     cached.zip(busy).map(|(((cached, buffers), shmem), ((dirty, writeback), mapped))| {
         let all = cached.saturating_add(buffers).saturating_sub(shmem);
-        let dirty = dirty.saturating_add(writeback).min(all);
-        let mapped = mapped.min(all - dirty);
-        PageCache { clean: all - dirty - mapped, dirty, mapped }
+        split(all, dirty.saturating_add(writeback), mapped)
     })
+}
+
+fn split(all: u64, dirty: u64, mapped: u64) -> PageCache {
+    let dirty = dirty.min(all);
+    let mapped = mapped.min(all - dirty);
+    PageCache { clean: all - dirty - mapped, dirty, mapped }
 }
 
 /// Memory that no counter names, in bytes: drivers' allocations, pipe buffers. The counters are not
@@ -64,6 +69,41 @@ pub fn unaccounted(meminfo: &Meminfo, per_cpu_lists: Reading<u64>) -> Reading<i6
         Reading::Unsupported => Reading::Unsupported,
         Reading::Failed => Reading::Failed,
     }
+}
+
+/// Splits the page cache of a NUMA node, as [`page_cache`] does that of the machine.
+pub fn node_page_cache(node: &NodeMeminfo) -> Reading<PageCache> {
+    let get = |field| node.get(field);
+    let swap_cached = or_nothing(get(NodeField::SwapCached));
+    let files = get(NodeField::FilePages).zip(get(NodeField::Shmem)).zip(swap_cached);
+    let dirty = get(NodeField::Dirty).zip(or_nothing(get(NodeField::Writeback)));
+    files.zip(dirty.zip(get(NodeField::Mapped))).map(
+        |(((files, shmem), swap_cached), ((dirty, writeback), mapped))| {
+            let all = files.saturating_sub(shmem).saturating_sub(swap_cached);
+            split(all, dirty.saturating_add(writeback), mapped)
+        },
+    )
+}
+
+/// Memory of a NUMA node that no counter of the node names, in bytes, at least 0. On a superchip in
+/// NUMA mode this is what the driver has allocated there. Memory of vmalloc, per-CPU areas and
+/// lists is counted for the whole machine only; nodes of GPUs have none of it but short lists.
+pub fn node_unaccounted(node: &NodeMeminfo, huge_page_bytes: u64) -> Reading<u64> {
+    let get = |field| node.get(field);
+    let named = [NodeField::MemFree, NodeField::FilePages, NodeField::AnonPages].map(get);
+    let slab = [NodeField::SReclaimable, NodeField::SUnreclaim].map(get);
+    let lesser = [NodeField::KernelStack, NodeField::PageTables, NodeField::SecPageTables];
+    let lesser = lesser.map(|field| or_nothing(get(field)));
+    let huge = or_nothing(get(NodeField::HugePagesTotal));
+    let others = [
+        beyond(or_nothing(get(NodeField::KReclaimable)), get(NodeField::SReclaimable)),
+        huge.map(|pages| pages.saturating_mul(huge_page_bytes)),
+    ];
+    let all = named.into_iter().chain(slab).chain(lesser).chain(others);
+    let named = all.fold(Reading::Value(0_u64), |sum, value| {
+        sum.zip(value).map(|(sum, value)| sum.saturating_add(value))
+    });
+    get(NodeField::MemTotal).zip(named).map(|(total, named)| total.saturating_sub(named))
 }
 
 /// Free memory above the low watermark, in bytes; negative below it.

@@ -1,7 +1,7 @@
 //! `/sys/devices/system/node/node*/meminfo`.
 
 use super::Unreadable;
-use super::text::{fields, kibibytes, lines, number, words};
+use super::text::{fields, kibibytes, lines, number, reading, words};
 use crate::model::Reading;
 
 fields! {
@@ -12,12 +12,21 @@ fields! {
     MemUsed = b"MemUsed",
     Unevictable = b"Unevictable",
     Dirty = b"Dirty",
+    Writeback = b"Writeback",
     FilePages = b"FilePages",
+    SwapCached = b"SwapCached",
+    ActiveFile = b"Active(file)",
+    InactiveFile = b"Inactive(file)",
     Mapped = b"Mapped",
     AnonPages = b"AnonPages",
     Shmem = b"Shmem",
     SReclaimable = b"SReclaimable",
     SUnreclaim = b"SUnreclaim",
+    KReclaimable = b"KReclaimable",
+    KernelStack = b"KernelStack",
+    PageTables = b"PageTables",
+    SecPageTables = b"SecPageTables",
+    HugePagesTotal = b"HugePages_Total",
 }
 
 /// What a NUMA node's `meminfo` said.
@@ -43,7 +52,12 @@ impl NodeMeminfo {
             let slot = &mut values[field as usize];
             if *slot == Reading::Unsupported {
                 known = true;
-                *slot = kibibytes(&line.text[colon + 1..]);
+                let value = &line.text[colon + 1..];
+                *slot = match field {
+                    // A count: it has no unit that would show that it is complete.
+                    NodeField::HugePagesTotal => reading(words(value).next(), line.whole),
+                    _ => kibibytes(value),
+                };
             }
         }
         match (known, text.is_empty()) {
@@ -53,8 +67,29 @@ impl NodeMeminfo {
         }
     }
 
-    /// A field, in bytes.
+    /// A field, in bytes; of `HugePagesTotal` the number of pages of the default size.
     pub fn get(&self, field: NodeField) -> Reading<u64> {
         self.values[field as usize]
     }
+}
+
+/// The number of CPUs in a list such as `0-71,144`, the text of `node*/cpulist`; empty for a node
+/// of memory alone.
+///
+/// # Errors
+/// It is no list of numbers and ranges.
+pub fn cpu_count(list: &[u8]) -> Result<u64, Unreadable> {
+    let list = list.trim_ascii();
+    if list.is_empty() {
+        return Ok(0);
+    }
+    let count = |range: &[u8]| {
+        let mut ends = range.splitn(2, |&byte| byte == b'-');
+        let first = number(ends.next()?)?;
+        let last = ends.next().map_or(Some(first), number)?;
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.split(|&byte| byte == b',')
+        .try_fold(0_u64, |sum, range| sum.checked_add(count(range)?))
+        .ok_or(Unreadable::Unrecognized)
 }

@@ -58,7 +58,7 @@ enum Try {
 /// The inputs of an assessment besides the driver's and the processes'.
 #[derive(Debug)]
 pub(super) struct AssessmentContext<'b> {
-    /// The available memory, if current.
+    /// The memory that the kernel manages, if current.
     pub(super) memory: Option<&'b GateMemory>,
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,

@@ -38,8 +38,8 @@ impl Figures {
     pub(super) fn take(&mut self, readings: &GpuReadings) {
         self.askers.clone_from(&readings.askers);
         let (Some(picture), Some(at)) = (&readings.picture, readings.answered_at) else { return };
-        // Memory of a card of its own is not the machine's.
-        let ours = |device: &&GpuDevice| device.is_unified() == Some(true) || device.is_coherent();
+        // A GPU's own memory is another pool.
+        let ours = |device: &&GpuDevice| device.is_unified() == Some(true);
         let mut amounts = Amounts::new();
         let (mut has_any, mut is_whole) = (false, !picture.is_cut);
         for device in picture.devices.iter().filter(ours) {

@@ -21,9 +21,9 @@ use promql_rules::store::SeriesStore;
 use super::Policy;
 use crate::engines::facts;
 use crate::model::{
-    EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GpuReadings,
-    HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount, Owner, ProcessId,
-    ProcessMemory, Reading, SeriesKey,
+    EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GateMemory,
+    GpuReadings, HOST_POOL, HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount,
+    MemoryPools, Owner, ProcessId, ProcessMemory, Reading, SeriesKey,
 };
 use account::{Account, Grown};
 pub(super) use declared::Declared;
@@ -53,7 +53,7 @@ const UNSEEN_SHARE: u64 = 4;
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
-/// Memory of the whole node that cannot be reclaimed, in bytes.
+/// Memory of the host's pool that cannot be reclaimed, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     /// In no counter of the kernel, and huge pages in use: what drivers and processes take.
@@ -153,9 +153,10 @@ impl Taken {
             .fold(self.outside, u64::saturating_add)
     }
 
-    /// As last measured; `None` where unknown.
-    fn of(store: &SeriesStore) -> Option<Self> {
-        let unaccounted = present("uma_memory_unaccounted_bytes", store)?;
+    /// As last measured; `None` where unknown. Counters that exist for the whole machine only are
+    /// taken to be the CPUs' memory.
+    fn of(host: &GateMemory, store: &SeriesStore) -> Option<Self> {
+        let unaccounted = host.unaccounted.value()?;
         // A kernel without these has none of it.
         let or_none = |name: &str| present(name, store).unwrap_or(0);
         let slab = store.latest_of("uma_memory_slab_bytes", &[("state", "unreclaimable")]);
@@ -167,7 +168,7 @@ impl Taken {
         let swap = or_none("uma_swap_total_bytes").saturating_sub(or_none("uma_swap_free_bytes"));
         Some(Self {
             outside: unaccounted.saturating_add(huge.saturating_sub(free_huge)),
-            shmem: present("uma_memory_shmem_bytes", store)?,
+            shmem: host.shmem.value()?,
             anonymous: present("uma_memory_anonymous_bytes", store)?,
             kernel: [
                 or_none("uma_memory_page_tables_bytes"),
@@ -195,11 +196,18 @@ impl ProcessScan {
 }
 
 impl Brake {
-    /// Takes a sample of memory.
-    pub(super) fn measure(&mut self, at: Duration, store: &SeriesStore) {
-        self.available = present("uma_memory_available_bytes", store);
-        let total = present("uma_memory_total_bytes", store);
-        if let (Some(total), Some(taken)) = (total, Taken::of(store)) {
+    /// Takes a sample of the CPUs' memory.
+    pub(super) fn measure(
+        &mut self,
+        at: Duration,
+        store: &SeriesStore,
+        pools: Option<&MemoryPools>,
+    ) {
+        let host = pools.and_then(|pools| pools.pool(HOST_POOL));
+        self.available = host.and_then(|host| host.figures.available.value());
+        let total = host.and_then(|host| host.memory.total.value());
+        let taken = host.and_then(|host| Taken::of(&host.memory, store));
+        if let (Some(total), Some(taken)) = (total, taken) {
             self.measured(at, total, taken);
         }
     }

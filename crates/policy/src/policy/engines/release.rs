@@ -12,8 +12,8 @@ use promql_rules::store::SeriesStore;
 
 use super::life::Life;
 use crate::model::{
-    EngineProcess, EngineSeen, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
-    ReleaseMemory, ReleasePoint, WhyUnknown,
+    EngineProcess, EngineSeen, MemoryPools, Moment, Orphan, ProcessId, Reading, Release,
+    ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown,
 };
 use crate::policy::gate::whole;
 
@@ -47,13 +47,16 @@ pub(in crate::policy) struct Levels {
 }
 
 impl Levels {
-    /// As last measured.
-    pub(in crate::policy) fn of(store: &SeriesStore) -> Self {
+    /// As last measured, over all pools.
+    pub(in crate::policy) fn of(store: &SeriesStore, pools: Option<&MemoryPools>) -> Self {
         let bytes = |name: &str, labels: &[(&str, &str)]| whole(store.latest_of(name, labels));
         let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
         let cache = cache("clean").zip(cache("dirty")).zip(cache("mapped"));
         Self {
-            unaccounted: bytes("uma_memory_unaccounted_bytes", &[]).value(),
+            unaccounted: bytes("uma_memory_unaccounted_bytes", &[])
+                .zip(pools.map_or(Reading::Value(0), MemoryPools::used_on_gpus))
+                .map(|(of_kernel, on_gpus)| of_kernel.saturating_add(on_gpus))
+                .value(),
             shmem: bytes("uma_memory_shmem_bytes", &[]).value(),
             page_cache: cache
                 .map(|((clean, dirty), mapped)| clean.saturating_add(dirty).saturating_add(mapped))

@@ -82,28 +82,15 @@ impl BaselineWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Motion, Reading};
+    use crate::model::Reading;
 
     const GIB: u64 = 1 << 30;
 
     fn with(unaccounted: u64) -> GateMemory {
-        let absent = Reading::Unsupported;
         GateMemory {
             total: Reading::Value(120 * GIB),
-            free: absent,
-            free_cma: absent,
-            clean_cache: absent,
-            dirty_cache: absent,
-            mapped_cache: absent,
-            reclaimable_slab: absent,
-            reserve: absent,
-            contiguous_2mib: absent,
-            contiguous_32mib: absent,
             unaccounted: Reading::Value(unaccounted),
-            baseline: Baseline { bytes: 0, is_learned: false },
-            shmem: absent,
-            orphans: Reading::Unsupported,
-            motion: Motion::default(),
+            ..GateMemory::UNKNOWN
         }
     }
 

@@ -1,8 +1,6 @@
-//! The memory available to an engine, from the node's series.
+//! The machine's memory, from its series.
 
-use std::sync::Arc;
-
-use crate::model::{Baseline, GateMemory, Motion, Orphan, Reading};
+use crate::model::{Baseline, GateMemory, Motion, Reading};
 
 /// Memory in no counter on an idle node, where it was not measured: 1.1 GiB with a desktop on a
 /// node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
@@ -16,12 +14,10 @@ pub fn allowance(total: Reading<u64>) -> Baseline {
     Baseline { bytes, is_learned: false }
 }
 
-/// The available memory from series; `latest` gives the present value of one. Trends are still
-/// unknown.
-pub fn memory(
+/// The machine's memory from series; `latest` gives the present value of one. The baseline is the
+/// allowance; trends and orphans are still unknown.
+pub(in crate::policy) fn memory(
     latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
-    baseline: Option<Baseline>,
-    orphans: Reading<Arc<[Orphan]>>,
 ) -> GateMemory {
     let bytes = |name: &str, labels: &[(&str, &str)]| whole(latest(name, labels));
     let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
@@ -46,9 +42,9 @@ pub fn memory(
         contiguous_2mib: bytes("uma_memory_contiguous_bytes", &[("block", "2MiB")]),
         contiguous_32mib: bytes("uma_memory_contiguous_bytes", &[("block", "32MiB")]),
         unaccounted: bytes("uma_memory_unaccounted_bytes", &[]),
-        baseline: baseline.unwrap_or_else(|| allowance(total)),
+        baseline: allowance(total),
         shmem: bytes("uma_memory_shmem_bytes", &[]),
-        orphans,
+        orphans: Reading::Unsupported,
         motion: Motion::default(),
     }
 }
@@ -64,7 +60,7 @@ pub(in crate::policy) fn whole(reading: Reading<f64>) -> Reading<u64> {
 }
 
 /// Page cache that is on none of the lists from which the kernel evicts (ramfs) does not go.
-fn at_most(cache: Reading<u64>, evictable: Reading<u64>) -> Reading<u64> {
+pub(in crate::policy) fn at_most(cache: Reading<u64>, evictable: Reading<u64>) -> Reading<u64> {
     match evictable {
         Reading::Unsupported => cache,
         evictable => cache.zip(evictable).map(|(cache, evictable)| cache.min(evictable)),

@@ -21,18 +21,20 @@ mod peers;
 mod tests;
 mod watch;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Reading, Trend,
+    EnginePools, GateMemory, GateNote, GateReason, GateRequest, GateResponse, HOST_POOL, Lingering,
+    MemoryPool, MemoryPools, PoolKind, Reading, Trend,
 };
 pub(super) use baseline::Presence;
-pub(super) use memory::whole;
-pub use memory::{allowance, memory};
+pub use memory::allowance;
+pub(super) use memory::{at_most, memory, whole};
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub use peers::with_peers;
-pub use watch::{GateWatch, SETTLES};
+pub use watch::{GateWatch, PoolWatches, SETTLES};
 
 /// A release that takes less than this below its past is noise.
 const LEAST_SINK: u64 = 64 << 20;
@@ -87,48 +89,109 @@ fn had(memory: &GateMemory) -> Result<Had, &'static str> {
     })
 }
 
-/// Whether the node can take an engine, with the reasons.
-pub fn check_gate(request: &GateRequest, memory: &GateMemory) -> GateResponse {
-    let mut check = GateCheck {
-        request: *request,
-        memory,
-        reasons: Vec::new(),
-        notes: Vec::new(),
-        waits: Vec::new(),
-        is_hopeless: false,
-    };
-    let had = had(memory);
-    match had {
-        Ok(had) => check.amount(had),
-        Err(what) => check.unknown(what),
+/// What an engine can get of a memory, in bytes.
+pub fn obtainable(memory: &GateMemory) -> Reading<u64> {
+    let is_failed = [memory.free, memory.clean_cache].contains(&Reading::Failed);
+    match had(memory) {
+        Ok(had) => Reading::Value(had.all()),
+        Err(_) if is_failed => Reading::Failed,
+        Err(_) => Reading::Unsupported,
     }
-    check.contiguous();
-    check.lingering(Lingering::Unaccounted);
-    check.lingering(Lingering::Shmem);
-    check.orphans();
-    check.cache();
-    let is_open = check.reasons.is_empty();
-    let longest = check
+}
+
+/// What is requested of one pool.
+struct Part<'r> {
+    pool: &'r MemoryPool,
+    need_bytes: u64,
+    contiguous_bytes: Option<u64>,
+    /// Whether it is where the engine has weights and KV cache.
+    is_engines: bool,
+}
+
+/// Whether the node can take an engine, with the reasons.
+pub fn check_gate(request: &GateRequest, memory: &MemoryPools) -> GateResponse {
+    let mut answer = GateAnswer::default();
+    let parts = match parts(request, memory) {
+        Ok(parts) => parts,
+        Err(reason) => {
+            answer.is_hopeless = matches!(reason, GateReason::NoPool { .. });
+            answer.close(reason, None);
+            host_part(memory, request.host_need_bytes).into_iter().collect()
+        }
+    };
+    for part in &parts {
+        answer.take(part, memory.has_gpu_pools());
+    }
+    let engines = parts.iter().filter(|part| part.is_engines);
+    let share = |part: &&Part<'_>| had(&part.pool.memory).map_or(0, Had::all);
+    let least = engines.min_by_key(share).map(|part| part.pool);
+    let decisive = least.or_else(|| memory.pool(HOST_POOL));
+    let all = decisive.and_then(|pool| had(&pool.memory).ok());
+    // Pools that share a need have so many times as much.
+    let times = u64::try_from(request.pools.len()).unwrap_or(u64::MAX).max(1);
+    let is_open = answer.reasons.is_empty();
+    let longest = answer
         .waits
         .into_iter()
         .try_fold(Duration::ZERO, |longest, wait| wait.map(|wait: Duration| wait.max(longest)));
     GateResponse {
         is_open,
-        is_hopeless: check.is_hopeless,
-        request: *request,
-        available_bytes: had.ok().map(Had::all),
-        spare_bytes: had.ok().map(|had| had.spare),
+        is_hopeless: answer.is_hopeless,
+        request: request.clone(),
+        available_bytes: all.map(|had| had.all().saturating_mul(times)),
+        spare_bytes: all.map(|had| had.spare.saturating_mul(times)),
         wait: if is_open { Some(Duration::ZERO) } else { longest },
-        reasons: check.reasons,
-        notes: check.notes,
-        memory: memory.clone(),
+        reasons: answer.reasons,
+        notes: answer.notes,
+        pool: decisive.map_or_else(|| HOST_POOL.into(), |pool| Arc::clone(&pool.pool)),
+        memory: decisive.map_or_else(|| GateMemory::UNKNOWN, |pool| pool.memory.clone()),
+        pools: if memory.has_gpu_pools() { memory.pools.clone() } else { Vec::new() },
         peers: Vec::new(),
     }
 }
 
-struct GateCheck<'r> {
-    request: GateRequest,
-    memory: &'r GateMemory,
+/// The request by pool; the host's part is there in any case.
+fn parts<'r>(request: &GateRequest, memory: &'r MemoryPools) -> Result<Vec<Part<'r>>, GateReason> {
+    let names = || memory.pools.iter().map(|pool| Arc::clone(&pool.pool)).collect();
+    let mut named = Vec::new();
+    for name in &request.pools {
+        let unknown = || GateReason::NoPool { name: Arc::clone(name), pools: names() };
+        let pool = memory.pool(name).ok_or_else(unknown)?;
+        if named.iter().all(|known: &&MemoryPool| known.pool != pool.pool) {
+            named.push(pool);
+        }
+    }
+    let times = u64::try_from(named.len()).unwrap_or(u64::MAX).max(1);
+    if named.is_empty() {
+        if let EnginePools::Unknown { why } = &memory.engines {
+            return Err(GateReason::PoolUnknown { why: Arc::clone(why), pools: names() });
+        }
+        named.extend(memory.of_engines());
+    }
+    let part = |pool| Part {
+        pool,
+        need_bytes: request.need_bytes.div_ceil(times),
+        contiguous_bytes: request.contiguous_bytes.map(|bytes| bytes.div_ceil(times)),
+        is_engines: true,
+    };
+    let mut parts: Vec<Part<'r>> = named.into_iter().map(part).collect();
+    match parts.iter_mut().find(|part| part.pool.kind == PoolKind::Host) {
+        Some(host) => {
+            host.need_bytes = host.need_bytes.saturating_add(request.host_need_bytes);
+        }
+        None => parts.extend(host_part(memory, request.host_need_bytes)),
+    }
+    Ok(parts)
+}
+
+fn host_part(memory: &MemoryPools, need_bytes: u64) -> Option<Part<'_>> {
+    let pool = memory.pool(HOST_POOL)?;
+    Some(Part { pool, need_bytes, contiguous_bytes: None, is_engines: false })
+}
+
+/// The answer so far.
+#[derive(Default)]
+struct GateAnswer {
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
     /// How long each reason will last, where predictable.
@@ -136,10 +199,51 @@ struct GateCheck<'r> {
     is_hopeless: bool,
 }
 
-impl GateCheck<'_> {
+impl GateAnswer {
     fn close(&mut self, reason: GateReason, wait: Option<Duration>) {
         self.reasons.push(reason);
         self.waits.push(wait);
+    }
+
+    /// Checks one pool.
+    fn take(&mut self, part: &Part<'_>, has_several: bool) {
+        let mut check = GateCheck { part, memory: &part.pool.memory, answer: Self::default() };
+        check.amount();
+        check.contiguous();
+        // Memory that comes back there changes nothing for an engine that measures elsewhere.
+        if part.is_engines {
+            check.lingering(Lingering::Unaccounted);
+            check.lingering(Lingering::Shmem);
+        }
+        check.orphans();
+        check.cache();
+        let own = check.answer;
+        let pool = || Arc::clone(&part.pool.pool);
+        let is_placed = |reason: &GateReason| {
+            has_several && !matches!(reason, GateReason::Orphan(_) | GateReason::TooShort)
+        };
+        self.reasons.extend(own.reasons.into_iter().map(|reason| match is_placed(&reason) {
+            true => GateReason::InPool { pool: pool(), reason: Box::new(reason) },
+            false => reason,
+        }));
+        self.notes.extend(own.notes.into_iter().map(|note| match has_several {
+            true => GateNote::InPool { pool: pool(), note: Box::new(note) },
+            false => note,
+        }));
+        self.waits.extend(own.waits);
+        self.is_hopeless |= own.is_hopeless;
+    }
+}
+
+struct GateCheck<'r> {
+    part: &'r Part<'r>,
+    memory: &'r GateMemory,
+    answer: GateAnswer,
+}
+
+impl GateCheck<'_> {
+    fn close(&mut self, reason: GateReason, wait: Option<Duration>) {
+        self.answer.close(reason, wait);
     }
 
     fn unknown(&mut self, what: &'static str) {
@@ -147,7 +251,7 @@ impl GateCheck<'_> {
     }
 
     fn too_short(&mut self) {
-        if !self.reasons.contains(&GateReason::TooShort) {
+        if !self.answer.reasons.contains(&GateReason::TooShort) {
             self.close(GateReason::TooShort, Some(SETTLES));
         }
     }
@@ -162,12 +266,19 @@ impl GateCheck<'_> {
             .map(|wait| wait.max(SETTLES))
     }
 
-    fn amount(&mut self, had: Had) {
-        let need = self.request.need_bytes;
+    fn amount(&mut self) {
+        let need = self.part.need_bytes;
+        if need == 0 && !self.part.is_engines {
+            return;
+        }
+        let had = match had(self.memory) {
+            Ok(had) => had,
+            Err(what) => return self.unknown(what),
+        };
         let Reading::Value(total) = self.memory.total else { return self.unknown("MemTotal") };
         let most = total.saturating_sub(self.memory.reserve.value().unwrap_or(0));
         if need > most {
-            self.is_hopeless = true;
+            self.answer.is_hopeless = true;
             self.close(GateReason::TooLarge { need_bytes: need, most_bytes: most }, None);
             return;
         }
@@ -184,7 +295,7 @@ impl GateCheck<'_> {
             return;
         }
         if had.spare < need {
-            self.notes.push(GateNote::Reclaim { bytes: need - had.spare });
+            self.answer.notes.push(GateNote::Reclaim { bytes: need - had.spare });
         }
         let Some(pace) = pace else { return self.too_short() };
         if let Some(gone) = self.time(had.all() - need, -pace)
@@ -196,7 +307,7 @@ impl GateCheck<'_> {
     }
 
     fn contiguous(&mut self) {
-        let Some(need) = self.request.contiguous_bytes.filter(|need| *need > 0) else { return };
+        let Some(need) = self.part.contiguous_bytes.filter(|need| *need > 0) else { return };
         let Reading::Value(have) = self.memory.contiguous_2mib else {
             return self.unknown("free memory in large blocks (/proc/buddyinfo)");
         };
@@ -234,7 +345,7 @@ impl GateCheck<'_> {
         if held < self.worth_a_note() {
             return;
         }
-        self.notes.push(match what {
+        self.answer.notes.push(match what {
             Lingering::Unaccounted => {
                 GateNote::Unaccounted { above_bytes: held, baseline: self.memory.baseline }
             }
@@ -257,14 +368,14 @@ impl GateCheck<'_> {
     /// Notes page cache that would count if it were written or unmapped.
     fn cache(&mut self) {
         let is_short = |reason: &GateReason| matches!(reason, GateReason::TooLittle { .. });
-        if !self.reasons.iter().any(is_short) {
+        if !self.answer.reasons.iter().any(is_short) {
             return;
         }
         let worth =
             |reading: Reading<u64>| reading.value().filter(|bytes| *bytes >= self.worth_a_note());
         let dirty = worth(self.memory.dirty_cache).map(|bytes| GateNote::Dirty { bytes });
         let mapped = worth(self.memory.mapped_cache).map(|bytes| GateNote::Mapped { bytes });
-        self.notes.extend(dirty.into_iter().chain(mapped));
+        self.answer.notes.extend(dirty.into_iter().chain(mapped));
     }
 
     fn worth_a_note(&self) -> u64 {

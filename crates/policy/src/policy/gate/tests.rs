@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::{GateWatch, SETTLES, allowance, check_gate, memory, with_peers};
 use crate::model::{
-    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Motion,
-    Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
+    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, MemoryPools,
+    Motion, Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
 };
 
 const GIB: u64 = 1 << 30;
@@ -36,8 +36,12 @@ fn node(free: u64) -> GateMemory {
     }
 }
 
+fn check(request: &GateRequest, memory: &GateMemory) -> GateResponse {
+    check_gate(request, &MemoryPools::single(memory.clone()))
+}
+
 fn asked(gib: u64, memory: &GateMemory) -> GateResponse {
-    check_gate(&GateRequest { need_bytes: gib * GIB, contiguous_bytes: None }, memory)
+    check(&GateRequest::of(gib * GIB), memory)
 }
 
 fn reasons(response: &GateResponse) -> Vec<String> {
@@ -103,7 +107,7 @@ fn a_need_above_the_size_of_the_node_is_hopeless() {
     assert!(response.is_hopeless && !response.is_open);
     assert_eq!(
         reasons(&response),
-        ["this node never has 119.0 GiB: without its reserve it has 118.0 GiB in all"]
+        ["there is never 119.0 GiB: without the reserve there are 118.0 GiB in all"]
     );
     assert!(!asked(118, &node(100 * GIB)).is_hopeless);
 }
@@ -195,16 +199,16 @@ fn orphans_of_the_last_engine_close_the_gate_and_are_named() {
 
 #[test]
 fn contiguous_memory_is_checked_only_on_request() {
-    let mut request = GateRequest { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
+    let mut request = GateRequest { contiguous_bytes: Some(6 * GIB), ..GateRequest::of(GIB) };
     let pieces = GateMemory { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
-    let response = check_gate(&request, &pieces);
+    let response = check(&request, &pieces);
     assert_eq!(reasons(&response), ["2.0 GiB of 6.0 GiB are in free blocks of 2 MiB and more"]);
     let blind = GateMemory { contiguous_2mib: Reading::Failed, ..pieces.clone() };
-    assert!(!check_gate(&request, &blind).is_open);
+    assert!(!check(&request, &blind).is_open);
     request.contiguous_bytes = Some(2 * GIB);
-    assert!(check_gate(&request, &pieces).is_open);
+    assert!(check(&request, &pieces).is_open);
     request.contiguous_bytes = None;
-    assert!(check_gate(&request, &blind).is_open, "it was not requested");
+    assert!(check(&request, &blind).is_open, "it was not requested");
 }
 
 #[test]
@@ -264,7 +268,7 @@ fn the_memory_follows_from_the_series() {
         let found = series.iter().find(|(known, of, _)| *known == name && *of == label);
         found.map(|(_, _, gib)| gib * GIB as f64).into()
     };
-    let memory = memory(latest, None, Reading::Unsupported);
+    let memory = memory(latest);
     assert_eq!(memory.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
     assert_eq!(memory.reserve, Reading::Value(4 * GIB));
     assert_eq!(memory.unaccounted, Reading::Value(0), "a little below 0 is 0");
@@ -380,8 +384,8 @@ proptest! {
         gib in 0..130_u64,
         contiguous in prop::option::of(0..64 * GIB),
     ) {
-        let request = GateRequest { need_bytes: gib * GIB, contiguous_bytes: contiguous };
-        let response = check_gate(&request, &memory);
+        let request = GateRequest { contiguous_bytes: contiguous, ..GateRequest::of(gib * GIB) };
+        let response = check(&request, &memory);
         prop_assert_eq!(response.is_open, response.reasons.is_empty());
         prop_assert!(!(response.is_open && response.is_hopeless));
         serde_json::to_string(&response).unwrap();

@@ -1,10 +1,11 @@
 //! How the available memory has changed over the last seconds.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::had;
-use crate::model::{GateMemory, Motion, Trend};
+use crate::model::{GateMemory, MemoryPools, Motion, Trend};
 
 /// What has not moved for so long has settled: an engine's memory that comes back by steps shows in
 /// steps, a few in a second.
@@ -82,5 +83,24 @@ impl GateWatch {
             bytes_per_second: (last as f64 - then as f64) / over.as_secs_f64(),
             sank_bytes: least.saturating_sub(last),
         })
+    }
+}
+
+/// Keeps the memory of the last seconds of each pool.
+#[derive(Debug, Default)]
+pub struct PoolWatches {
+    of_pools: BTreeMap<Arc<str>, GateWatch>,
+}
+
+impl PoolWatches {
+    /// Takes the memory at that time and fills in its trends, as [`GateWatch::take`] does.
+    pub fn take(&mut self, at: Duration, memory: &mut MemoryPools) {
+        for pool in &mut memory.pools {
+            let watch = match self.of_pools.get_mut(&pool.pool) {
+                Some(watch) => watch,
+                None => self.of_pools.entry(Arc::clone(&pool.pool)).or_default(),
+            };
+            watch.take(at, &mut pool.memory);
+        }
     }
 }

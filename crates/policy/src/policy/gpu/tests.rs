@@ -29,6 +29,7 @@ fn unified(index: u32, processes: Vec<GpuProcess>) -> GpuDevice {
         pci_address: Some("000f:01:00.0".into()),
         compute_mode: None,
         memory: GpuMemory::UNSUPPORTED,
+        numa_node: Reading::Unsupported,
         utilization: Reading::Value(0.5),
         memory_utilization: Reading::Unsupported,
         temperature_celsius: Reading::Value(51.0),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{DeferredRestart, Evidence, GateRequest, ProcessId, Reading};
+use crate::model::{DeferredRestart, Evidence, ProcessId, Reading};
 use crate::policy::Context;
 use crate::policy::gate;
 
@@ -30,11 +30,7 @@ pub(super) fn check(
     match context.memory {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
-            let request = GateRequest {
-                need_bytes: seen.need_bytes.unwrap_or(peak_bytes),
-                contiguous_bytes: seen.contiguous_bytes,
-            };
-            let response = gate::check_gate(&request, memory);
+            let response = gate::check_gate(&seen.need.request(peak_bytes), memory);
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
         }
     }

@@ -378,7 +378,7 @@ fn orphans_delay_the_restart_and_are_named() {
 #[test]
 fn without_a_declared_need_the_peak_must_be_available() {
     let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
-    world.of("vllm").need_bytes = None;
+    world.of("vllm").need.need_bytes = None;
     world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
     world.run(2);
     world.engines.clear();

@@ -157,7 +157,7 @@ impl ReleaseWorld {
 
     fn reasons(&mut self) -> Vec<GateReason> {
         let memory = self.policy.status(moment(self.now)).gate_memory.unwrap();
-        check_gate(&GateRequest { need_bytes: GIB, contiguous_bytes: None }, &memory).reasons
+        check_gate(&GateRequest::of(GIB), &memory).reasons
     }
 }
 
@@ -277,7 +277,13 @@ fn a_restart_reports_no_release_of_earlier_engines() {
 fn the_release_of_an_older_engine_is_known_only_with_a_baseline() {
     for baseline in [None, Some(GIB)] {
         let mut node = ReleaseWorld::new();
-        let past = Past { unaccounted_baseline: baseline, ..Past::default() };
+        let past = Past {
+            unaccounted_baselines: baseline
+                .map(|bytes| ("host".into(), bytes))
+                .into_iter()
+                .collect(),
+            ..Past::default()
+        };
         node.policy.resume(moment(Duration::ZERO), &past);
         (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
         node.now = Duration::from_secs(500);

@@ -9,8 +9,8 @@ use crate::model::{
     Action, AimCheck, Decision, DecisionId, DecisionRecord, DeferredRestart, EndedWorkload,
     EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, HoldReason, KernelRecord, Mode,
     Moment, Observation, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Readings,
-    Requested, RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, Supervisor,
-    Workload, WorkloadEnd, WorkloadState,
+    Requested, RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, StartNeed,
+    Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 
 use crate::policy::rule::RuleSet;
@@ -47,8 +47,7 @@ pub(super) fn container(name: &str) -> DeferredRestart {
     DeferredRestart {
         target: Workload { supervisor: Supervisor::Docker, name: name.into(), id: id(name).into() },
         state: WorkloadState::Running { mark: "life 0".into(), health: None },
-        need_bytes: Some(8 * GIB),
-        contiguous_bytes: None,
+        need: StartNeed { need_bytes: Some(8 * GIB), ..StartNeed::default() },
         limits: RestartLimits {
             back_off: Duration::from_secs(4),
             back_off_at_most: Duration::from_secs(20),
