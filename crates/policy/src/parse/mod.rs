@@ -14,3 +14,4 @@ pub mod proc;
 pub mod process;
 pub mod prometheus_answer;
 pub mod utmp;
+pub mod weight_files;
