@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{GivesBack, GoOn};
 use super::last_words::LastWords;
+use super::launch_command::SizeOptions;
 use crate::model::{EngineKind, EngineLoad};
 
 /// The value of a variable of an engine's environment.
@@ -37,6 +38,10 @@ pub struct EngineFacts {
     pub model_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
+    /// The options by which it is told how much memory it takes.
+    pub sizes: SizeOptions,
+    /// What an official image runs, before the arguments behind the image. Empty: nothing.
+    pub entry_point: &'static [&'static str],
     /// Environment variables that replace missing options. No others are read: they may hold keys.
     pub variables: &'static [&'static str],
     /// Reads these variables.
@@ -119,6 +124,8 @@ impl EngineFacts {
             host_options: &[],
             model_options: &[],
             may_name_model_first: false,
+            sizes: SizeOptions::NONE,
+            entry_point: &[],
             variables: &[],
             of_variables: |_| Serving::NONE,
             health: &[],

@@ -9,6 +9,7 @@ use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{Emptying, GivesBack, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::LastWords;
+use super::launch_command::SizeOptions;
 use super::load::{greatest_share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, counted};
 
@@ -23,6 +24,15 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model", "-m", "--hf-repo", "-hf", "-hfr"],
+    sizes: SizeOptions {
+        // All its slots share this context.
+        all_tokens: &["-c", "--ctx-size"],
+        requests: &["-np", "--parallel"],
+        kv_type: &["-ctk", "--cache-type-k"],
+        whole_windows: &["--swa-full"],
+        ..SizeOptions::NONE
+    },
+    entry_point: &["llama-server"],
     variables: &[HOST, PORT, MODEL],
     of_variables: |variable| Serving {
         host: variable(HOST),

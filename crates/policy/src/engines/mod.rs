@@ -15,9 +15,11 @@ mod declared;
 mod emptying;
 mod facts;
 mod last_words;
+mod launch_command;
 mod llama_server;
 mod lmdeploy;
 mod load;
+pub mod loaders;
 mod ollama;
 pub mod sglang;
 mod tensorrt_llm;
@@ -33,6 +35,7 @@ pub use emptying::{
 };
 pub use facts::{EngineFacts, HealthPath, LoadSource, SlowHealth, Variable};
 pub use last_words::{LastWords, last_words};
+pub use launch_command::{Given, LaunchCommand, SizeOptions, count};
 
 use crate::model::EngineKind;
 

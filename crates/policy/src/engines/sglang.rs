@@ -12,6 +12,7 @@ use super::command_line::{ProcessRole, Program};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
 use super::last_words::{LastWords, python_status, worker_name};
+use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, Reading, counted};
 use crate::parse::answer::Answer;
@@ -34,6 +35,23 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model-path", "--model"],
+    sizes: SizeOptions {
+        context: &["--context-length"],
+        all_tokens: &["--max-total-tokens"],
+        requests: &["--max-running-requests"],
+        batch: &["--chunked-prefill-size"],
+        kv_type: &["--kv-cache-dtype"],
+        share: &["--mem-fraction-static"],
+        ranks: [
+            &["--tp-size", "--tp", "--tensor-parallel-size"],
+            &["--pp-size", "--pp", "--pipeline-parallel-size"],
+        ],
+        nodes: &["--nnodes"],
+        offload_gib: &["--cpu-offload-gb"],
+        whole_windows: &["--disable-hybrid-swa-memory"],
+        file: &["--config"],
+        ..SizeOptions::NONE
+    },
     // After a pause /ready stays 503 until a request to /health, which takes seconds.
     health: &[
         HealthPath::of("/ready"),

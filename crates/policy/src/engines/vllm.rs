@@ -4,6 +4,7 @@ use super::command_line::{ProcessRole, Program};
 use super::emptying::GivesBack;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::{LastWords, python_status, worker_name};
+use super::launch_command::SizeOptions;
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, Reading};
 
@@ -17,6 +18,22 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     host_options: &["--host"],
     model_options: &["--model"],
     may_name_model_first: true,
+    sizes: SizeOptions {
+        context: &["--max-model-len"],
+        requests: &["--max-num-seqs"],
+        batch: &["--max-num-batched-tokens"],
+        kv_type: &["--kv-cache-dtype"],
+        kv_bytes: &["--kv-cache-memory-bytes", "--kv-cache-memory"],
+        share: &["--gpu-memory-utilization"],
+        ranks: [&["--tensor-parallel-size", "-tp"], &["--pipeline-parallel-size", "-pp"]],
+        nodes: &["--nnodes", "-n"],
+        offload_gib: &["--cpu-offload-gb"],
+        media: &["--limit-mm-per-prompt", "--skip-mm-profiling", "--language-model-only"],
+        whole_windows: &["--disable-hybrid-kv-cache-manager"],
+        file: &["--config"],
+        ..SizeOptions::NONE
+    },
+    entry_point: &["vllm", "serve"],
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     unread_load: EngineLoad {
