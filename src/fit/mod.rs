@@ -1,8 +1,13 @@
 //! Whether an engine fits: its share of each node, and what of its model that holds.
 //!
 //! Available memory is that of the gate: memory of other services and the kernel's reserve are
-//! excluded. The engine's own processes and a headroom are subtracted. Every share is reported, so
+//! excluded. What an engine takes beside weights and KV cache is known as a range only: reports
+//! differ by 10 GiB and more. A model fits if it fits at the upper end of every range; it does not
+//! fit if it does not even at the lower end; between them it is tight. Every share is reported, so
 //! that it can be overridden.
+
+mod overheads;
+mod share;
 
 #[cfg(test)]
 mod tests;
@@ -11,50 +16,118 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::engines::loaders::{Loader, Residence, USUAL};
 use crate::engines::sglang;
+use crate::model::EngineKind;
+pub use overheads::{ACTIVATION_BYTES, Overheads, Span};
+use share::{hundredths, share_down, share_up, usable_bytes};
 
-/// Memory of an engine's own processes on a large node, without the model: CUDA contexts, NCCL,
-/// Python. vLLM took 8 to 9 GiB on a DGX Spark before it measured free memory.
-const PROCESSES_BYTES: u64 = 9 << 30;
-/// On smaller nodes: this part of all memory.
-const PROCESSES_PART: u64 = 12;
+/// So many tokens at the same time ran on a GB10, and twice as many exhausted it
+/// (github.com/AEON-7/vllm-dflash issue 1).
+const RAN_BATCH: u64 = 32_768;
 
-/// Activations, CUDA graphs and workspaces. It depends on the batch; vLLM logs it at its start.
-const WORK_BYTES: u64 = 4 << 30;
-const WORK_PART: u64 = 24;
+/// vLLM's share of memory without an option; 0.92 in newer versions.
+pub const VLLM_USUAL_SHARE: f64 = 0.9;
 
-/// The headroom, as part of all memory.
-const HEADROOM_PART: u64 = 32;
-
-/// Memory of an engine on every node without weights and KV cache; `None`: by the node's size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Overheads {
-    /// CUDA contexts, NCCL, Python.
-    pub processes_bytes: Option<u64>,
-    /// Activations, graphs and workspaces.
-    pub work_bytes: Option<u64>,
-    /// Memory that stays free.
-    pub headroom_bytes: Option<u64>,
-}
-
-/// The KV cache of one token, over all layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct KvToken {
-    /// In total.
-    pub bytes: u64,
+/// The KV cache of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KvCache {
+    /// Of one token, over all layers that keep all tokens.
+    pub token_bytes: u64,
+    /// Of one token in the window, over all layers that keep the last tokens only.
+    pub window_token_bytes: u64,
+    /// The window, in tokens.
+    pub window_tokens: u64,
     /// The most ranks that can divide it; further ranks hold copies.
     pub parts: u32,
 }
 
+impl KvCache {
+    /// A model whose layers all keep all tokens.
+    pub fn of_token(token_bytes: u64, parts: u32) -> Self {
+        Self { token_bytes, parts, ..Self::default() }
+    }
+
+    /// The same, where layers with a window keep all tokens.
+    pub fn with_whole_windows(self) -> Self {
+        let token_bytes = self.token_bytes.saturating_add(self.window_token_bytes);
+        Self::of_token(token_bytes, self.parts)
+    }
+
+    /// What layers with a window keep of a request.
+    fn window_bytes(&self, context: u64) -> u64 {
+        self.window_token_bytes.saturating_mul(context.min(self.window_tokens))
+    }
+
+    /// Of requests of so many tokens each.
+    pub fn bytes(&self, context: u64, requests: u64) -> u64 {
+        let one = self.token_bytes.saturating_mul(context);
+        one.saturating_add(self.window_bytes(context)).saturating_mul(requests)
+    }
+
+    /// Tokens that so much of it holds. `None`: no layer keeps more for more tokens.
+    fn tokens(&self, bytes: u128, context: u64, requests: u64) -> Option<u64> {
+        let windows = u128::from(self.window_bytes(context)) * u128::from(requests);
+        let tokens = bytes.saturating_sub(windows).checked_div(u128::from(self.token_bytes))?;
+        Some(u64::try_from(tokens).unwrap_or(u64::MAX))
+    }
+}
+
 /// The model and its use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     /// The weights, which all nodes share evenly.
     pub weights_bytes: u64,
+    /// The part of them that stays in a mapping of its files, if that is known.
+    pub mapped_bytes: Option<u64>,
+    /// The largest of its files; 0 if unknown.
+    pub largest_file_bytes: u64,
     /// `None` if unknown.
-    pub kv_token: Option<KvToken>,
-    /// Tokens that are cached at the same time.
-    pub tokens: Option<u64>,
+    pub kv_cache: Option<KvCache>,
+    /// Tokens of a request.
+    pub context: Option<u64>,
+    /// Requests that are cached at the same time.
+    pub requests: u64,
+    /// The KV cache of a rank, if it is given instead.
+    pub kv_bytes: Option<u64>,
+}
+
+/// The engine, as far as its command says.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// `None` without a command.
+    pub kind: Option<EngineKind>,
+    /// How it reads weights.
+    pub loader: &'static Loader,
+    /// Tokens that it computes at the same time.
+    pub batch_tokens: Option<u64>,
+    /// Its share of memory, given or usual.
+    pub share: Option<Share>,
+    /// Whether it profiles images or sound without a bound.
+    pub profiles_media: bool,
+}
+
+/// The share of memory that an engine was told to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Between 0 and 1.
+    pub value: f64,
+    /// Whether the command says it, or it is the engine's default.
+    pub is_given: bool,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { kind: None, loader: &USUAL, batch_tokens: None, share: None, profiles_media: false }
+    }
+}
+
+impl Engine {
+    /// Whether it takes the same share of all memory of each node, as vLLM does. Without a command
+    /// it may.
+    fn takes_common_share(&self) -> bool {
+        matches!(self.kind, None | Some(EngineKind::Vllm))
+    }
 }
 
 /// A node's memory, in bytes.
@@ -73,6 +146,42 @@ pub struct Node {
     pub seen_most_bytes: u64,
 }
 
+/// Whether it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// At the upper end of every range.
+    Fits,
+    /// At the lower end, but not at the upper end of every range.
+    Tight,
+    /// Not even at the lower end.
+    DoesNotFit,
+    /// Nothing is known of what its loader keeps or costs.
+    Unknown,
+}
+
+/// Why the verdict is not [`Verdict::Fits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Memory for weights, work, KV cache, processes and growth.
+    Memory,
+    /// Memory while it loads.
+    LoadPeak,
+    /// The share that the command has is too large for the node.
+    ShareTooLarge,
+    /// The share that the command has may be too small for the model.
+    ShareTooSmall,
+    /// No report ran so many tokens at the same time.
+    Batch,
+    /// The model takes images or sound, and nothing bounds what vLLM takes to profile that.
+    Profiling,
+    /// A part of the weights stays in a mapping, and how large it is, is unknown.
+    Mapping,
+    /// The loader is unknown.
+    Loader,
+}
+
 /// What a node has, and what the engine needs on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeFit {
@@ -82,45 +191,66 @@ pub struct NodeFit {
     pub total_bytes: u64,
     /// Available memory.
     pub available_bytes: u64,
-    /// Memory of the engine's processes.
+    /// Memory of the engine's processes, at most.
     pub processes_bytes: u64,
     /// Memory that stays free.
     pub headroom_bytes: u64,
+    /// Memory that the engine may take after its start beside its share, at most.
+    pub growth_bytes: u64,
     /// Memory for the model: weights, work and KV cache.
     pub budget_bytes: u64,
-    /// The node's share of the weights.
+    /// The node's share of the weights, without what stays in a mapping.
     pub weights_bytes: u64,
-    /// Activations, graphs and workspaces.
+    /// Activations, graphs, workspaces and buffers of the loader, at least.
+    pub work_least_bytes: u64,
+    /// The same, at most.
     pub work_bytes: u64,
-    /// Memory for the KV cache at the utilization that is common to all nodes.
+    /// The most memory of the model while it loads. `None` if nothing is known of the loader.
+    pub load_peak_bytes: Option<u64>,
+    /// Memory for the KV cache at the share that the command has, else at the largest that is
+    /// common to all nodes; with the most work.
     pub kv_available_bytes: u64,
     /// The node's part of the requested KV cache, if known.
     pub kv_wanted_bytes: Option<u64>,
-    /// The missing memory: at its own `vllm_utilization`, or, if none is missing on any node, at
-    /// the common one.
+    /// The missing memory, if every range is at its lower end: at its own share, or, if none is
+    /// missing on any node, at the common one.
     pub lacks_bytes: u64,
-    /// The largest `--gpu-memory-utilization` of vLLM that is safe here.
+    /// The missing memory, if every range is at its upper end.
+    pub may_lack_bytes: u64,
+    /// The largest `--gpu-memory-utilization` of vLLM that leaves processes and headroom.
     pub vllm_utilization: f64,
-    /// The largest `--mem-fraction-static` of SGLang that is safe here.
+    /// The largest that leaves the growth after the start, too.
+    pub vllm_safe: f64,
+    /// The largest `--mem-fraction-static` of SGLang that leaves processes and headroom.
     pub sglang_fraction: f64,
 }
 
 /// The result for all nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// Whether it fits on each node.
+    /// Whether it fits or is tight on each node.
     pub fits: bool,
+    /// The verdict for all nodes.
+    pub verdict: Verdict,
+    /// Why it is not better.
+    pub causes: Vec<Cause>,
     /// Whether it would fit with a utilization of its own for each node.
     pub fits_at_own_utilizations: bool,
     /// The node with the least memory for a KV cache.
     pub weakest: Arc<str>,
-    /// The largest utilization that is safe on every node.
+    /// The largest utilization that leaves processes and headroom on every node.
     pub vllm_utilization: f64,
-    /// The utilization that suffices for weights, work and the requested KV cache.
+    /// The largest that leaves the growth after the start, too.
+    pub vllm_safe: f64,
+    /// The utilization for weights, the most work, and the requested KV cache.
     pub vllm_least: f64,
-    /// The largest fraction that is safe on every node.
+    /// The same with the least work: with less it cannot start.
+    pub vllm_least_possible: f64,
+    /// The largest fraction that leaves processes and headroom on every node.
     pub sglang_fraction: f64,
-    /// Tokens that the KV cache holds on the weakest node.
+    /// The fraction for weights and the requested KV cache.
+    pub sglang_least: f64,
+    /// Tokens that the KV cache holds on the weakest node, over all requests.
     pub most_tokens: Option<u64>,
     /// Whether SGLang refuses several nodes as unbalanced.
     pub is_unbalanced: bool,
@@ -129,116 +259,275 @@ pub struct Fit {
 }
 
 /// Computes whether it fits. `None` without a node.
-pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
-    let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
+    let needs: Vec<Needs> =
+        nodes.iter().map(|node| Needs::of(model, engine, overheads, node, nodes.len())).collect();
     let mut each: Vec<NodeFit> =
-        nodes.iter().map(|node| node_fit(model, overheads, node, count)).collect();
-    let least = |of: fn(&NodeFit) -> f64| each.iter().map(of).fold(1.0, f64::min);
-    let vllm_utilization = least(|node| node.vllm_utilization);
-    let sglang_fraction = least(|node| node.sglang_fraction);
-    let lacks_at = |share: f64, node: &NodeFit| {
-        node.wanted_bytes().saturating_sub(usable_bytes(share, node.total_bytes))
+        needs.iter().zip(nodes).map(|(needs, node)| needs.node_fit(node)).collect();
+    let vllm_utilization = least(&each, |node| node.vllm_utilization);
+    let vllm_safe = least(&each, |node| node.vllm_safe);
+    let ceiling = needs.iter().map(|needs| needs.ceiling).fold(1.0, f64::min);
+    let with = |work: fn(&Span) -> u64| {
+        let shares = needs.iter().map(|one| share_up(one.shared_bytes(work), one.total));
+        shares.fold(0.0, f64::max)
     };
-    let fits_at_own_utilizations =
-        each.iter().all(|node| lacks_at(node.vllm_utilization, node) == 0);
-    for node in &mut each {
-        let usable = usable_bytes(vllm_utilization, node.total_bytes);
-        node.kv_available_bytes = usable.saturating_sub(node.fixed_bytes());
-        let share = if fits_at_own_utilizations { vllm_utilization } else { node.vllm_utilization };
-        node.lacks_bytes = lacks_at(share, node);
+    let (vllm_least, vllm_least_possible) = (with(|work| work.most), with(|work| work.least));
+    let fits_at_own_utilizations = needs.iter().all(|needs| needs.lacks_at(needs.ceiling) == 0);
+    for (node, needs) in each.iter_mut().zip(&needs) {
+        let own = !engine.takes_common_share() || !fits_at_own_utilizations;
+        node.lacks_bytes = needs.lacks_at(if own { needs.ceiling } else { ceiling });
+        node.may_lack_bytes = needs.may_lack(engine.takes_common_share().then_some(vllm_safe));
+        node.kv_available_bytes = needs.kv_available(engine, vllm_utilization);
     }
     let utilization = |node: &NodeFit| hundredths(node.vllm_utilization);
     let weakest = each.iter().min_by_key(|node| {
         (node.kv_available_bytes, utilization(node), u64::MAX - node.lacks_bytes)
     })?;
-    let parts = |token: KvToken| u64::from(token.parts.clamp(1, count.max(1)));
+    let static_share = |(needs, node): (&Needs, &Node)| {
+        share_up(needs.resident.saturating_add(needs.kv.unwrap_or(0)), node.seen_most_bytes)
+    };
+    let sglang_least = needs.iter().zip(nodes).map(static_share).fold(0.0, f64::max);
+    let sglang_fraction = least(&each, |node| node.sglang_fraction);
+    let ends = match engine.kind {
+        // It takes its share of what is free then, whatever that is.
+        Some(EngineKind::Sglang) => Ends {
+            ceiling: 1.0,
+            safe: sglang_fraction,
+            least: sglang_least,
+            possible: sglang_least,
+        },
+        _ => Ends { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible },
+    };
+    let (verdict, causes) = verdict(model, engine, &needs, &each, &ends);
     let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
     let (lowest, highest) = (seen(u64::min)?, seen(u64::max)?);
-    let needed = |node: &NodeFit| share_up(node.wanted_bytes(), node.total_bytes);
     Some(Fit {
-        fits: each.iter().all(|node| node.lacks_bytes == 0),
+        fits: matches!(verdict, Verdict::Fits | Verdict::Tight),
+        verdict,
+        causes,
         fits_at_own_utilizations,
         weakest: Arc::clone(&weakest.node),
         vllm_utilization,
-        vllm_least: each.iter().map(needed).fold(0.0, f64::max),
+        vllm_safe,
+        vllm_least,
+        vllm_least_possible,
         sglang_fraction,
-        most_tokens: model.kv_token.filter(|token| token.bytes > 0).map(|token| {
-            let all = u128::from(weakest.kv_available_bytes) * u128::from(parts(token));
-            u64::try_from(all / u128::from(token.bytes)).unwrap_or(u64::MAX)
+        sglang_least,
+        most_tokens: model.kv_cache.and_then(|kv_cache| {
+            let parts = u128::from(kv_cache.parts.max(1)).min(nodes.len() as u128);
+            let all = u128::from(weakest.kv_available_bytes) * parts;
+            kv_cache.tokens(all, model.context.unwrap_or(u64::MAX), model.requests.max(1))
         }),
         is_unbalanced: (lowest as f64) < sglang::BALANCE * highest as f64,
         nodes: each,
     })
 }
 
-impl NodeFit {
-    /// Memory that does not depend on the context.
-    fn fixed_bytes(&self) -> u64 {
-        self.weights_bytes.saturating_add(self.work_bytes)
+fn least(nodes: &[NodeFit], of: fn(&NodeFit) -> f64) -> f64 {
+    nodes.iter().map(of).fold(1.0, f64::min)
+}
+
+/// The shares between which a command's own must be.
+struct Ends {
+    /// The largest that any report makes possible.
+    ceiling: f64,
+    /// The largest that leaves memory for all else.
+    safe: f64,
+    /// The least with the most work.
+    least: f64,
+    /// The least with the least work.
+    possible: f64,
+}
+
+/// The verdict, and why it is not better.
+fn verdict(
+    model: &Model,
+    engine: &Engine,
+    needs: &[Needs],
+    nodes: &[NodeFit],
+    ends: &Ends,
+) -> (Verdict, Vec<Cause>) {
+    let loader = engine.loader;
+    if loader.peak_percent.is_none() {
+        return (Verdict::Unknown, vec![Cause::Loader]);
+    }
+    let (mut never, mut perhaps) = (Vec::new(), Vec::new());
+    let mut judge = |cause, is_impossible: bool, is_sure: bool| {
+        if is_impossible {
+            never.push(cause);
+        } else if !is_sure {
+            perhaps.push(cause);
+        }
+    };
+    let over = |bytes: fn(&Needs) -> u64| needs.iter().any(|one| bytes(one) > one.available);
+    judge(
+        Cause::Memory,
+        nodes.iter().any(|node| node.lacks_bytes > 0),
+        nodes.iter().all(|node| node.may_lack_bytes == 0),
+    );
+    // Without a peak above the weights, it is no other cause than memory.
+    if needs.iter().any(|one| one.peaks) {
+        judge(Cause::LoadPeak, over(|one| one.peak.least), !over(|one| one.peak.most));
+    }
+    if let Some(share) = engine.share {
+        let is_most = share.value <= ends.safe;
+        judge(Cause::ShareTooLarge, share.is_given && share.value > ends.ceiling, is_most);
+        judge(Cause::ShareTooSmall, share.value < ends.possible, share.value >= ends.least);
+    }
+    judge(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
+    judge(Cause::Profiling, false, !(engine.profiles_media && engine.takes_common_share()));
+    let is_mapping = loader.residence == Residence::Mapped && model.mapped_bytes.is_none();
+    match (never.is_empty(), perhaps.is_empty()) {
+        (false, _) if is_mapping && never.contains(&Cause::Memory) => {
+            (Verdict::Unknown, vec![Cause::Mapping])
+        }
+        (false, _) => (Verdict::DoesNotFit, never),
+        (true, false) => (Verdict::Tight, perhaps),
+        (true, true) => (Verdict::Fits, Vec::new()),
+    }
+}
+
+/// What the engine needs on a node, in bytes.
+struct Needs {
+    total: u64,
+    available: u64,
+    seen_least: u64,
+    /// The node's share of the weights, without what stays in a mapping.
+    resident: u64,
+    kv: Option<u64>,
+    work: Span,
+    processes: Span,
+    headroom: Span,
+    growth: Span,
+    /// While it loads, with the processes.
+    peak: Span,
+    has_known_peak: bool,
+    /// Whether it may take more than the weights while it loads.
+    peaks: bool,
+    /// The largest share with the least processes.
+    ceiling: f64,
+}
+
+impl Needs {
+    fn of(
+        model: &Model,
+        engine: &Engine,
+        overheads: &Overheads,
+        node: &Node,
+        count: usize,
+    ) -> Self {
+        let count = count.max(1) as u64;
+        let total = node.total_bytes;
+        let mapped = model.mapped_bytes.unwrap_or(0);
+        let resident = model.weights_bytes.saturating_sub(mapped).div_ceil(count);
+        let processes = overheads.processes(total);
+        let (least, most) = engine.loader.peak_percent.unwrap_or((100, 100));
+        let of_weights = |percent: u64| {
+            let bytes = u128::from(resident) * u128::from(percent) / 100;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        let staged = match engine.loader.stages_a_file {
+            true => model.largest_file_bytes,
+            false => 0,
+        };
+        let beside = staged.saturating_add(engine.loader.buffers_bytes);
+        let seen = node.available_bytes.min(node.seen_most_bytes);
+        Self {
+            total,
+            available: node.available_bytes,
+            seen_least: node.seen_least_bytes,
+            resident,
+            kv: model.kv_bytes.or_else(|| {
+                let kv_cache = model.kv_cache?;
+                let parts = u64::from(kv_cache.parts.max(1)).min(count);
+                Some(kv_cache.bytes(model.context?, model.requests.max(1)).div_ceil(parts))
+            }),
+            work: overheads.work(engine, total),
+            headroom: overheads.headroom(total),
+            growth: overheads.growth(total),
+            peak: Span {
+                least: of_weights(least).saturating_add(processes.least),
+                most: of_weights(most).saturating_add(beside).saturating_add(processes.most),
+            },
+            has_known_peak: engine.loader.peak_percent.is_some(),
+            peaks: most > 100 || beside > 0,
+            ceiling: share_down(seen.saturating_sub(processes.least), total),
+            processes,
+        }
     }
 
-    fn wanted_bytes(&self) -> u64 {
-        self.fixed_bytes().saturating_add(self.kv_wanted_bytes.unwrap_or(0))
+    /// Weights, work and KV cache: what vLLM's share must hold.
+    fn shared_bytes(&self, work: fn(&Span) -> u64) -> u64 {
+        let model = self.resident.saturating_add(self.kv.unwrap_or(0));
+        model.saturating_add(work(&self.work))
     }
-}
 
-/// The result of a node by itself. What is left or missing depends on the common utilization.
-fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> NodeFit {
-    let total = node.total_bytes;
-    let processes =
-        overheads.processes_bytes.unwrap_or_else(|| PROCESSES_BYTES.min(total / PROCESSES_PART));
-    let work = overheads.work_bytes.unwrap_or_else(|| WORK_BYTES.min(total / WORK_PART));
-    let headroom = overheads.headroom_bytes.unwrap_or(total / HEADROOM_PART);
-    let budget = node.available_bytes.saturating_sub(processes).saturating_sub(headroom);
-    // vLLM refuses to start if less is available then.
-    let found = node.seen_least_bytes.saturating_sub(processes);
-    let vllm_utilization = share_down(budget.min(found), total);
-    NodeFit {
-        node: Arc::clone(&node.name),
-        total_bytes: total,
-        available_bytes: node.available_bytes,
-        processes_bytes: processes,
-        headroom_bytes: headroom,
-        budget_bytes: budget,
-        weights_bytes: model.weights_bytes.div_ceil(u64::from(count.max(1))),
-        work_bytes: work,
-        kv_available_bytes: 0,
-        kv_wanted_bytes: model.kv_token.zip(model.tokens).map(|(token, tokens)| {
-            let parts = u64::from(token.parts.clamp(1, count.max(1)));
-            token.bytes.saturating_mul(tokens).div_ceil(parts)
-        }),
-        lacks_bytes: 0,
-        vllm_utilization,
-        // Its static memory is weights and KV cache, as a share of free memory at its start.
-        sglang_fraction: share_down(budget.saturating_sub(work), node.seen_most_bytes),
+    /// Memory that misses at the lower end of all ranges, with that share.
+    fn lacks_at(&self, share: f64) -> u64 {
+        let shared = self.shared_bytes(|work| work.least);
+        let all = shared.saturating_add(self.processes.least).saturating_add(self.headroom.least);
+        let all = all.saturating_add(self.growth.least);
+        let of_share = shared.saturating_sub(usable_bytes(share, self.total));
+        all.max(self.peak.least).saturating_sub(self.available).max(of_share)
     }
-}
 
-/// The hundredths of a share, rounded down.
-fn hundredths(share: f64) -> u64 {
-    (share * 100.0).round() as u64
-}
-
-/// A share in whole hundredths, as in the engines' options: a binary fraction would lose or add
-/// bytes.
-fn usable_bytes(share: f64, whole: u64) -> u64 {
-    let bytes = u128::from(whole) * u128::from(hundredths(share)) / 100;
-    u64::try_from(bytes).unwrap_or(u64::MAX)
-}
-
-/// Rounded down to hundredths, as in the engines' options.
-fn share_down(part: u64, whole: u64) -> f64 {
-    match whole {
-        0 => 0.0,
-        _ => (u128::from(part.min(whole)) * 100 / u128::from(whole)) as f64 / 100.0,
+    /// Memory that misses at the upper end of all ranges, with that share.
+    fn may_lack(&self, share: Option<f64>) -> u64 {
+        let shared = self.shared_bytes(|work| work.most);
+        let all = shared.saturating_add(self.processes.most).saturating_add(self.headroom.most);
+        let all = all.saturating_add(self.growth.most);
+        let usable = share.map_or(u64::MAX, |share| usable_bytes(share, self.total));
+        all.saturating_sub(self.available).max(shared.saturating_sub(usable))
     }
-}
 
-/// Rounded up to hundredths.
-fn share_up(part: u64, whole: u64) -> f64 {
-    match (part, whole) {
-        (0, _) => 0.0,
-        (_, 0) => f64::INFINITY,
-        _ => (u128::from(part) * 100).div_ceil(u128::from(whole)) as f64 / 100.0,
+    fn budget(&self) -> u64 {
+        let taken = self.processes.most.saturating_add(self.headroom.most);
+        self.available.saturating_sub(taken)
+    }
+
+    /// Memory for the KV cache with the most work.
+    fn kv_available(&self, engine: &Engine, utilization: f64) -> u64 {
+        let share = match engine.share {
+            Some(share) if engine.kind == Some(EngineKind::Vllm) => share.value.min(utilization),
+            _ => utilization,
+        };
+        let usable = match engine.takes_common_share() {
+            true => usable_bytes(share, self.total),
+            false => self.budget(),
+        };
+        usable.saturating_sub(self.resident.saturating_add(self.work.most))
+    }
+
+    fn node_fit(&self, node: &Node) -> NodeFit {
+        let budget = self.budget();
+        // vLLM refuses to start if less is available then.
+        let found = self.seen_least.saturating_sub(self.processes.most);
+        let of_model = budget.min(found);
+        NodeFit {
+            node: Arc::clone(&node.name),
+            total_bytes: self.total,
+            available_bytes: self.available,
+            processes_bytes: self.processes.most,
+            headroom_bytes: self.headroom.most,
+            growth_bytes: self.growth.most,
+            budget_bytes: budget,
+            weights_bytes: self.resident,
+            work_least_bytes: self.work.least,
+            work_bytes: self.work.most,
+            load_peak_bytes: self
+                .has_known_peak
+                .then(|| self.peak.most.saturating_sub(self.processes.most)),
+            kv_available_bytes: 0,
+            kv_wanted_bytes: self.kv,
+            lacks_bytes: 0,
+            may_lack_bytes: 0,
+            vllm_utilization: share_down(of_model, self.total),
+            vllm_safe: share_down(of_model.saturating_sub(self.growth.most), self.total),
+            // Its static memory is weights and KV cache, as a share of free memory at its start.
+            sglang_fraction: share_down(
+                budget.saturating_sub(self.work.least),
+                node.seen_most_bytes,
+            ),
+        }
     }
 }

@@ -61,7 +61,9 @@ impl Helps {
             }
         }
         let help = self.of(&path);
-        let flags = rest.iter().filter_map(|word| word.trim_matches(['[', ']']).strip_prefix("--"));
+        // What is behind is another program's.
+        let own = rest.iter().take_while(|word| **word != "--");
+        let flags = own.filter_map(|word| word.trim_matches(['[', ']']).strip_prefix("--"));
         let mut names = flags.filter_map(|flag| flag.split('=').next());
         let is_of_a_flag = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
         let known: HashSet<&str> = help.split(|letter| !is_of_a_flag(letter)).collect();

@@ -111,9 +111,10 @@ impl Node {
         let mut command = Command::new(binary());
         command
             .arg(name)
-            .args(arguments)
             .arg(format!("--path.procfs={}", self.path("proc").display()))
             .arg(format!("--path.sysfs={}", self.path("sys").display()))
+            // The last may be a command behind `--`.
+            .args(arguments)
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

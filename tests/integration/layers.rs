@@ -33,7 +33,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("files", &[], false),
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
-    ("fit", &["engines"], true),
+    ("fit", &["model", "engines"], true),
     ("doctor", &["model", "parse", "engines"], true),
     (
         "access",

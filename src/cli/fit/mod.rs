@@ -1,9 +1,11 @@
 //! `umawarden fit`.
 
+mod command;
 mod model;
 mod nodes;
 mod show;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,24 +14,33 @@ use super::Exit;
 use super::gate::NodeArguments;
 use crate::cli::output::outln;
 use crate::config::measure::size_bytes;
-use crate::fit::{KvToken, Model, Overheads, fit};
+use crate::engines::count;
+use crate::fit::{Overheads, Verdict, fit};
 use crate::model::PeerAddress;
 
 /// The most nodes of an engine.
 const MOST_NODES: u32 = 1024;
 
 /// Arguments of `umawarden fit`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FitArguments {
     /// The size of the weights, for example 130GiB [default: the files of --model].
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes, required_unless_present = "model")]
+    #[arg(
+        long, value_name = "SIZE", value_parser = size_bytes,
+        required_unless_present_any = ["model", "command"]
+    )]
     weights: Option<u64>,
 
-    /// The model's folder: its files have the size of the weights, its config.json the size of KV
-    /// cache for a token.
-    #[arg(long, value_name = "FOLDER")]
+    /// The model's folder, or one file of it (GGUF): its files have the size of the weights, its
+    /// config.json the size of KV cache for a token [default: that of the command].
+    #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
+
+    /// The part of the weights that stays in a mapping of its files, as page cache that the kernel
+    /// may evict: experts that llama.cpp keeps on the CPU, a table of embeddings in its file.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    mapped: Option<u64>,
 
     /// The number of nodes [default: this one and --peers].
     #[arg(long, value_name = "NUMBER", value_parser = nodes)]
@@ -45,26 +56,33 @@ pub struct FitArguments {
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     context: Option<u64>,
 
-    /// Requests of this length that are cached at the same time.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "context")]
-    requests: u64,
+    /// Requests of this length that are cached at the same time [default: 1].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
 
     /// The KV cache of one token, over all layers [with --model: from its config.json].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     kv_per_token: Option<u64>,
 
-    /// The type of numbers in the KV cache, as the engine's own option.
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    kv_cache_dtype: model::KvCacheType,
+    /// The type of numbers in the KV cache, as the engine's own option: auto, fp8, q8_0 [default:
+    /// that of the command, else auto].
+    #[arg(long, value_name = "TYPE", value_parser = kv_cache_type)]
+    kv_cache_dtype: Option<String>,
 
-    /// Memory of the engine's processes on each node, without the model [default: 9GiB, and a
+    /// Memory of the engine's processes on each node, without the model [default: up to 9GiB, and a
     /// twelfth of a smaller node].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     processes: Option<u64>,
 
-    /// Activations and CUDA graphs [default: 4GiB, and a 24th of a smaller node].
+    /// Activations, CUDA graphs and buffers of the loader [default: what reports measured, 3.3 to
+    /// 14 GiB by loader and batch, and less on a smaller node].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     work: Option<u64>,
+
+    /// What the engine takes after its start beside its share: autotuning, compilers [default: up
+    /// to 18GiB, and less on a smaller node].
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    growth: Option<u64>,
 
     /// Memory that stays free for other uses [default: a 32nd of the node].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
@@ -85,25 +103,40 @@ pub struct FitArguments {
     /// This node and its daemon.
     #[command(flatten)]
     node: NodeArguments,
+
+    /// The engine's command, behind `--`: its options are read, and it is not run.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 const AFTER_HELP: &str = "\
 Reads this node's available memory, queries its peers for theirs, and shows whether a model fits,
-which node is the weakest, and the largest --gpu-memory-utilization (vLLM) or --mem-fraction-static
-(SGLang) that is safe on all of them. Available memory is that of `umawarden gate`: memory of other
-services, of running engines too, and the kernel's reserve are excluded. The engine's own processes
-and a headroom are subtracted.
+which node is the weakest, and the --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang)
+that is safe on all of them. Available memory is that of `umawarden gate`: memory of other services,
+of running engines too, and the kernel's reserve are excluded.
+
+What an engine takes beside weights and KV cache is known as ranges that reports measured. A model
+*fits* at the upper end of all ranges. It is *tight* if it fits at the lower end only: it may run,
+or exhaust the node. It *does not fit* if it does not at the lower end. It is *unknown* if nothing
+is known of what its loader keeps or costs. An engine logs at its start what it really took: with
+--work and --growth the answer becomes exact.
+
+With the engine's command behind --, the model, context, type of the KV cache, share of memory,
+ranks and loader are read from it (also within docker run, env and bash -c). Options of fit itself
+win. The loader's costs are named, and whether it spares the page cache.
 
 The KV cache is divided among the nodes as tensor parallelism does it: by KV heads, as far as there
-are enough; latent attention (DeepSeek's) keeps all of it on each node. The defaults of --processes,
---work and --headroom are experience, not measurement: an engine logs at its start what it really
-took.
+are enough; latent attention (DeepSeek's) keeps all of it on each node. Layers of linear attention
+and Mamba keep none, and layers with a window keep the window.
 
-Exit codes: 0 it fits; 1 it does not, or a node did not respond; 2 invalid arguments.
+Exit codes: 0 it fits or is tight; 1 it does not fit, it is unknown, or a node did not respond;
+2 invalid arguments.
 
   umawarden fit --weights 130GiB --nodes 2 --context 128K --kv-per-token 80KiB
   umawarden fit --model /models/deepseek --peers spark-2 --context 64K --requests 4
-  umawarden fit --model /models/qwen --memory 121GiB --nodes 2";
+  umawarden fit --model /models/qwen --memory 121GiB --nodes 2
+  umawarden fit --model /models/q4/model-00001-of-00003.gguf
+  umawarden fit -- vllm serve /models/qwen --max-model-len 128K --gpu-memory-utilization 0.7";
 
 fn nodes(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=MOST_NODES).contains(number));
@@ -112,61 +145,46 @@ fn nodes(text: &str) -> Result<u32, String> {
 
 /// A number of tokens, in vLLM's form.
 fn tokens(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.char_indices().next_back() {
-        Some((at, 'k')) => (&text[..at], 1000),
-        Some((at, 'K')) => (&text[..at], 1 << 10),
-        Some((at, 'm')) => (&text[..at], 1_000_000),
-        Some((at, 'M')) => (&text[..at], 1 << 20),
-        _ => (text, 1),
-    };
-    let number: Option<u64> = digits.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(unit))
-        .filter(|number| *number > 0)
-        .ok_or_else(|| "write a number of tokens: 131072, 128k or 128K".to_owned())
+    // vLLM also reads fractions; here they are more often a mistake.
+    let number = count(text).filter(|_| !text.contains('.') && !text.ends_with(['g', 'G']));
+    number.ok_or_else(|| "write a number of tokens: 131072, 128k or 128K".to_owned())
+}
+
+fn kv_cache_type(text: &str) -> Result<String, String> {
+    let is_known = text == "auto" || model::element_thirty_seconds(text).is_some();
+    is_known.then(|| text.to_owned()).ok_or_else(|| {
+        "write auto, fp8 or the engine's own name of a type: bfloat16, int8, q8_0, q4_0".to_owned()
+    })
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The model, the node or the configuration cannot be read.
+/// The model, the node, the command or the configuration cannot be read.
 pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
-    let folder = arguments.model.as_deref().map(model::read_folder).transpose()?;
-    let kv_token = match (arguments.kv_per_token, &folder) {
-        // How it can be divided is unknown; usually it can.
-        (Some(bytes), _) => Some(KvToken { bytes, parts: u32::MAX }),
-        (None, Some(folder)) => Some(folder.kv_token(arguments.kv_cache_dtype)?),
-        (None, None) => None,
-    };
-    anyhow::ensure!(
-        arguments.context.is_none() || kv_token.is_some(),
-        "how much KV cache a token takes depends on the model: name its folder with --model, or \
-         write --kv-per-token (2 x layers x KV heads x head size x bytes: 320KiB for 80 layers, 8 \
-         heads of 128, 16 bits)"
-    );
-    let weights = arguments.weights.or(folder.map(|folder| folder.weights_bytes)).unwrap_or(0);
-    let model = Model {
-        weights_bytes: weights,
-        kv_token,
-        tokens: arguments.context.map(|context| context.saturating_mul(arguments.requests)),
-    };
+    let read = command::read(arguments)?;
     let overheads = Overheads {
         processes_bytes: arguments.processes,
         work_bytes: arguments.work,
+        growth_bytes: arguments.growth,
         headroom_bytes: arguments.headroom,
     };
-    let nodes = nodes::query(arguments)?;
-    let Some(fit) = fit(&model, &overheads, &nodes.known).filter(|_| nodes.silent.is_empty())
-    else {
+    let of_nodes = FitArguments { nodes: arguments.nodes.or(read.nodes), ..arguments.clone() };
+    let nodes = nodes::query(&of_nodes)?;
+    let fit = fit(&read.model, &read.engine, &overheads, &nodes.known);
+    let Some(fit) = fit.filter(|_| nodes.silent.is_empty()) else {
         show::silent(&nodes, arguments.json);
         return Ok(Exit::Findings);
     };
     if arguments.json {
-        outln!("{}", show::json(&model, &fit, &nodes));
+        outln!("{}", show::json(&read, &fit, &nodes));
     } else {
-        show::text(&model, &fit, &nodes);
+        show::text(&read, &fit, &nodes);
     }
-    Ok(if fit.fits { Exit::Fine } else { Exit::Findings })
+    Ok(match fit.verdict {
+        Verdict::Fits | Verdict::Tight => Exit::Fine,
+        Verdict::DoesNotFit | Verdict::Unknown => Exit::Findings,
+    })
 }
 
 #[cfg(test)]

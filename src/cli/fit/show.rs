@@ -1,28 +1,38 @@
 //! Prints the result.
 
+mod advice;
+
 use serde_json::{Value, json};
 
+use super::command::{LayerCounts, ToFit};
 use super::nodes::Nodes;
 use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
-use crate::fit::{Fit, Model, NodeFit};
+use crate::engines::LaunchCommand;
+use crate::fit::{Fit, Model, NodeFit, Verdict};
 use crate::model::bytes_text;
+use advice::advice;
 
-pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
-    outln!("{}", summary(model, fit));
+pub(super) fn text(read: &ToFit, fit: &Fit, nodes: &Nodes) {
+    outln!("{}", summary(&read.model, fit));
     outln!();
     table(fit);
     outln!();
-    for line in advice(fit) {
+    for line in advice(read, fit) {
         outln!("{}", printable(&line));
     }
-    notes(nodes);
+    for note in read.notes.iter().chain(&nodes.notes) {
+        outln!("note: {}", printable(note));
+    }
 }
 
 /// Prints why nothing is known.
 pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     if is_json {
-        outln!("{}", json!({ "fits": Value::Null, "silent": silent_json(nodes) }));
+        outln!(
+            "{}",
+            json!({ "fits": Value::Null, "verdict": Value::Null, "silent": silent_json(nodes) })
+        );
     }
     for (node, why) in &nodes.silent {
         errln!("umawarden: {}: {}", printable(node), printable(why));
@@ -30,44 +40,88 @@ pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     errln!("umawarden: unknown whether it fits; umawarden must run on each of its nodes");
 }
 
-pub(super) fn json(model: &Model, fit: &Fit, nodes: &Nodes) -> Value {
+pub(super) fn json(read: &ToFit, fit: &Fit, nodes: &Nodes) -> Value {
+    let model = &read.model;
     let mut object = json!(fit);
     object["weights_bytes"] = model.weights_bytes.into();
-    object["kv_bytes_per_token"] = model.kv_token.map(|token| token.bytes).into();
-    object["tokens"] = model.tokens.into();
-    object["notes"] = nodes.notes.clone().into();
+    object["mapped_bytes"] = model.mapped_bytes.into();
+    let kv_cache = model.kv_cache;
+    object["kv_bytes_per_token"] = kv_cache.map(|of| of.token_bytes).into();
+    object["kv_window_bytes_per_token"] = kv_cache.map(|of| of.window_token_bytes).into();
+    object["tokens"] = model.context.map(|tokens| tokens.saturating_mul(model.requests)).into();
+    object["layers"] = read.layers.map(layers_json).into();
+    object["command"] = read.command.as_ref().map(command_json).into();
+    object["notes"] = read.notes.iter().chain(&nodes.notes).cloned().collect::<Vec<_>>().into();
     object
+}
+
+fn layers_json(layers: LayerCounts) -> Value {
+    json!({
+        "all": layers.all, "kv": layers.kv, "windowed": layers.windowed,
+        "window_tokens": layers.window_tokens, "state": layers.state,
+    })
+}
+
+fn command_json(command: &LaunchCommand) -> Value {
+    let loader = command.loader;
+    json!({
+        "engine": command.engine.name(),
+        "model": command.model,
+        "context": command.context.as_ref().map(|of| of.value),
+        "batch_tokens": command.batch.as_ref().map(|of| of.value),
+        "kv_cache_dtype": command.kv_type.as_ref().map(|of| &of.value),
+        "share": command.share.as_ref().map(|of| of.value),
+        "ranks": command.ranks,
+        "loader": {
+            "name": loader.name,
+            "page_cache": loader.page_cache.name(),
+            "weights": loader.residence.name(),
+            "work_least_bytes": loader.work_bytes.0,
+            "work_most_bytes": loader.work_bytes.1,
+            "peak_percent": loader.peak_percent.map(|(_, most)| most),
+            "costs": loader.costs,
+            "instead": loader.instead,
+            "source": loader.source,
+        },
+    })
 }
 
 fn silent_json(nodes: &Nodes) -> Vec<Value> {
     nodes.silent.iter().map(|(node, why)| json!({ "node": node, "why": why })).collect()
 }
 
-fn notes(nodes: &Nodes) {
-    for note in &nodes.notes {
-        outln!("note: {}", printable(note));
-    }
-}
-
 fn summary(model: &Model, fit: &Fit) -> String {
     let mut what = format!("{} of weights", bytes_text(model.weights_bytes));
-    if let Some((token, tokens)) = model.kv_token.zip(model.tokens) {
-        let all = token.bytes.saturating_mul(tokens);
+    if let Some(mapped) = model.mapped_bytes {
+        what.push_str(&format!(", {} of them in a mapping,", bytes_text(mapped)));
+    }
+    if let Some((kv_cache, tokens)) = model.kv_cache.zip(model.context) {
+        let all = kv_cache.bytes(tokens, model.requests);
+        let tokens = tokens.saturating_mul(model.requests);
         what.push_str(&format!(" and {} of KV cache for {tokens} tokens", bytes_text(all)));
     }
     let on = match fit.nodes.len() {
         1 => "one node".to_owned(),
         count => format!("{count} nodes"),
     };
-    let result = if fit.fits { "it fits" } else { "it does not fit" };
+    let result = match fit.verdict {
+        Verdict::Fits => "it fits",
+        Verdict::Tight => "it is tight",
+        Verdict::DoesNotFit => "it does not fit",
+        Verdict::Unknown => "unknown for this loader",
+    };
     format!("{what} on {on}: {result}.")
 }
 
 fn table(fit: &Fit) {
     let name_width = fit.nodes.iter().map(|node| printable(&node.node).chars().count()).max();
     let width = name_width.unwrap_or(0).max(4);
+    let work: Vec<String> =
+        fit.nodes.iter().map(|node| range_text(node.work_least_bytes, node.work_bytes)).collect();
+    let work_width = work.iter().map(String::len).max().unwrap_or(0).max(9);
     outln!(
-        "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>5}  {:>6}",
+        "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>work_width$}  {:>9}  {:>10}  {:>5}  \
+         {:>6}",
         "NODE",
         "MEMORY",
         "CAN HAVE",
@@ -80,115 +134,42 @@ fn table(fit: &Fit) {
         "VLLM",
         "SGLANG"
     );
-    for node in &fit.nodes {
+    for (node, work) in fit.nodes.iter().zip(work) {
         let NodeFit { total_bytes, available_bytes, processes_bytes, headroom_bytes, .. } = node;
-        let lacks = match node.lacks_bytes {
-            0 => "-".to_owned(),
-            lacks => bytes_text(lacks),
-        };
         outln!(
-            "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {lacks:>9}  {:>5.2}  \
-             {:>6.2}",
+            "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {work:>work_width$}  {:>9}  {:>10}  \
+             {:>5.2}  {:>6.2}",
             printable(&node.node),
             bytes_text(*total_bytes),
             bytes_text(*available_bytes),
             bytes_text(*processes_bytes),
             bytes_text(*headroom_bytes),
             bytes_text(node.weights_bytes),
-            bytes_text(node.work_bytes),
             bytes_text(node.kv_available_bytes),
+            lacks_text(node),
             node.vllm_utilization,
             node.sglang_fraction,
         );
     }
 }
 
-fn advice(fit: &Fit) -> Vec<String> {
-    let mut lines = Vec::new();
-    let several = fit.nodes.len() > 1;
-    let gives = |node: &NodeFit| (node.kv_available_bytes, node.vllm_utilization);
-    let differ = fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0]));
-    if differ {
-        lines.push(format!(
-            "The weakest node is {}: it has the least available memory.",
-            fit.weakest
-        ));
+/// What is missing: surely, or (`<12.0 GiB`) in the worst case.
+fn lacks_text(node: &NodeFit) -> String {
+    match (node.lacks_bytes, node.may_lack_bytes) {
+        (0, 0) => "-".to_owned(),
+        (0, perhaps) => format!("<{}", bytes_text(perhaps)),
+        (lacks, _) => bytes_text(lacks),
     }
-    if fit.fits {
-        let on_each = if several { " on each node" } else { "" };
-        lines.push(format!(
-            "vLLM: --gpu-memory-utilization {:.2} at most{on_each}; {:.2} suffices.",
-            fit.vllm_utilization, fit.vllm_least
-        ));
-        lines.push(format!(
-            "SGLang: --mem-fraction-static {:.2} at most{on_each}.",
-            fit.sglang_fraction
-        ));
-    } else {
-        let tightest = fit.nodes.iter().find(|node| node.vllm_utilization == fit.vllm_utilization);
-        if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations) {
-            lines.push(format!(
-                "vLLM takes the same share of each node, and {} allows no more than {:.2}: more \
-                 memory there, or nodes of one size, would help.",
-                tightest.node, tightest.vllm_utilization
-            ));
-        }
-        lines.push(
-            "What helps: more nodes, smaller weights (quantized), a shorter context, fewer \
-             requests, KV cache of 8 bits, or other services elsewhere."
-                .to_owned(),
-        );
-    }
-    if let Some(tokens) = fit.most_tokens {
-        lines.push(format!("The KV cache then holds {tokens} tokens."));
-    }
-    if several && fit.is_unbalanced {
-        lines.push(
-            "SGLang refuses nodes whose free memory differs by more than a tenth: free some on the \
-             weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0."
-                .to_owned(),
-        );
-    }
-    lines
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fit::{Node, Overheads, fit};
-
-    const GIB: u64 = 1 << 30;
-
-    fn node(name: &str, total_gib: u64, available_gib: u64) -> Node {
-        let available_bytes = available_gib * GIB;
-        Node {
-            name: name.into(),
-            total_bytes: total_gib * GIB,
-            available_bytes,
-            seen_least_bytes: available_bytes,
-            seen_most_bytes: available_bytes,
-        }
+/// `3.3-14.0 GiB`.
+fn range_text(least: u64, most: u64) -> String {
+    let (least_text, most_text) = (bytes_text(least), bytes_text(most));
+    if least == most {
+        return most_text;
     }
-
-    fn advice_for(weights_gib: u64, nodes: &[Node]) -> String {
-        let model = Model { weights_bytes: weights_gib * GIB, kv_token: None, tokens: None };
-        let nothing = Some(0);
-        let overheads =
-            Overheads { processes_bytes: nothing, work_bytes: nothing, headroom_bytes: nothing };
-        advice(&fit(&model, &overheads, nodes).unwrap()).join("\n")
-    }
-
-    #[test]
-    fn the_smallest_node_is_named_if_only_the_common_share_is_too_small() {
-        let by_share = advice_for(180, &[node("spark", 121, 94), node("small", 96, 94)]);
-        assert!(by_share.contains("spark allows no more than 0.77"), "{by_share}");
-        for nodes in [
-            [node("spark", 121, 94), node("small", 96, 80)],
-            [node("spark", 121, 117), node("two", 121, 60)],
-        ] {
-            let by_memory = advice_for(180, &nodes);
-            assert!(by_memory.contains("What helps"), "{by_memory}");
-            assert!(!by_memory.contains("allows no more"), "{by_memory}");
-        }
+    match (least_text.split_once(' '), most_text.split_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number}-{most_text}"),
+        _ => format!("{least_text}-{most_text}"),
     }
 }

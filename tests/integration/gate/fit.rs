@@ -1,6 +1,7 @@
 //! `umawarden fit`: whether a model fits, and with which options.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ fn the_weakest_of_two_nodes_decides_the_recommended_options() {
     let printed = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}{}", stderr(&output));
     let first =
-        "130.0 GiB of weights and 20.0 GiB of KV cache for 131072 tokens on 2 nodes: it fits.";
+        "130.0 GiB of weights and 20.0 GiB of KV cache for 131072 tokens on 2 nodes: it is tight.";
     assert!(printed.starts_with(first), "{printed}");
     let weakest =
         format!("The weakest node is 127.0.0.1:{}: it has the least available memory.", weak.port);
@@ -53,7 +54,7 @@ fn the_weakest_of_two_nodes_decides_the_recommended_options() {
     assert_eq!(report["vllm_utilization"], json!(0.72));
     assert_eq!(report["nodes"][0]["available_bytes"], json!(112 * GIB), "above the reserve");
     assert_eq!(report["nodes"][1]["kv_wanted_bytes"], json!(10 * GIB));
-    let too_much = fit(&node, &["--weights=170GiB", &peers]);
+    let too_much = fit(&node, &["--weights=200GiB", &peers]);
     assert_eq!(too_much.status.code(), Some(1));
     assert!(stdout(&too_much).contains("it does not fit."), "{}", stdout(&too_much));
 }
@@ -140,4 +141,170 @@ fn weights_and_bytes_per_token_are_read_from_a_models_folder() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
     }
+}
+
+/// What public reports saw: given options and command, and what must and must not be said.
+#[test]
+fn reports_from_the_field_get_a_right_or_an_honest_answer() {
+    let node = Node::new(Memory::free(114));
+    let cases: Vec<Value> =
+        serde_json::from_str(include_str!("../../fixtures/fit/cases.json")).unwrap();
+    assert!(cases.len() >= 15);
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
+    };
+    for case in &cases {
+        let mut command = vec!["--".to_owned()];
+        let words = case["command"].as_str().unwrap_or_default().split_ascii_whitespace();
+        command.extend(words.map(str::to_owned));
+        let run = |format: &[&str]| {
+            let mut all = texts(&case["arguments"]);
+            all.extend(format.iter().map(|word| (*word).to_owned()));
+            if command.len() > 1 {
+                all.extend(command.iter().cloned());
+            }
+            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            fit(&node, &all)
+        };
+        let name = case["case"].as_str().unwrap();
+        let output = run(&[]);
+        let printed = stdout(&output);
+        for text in texts(&case["says"]) {
+            assert!(printed.contains(&text), "{name}: {text}: {printed}{}", stderr(&output));
+        }
+        for text in texts(&case["not"]) {
+            assert!(!printed.contains(&text), "{name}: {text}: {printed}");
+        }
+        let report = parsed(&run(&["--json"]));
+        assert_eq!(report["verdict"], case["verdict"], "{name}");
+        let fits = matches!(case["verdict"].as_str(), Some("fits" | "tight"));
+        assert_eq!(report["fits"], json!(fits), "{name}");
+        assert_eq!(output.status.code(), Some(i32::from(!fits)), "{name}");
+    }
+}
+
+/// A file of that size without content.
+fn sparse(path: &Path, bytes: u64) {
+    fs::File::create(path).unwrap().set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_consolidated_file_beside_its_shards_counts_once() {
+    let node = Node::new(Memory::free(114));
+    let model = node.path("mistral");
+    fs::create_dir(&model).unwrap();
+    sparse(&model.join("consolidated.safetensors"), 44 * GIB);
+    for part in 1..=4 {
+        sparse(&model.join(format!("model-0000{part}-of-00004.safetensors")), 11 * GIB);
+    }
+    let folder = format!("--model={}", model.display());
+    let plan = [&*folder, "--memory=121.69GiB"];
+    let output = fit(&node, &plan);
+    let printed = stdout(&output);
+    assert!(printed.starts_with("44.0 GiB of weights on one node: it fits."), "{printed}");
+    assert!(printed.contains("consolidated.safetensors (the same weights once more"), "{printed}");
+    assert!(printed.contains("config.json"), "{printed}");
+    let native = [&plan[..], &["--", "vllm", "serve", "m", "--load-format", "mistral"]].concat();
+    let report = parsed(&fit(&node, &[&["--json"][..], &native].concat()));
+    assert_eq!(report["weights_bytes"], json!(44 * GIB));
+    assert_eq!(report["command"]["loader"]["peak_percent"], json!(180));
+    sparse(&model.join("q8.gguf"), GIB);
+    fs::remove_file(model.join("model-00003-of-00004.safetensors")).unwrap();
+    let cut = fit(&node, &plan);
+    assert_eq!(cut.status.code(), Some(2));
+    assert!(stderr(&cut).contains("3 of 4 parts of model; the download is incomplete"));
+}
+
+#[test]
+fn one_quantization_of_several_must_be_named() {
+    let node = Node::new(Memory::free(114));
+    let model = node.path("gguf");
+    fs::create_dir(&model).unwrap();
+    for (name, gib) in [
+        ("q4-00001-of-00002.gguf", 30),
+        ("q4-00002-of-00002.gguf", 20),
+        ("q8.gguf", 100),
+        ("mmproj-f16.gguf", 1),
+    ] {
+        sparse(&model.join(name), gib * GIB);
+    }
+    let of = |path: &Path| fit(&node, &[&format!("--model={}", path.display()), "--json"]);
+    let both = of(&model);
+    assert_eq!(both.status.code(), Some(2));
+    let named = "2 models in the format GGUF, of which an engine loads one: \
+                 q4-00001-of-00002.gguf, q8.gguf; name the file";
+    assert!(stderr(&both).contains(named), "{}", stderr(&both));
+    let one = parsed(&of(&model.join("q4-00001-of-00002.gguf")));
+    assert_eq!(one["weights_bytes"], json!(50 * GIB));
+    // The command's own model and context.
+    let file = model.join("q8.gguf");
+    let command = ["--", "llama-server", "-m", file.to_str().unwrap(), "-c", "8192"];
+    let report = parsed(&fit(&node, &[&["--json", "--kv-per-token=64KiB"][..], &command].concat()));
+    assert_eq!(report["weights_bytes"], json!(100 * GIB));
+    assert_eq!(report["tokens"], json!(8192));
+    assert_eq!(report["command"]["loader"]["weights"], json!("mapped"));
+}
+
+/// Descriptions in the forms of the named families, with sizes that are easy to check.
+#[test]
+fn hybrid_models_keep_a_cache_in_their_layers_of_attention_only() {
+    let node = Node::new(Memory::free(114));
+    let model = node.path("hybrid");
+    fs::create_dir(&model).unwrap();
+    sparse(&model.join("model.safetensors"), GIB);
+    let folder = format!("--model={}", model.display());
+    let configs: Value =
+        serde_json::from_str(include_str!("../../fixtures/fit/models.json")).unwrap();
+    for (name, of) in configs.as_object().unwrap() {
+        fs::write(model.join("config.json"), of["config"].to_string()).unwrap();
+        let plan = [&*folder, "--memory=121GiB", "--context=100K"];
+        let report = parsed(&fit(&node, &[&plan[..], &["--json"]].concat()));
+        assert_eq!(report["layers"]["kv"], of["kv_layers"], "{name}: {report}");
+        assert_eq!(report["layers"]["all"], of["layers"], "{name}");
+        assert_eq!(report["nodes"][0]["kv_wanted_bytes"], of["bytes_of_100k"], "{name}");
+        let printed = stdout(&fit(&node, &plan));
+        let said = format!("{} of {} layers keep KV cache", of["kv_layers"], of["layers"]);
+        assert!(printed.contains(&said), "{name}: {printed}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_read_is_refused_with_what_to_write() {
+    let node = Node::new(Memory::free(114));
+    for (arguments, expected) in [
+        (&["--", "ls", "-l"][..], "starts no engine that is known here"),
+        (&["--", "vllm", "serve", "org/model"], "the model org/model, which is no file or folder"),
+        (&["--", "llama-server", "-hf", "a/b"], "--weights"),
+        (&["--weights=1GiB", "--mapped=2GiB"], "--mapped is more than all weights"),
+        (&["--weights=1GiB", "--kv-cache-dtype=fp9"], "write auto, fp8"),
+        (&["--weights=1GiB", "--requests=0"], "--requests"),
+    ] {
+        let output = fit(&node, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_model_for_images_is_tight_unless_its_images_are_bounded() {
+    let node = Node::new(Memory::free(114));
+    let model = node.path("gemma");
+    fs::create_dir(&model).unwrap();
+    sparse(&model.join("model.safetensors"), 48 * GIB);
+    let config = json!({
+        "text_config": { "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 64 },
+        "vision_config": { "hidden_size": 64 },
+    });
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let run = |options: &[&str]| {
+        let command = ["--", "vllm", "serve", model.to_str().unwrap()];
+        let share = ["--gpu-memory-utilization", "0.65", "--max-model-len", "8K"];
+        let plan = ["--memory=121.69GiB", "--json"];
+        parsed(&fit(&node, &[&plan[..], &command, &share, options].concat()))
+    };
+    let unbounded = run(&[]);
+    assert_eq!(unbounded["verdict"], json!("tight"), "{unbounded}");
+    assert_eq!(unbounded["causes"], json!(["profiling"]));
+    let bounded = run(&["--limit-mm-per-prompt", "{\"image\": 0}"]);
+    assert_eq!(bounded["verdict"], json!("fits"), "{bounded}");
 }

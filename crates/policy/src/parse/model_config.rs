@@ -1,7 +1,14 @@
 //! `config.json` of a model, as Hugging Face's transformers writes it: how much KV cache a token
 //! takes.
 
+mod layers;
+
+#[cfg(test)]
+mod tests;
+
 use serde_json::Value;
+
+use layers::Layers;
 
 /// No file that is worth reading is longer.
 pub const MOST_BYTES: u64 = 4 << 20;
@@ -10,65 +17,111 @@ pub const MOST_BYTES: u64 = 4 << 20;
 const MOST: u64 = 1 << 20;
 
 /// Where models of several parts keep what their language model is.
-const PARTS: [&str; 3] = ["text_config", "llm_config", "language_config"];
+const PARTS: [&str; 5] =
+    ["text_config", "llm_config", "language_config", "language_model", "thinker_config"];
 
 /// What of a model the KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Numbers that are kept of each token, over all layers.
-    pub elements: u64,
+    /// All layers of the model.
+    pub layers: u64,
+    /// Layers that keep keys and values of all tokens.
+    pub full_layers: u64,
+    /// Layers that keep keys and values of the last `window_tokens` tokens only.
+    pub windowed_layers: u64,
+    /// Layers that keep a state of constant size for each request: Mamba, linear attention,
+    /// convolution. The file does not say how large it is.
+    pub state_layers: u64,
+    /// Numbers that are kept of each token, over all full layers.
+    pub full_elements: u64,
+    /// Numbers that are kept of each token in the window, over all windowed layers.
+    pub windowed_elements: u64,
+    /// The window, in tokens. 0 without windowed layers.
+    pub window_tokens: u64,
     /// Among so many ranks the cache can be divided.
     pub parts: u32,
+    /// Whether it takes images or sound, too.
+    pub has_media: bool,
+    /// The longest request of the model, in tokens, if the file says.
+    pub longest_tokens: Option<u64>,
     /// Bytes of one number, unless an option of the engine changes it.
     pub element_bytes: u64,
 }
 
 impl KvShape {
-    /// Reads the file. Layers with a sliding window count in full, since engines may keep them so.
+    /// Reads the file.
     ///
     /// # Errors
     /// Says what of it cannot be read, or is missing.
     pub fn read(text: &str) -> Result<Self, String> {
         let config: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let parts = PARTS.iter().filter_map(|name| config.get(name)).chain([&config]);
-        let parts: Vec<&Value> = parts.filter(|part| part.is_object()).collect();
-        let fields = Fields(&parts);
-        let layers = fields.attending_layers()?;
-        let (elements, parts) = match fields.number("kv_lora_rank") {
-            // Latent attention: one vector for all heads, and a copy of it on each rank.
-            Some(rank) => (rank.saturating_add(fields.need("qk_rope_head_dim")?), 1),
-            None => {
-                let heads = fields.number("num_key_value_heads");
-                let heads = heads.map_or_else(|| fields.need("num_attention_heads"), Ok)?;
-                let size = fields.number("head_dim").map_or_else(|| fields.head_size(), Ok)?;
-                (heads.saturating_mul(size).saturating_mul(2), heads)
-            }
-        };
+        let fields = Fields::of(&config);
+        let layers = Layers::read(&fields)?;
+        let (full, windowed, parts) = fields.elements_of_layers()?;
         Ok(Self {
-            elements: elements.saturating_mul(layers),
+            layers: layers.all,
+            full_layers: layers.full,
+            windowed_layers: layers.windowed,
+            state_layers: layers.state,
+            full_elements: full.saturating_mul(layers.full),
+            windowed_elements: windowed.saturating_mul(layers.windowed),
+            window_tokens: layers.window_tokens,
             parts: u32::try_from(parts).unwrap_or(u32::MAX),
+            has_media: ["vision_config", "audio_config"]
+                .iter()
+                .any(|part| fields.get(part).is_some_and(Value::is_object)),
+            longest_tokens: fields.get("max_position_embeddings").and_then(Value::as_u64),
             element_bytes: fields.element_bytes(),
         })
+    }
+
+    /// Layers that keep keys and values.
+    pub fn kv_layers(&self) -> u64 {
+        self.full_layers.saturating_add(self.windowed_layers)
     }
 }
 
 /// The parts of a file in which a field may be, the innermost first.
-struct Fields<'v>(&'v [&'v Value]);
+struct Fields<'v>(Vec<&'v Value>);
 
-impl Fields<'_> {
-    fn get(&self, name: &str) -> Option<&Value> {
+impl<'v> Fields<'v> {
+    /// A part may be in a part: `thinker_config.text_config`.
+    fn of(config: &'v Value) -> Self {
+        let mut parts = vec![config];
+        for _ in 0..2 {
+            let outer = parts[0];
+            let inner = PARTS.iter().filter_map(|name| outer.get(name));
+            let Some(inner) = inner.into_iter().find(|part| part.is_object()) else { break };
+            parts.insert(0, inner);
+        }
+        Self(parts)
+    }
+
+    fn get(&self, name: &str) -> Option<&'v Value> {
         self.0.iter().find_map(|part| part.get(name)).filter(|value| !value.is_null())
     }
 
-    fn number(&self, name: &str) -> Option<u64> {
-        self.get(name)?.as_u64().filter(|number| (1..=MOST).contains(number))
+    /// `None` if it is missing.
+    ///
+    /// # Errors
+    /// It is not a number from 1 to [`MOST`].
+    fn number(&self, name: &str) -> Result<Option<u64>, String> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let number = value.as_u64().filter(|number| (1..=MOST).contains(number));
+        number.map(Some).ok_or_else(|| format!("{name} is no number from 1 to {MOST}"))
     }
 
     fn need(&self, name: &str) -> Result<u64, String> {
-        self.number(name).ok_or_else(|| match self.get(name) {
-            Some(_) => format!("{name} is no number from 1 to {MOST}"),
-            None => format!("it has no {name}"),
-        })
+        self.number(name)?.ok_or_else(|| format!("it has no {name}"))
+    }
+
+    fn list(&self, name: &str) -> Result<Option<&'v [Value]>, String> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        value.as_array().map(|list| Some(&**list)).ok_or_else(|| format!("{name} is no list"))
+    }
+
+    fn text(&self, name: &str) -> Option<&'v str> {
+        self.get(name)?.as_str()
     }
 
     fn head_size(&self) -> Result<u64, String> {
@@ -76,84 +129,38 @@ impl Fields<'_> {
         Ok(channels.div_ceil(heads))
     }
 
-    /// Layers that keep something of each token; those of linear attention do not.
-    fn attending_layers(&self) -> Result<u64, String> {
-        let layers = self.need("num_hidden_layers")?;
-        let Some(kinds) = self.get("layer_types").and_then(Value::as_array) else {
-            return Ok(layers);
+    /// Numbers that a full and a windowed layer keep of a token, and into how many parts they
+    /// divide.
+    fn elements_of_layers(&self) -> Result<(u64, u64, u64), String> {
+        if let Some(rank) = self.number("kv_lora_rank")? {
+            // Latent attention: one vector for all heads, and a copy of it on each rank. Sparse
+            // attention has one more vector, by which tokens are found (DeepSeek V3.2, GLM 5).
+            let index = self.number("index_head_dim")?.unwrap_or(0);
+            let elements = rank.saturating_add(self.need("qk_rope_head_dim")?);
+            let elements = elements.saturating_add(index);
+            return Ok((elements, elements, 1));
+        }
+        let heads = match self.number("num_key_value_heads")? {
+            Some(heads) => heads,
+            None => self.need("num_attention_heads")?,
         };
-        let kinds = kinds.iter().filter_map(Value::as_str);
-        let attending = kinds.filter(|kind| kind.contains("attention") && !kind.contains("linear"));
-        Ok(layers.min(attending.count() as u64))
+        // Zamba 2 has heads of another size than its channels suggest.
+        let named = match self.number("attention_head_dim")? {
+            None => self.number("head_dim")?,
+            named => named,
+        };
+        let size = named.map_or_else(|| self.head_size(), Ok)?;
+        // Gemma 4: the layers that see all tokens have fewer and larger heads.
+        let global_heads = self.number("num_global_key_value_heads")?.unwrap_or(heads);
+        let global_size = self.number("global_head_dim")?.unwrap_or(size);
+        let elements = |heads: u64, size: u64| heads.saturating_mul(size).saturating_mul(2);
+        Ok((elements(global_heads, global_size), elements(heads, size), heads.min(global_heads)))
     }
 
     fn element_bytes(&self) -> u64 {
-        let kind = self.get("torch_dtype").or_else(|| self.get("dtype")).and_then(Value::as_str);
-        match kind {
+        match self.text("torch_dtype").or_else(|| self.text("dtype")) {
             Some("float32") => 4,
             _ => 2,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn heads_that_share_keys_and_values_are_counted_once() {
-        let shape = KvShape::read(
-            r#"{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
-                "hidden_size": 8192, "torch_dtype": "bfloat16"}"#,
-        );
-        let shape = shape.unwrap();
-        assert_eq!((shape.elements * shape.element_bytes, shape.parts), (320 << 10, 8));
-    }
-
-    #[test]
-    fn latent_attention_keeps_one_vector_and_is_not_divided() {
-        let shape = KvShape::read(
-            r#"{"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
-                "kv_lora_rank": 512, "qk_rope_head_dim": 64, "hidden_size": 7168}"#,
-        );
-        let shape = shape.unwrap();
-        assert_eq!((shape.elements, shape.parts, shape.element_bytes), (61 * 576, 1, 2));
-    }
-
-    #[test]
-    fn the_text_part_is_found_and_linear_attention_has_no_cache() {
-        let shape = KvShape::read(
-            r#"{"dtype": "float32", "text_config": {"num_hidden_layers": 4, "head_dim": 128,
-                "num_attention_heads": 16, "num_key_value_heads": 2, "kv_lora_rank": null,
-                "layer_types": ["linear_attention", "linear_attention", "full_attention",
-                "sliding_attention"]}}"#,
-        );
-        let shape = shape.unwrap();
-        let expected = KvShape { elements: 2 * 2 * 2 * 128, parts: 2, element_bytes: 4 };
-        assert_eq!(shape, expected);
-    }
-
-    #[test]
-    fn missing_fields_are_named() {
-        for (text, expected) in [
-            ("", "EOF while parsing"),
-            ("[]", "it has no num_hidden_layers"),
-            (r#"{"num_hidden_layers": 3}"#, "it has no num_attention_heads"),
-            (r#"{"num_hidden_layers": -3}"#, "num_hidden_layers is no number from 1 to"),
-            (r#"{"num_hidden_layers": 3, "num_attention_heads": 4}"#, "it has no hidden_size"),
-            (r#"{"num_hidden_layers": 3, "kv_lora_rank": 4}"#, "it has no qk_rope_head_dim"),
-        ] {
-            let error = KvShape::read(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_configurations_do_not_panic(text in ".{0,200}") {
-            let _ = KvShape::read(&text);
         }
     }
 }

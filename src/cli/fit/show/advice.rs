@@ -1,0 +1,267 @@
+//! What to do with the result, in sentences.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cli::fit::command::{LayerCounts, ToFit};
+use crate::engines::facts;
+use crate::engines::loaders::{Loader, PageCache, Residence};
+use crate::fit::{Cause, Fit, NodeFit, VLLM_USUAL_SHARE, Verdict};
+use crate::model::{EngineKind, bytes_text};
+
+use super::range_text;
+
+/// The worst peak that was measured, in hundredths of the weights: SGLang's
+/// (github.com/sgl-project/sglang/pull/20580).
+const WORST_PEAK_PERCENT: u64 = 193;
+
+pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
+    let mut lines = Vec::new();
+    let several = fit.nodes.len() > 1;
+    let gives = |node: &NodeFit| (node.kv_available_bytes, node.vllm_utilization);
+    if fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0])) {
+        lines.push(format!(
+            "The weakest node is {}: it has the least available memory.",
+            fit.weakest
+        ));
+    }
+    let causes = fit.causes.iter().map(|cause| why(*cause, read, fit));
+    lines.extend(causes.flatten());
+    match fit.verdict {
+        Verdict::Fits | Verdict::Tight => shares(read, fit, &mut lines),
+        Verdict::DoesNotFit => help(read, fit, &mut lines),
+        Verdict::Unknown => {}
+    }
+    lines.extend(usual_share(read, fit));
+    lines.extend(unknown_peak(read, fit).filter(|_| fit.verdict == Verdict::Tight));
+    if let Some(command) = &read.command {
+        lines.push(loader_sentence(command.engine, command.loader));
+    }
+    lines.extend(read.layers.map(layers_sentence));
+    if let Some(tokens) = fit.most_tokens.filter(|_| fit.verdict != Verdict::Unknown) {
+        lines.push(format!("The KV cache then holds {tokens} tokens."));
+    }
+    if several && fit.is_unbalanced {
+        lines.push(
+            "SGLang refuses nodes whose free memory differs by more than a tenth: free some on the \
+             weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0."
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// Whether the command may be of that engine.
+fn may_be(read: &ToFit, engine: EngineKind) -> bool {
+    read.engine.kind.is_none_or(|kind| kind == engine)
+}
+
+/// The shares of memory between which it runs.
+fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
+    let on_each = if fit.nodes.len() > 1 { " on each node" } else { "" };
+    // Only the command's own share may be wrong.
+    let is_of_share = |cause: &Cause| matches!(cause, Cause::ShareTooLarge | Cause::ShareTooSmall);
+    let is_clear = fit.causes.iter().all(is_of_share);
+    let is_contradictory = fit.vllm_least_possible > fit.vllm_utilization;
+    if may_be(read, EngineKind::Vllm) && is_contradictory {
+        lines.push(format!(
+            "vLLM: it needs --gpu-memory-utilization {:.2} or more, and {:.2} is the most that \
+             leaves memory for processes and headroom{on_each}: expect that it fails.",
+            fit.vllm_least_possible, fit.vllm_utilization
+        ));
+    } else if may_be(read, EngineKind::Vllm) && is_clear {
+        lines.push(format!(
+            "vLLM: --gpu-memory-utilization {:.2} suffices, {:.2} leaves memory for growth after \
+             the start, {:.2} at most{on_each}.",
+            fit.vllm_least, fit.vllm_safe, fit.vllm_utilization
+        ));
+    } else if may_be(read, EngineKind::Vllm) {
+        lines.push(format!(
+            "vLLM: --gpu-memory-utilization {:.2} at most{on_each}; it needs between {:.2} and \
+             {:.2}, by the work that its log shows. Have `umawarden launch` start it, and watch \
+             the first minute.",
+            fit.vllm_utilization, fit.vllm_least_possible, fit.vllm_least
+        ));
+    }
+    if may_be(read, EngineKind::Sglang) {
+        lines.push(format!(
+            "SGLang: --mem-fraction-static {:.2} at most{on_each}; weights and KV cache alone are \
+             {:.2}.",
+            fit.sglang_fraction, fit.sglang_least
+        ));
+    }
+    let share = read.command.as_ref().and_then(|command| command.share.as_ref());
+    if let Some(share) = share.filter(|_| fit.verdict == Verdict::Fits) {
+        lines.push(format!("{} {:.2} is safe.", share.option, share.value));
+    }
+}
+
+fn help(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
+    let tightest = fit.nodes.iter().find(|node| node.vllm_utilization == fit.vllm_utilization);
+    if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations)
+        && may_be(read, EngineKind::Vllm)
+        && fit.causes.contains(&Cause::Memory)
+    {
+        lines.push(format!(
+            "vLLM takes the same share of each node, and {} allows no more than {:.2}: more memory \
+             there, or nodes of one size, would help.",
+            tightest.node, tightest.vllm_utilization
+        ));
+    }
+    lines.push(
+        "What helps: more nodes, smaller weights (quantized), a shorter context, fewer requests, \
+         KV cache of 8 bits, or other services elsewhere."
+            .to_owned(),
+    );
+    if read.model.mapped_bytes.is_none() && read.command.is_none() {
+        lines.push(
+            "Weights that a loader leaves in a mapping of their files do not count, since the \
+             kernel may evict them: --mapped SIZE, or the engine's command behind --, says so."
+                .to_owned(),
+        );
+    }
+}
+
+/// Why the verdict is not better.
+fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
+    let node = fit.nodes.iter().max_by_key(|node| (node.lacks_bytes, node.may_lack_bytes))?;
+    let share = read.command.as_ref().and_then(|command| command.share.as_ref());
+    let given = share.map(|share| format!("{} {:.2}", share.option, share.value));
+    let given = given.unwrap_or_else(usual_share_text);
+    Some(match cause {
+        Cause::Memory if node.lacks_bytes > 0 => return None,
+        Cause::Memory => format!(
+            "Up to {} is missing on {} if the engine takes as much as in the worst reports: work \
+             of {} (activations, graphs, buffers), and {} more after its start.",
+            bytes_text(node.may_lack_bytes),
+            node.node,
+            range_text(node.work_least_bytes, node.work_bytes),
+            bytes_text(node.growth_bytes)
+        ),
+        Cause::LoadPeak => {
+            let of_peak = |node: &&NodeFit| node.load_peak_bytes;
+            let node = fit.nodes.iter().max_by_key(of_peak)?;
+            format!(
+                "While it loads, it may peak at {} on {}, and with its processes that is more than \
+                 the {} that it can have.",
+                bytes_text(node.load_peak_bytes?),
+                node.node,
+                bytes_text(node.available_bytes)
+            )
+        }
+        Cause::ShareTooLarge => share_too_large(&given, read, fit),
+        Cause::ShareTooSmall if read.engine.kind == Some(EngineKind::Sglang) => format!(
+            "{given} is below {:.2}, the least for weights and KV cache: SGLang refuses to start.",
+            fit.sglang_least
+        ),
+        Cause::ShareTooSmall if fit.verdict == Verdict::DoesNotFit => format!(
+            "{given} is below {:.2}, the least for weights, work and KV cache: vLLM refuses to \
+             start.",
+            fit.vllm_least_possible
+        ),
+        Cause::ShareTooSmall => format!(
+            "{given} is below {:.2}: with the most work that reports measured, too little is left \
+             for the KV cache, and vLLM refuses to start.",
+            fit.vllm_least
+        ),
+        Cause::Batch => "No report ran so many tokens at the same time: 65536 exhausted a GB10, \
+                         which then hung, where 32768 did not."
+            .to_owned(),
+        Cause::Profiling => "The model also takes images or sound, with which vLLM profiles its \
+                             memory at the start. That took 50 GiB and more beside its share on a \
+                             GB10, and hung it: bound it by --limit-mm-per-prompt, or leave it out \
+                             by --language-model-only."
+            .to_owned(),
+        Cause::Mapping => {
+            "It does not fit as a whole, but its loader leaves a part of the weights \
+                           in a mapping of their files, which the kernel may evict. How large that \
+                           part is, is unknown: write it as --mapped SIZE."
+                .to_owned()
+        }
+        Cause::Loader => "Neither the peak of its loader nor what it keeps is known here: compare \
+                          with umawarden's figures while it loads, or use another loader."
+            .to_owned(),
+    })
+}
+
+fn share_too_large(given: &str, read: &ToFit, fit: &Fit) -> String {
+    let value = read.engine.share.map_or(VLLM_USUAL_SHARE, |share| share.value);
+    let is_sglang = read.engine.kind == Some(EngineKind::Sglang);
+    let most = if is_sglang { fit.sglang_fraction } else { fit.vllm_utilization };
+    let (limit, what) = match value {
+        _ if is_sglang => (most, "the node may run out of memory"),
+        value if value > most => {
+            (most, "vLLM may refuse to start, or the node may run out of memory")
+        }
+        _ => (
+            fit.vllm_safe,
+            "what engines take after their start, such as autotuning, may exhaust the node",
+        ),
+    };
+    format!("{given} is not safe here: it is above {limit:.2}, and {what}.")
+}
+
+/// Warns of vLLM's default share, which is that of a GPU with memory of its own.
+fn usual_share(read: &ToFit, fit: &Fit) -> Option<String> {
+    let is_vllm = may_be(read, EngineKind::Vllm);
+    let is_given = read.engine.share.is_some_and(|share| share.is_given);
+    let is_named = fit.causes.contains(&Cause::ShareTooLarge);
+    (is_vllm && !is_given && !is_named && VLLM_USUAL_SHARE > fit.vllm_utilization).then(|| {
+        format!("{} is not safe here: it is above {:.2}.", usual_share_text(), fit.vllm_utilization)
+    })
+}
+
+fn usual_share_text() -> String {
+    format!("vLLM's default of {VLLM_USUAL_SHARE} (0.92 in newer versions)")
+}
+
+/// Without a command, the peak while it loads is unknown.
+fn unknown_peak(read: &ToFit, fit: &Fit) -> Option<String> {
+    let node = fit.nodes.iter().max_by_key(|node| node.weights_bytes)?;
+    let peak = node.weights_bytes.saturating_mul(WORST_PEAK_PERCENT) / 100;
+    let all = peak.saturating_add(node.processes_bytes);
+    (read.command.is_none() && all > node.available_bytes).then(|| {
+        format!(
+            "While it loads, some loaders peak at up to 1.9 times the weights, which would be {} \
+             on {}: the engine's command behind -- says which loader it is.",
+            bytes_text(peak),
+            node.node
+        )
+    })
+}
+
+/// What the loader of a command does and costs.
+fn loader_sentence(engine: EngineKind, loader: &Loader) -> String {
+    let name = facts(engine).known_as.unwrap_or("The engine");
+    let cache = match (loader.page_cache, loader.instead) {
+        (PageCache::Spares, _) => " It spares the page cache.".to_owned(),
+        (PageCache::Fills, Some(instead)) => {
+            format!(" It fills the page cache, which {instead} spares.")
+        }
+        (PageCache::Fills, None) => " It fills the page cache.".to_owned(),
+        (PageCache::Unknown, _) => " Whether it fills the page cache is unknown.".to_owned(),
+    };
+    let kept = match loader.residence {
+        Residence::Mapped => " What stays mapped is page cache.",
+        Residence::Copied | Residence::Outlives => "",
+    };
+    format!("{name}'s loader ({}) {}.{cache}{kept}", loader.name, loader.costs)
+}
+
+fn layers_sentence(layers: LayerCounts) -> String {
+    let mut text = format!("{} of {} layers keep KV cache", layers.kv, layers.all);
+    if layers.windowed > 0 {
+        text.push_str(&format!(
+            ", {} of them only that of the last {} tokens",
+            layers.windowed, layers.window_tokens
+        ));
+    }
+    if layers.state > 0 {
+        text.push_str(&format!(
+            "; {} keep a state of constant size for each request, which is small and not counted",
+            layers.state
+        ));
+    }
+    text.push('.');
+    text
+}
