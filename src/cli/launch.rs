@@ -16,6 +16,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::control::{Client, DaemonArguments};
+use super::fit::note_loader;
 use super::gate::{self, Ended, GateNode, PlaceArguments, ProgressPrinter, Waiting};
 use super::{Exit, death};
 use crate::cli::output::errln;
@@ -170,6 +171,9 @@ fn clock() -> Moment {
 /// Runs the command. Errors before it runs have their own exit codes.
 pub fn execute(arguments: &LaunchArguments) -> Exit {
     let name = arguments.name();
+    if !arguments.daemon.json {
+        note_loader(&arguments.command);
+    }
     let signals = match run::take_signals() {
         Ok(signals) => signals,
         Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),

@@ -12,6 +12,7 @@ use crate::engines::LaunchCommand;
 use crate::fit::{Fit, Model, NodeFit, Verdict};
 use crate::model::bytes_text;
 use advice::advice;
+pub(super) use advice::loader_sentence;
 
 pub(super) fn text(read: &ToFit, fit: &Fit, nodes: &Nodes) {
     outln!("{}", summary(&read.model, fit));

@@ -8,6 +8,7 @@ mod show;
 mod signals;
 mod wait;
 
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use clap::Args;
 
 use super::Exit;
 use super::control::Client;
+use super::fit::note_loader;
 use super::storage::StorageArguments;
 use crate::cli::output::outln;
 use crate::config::flags::RunFlags;
@@ -72,6 +74,10 @@ pub struct GateArguments {
     /// This node and its daemon.
     #[command(flatten)]
     pub(crate) node: NodeArguments,
+
+    /// The engine's command, behind `--`: what its loader costs is noted. It is not run.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 /// Where this node is read, and its daemon, if it has one.
@@ -150,6 +156,7 @@ Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
   umawarden gate --need 90GiB --peers spark-2,spark-3
+  umawarden gate --need 90GiB -- vllm serve MODEL --load-format instanttensor
   umawarden gate --need 90GiB --peers --config.file /etc/umawarden/umawarden.yaml
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
@@ -241,6 +248,7 @@ pub(crate) fn peers(
 /// The configuration cannot be used, or a thread cannot be started.
 pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     signals::end_at_once().context("cannot listen for signals")?;
+    note_loader(&arguments.command);
     let settings = arguments.node.settings()?;
     let daemon = daemon(&arguments.node, &settings);
     let mut node = GateNode::start(setup(&settings, daemon.clone()))

@@ -1,6 +1,7 @@
 //! `umawarden fit`: whether a model fits, and with which options.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 
@@ -307,4 +308,30 @@ fn a_model_for_images_is_tight_unless_its_images_are_bounded() {
     assert_eq!(unbounded["causes"], json!(["profiling"]));
     let bounded = run(&["--limit-mm-per-prompt", "{\"image\": 0}"]);
     assert_eq!(bounded["verdict"], json!("fits"), "{bounded}");
+}
+
+#[test]
+fn gate_and_launch_note_what_the_loader_costs() {
+    let node = Node::new(Memory::free(114));
+    let note = "umawarden: note: vLLM's loader (instanttensor) reads with direct I/O";
+    let command = ["--", "./vllm", "serve", "m", "--load-format", "instanttensor"];
+    let gate = node.gate(&[&["--need=1GiB", "--timeout=0"][..], &command].concat());
+    let gate = { gate }.output().unwrap();
+    assert_eq!(gate.status.code(), Some(0), "{}", stderr(&gate));
+    assert!(stderr(&gate).contains(note), "{}", stderr(&gate));
+    assert!(stderr(&gate).contains("It spares the page cache."), "{}", stderr(&gate));
+    let program = node.path("vllm");
+    fs::write(&program, "#!/bin/sh\necho served\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let data = format!("--storage.path={}", node.path("data").display());
+    let launch = |options: &[&str]| {
+        node.command("launch", &[options, &[&*data], &command].concat()).output().unwrap()
+    };
+    let output = launch(&[]);
+    assert_eq!(stdout(&output), "served\n");
+    assert!(stderr(&output).contains(note), "{}", stderr(&output));
+    let json = launch(&["--json"]);
+    assert!(!stderr(&json).contains("note:"), "standard error has the report alone");
+    let other = node.command("launch", &[&data, "--", "true"]).output().unwrap();
+    assert!(!stderr(&other).contains("note:"), "{}", stderr(&other));
 }

@@ -231,7 +231,7 @@ fn unknown_peak(read: &ToFit, fit: &Fit) -> Option<String> {
 }
 
 /// What the loader of a command does and costs.
-fn loader_sentence(engine: EngineKind, loader: &Loader) -> String {
+pub(in crate::cli::fit) fn loader_sentence(engine: EngineKind, loader: &Loader) -> String {
     let name = facts(engine).known_as.unwrap_or("The engine");
     let cache = match (loader.page_cache, loader.instead) {
         (PageCache::Spares, _) => " It spares the page cache.".to_owned(),
