@@ -1,6 +1,7 @@
 //! `umawarden doctor`: known faults of this node, each with its fix.
 
 mod collect;
+mod loaders;
 mod systemctl;
 
 use std::path::PathBuf;
@@ -56,7 +57,8 @@ const AFTER_HELP: &str = "\
 Checks this node for faults that kill engines, or restart them before the memory of their dead
 predecessors is reclaimed, and prints a fix for each: restart policies, --rm, health checks and
 shm_size of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap,
-settings, kernel, driver, kernel log, and permissions that the rules need. Units are read from
+settings, kernel, driver, kernel log, and permissions that the rules need; how running engines read
+weights. Units are read from
 systemd if it runs, and from their files otherwise. Nothing is changed. Each source has a timeout of
 ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with sudo.
 

@@ -7,6 +7,7 @@
 mod containers;
 mod engines;
 mod faults;
+mod loaders;
 mod node;
 mod systemctl;
 mod time_span;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use crate::model::{Event, Sysctl};
 pub use containers::{ContainerFacts, HealthCheck};
+pub use loaders::RunningLoader;
 pub use systemctl::{OF_OTHERS, PROPERTIES, SystemdState, UnitState, unit_states};
 pub use units::{UnitFacts, unit};
 
@@ -132,6 +134,8 @@ pub struct Facts {
     pub has_daemon: Fact<bool>,
     /// The engines that the daemon watches. Absent without a daemon.
     pub engines: Fact<Vec<EngineFacts>>,
+    /// How running engines read their weights.
+    pub loaders: Fact<Vec<RunningLoader>>,
     /// Docker's containers.
     pub containers: Fact<Vec<ContainerFacts>>,
     /// systemd units that run engines, and the names of all units.
@@ -144,6 +148,7 @@ pub struct Facts {
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(engines::examine(facts));
+    findings.extend(loaders::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

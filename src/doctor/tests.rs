@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::engines::LaunchCommand;
 use crate::model::{EngineKind, KernelEvent};
 
 const GIB: u64 = 1 << 30;
@@ -24,6 +25,7 @@ pub(super) fn well() -> Facts {
         lacks: Fact::Is(Vec::new()),
         has_daemon: Fact::Is(true),
         engines: Fact::Is(Vec::new()),
+        loaders: Fact::Is(Vec::new()),
         containers: Fact::Is(Vec::new()),
         units: Fact::Is((Vec::new(), BTreeSet::new())),
         systemd: Fact::Absent,
@@ -68,6 +70,52 @@ fn an_engine_of_unproven_identity_is_found() {
     assert!(container.text.contains("container 4f1c0ddc6a0b, which neither"), "{container:?}");
     let proven = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
     assert!(proven.iter().all(|one| one.severity == Severity::Ok), "{proven:#?}");
+}
+
+#[test]
+fn a_loader_that_fills_the_page_cache_is_found_if_another_spares_it() {
+    let found = |line: &str| {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let command = LaunchCommand::read(&words).unwrap();
+        let (engine, loader) = (command.engine, command.loader);
+        let running = RunningLoader::Server { pid: 7, engine, loader };
+        let findings = examine(&Facts { loaders: Fact::Is(vec![running]), ..well() });
+        findings.into_iter().find(|finding| finding.check == "loader").unwrap()
+    };
+    for (line, severity, text, fix) in [
+        (
+            "llama-server -m x.gguf -ngl 99",
+            Severity::Warning,
+            "fills the page cache",
+            "start it with --direct-io",
+        ),
+        ("llama-server -m x.gguf --direct-io", Severity::Ok, "leaves no cache", ""),
+        (
+            "sglang serve --model-path m",
+            Severity::Warning,
+            "fills the page cache",
+            "start it with --weight-loader-drop-cache-after-load",
+        ),
+        ("vllm serve m", Severity::Ok, "maps one shard at a time", ""),
+        (
+            "vllm serve m --load-format instanttensor",
+            Severity::Warning,
+            "4.4 GiB less for the KV cache",
+            "--kv-cache-memory-bytes",
+        ),
+        ("vllm serve m --load-format tensorizer", Severity::Ok, "is not known here", ""),
+    ] {
+        let finding = found(line);
+        assert_eq!(finding.severity, severity, "{finding:?}");
+        assert!(finding.subject.as_deref().unwrap().ends_with("(pid 7)"), "{finding:?}");
+        assert!(finding.text.contains(text), "{finding:?}");
+        assert!(finding.fix.unwrap_or_default().contains(fix));
+    }
+    let holder = Fact::Is(vec![RunningLoader::Holder { pid: 8 }]);
+    let findings = examine(&Facts { loaders: holder, ..well() });
+    let holder = findings.iter().find(|finding| finding.check == "loader").unwrap();
+    assert_eq!(holder.severity, Severity::Ok);
+    assert!(holder.text.contains("wanted memory"), "{holder:?}");
 }
 
 #[test]

@@ -128,3 +128,38 @@ fn paths_of_the_configuration_are_checked_unless_flags_override_them() {
     let named = all(&[format!("--path.procfs={}", path("named").display())]);
     assert!(named.contains("6.1.0-of-the-flag"), "{named}");
 }
+
+#[test]
+fn loaders_of_running_engines_are_found_by_their_command_lines() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (pid, line) in [
+        ("7", "/app/llama-server\0-m\0/m/x.gguf\0-ngl\099\0"),
+        ("8", "/env/bin/python3\0/env/bin/vllm\0preload\0/m\0"),
+        ("9", "/bin/sh\0"),
+    ] {
+        fs::create_dir_all(path("proc").join(pid)).unwrap();
+        fs::write(path("proc").join(pid).join("cmdline"), line).unwrap();
+    }
+    let output = Command::new(binary())
+        .args(["doctor", "--all", "--json", "--path.docker-socket=/no/such/socket"])
+        .arg(format!("--path.procfs={}", path("proc").display()))
+        .arg(format!("--path.units={}", path("units").display()))
+        .arg(format!("--path.kmsg={}", path("no-kmsg").display()))
+        .arg(format!("--storage.path={}", path("storage").display()))
+        .output()
+        .unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found: Vec<&Value> = all.iter().filter(|one| one["check"] == "loader").collect();
+    let [llama, holder] = found[..] else { panic!("{all:#?}") };
+    assert_eq!(
+        (&llama["severity"], &llama["subject"]),
+        (&Value::from("warning"), &Value::from("llama-server (pid 7)"))
+    );
+    assert!(llama["fix"].as_str().unwrap().contains("--direct-io"), "{llama}");
+    assert_eq!(
+        (&holder["severity"], &holder["subject"]),
+        (&Value::from("ok"), &Value::from("vllm preload (pid 8)"))
+    );
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::loaders::loaders;
 use super::{DoctorArguments, systemctl};
 use crate::cli::control::{ClientError, entries};
 use crate::cli::launch::kernel_events;
@@ -94,6 +95,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
             Err(ClientError::Absent(_)) => Fact::Absent,
             Err(error) => Fact::Unknown(error.to_string()),
         },
+        loaders: within("the command lines of engines", move || loaders(&procfs)),
         containers: within("Docker", move || containers(&docker)),
         units,
     })

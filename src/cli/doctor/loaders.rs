@@ -1,0 +1,86 @@
+//! The loaders of running engines, by their command lines.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::doctor::{Fact, RunningLoader};
+use crate::engines::loaders::{VARIABLES, holds_weights};
+use crate::engines::{LaunchCommand, ProcessRole, recognise};
+use crate::parse::process::{arguments, variable};
+
+/// Limits of the search.
+const MOST_PROCESSES: usize = 32_768;
+const MOST_LINE_BYTES: u64 = 64 << 10;
+const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
+
+pub(super) fn loaders(procfs: &Path) -> Fact<Vec<RunningLoader>> {
+    let listed = match fs::read_dir(procfs) {
+        Ok(listed) => listed,
+        Err(error) => return Fact::Unknown(format!("cannot list {}: {error}", procfs.display())),
+    };
+    let names = listed.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut pids: Vec<u32> =
+        names.filter_map(|name| name.parse().ok()).take(MOST_PROCESSES).collect();
+    pids.sort_unstable();
+    Fact::Is(pids.into_iter().filter_map(|pid| of_process(procfs, pid)).collect())
+}
+
+fn of_process(procfs: &Path, pid: u32) -> Option<RunningLoader> {
+    let folder = procfs.join(pid.to_string());
+    // The process may have ended, or be another user's.
+    let line = arguments(&read(&folder.join("cmdline"), MOST_LINE_BYTES)?);
+    if holds_weights(&line) {
+        return Some(RunningLoader::Holder { pid });
+    }
+    let (_, ProcessRole::Server) = recognise("", &line, None)? else { return None };
+    // Of the environment nothing else is kept: keys are among it.
+    let environment = read(&folder.join("environ"), MOST_ENVIRONMENT_BYTES).unwrap_or_default();
+    let set = VARIABLES
+        .iter()
+        .filter_map(|name| Some(format!("{name}={}", variable(&environment, name)?)));
+    let words: Vec<String> = set.chain(line).collect();
+    let command = LaunchCommand::read(&words)?;
+    Some(RunningLoader::Server { pid, engine: command.engine, loader: command.loader })
+}
+
+fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_holders_of_weights_are_found_and_nobody_else() {
+        let procfs = tempfile::tempdir().unwrap();
+        for (pid, line, environment) in [
+            ("11", "vllm\0serve\0m\0--load-format\0instanttensor\0", ""),
+            ("12", "/env/bin/vllm\0preload\0/m\0", ""),
+            ("13", "VLLM::EngineCore\0", ""),
+            ("14", "docker\0run\0vllm/vllm-openai\0m\0", ""),
+            ("15", "vllm\0serve\0m\0", "API_KEY=secret\0VLLM_PLE_MMAP=1\0"),
+            ("self", "vllm\0serve\0m\0", ""),
+        ] {
+            let folder = procfs.path().join(pid);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cmdline"), line).unwrap();
+            fs::write(folder.join("environ"), environment).unwrap();
+        }
+        let Fact::Is(found) = loaders(procfs.path()) else { panic!() };
+        let named: Vec<(u32, &str)> = found
+            .iter()
+            .map(|one| match one {
+                RunningLoader::Server { pid, loader, .. } => (*pid, loader.name),
+                RunningLoader::Holder { pid } => (*pid, "holder"),
+            })
+            .collect();
+        let expected =
+            [(11, "instanttensor"), (12, "holder"), (15, "mmap with a table in its file")];
+        assert_eq!(named, expected);
+        assert!(matches!(loaders(&procfs.path().join("none")), Fact::Unknown(_)));
+    }
+}
