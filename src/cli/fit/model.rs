@@ -9,6 +9,7 @@ use anyhow::Context as _;
 
 use crate::files::open_regular;
 use crate::fit::KvCache;
+use crate::parse::gguf;
 use crate::parse::model_config::{KvShape, MOST_BYTES};
 use crate::parse::weight_files::{
     Choice, FoundFile, MOST_INDEX_BYTES, Weights, is_weights, select,
@@ -106,12 +107,25 @@ pub(super) fn read(path: &Path, is_consolidated: bool) -> anyhow::Result<ModelFi
             path.display()
         )
     })?;
-    let shape = text(&folder.join("config.json"), MOST_BYTES);
-    let shape = shape.and_then(|text| {
-        KvShape::read(&text)
-            .map_err(|error| format!("{}: {error}", folder.join("config.json").display()))
-    });
+    let shape = match weights.first.as_deref().filter(|name| name.ends_with(".gguf")) {
+        Some(name) => gguf_shape(&folder.join(name)),
+        None => config_shape(&folder.join("config.json")),
+    };
     Ok(ModelFiles { weights, shape })
+}
+
+fn config_shape(path: &Path) -> Result<KvShape, String> {
+    let text = text(path, MOST_BYTES)?;
+    KvShape::read(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn gguf_shape(path: &Path) -> Result<KvShape, String> {
+    let fault = |error: String| format!("{}: {error}", path.display());
+    let mut head = Vec::new();
+    let file = open_regular(path).map_err(|error| fault(error.to_string()))?;
+    let read = file.take(gguf::HEAD_BYTES).read_to_end(&mut head);
+    read.map_err(|error| fault(error.to_string()))?;
+    gguf::shape(&head).map_err(fault)
 }
 
 /// The files of weights in a folder. Any that is no regular file is a mistake.
@@ -242,6 +256,8 @@ mod tests {
         assert!(both.contains("q4.gguf, q8.gguf; name the file"), "{both}");
         let one = read(&folder.path().join("a/q8.gguf"), false).unwrap();
         assert_eq!(one.weights.bytes, 8);
+        let shape = one.shape.unwrap_err();
+        assert!(shape.ends_with("q8.gguf: it is no GGUF file"), "{shape}");
         let above = error(folder.path());
         assert!(above.contains("/a, ") && above.contains("/b)"), "{above}");
     }

@@ -335,3 +335,43 @@ fn gate_and_launch_note_what_the_loader_costs() {
     let other = node.command("launch", &[&data, "--", "true"]).output().unwrap();
     assert!(!stderr(&other).contains("note:"), "{}", stderr(&other));
 }
+
+/// The head of a GGUF file of 2 layers with 2 KV heads of 64.
+fn gguf_head() -> Vec<u8> {
+    let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &0_u64.to_le_bytes()].concat();
+    let name = "general.architecture";
+    let numbers = [
+        ("llama.block_count", 2_u32),
+        ("llama.embedding_length", 512),
+        ("llama.attention.head_count", 8),
+        ("llama.attention.head_count_kv", 2),
+    ];
+    bytes.extend((1 + numbers.len() as u64).to_le_bytes());
+    for text in [name, "llama"] {
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        if text == name {
+            bytes.extend(8_u32.to_le_bytes());
+        }
+    }
+    for (key, number) in numbers {
+        bytes.extend((key.len() as u64).to_le_bytes());
+        bytes.extend(key.as_bytes());
+        bytes.extend(4_u32.to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn the_cache_of_a_gguf_model_is_read_from_its_head() {
+    let node = Node::new(Memory::free(114));
+    let file = node.path("q4.gguf");
+    fs::write(&file, gguf_head()).unwrap();
+    let command = ["--", "llama-server", "-m", "q4.gguf", "-c", "8192", "-ctk", "q8_0"];
+    let report = parsed(&fit(&node, &[&["--json"][..], &command].concat()));
+    assert_eq!(report["layers"]["kv"], json!(2));
+    assert_eq!(report["kv_bytes_per_token"], json!(2 * 2 * 128 * 34 / 32), "8 bits and a scale");
+    let wanted = 8192 * 2 * 2 * 128 * 34 / 32;
+    assert_eq!(report["nodes"][0]["kv_wanted_bytes"], json!(wanted));
+}

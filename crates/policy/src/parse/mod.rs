@@ -5,6 +5,7 @@ pub mod answer;
 pub mod container;
 pub mod exposition;
 pub mod file_sd;
+pub mod gguf;
 pub mod gpu;
 pub mod header_lines;
 pub mod held_object;

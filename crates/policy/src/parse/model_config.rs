@@ -21,7 +21,7 @@ const PARTS: [&str; 5] =
     ["text_config", "llm_config", "language_config", "language_model", "thinker_config"];
 
 /// What of a model the KV cache depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvShape {
     /// All layers of the model.
     pub layers: u64,

@@ -38,6 +38,8 @@ pub struct Weights {
     pub largest_bytes: u64,
     /// How many files they are.
     pub files: usize,
+    /// The name of the first; a GGUF file describes its model there.
+    pub first: Option<String>,
     /// What was left out, and why.
     pub notes: Vec<String>,
 }
@@ -269,7 +271,8 @@ fn shown(names: &[&str]) -> String {
 /// A file with several names counts once.
 fn sum(files: &[&FoundFile], notes: Vec<String>) -> Weights {
     let mut seen = BTreeSet::new();
-    let mut weights = Weights { notes, ..Weights::default() };
+    let first = files.iter().map(|file| &file.name).min().cloned();
+    let mut weights = Weights { notes, first, ..Weights::default() };
     for file in files.iter().filter(|file| seen.insert(file.identity)) {
         weights.bytes = weights.bytes.saturating_add(file.bytes);
         weights.largest_bytes = weights.largest_bytes.max(file.bytes);
