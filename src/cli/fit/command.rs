@@ -39,7 +39,7 @@ pub(super) struct LayerCounts {
 pub(super) fn read(arguments: &FitArguments) -> anyhow::Result<ToFit> {
     let command = command(arguments)?;
     let mut notes = Vec::new();
-    let files = files(arguments, command.as_ref())?;
+    let files = files(arguments, command.as_ref(), &mut notes)?;
     let kept_as = kept_as(arguments, command.as_ref(), &mut notes);
     let (mut context, mut requests) = (arguments.context, arguments.requests.unwrap_or(1));
     if let Some(command) = command.as_ref().filter(|_| context.is_none()) {
@@ -131,6 +131,7 @@ fn command(arguments: &FitArguments) -> anyhow::Result<Option<LaunchCommand>> {
 fn files(
     arguments: &FitArguments,
     command: Option<&LaunchCommand>,
+    notes: &mut Vec<String>,
 ) -> anyhow::Result<Option<ModelFiles>> {
     let is_consolidated = command.is_some_and(|command| command.loader.name == "mistral");
     if let Some(path) = &arguments.model {
@@ -139,7 +140,14 @@ fn files(
     let Some(command) = command else { return Ok(None) };
     let named = command.model.as_deref().map(PathBuf::from);
     match named.filter(|path| path.exists()) {
-        Some(path) => model::read(&path, is_consolidated).map(Some),
+        Some(path) => match model::read(&path, is_consolidated) {
+            // The weights are given; of the model only the KV cache is missing.
+            Err(error) if arguments.weights.is_some() => {
+                notes.push(format!("the command's model is not read: {error:#}"));
+                Ok(None)
+            }
+            read => read.map(Some),
+        },
         None if arguments.weights.is_some() => Ok(None),
         None => Err(anyhow::anyhow!(
             "the command names {}: give its folder with --model, or the size of its weights with \

@@ -272,6 +272,10 @@ fn hybrid_models_keep_a_cache_in_their_layers_of_attention_only() {
 #[test]
 fn a_command_that_cannot_be_read_is_refused_with_what_to_write() {
     let node = Node::new(Memory::free(114));
+    fs::create_dir(node.path("empty")).unwrap();
+    let given = fit(&node, &["--weights=1GiB", "--", "vllm", "serve", "empty"]);
+    let noted = "note: the command's model is not read: cannot use the folder empty";
+    assert!(stdout(&given).contains(noted), "{}", stdout(&given));
     for (arguments, expected) in [
         (&["--", "ls", "-l"][..], "starts no engine that is known here"),
         (&["--", "vllm", "serve", "org/model"], "the model org/model, which is no file or folder"),

@@ -32,6 +32,7 @@ pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
         Verdict::DoesNotFit => help(read, fit, &mut lines),
         Verdict::Unknown => {}
     }
+    lines.extend(mapping(read, fit));
     lines.extend(usual_share(read, fit));
     lines.extend(unknown_peak(read, fit).filter(|_| fit.verdict == Verdict::Tight));
     if let Some(command) = &read.command {
@@ -120,6 +121,28 @@ fn help(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
                 .to_owned(),
         );
     }
+}
+
+/// How much of what is mapped can stay in memory.
+fn mapping(read: &ToFit, fit: &Fit) -> Option<String> {
+    let mapped = read.model.mapped_bytes?;
+    let node = fit.nodes.iter().min_by_key(|node| node.available_bytes)?;
+    let own = node.weights_bytes.saturating_add(node.work_least_bytes);
+    let own = own.saturating_add(node.kv_wanted_bytes.unwrap_or(0));
+    let left = node.available_bytes.saturating_sub(own);
+    let of_node = mapped.div_ceil(fit.nodes.len().max(1) as u64);
+    Some(match left >= of_node {
+        true => format!(
+            "The mapping ({}) can stay in the page cache, if the KV cache leaves that much.",
+            bytes_text(of_node)
+        ),
+        false => format!(
+            "Of the mapping ({}), up to {} can stay in the page cache; the rest is read from disk \
+             at each use.",
+            bytes_text(of_node),
+            bytes_text(left)
+        ),
+    })
 }
 
 /// Why the verdict is not better.
