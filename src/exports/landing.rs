@@ -14,7 +14,6 @@ use super::holds;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
 use crate::model::{Action, EnginePools, Reading, bytes_text, measured_bytes_text, seconds_text};
-use crate::policy::gate::obtainable;
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -146,7 +145,7 @@ fn pools(html: &mut String, status: &Status) -> fmt::Result {
             Reading::Unsupported => "unsupported".to_owned(),
         };
         write!(html, "<tr><td>{}", Escaped(&pool.to_string()))?;
-        for reading in [pool.memory.total, pool.memory.free, obtainable(&pool.memory)] {
+        for reading in [pool.memory.total, pool.memory.free, pool.obtainable] {
             write!(html, "<td class=number>{}", text(reading))?;
         }
         html.push_str("</tr>");

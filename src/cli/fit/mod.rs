@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Exit;
-use super::gate::NodeArguments;
+use super::gate::{NodeArguments, Pools, pools};
 use crate::cli::output::{errln, outln};
 use crate::config::measure::size_bytes;
 use crate::engines::{LaunchCommand, count};
@@ -51,6 +51,11 @@ pub struct FitArguments {
     /// that are neither are taken to be like this one.
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,
+
+    /// The GPUs that share the model on each node, where they have memory of their own: gpu0,gpu1
+    /// [default: the one with the least available memory].
+    #[arg(long, value_name = "POOLS", value_parser = pools, conflicts_with = "memory")]
+    pool: Option<Pools>,
 
     /// Tokens of one request: 131072, 128k (thousands) or 128K (times 1024), as vLLM reads them.
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]

@@ -99,10 +99,11 @@ fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
         .context("cannot start the scan of processes")?;
     let answer = check_gate(&GateRequest::default(), &gate.sample());
     nodes.notes.extend(answer.notes.iter().map(ToString::to_string));
-    nodes.take(&this(), &json!(answer));
+    let pools = arguments.pool.as_deref().unwrap_or_default();
+    nodes.take(&this(), &json!(answer), pools);
     for (name, queried) in queried {
         match queried.join() {
-            Ok(Ok(answer)) => nodes.take(&name, &answer),
+            Ok(Ok(answer)) => nodes.take(&name, &answer, pools),
             Ok(Err(why)) => nodes.silent.push((name, why)),
             Err(_) => nodes.silent.push((name, "its query failed".to_owned())),
         }
@@ -166,12 +167,31 @@ fn is_this(peer: &PeerAddress, settings: &Settings) -> bool {
 
 impl Nodes {
     /// Takes the gate's answer of a node, if it is plausible.
-    fn take(&mut self, name: &Arc<str>, answer: &Value) {
-        match node(name, answer) {
+    /// Each of the pools is a place of its own.
+    fn take(&mut self, name: &Arc<str>, answer: &Value, pools: &[Arc<str>]) {
+        let mut take = |name: &Arc<str>, node: Result<Node, String>| match node {
             Ok(node) => self.known.push(node),
             Err(why) => self.silent.push((Arc::clone(name), why)),
+        };
+        if pools.is_empty() {
+            take(name, node(name, answer));
+        }
+        for pool in pools {
+            let of_pool: Arc<str> = format!("{name} {pool}").into();
+            take(&of_pool, pool_of(&of_pool, answer, pool));
         }
     }
+}
+
+/// One pool of a node.
+fn pool_of(name: &Arc<str>, answer: &Value, pool: &str) -> Result<Node, String> {
+    if answer["pools"].is_null() && answer["pool"] == *pool {
+        return node(name, answer);
+    }
+    let pools = answer["pools"].as_array().into_iter().flatten();
+    let found = { pools }.find(|own| own["pool"] == *pool);
+    let found = found.ok_or_else(|| format!("it has no pool {pool}"))?;
+    of_memory(name, found, found["obtainable_bytes"].as_u64())
 }
 
 /// The memory of a node where engines put their weights.
@@ -182,11 +202,15 @@ fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
         let text = reason["text"].as_str().unwrap_or("where engines put their memory is unknown");
         return Err(format!("{text}, or plan with --memory"));
     }
-    let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
-    let memory = answer.get("memory").unwrap_or(&Value::Null);
-    let need = |key: &str| of(memory, key).ok_or_else(|| format!("its answer has no {key}"));
-    let or_none = |key: &str| of(memory, key).unwrap_or(0);
-    let had = of(answer, "available_bytes").ok_or("its answer has no available memory")?;
+    let had = answer.get("available_bytes").and_then(Value::as_u64);
+    of_memory(name, answer.get("memory").unwrap_or(&Value::Null), had)
+}
+
+fn of_memory(name: &Arc<str>, memory: &Value, had: Option<u64>) -> Result<Node, String> {
+    let of = |key: &str| memory.get(key).and_then(Value::as_u64);
+    let need = |key: &str| of(key).ok_or_else(|| format!("its answer has no {key}"));
+    let or_none = |key: &str| of(key).unwrap_or(0);
+    let had = had.ok_or("its answer has no available memory")?;
     let total = need("total_bytes")?;
     let (free, clean) = (need("free_bytes")?, need("clean_cache_bytes")?);
     let reserve = or_none("reserve_bytes");

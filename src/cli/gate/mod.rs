@@ -116,9 +116,9 @@ pub(crate) struct PlaceArguments {
 }
 
 /// Names of pools.
-type Pools = Arc<[Arc<str>]>;
+pub(crate) type Pools = Arc<[Arc<str>]>;
 
-fn pools(text: &str) -> Result<Pools, String> {
+pub(crate) fn pools(text: &str) -> Result<Pools, String> {
     pool_names(text).map(Arc::from)
 }
 

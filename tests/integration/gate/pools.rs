@@ -137,3 +137,31 @@ fn a_driver_that_hangs_or_fails_makes_the_answer_unknown_and_not_wrong() {
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }
+
+#[test]
+fn a_model_must_fit_the_gpus_own_memory() {
+    let fit = |machine: &Machine, arguments: &str| {
+        all(&machine.command("fit", arguments).output().unwrap())
+    };
+    let Some(gh200) = Machine::new("gh200-cdmm") else { return };
+    // LPDDR has 420 GB free, and HBM 16.
+    let (exit, text) = fit(&gh200, "--weights=60GiB");
+    assert_eq!(exit, 1, "{text}");
+    let (exit, text) = fit(&gh200, "--weights=300GiB");
+    assert_eq!(exit, 1, "{text}");
+    let Some(gb200) = Machine::new("gb200") else { return };
+    let (exit, text) = fit(&gb200, "--weights=300GiB");
+    assert_eq!(exit, 1, "one GPU: {text}");
+    let (exit, text) = fit(&gb200, "--weights=300GiB --pool=gpu0,gpu1,gpu2,gpu3 --json");
+    assert_eq!(exit, 0, "{text}");
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let nodes = report["nodes"].as_array().unwrap();
+    assert!(nodes[3]["node"].as_str().unwrap().ends_with(" gpu3"), "{report}");
+    assert_eq!(nodes.len(), 4);
+    let Some(n1x) = Machine::new("n1x") else { return };
+    let (exit, text) = fit(&n1x, "--weights=20GiB");
+    assert_eq!(exit, 1, "{text}");
+    assert!(text.contains("not known here"), "{text}");
+    let (exit, text) = fit(&n1x, "--weights=12GiB --pool=host");
+    assert_eq!(exit, 0, "{text}");
+}

@@ -445,7 +445,10 @@ pub struct GateResponse {
     pub peers: Vec<PeerAnswer>,
 }
 
-fn known<T: Serialize, S: Serializer>(reading: &Reading<T>, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn known<T: Serialize, S: Serializer>(
+    reading: &Reading<T>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match reading {
         Reading::Value(value) => value.serialize(to),
         Reading::Unsupported | Reading::Failed => to.serialize_none(),

@@ -67,6 +67,9 @@ pub struct MemoryPool {
     /// Its NUMA nodes; empty where the kernel has none, or does not know the memory.
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pub numa_nodes: Arc<[u32]>,
+    /// What an engine can get of it, in bytes.
+    #[serde(rename = "obtainable_bytes", serialize_with = "super::gate::known")]
+    pub obtainable: Reading<u64>,
     /// Its figures for rules.
     #[serde(skip)]
     pub figures: PoolFigures,
@@ -108,6 +111,7 @@ impl MemoryPools {
             pool: HOST_POOL.into(),
             kind: PoolKind::Host,
             numa_nodes: Arc::new([]),
+            obtainable: Reading::Unsupported,
             figures: PoolFigures::UNSUPPORTED,
             memory,
         };

@@ -90,7 +90,7 @@ fn had(memory: &GateMemory) -> Result<Had, &'static str> {
 }
 
 /// What an engine can get of a memory, in bytes.
-pub fn obtainable(memory: &GateMemory) -> Reading<u64> {
+pub(in crate::policy) fn obtainable(memory: &GateMemory) -> Reading<u64> {
     let is_failed = [memory.free, memory.clean_cache].contains(&Reading::Failed);
     match had(memory) {
         Ok(had) => Reading::Value(had.all()),

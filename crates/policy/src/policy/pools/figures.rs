@@ -8,7 +8,7 @@ use crate::model::{
     GateMemory, GpuMemory, HOST_POOL, MemoryPool, MemoryPools, Motion, PoolFigures, PoolKind,
     Reading,
 };
-use crate::policy::gate::{allowance, at_most, memory as memory_of_machine, whole};
+use crate::policy::gate::{allowance, at_most, memory as memory_of_machine, obtainable, whole};
 
 /// The pools of a layout, without figures.
 pub(super) fn empty(layout: &Layout) -> MemoryPools {
@@ -16,6 +16,7 @@ pub(super) fn empty(layout: &Layout) -> MemoryPools {
         pool,
         kind,
         numa_nodes: numa_nodes.into(),
+        obtainable: Reading::Unsupported,
         figures: PoolFigures::UNSUPPORTED,
         memory: GateMemory::UNKNOWN,
     };
@@ -48,6 +49,7 @@ pub(super) fn sample(
             PoolKind::NumaNode => (nodes.memory(nodes.kind("unaccounted")), nodes.figures()),
             PoolKind::Driver => of_driver(&reported(gpus, &pool.pool)),
         };
+        pool.obtainable = obtainable(&pool.memory);
     }
 }
 

@@ -7,7 +7,6 @@ use promql_rules::store::{SeriesId, SeriesStore};
 
 use crate::model::{EnginePools, MemoryPool, MemoryPools, PoolKind, Reading, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
-use crate::policy::gate::obtainable;
 
 /// A series of each pool: name, labels beside `pool`, value.
 type Series = (&'static str, Option<(&'static str, &'static str)>, fn(&MemoryPool) -> Reading<f64>);
@@ -16,7 +15,7 @@ const SERIES: &[Series] = &[
     ("uma_pool_total_bytes", None, |pool| number(pool.memory.total)),
     ("uma_pool_free_bytes", None, |pool| number(pool.memory.free)),
     ("uma_pool_available_bytes", None, |pool| number(pool.figures.available)),
-    ("uma_pool_obtainable_bytes", None, |pool| number(obtainable(&pool.memory))),
+    ("uma_pool_obtainable_bytes", None, |pool| number(pool.obtainable)),
     ("uma_pool_reserve_bytes", None, |pool| number(pool.figures.reserve)),
     ("uma_pool_watermark_bytes", Some(("watermark", "low")), |pool| number(pool.figures.low)),
     ("uma_pool_headroom_bytes", None, |pool| pool.figures.headroom.map(|bytes| bytes as f64)),
