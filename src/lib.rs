@@ -13,6 +13,8 @@ pub mod sources;
 
 pub mod actions;
 
+pub mod leases;
+
 pub mod pause;
 
 pub mod sys;

@@ -52,8 +52,8 @@ pub struct HistoryArguments {
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
 engine_stuck, engine_restart, engine_died, engine_release; of memory and the machine
-unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults in the
-kernel log.
+lease, unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults in
+the kernel log.
 
 It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
 of the user that runs the daemon, mostly root). The oldest entry comes first.

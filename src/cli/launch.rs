@@ -17,7 +17,9 @@ use clap::Args;
 
 use super::control::{Client, DaemonArguments};
 use super::fit::note_loader;
-use super::gate::{self, Ended, GateNode, PlaceArguments, ProgressPrinter, Waiting};
+use super::gate::{
+    self, Ended, GateNode, Holder, LeaseArguments, PlaceArguments, ProgressPrinter, Waiting,
+};
 use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
@@ -45,6 +47,10 @@ pub struct LaunchArguments {
     /// Where it takes memory.
     #[command(flatten)]
     places: PlaceArguments,
+
+    /// The lease.
+    #[command(flatten)]
+    lease: LeaseArguments,
 
     /// How long to wait for memory; 0 runs it only if memory is available.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
@@ -319,14 +325,23 @@ impl LaunchArguments {
         let mut peers = gate::peers(self.peers.as_deref(), &settings, &request)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut printer = ProgressPrinter::new(limit);
-        let waiting =
-            Waiting { request, limit, preparer: preparer.as_mut(), peers: peers.as_mut() };
+        let mut lease = self.lease.lease(&settings, &self.name(), (&request, Holder::Own));
+        let waiting = Waiting {
+            request,
+            limit,
+            preparer: preparer.as_mut(),
+            peers: peers.as_mut(),
+            lease: lease.as_mut(),
+        };
         let waited = waiting.run(&mut node, |progress| {
             printer.print(&progress);
             asked = run::asked_to_end(signals);
             if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         printer.end();
+        if let Some(lease) = lease.filter(|_| waited.ended == Ended::Open) {
+            lease.follow_with(node);
+        }
         let reasons: Vec<String> =
             waited.response.reasons.iter().map(ToString::to_string).collect();
         Ok(match (asked, waited.ended) {

@@ -17,6 +17,8 @@ pub mod history;
 mod json_time;
 mod last_boot;
 pub mod launch;
+pub mod lease;
+pub mod leases;
 mod log;
 mod log_input;
 pub mod nvml_child;
@@ -81,6 +83,10 @@ pub enum Command {
     Doctor(Box<doctor::DoctorArguments>),
     /// Wait until this node can take an engine.
     Gate(gate::GateArguments),
+    /// Wait for memory, reserve it, and become a command.
+    Lease(lease::LeaseCommandArguments),
+    /// Show who has reserved memory, and who waits for whom.
+    Leases(leases::LeasesArguments),
     /// Show whether an engine fits on these nodes, and its options.
     Fit(Box<fit::FitArguments>),
     /// Restart a container once there is memory, instead of at once by Docker.
@@ -165,6 +171,8 @@ impl Arguments {
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Gate(arguments) => gate::execute(&arguments),
+            Command::Lease(arguments) => lease::execute(&arguments),
+            Command::Leases(arguments) => leases::execute(&arguments),
             Command::Fit(arguments) => fit::execute(&arguments),
             Command::Adopt(arguments) => adopt::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),

@@ -14,6 +14,7 @@ use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
+use super::leases::LeaseWatch;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::{Awaited, Search};
@@ -40,6 +41,7 @@ use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
 use crate::policy::Policy;
+use crate::policy::status::Status;
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
@@ -98,6 +100,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (status, tally) = (Arc::new(ArcSwap::from_pointee(policy.status(started))), Arc::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
+    let leases = LeaseWatch::open(&settings, &status)?;
     let Watches { engines, deferred, gpu, holders, cluster } = watch(&settings, &policy)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
@@ -120,6 +123,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         gpu,
         holders,
         logged_in: watch_logged_in(&settings),
+        leases,
         cluster,
         settings,
         policy,
@@ -217,7 +221,7 @@ fn new_policy(
 
 fn take_orders(
     journal: &Arc<Journal>,
-    status: &Arc<ArcSwap<crate::policy::status::Status>>,
+    status: &Arc<ArcSwap<Status>>,
     pause: &PauseWatch,
     started: Moment,
 ) -> Orders {

@@ -12,6 +12,7 @@ mod black_box;
 pub mod clock;
 mod cluster;
 mod evicting;
+mod leases;
 mod orders;
 mod otlp;
 mod own;
@@ -101,6 +102,7 @@ struct Daemon {
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
     logged_in: LoggedInWatch,
+    leases: leases::LeaseWatch,
     cluster: Option<ClusterWatch>,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
@@ -307,6 +309,7 @@ impl Daemon {
         self.holders.take(now.uptime, &mut self.seen);
         self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
+        self.leases.take(&mut self.seen);
         let more = self.take_posted_alerts() || more;
         if let Some(cluster) = &mut self.cluster {
             cluster.take(&mut self.seen);

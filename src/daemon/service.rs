@@ -38,6 +38,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("storage", used.storage == read.storage),
         ("pause_file", used.pause_file == read.pause_file),
         ("recording", used.recording == read.recording),
+        ("starts", used.starts == read.starts),
         ("gpu", used.gpu == read.gpu),
         ("alertmanager", used.alertmanager.sending == read.alertmanager.sending),
         ("otlp", used.otlp == read.otlp),

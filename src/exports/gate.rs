@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::api::{answer, error};
 use super::routes::Site;
-use crate::model::{GateRequest, pool_names, size_bytes};
+use crate::model::{GateReason, GateRequest, pool_names, size_bytes};
 use crate::policy::gate::check_gate;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
@@ -19,7 +19,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
     let status = site.served.status.load_full();
     let age = (site.served.uptime)().saturating_sub(status.at.uptime);
     let is_fresh = age <= site.served.limits.snapshot_age;
-    let Some(capacity) = status.gate_memory.as_ref().filter(|_| is_fresh) else {
+    let Some(memory) = status.gate_memory.as_ref().filter(|_| is_fresh) else {
         let text = format!(
             "memory of this node is unknown: umawarden has taken no sample for {:.1} s; see \
              /api/v1/status",
@@ -27,7 +27,18 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         );
         return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
     };
-    let result = check_gate(&request, capacity);
+    let mut left = memory.clone();
+    for reserved in status.reserved.iter() {
+        left.reserve(&reserved.pool, reserved.bytes);
+    }
+    let mut result = check_gate(&request, &left);
+    let is_short =
+        |reason: &GateReason| matches!(reason.in_any_pool(), GateReason::TooLittle { .. });
+    if !status.reserved.is_empty() && result.reasons.iter().any(is_short) {
+        let bytes = status.reserved.iter().map(|one| one.bytes).fold(0, u64::saturating_add);
+        let by = status.reserved.iter().flat_map(|one| one.by.iter().cloned()).collect();
+        result.reasons.push(GateReason::Reserved { bytes, by });
+    }
     if result.is_open {
         return answer(StatusCode::OK, &json!({ "status": "success", "data": result }));
     }
@@ -39,6 +50,13 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         "data": result,
     });
     answer(StatusCode::SERVICE_UNAVAILABLE, &body)
+}
+
+/// Leases and what they reserve.
+pub(super) async fn leases(State(site): State<Site>) -> Response {
+    let status = site.served.status.load_full();
+    let data = json!({ "leases": status.leases, "reserved": status.reserved });
+    answer(StatusCode::OK, &json!({ "status": "success", "data": data }))
 }
 
 fn request(uri: &Uri) -> Result<GateRequest, String> {

@@ -86,7 +86,7 @@ const OPERATE: Requirement = Requirement::Role(Role::Operate);
 const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
 /// All routes except the telemetry path. Other requests are refused.
-pub(super) static ROUTES: [Route; 33] = [
+pub(super) static ROUTES: [Route; 34] = [
     Route::get("/", "overview", || get(landing::page)),
     Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
     Route::get("/-/ready", "200 after the first sample", || get(probes::ready)),
@@ -118,6 +118,9 @@ pub(super) static ROUTES: [Route; 33] = [
     }),
     Route::get("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)", || {
         get(gate::gate)
+    }),
+    Route::get("/api/v1/leases", "starts with reserved memory, and those that wait (JSON)", || {
+        get(gate::leases)
     }),
     Route::get(
         "/api/v1/verdict",

@@ -2,6 +2,7 @@
 //! kernel.
 
 mod fit;
+mod leases;
 mod peers;
 mod pools;
 
@@ -402,7 +403,7 @@ fn a_running_daemon_supplies_its_baseline_and_journals_the_preparation() {
 fn the_gate_opens_on_this_machine_for_a_small_need() {
     let began = Instant::now();
     let mut child = Command::new(binary())
-        .args(["gate", "--need=16MiB", "--timeout=20s"])
+        .args(["gate", "--need=16MiB", "--timeout=20s", "--no-lease"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,6 +1,7 @@
 //! `umawarden gate`.
 
 mod holders;
+mod lease;
 mod node;
 mod peers;
 mod prepare;
@@ -26,7 +27,9 @@ use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
 use crate::model::{GateRequest, PeerAddress, pool_names};
+use crate::parse::process::{cgroup, system_unit};
 
+pub(crate) use lease::{Holder, LeaseArguments};
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
 pub(crate) use prepare::{PrepareSetup, Preparer};
@@ -51,6 +54,10 @@ pub struct GateArguments {
     /// Where it takes memory.
     #[command(flatten)]
     places: PlaceArguments,
+
+    /// The lease.
+    #[command(flatten)]
+    lease: LeaseArguments,
 
     /// How long to wait; 0 checks once.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
@@ -242,6 +249,17 @@ pub(crate) fn peers(
     Ok(Some(Peers::start(peers, &access, request).context("cannot query the peers")?))
 }
 
+/// The system's unit that this process runs in, whose engine the gate is for.
+fn own_unit(settings: &Settings) -> Option<String> {
+    let text = std::fs::read_to_string(settings.path.procfs.join("self/cgroup")).ok()?;
+    Some(system_unit(cgroup(&text)?)?.to_owned())
+}
+
+/// Prints why a wait has ended without memory.
+pub(crate) fn print_reasons(waited: &wait::Waited) {
+    show::text(waited);
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -256,12 +274,15 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
     let request = arguments.places.request(arguments.need, arguments.contiguous);
     let mut peers = peers(arguments.peers.as_deref(), &settings, &request)?;
+    let who = own_unit(&settings).unwrap_or_else(|| "gate".to_owned());
+    let mut lease = arguments.lease.lease(&settings, &who, (&request, Holder::Parent));
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {
         request,
         limit: Some(arguments.timeout),
         preparer: preparer.as_mut(),
         peers: peers.as_mut(),
+        lease: lease.as_mut(),
     };
     let waited = waiting.run(&mut node, |progress| {
         printer.print(&progress);

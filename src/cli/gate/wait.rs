@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::lease::{LeaseAnswer, StartLease};
 use super::node::GateNode;
 use super::peers::Peers;
 use super::prepare::Preparer;
-use crate::model::{EnginePools, GateRequest, GateResponse, MemoryPools};
+use crate::model::{EnginePools, GateReason, GateRequest, GateResponse, MemoryPools};
 use crate::policy::gate::{SETTLES, check_gate, with_peers};
 
 /// Between two samples.
@@ -26,6 +27,8 @@ pub(crate) struct Waiting<'w> {
     pub(crate) preparer: Option<&'w mut Preparer>,
     /// The peers that must be able to take it too, if any.
     pub(crate) peers: Option<&'w mut Peers>,
+    /// The lease to take, if any.
+    pub(crate) lease: Option<&'w mut StartLease>,
 }
 
 /// The result of one sample, for the progress.
@@ -91,12 +94,14 @@ impl Waiting<'_> {
                 .preparer
                 .as_mut()
                 .is_some_and(|preparer| preparer.advance(&response, node.living()));
-            let news = self.preparer.as_mut().map(|preparer| preparer.news()).unwrap_or_default();
+            let mut news =
+                self.preparer.as_mut().map(|preparer| preparer.news()).unwrap_or_default();
             let mut have_responded = true;
             if let Some(peers) = &mut self.peers {
                 response = with_peers(response, peers.take());
                 have_responded = peers.have_responded();
             }
+            self.reserve(&memory, &mut response, &mut news);
             let waited = began.elapsed();
             let goes_on = report(Progress { response: &response, waited, news: &news });
             let ended = match (response.is_open && !is_preparing, goes_on) {
@@ -111,10 +116,40 @@ impl Waiting<'_> {
                 }
             };
             if let Some(ended) = ended {
+                if let Some(lease) = self.lease.filter(|_| ended != Ended::Open) {
+                    lease.give_back();
+                }
                 return Waited { ended, response, waited };
             }
             let left = limit.map_or(TICK, |limit| limit.saturating_sub(waited));
             std::thread::sleep(if have_responded { TICK.min(left) } else { TICK });
+        }
+    }
+
+    /// Asks for the lease. Who spans several nodes asks once all of them can take it.
+    fn reserve(
+        &mut self,
+        memory: &MemoryPools,
+        response: &mut GateResponse,
+        news: &mut Vec<String>,
+    ) {
+        let is_ready = self.peers.is_none() || response.is_open;
+        let Some(lease) = self.lease.as_mut().filter(|_| is_ready) else { return };
+        match lease.advance(memory) {
+            LeaseAnswer::Granted => {}
+            LeaseAnswer::Waits(reasons) => {
+                let known: Vec<String> = response.reasons.iter().map(ToString::to_string).collect();
+                let others = reasons.into_iter().filter(|why| !known.contains(&why.to_string()));
+                response.reasons.extend(others.map(|why| GateReason::Turn { why }));
+                response.is_open &= response.reasons.is_empty();
+                if !response.is_open {
+                    response.wait = response.wait.filter(|wait| !wait.is_zero());
+                }
+            }
+            LeaseAnswer::Unavailable(why) => {
+                news.push(format!("nothing is reserved for this start: {why}"));
+                self.lease = None;
+            }
         }
     }
 }

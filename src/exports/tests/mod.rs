@@ -28,6 +28,8 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         guard: Arc::default(),
         engines: Arc::new([]),
         gate_memory: None,
+        leases: Arc::new([]),
+        reserved: Arc::new([]),
         restarts: Arc::new([]),
         account: Arc::default(),
         assessment: Arc::new(MemoryAssessment::unknown(Timestamp::UNIX_EPOCH)),

@@ -88,6 +88,8 @@ pub fn made_up_status() -> Status {
         guard: Arc::default(),
         engines: Arc::new([]),
         gate_memory: None,
+        leases: Arc::new([]),
+        reserved: Arc::new([]),
         restarts: Arc::new([]),
         account: Arc::default(),
         assessment: Arc::new(MemoryAssessment::unknown(Timestamp::UNIX_EPOCH)),

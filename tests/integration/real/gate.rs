@@ -138,7 +138,7 @@ fn gate_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release(
     // Available memory without the holder, less one GiB.
     let need = meminfo("MemFree") + HELD - GIB;
     let gate = Command::new(binary())
-        .args(["gate", &format!("--need={need}"), "--timeout=60s"])
+        .args(["gate", &format!("--need={need}"), "--timeout=60s", "--no-lease"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

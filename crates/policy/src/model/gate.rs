@@ -7,97 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::wording::{bytes_text, measured_bytes_text};
-use super::{HOST_POOL, MemoryPool, ProcessId, Reading};
-
-/// Memory that an engine needs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GateRequest {
-    /// What it takes where engines put weights and KV cache.
-    pub need_bytes: u64,
-    /// Part of it that must be in free blocks of at least 2 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contiguous_bytes: Option<u64>,
-    /// What it takes beside that from the CPUs' memory. Where that is the same, it is added.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub host_need_bytes: u64,
-    /// The pools that share the need evenly. Empty: the pool that engines use; of several, as
-    /// the engine's is not known, each must have the whole need.
-    #[serde(default, rename = "pool_names", skip_serializing_if = "Vec::is_empty")]
-    pub pools: Vec<Arc<str>>,
-}
-
-impl GateRequest {
-    /// A need without further conditions.
-    pub fn of(need_bytes: u64) -> Self {
-        Self { need_bytes, ..Self::default() }
-    }
-}
-
-/// Memory that a start needs, as a configuration, a label or a person says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartNeed {
-    /// What it takes where engines put weights and KV cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub need_bytes: Option<u64>,
-    /// Part of it that must be in large blocks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contiguous_bytes: Option<u64>,
-    /// What it takes beside that from the CPUs' memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_need_bytes: Option<u64>,
-    /// The pools that share the need; empty: those that engines use.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pools: Vec<Arc<str>>,
-}
-
-impl StartNeed {
-    /// The same, where nothing is said with what `other` says.
-    #[must_use]
-    pub fn or(self, other: &Self) -> Self {
-        Self {
-            need_bytes: self.need_bytes.or(other.need_bytes),
-            contiguous_bytes: self.contiguous_bytes.or(other.contiguous_bytes),
-            host_need_bytes: self.host_need_bytes.or(other.host_need_bytes),
-            pools: if self.pools.is_empty() { other.pools.clone() } else { self.pools },
-        }
-    }
-
-    /// The request; `usual_bytes` is the need where none is given.
-    pub fn request(&self, usual_bytes: u64) -> GateRequest {
-        GateRequest {
-            need_bytes: self.need_bytes.unwrap_or(usual_bytes),
-            contiguous_bytes: self.contiguous_bytes,
-            host_need_bytes: self.host_need_bytes.unwrap_or(0),
-            pools: self.pools.clone(),
-        }
-    }
-}
-
-/// The most pools in a request.
-const MOST_POOLS: usize = 64;
-
-/// Reads names of pools, such as `gpu0,gpu1`.
-///
-/// # Errors
-/// A name is neither `host` nor `gpu` with a number, or there are too many.
-pub fn pool_names(text: &str) -> Result<Vec<Arc<str>>, String> {
-    let is_name = |name: &str| {
-        let number = name.strip_prefix("gpu").unwrap_or_default();
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        name == HOST_POOL || (is_number && number.len() <= 3)
-    };
-    let names: Vec<&str> = text.split(',').map(str::trim).collect();
-    match names.iter().find(|name| !is_name(name)) {
-        Some(name) => Err(format!("{name:?} is no pool: write host, or gpu0,gpu1")),
-        None if names.len() > MOST_POOLS => Err(format!("more than {MOST_POOLS} pools")),
-        None => Ok(names.into_iter().map(Arc::from).collect()),
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
-}
+use super::{GateRequest, MemoryPool, ProcessId, Reading};
 
 /// Memory that no counter of the kernel names while no engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -304,6 +214,23 @@ pub enum GateReason {
         pool: Arc<str>,
         /// The reason.
         reason: Box<GateReason>,
+    },
+    /// Other starts have reserved memory.
+    Reserved {
+        /// How much, in bytes.
+        bytes: u64,
+        /// Who has.
+        by: Vec<Arc<str>>,
+    },
+    /// As many others as may are starting.
+    StartsAtOnce {
+        /// Who is.
+        who: Vec<Arc<str>>,
+    },
+    /// Other starts come first, as the ledger of leases says.
+    Turn {
+        /// Which, for people.
+        why: Arc<str>,
     },
     /// An orphan of the last engine.
     Orphan(Orphan),
@@ -553,6 +480,13 @@ impl fmt::Display for GateReason {
                 write!(f, "there is no pool {name:?}; this node has {}", pools.join(", "))
             }
             Self::InPool { pool, reason } => write!(f, "{pool}: {reason}"),
+            Self::Reserved { bytes, by } => {
+                write!(f, "{} are reserved for {}", bytes_text(*bytes), by.join(", "))
+            }
+            Self::StartsAtOnce { who } => {
+                write!(f, "it waits its turn: {} is starting", who.join(", "))
+            }
+            Self::Turn { why } => f.write_str(why),
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Peer { node, why } => write!(f, "{node}: {why}"),
             Self::PeerUnknown { node, why } => write!(f, "{node} is unknown: {why}"),

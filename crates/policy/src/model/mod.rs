@@ -18,6 +18,7 @@ mod gate;
 mod gpu;
 mod holder;
 mod identity;
+mod lease;
 mod moment;
 mod names;
 mod observation;
@@ -32,6 +33,7 @@ mod received_alert;
 mod release;
 mod restart;
 mod series;
+mod start;
 mod sysctl;
 mod target;
 mod telemetry;
@@ -68,8 +70,8 @@ pub use engine::{
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use gate::{
-    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, Motion,
-    Orphan, PeerAnswer, PeerGate, StartNeed, Trend, pool_names,
+    Baseline, GateMemory, GateNote, GateReason, GateResponse, Lingering, Motion, Orphan,
+    PeerAnswer, PeerGate, Trend,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
@@ -78,6 +80,10 @@ pub use gpu::{
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use lease::{
+    Lease, LeaseChange, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseShare, LeaseState,
+    ReservedPool,
+};
 pub use moment::Moment;
 pub(crate) use names::named;
 pub use observation::{KernelRecord, Observation, Readings, Source};
@@ -107,6 +113,7 @@ pub use restart::{
     WorkloadHealth, WorkloadLog, WorkloadState,
 };
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};
+pub use start::{GateRequest, StartNeed, StartSettings, pool_names};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 use super::{
     ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HolderReadings,
-    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, ReceivedAlerts,
-    RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey,
+    LeaseReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
+    ReceivedAlerts, RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey,
 };
 
 named! {
@@ -140,6 +140,8 @@ pub enum Observation {
     Holders(Box<HolderReadings>),
     /// A reading of the logged-in users.
     LoggedIn(Box<LoggedInReadings>),
+    /// A report of the ledger of leases.
+    Leases(Box<LeaseReadings>),
     /// Received alerts.
     ReceivedAlerts(Box<ReceivedAlerts>),
     /// Reports of other nodes.

@@ -78,6 +78,18 @@ pub struct MemoryPool {
     pub memory: GateMemory,
 }
 
+impl MemoryPool {
+    /// Memory that is neither free nor page cache, in bytes: what a start takes for good. Files
+    /// that a loader maps come and go.
+    pub fn held(&self) -> Reading<u64> {
+        let memory = &self.memory;
+        let cache = memory.clean_cache.zip(memory.dirty_cache).zip(memory.mapped_cache);
+        memory.total.zip(memory.free).zip(cache).map(|((total, free), ((clean, dirty), mapped))| {
+            [free, clean, dirty, mapped].into_iter().fold(total, u64::saturating_sub)
+        })
+    }
+}
+
 /// Where engines put weights and KV cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "engines_use", rename_all = "snake_case")]
@@ -126,6 +138,16 @@ impl MemoryPools {
     /// The CPUs' memory.
     pub fn host(&self) -> Option<&GateMemory> {
         self.pool(HOST_POOL).map(|pool| &pool.memory)
+    }
+
+    /// The same with so many bytes less in a pool: free memory first, then caches.
+    pub fn reserve(&mut self, pool: &str, bytes: u64) {
+        let Some(pool) = self.pools.iter_mut().find(|own| *own.pool == *pool) else { return };
+        let memory = &mut pool.memory;
+        let free = memory.free.value().unwrap_or(0);
+        memory.free = memory.free.map(|free| free.saturating_sub(bytes));
+        let rest = bytes.saturating_sub(free);
+        memory.clean_cache = memory.clean_cache.map(|cache| cache.saturating_sub(rest));
     }
 
     /// Whether the GPUs have memory of their own.

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeathReport, EnginePhase, MemoryState, RebootResult, ReceivedAlert, ReceivedTurn, Release,
-    RestartState,
+    DeathReport, EnginePhase, LeaseChange, MemoryState, RebootResult, ReceivedAlert, ReceivedTurn,
+    Release, RestartState,
 };
 
 /// An event that this program finds, or is sent.
@@ -99,6 +99,18 @@ pub enum ProgramEvent {
         pool: Arc<str>,
         /// The baseline.
         bytes: u64,
+    },
+    /// Memory was reserved for a start, or is no longer.
+    Lease {
+        /// Who starts, for people.
+        who: Arc<str>,
+        /// Id of the lease.
+        id: Arc<str>,
+        /// The requested memory, in bytes.
+        need_bytes: u64,
+        /// What happened.
+        #[serde(flatten)]
+        change: LeaseChange,
     },
     /// The assessment of memory without an apparent owner has changed.
     #[serde(rename = "memory_verdict")]

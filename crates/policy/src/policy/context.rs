@@ -12,6 +12,7 @@ use super::counters::Counters;
 use super::death::Kills;
 use super::engines::Engines;
 use super::guard::Guard;
+use super::leases::Leases;
 use super::reboot::{RebootFacts, Reboots};
 use super::rule::{Rule, RuleScope};
 use crate::model::{MemoryAssessment, MemoryPools, Mode, Moment, Reading};
@@ -26,6 +27,8 @@ pub(super) struct Context<'a> {
     pub(super) measured: Option<Duration>,
     /// The memory for an engine that is to start, if the sample is current.
     pub(super) memory: Option<&'a MemoryPools>,
+    /// Memory that is reserved for starts.
+    pub(super) leases: &'a Leases,
     pub(super) engines: &'a Engines,
     pub(super) brake: &'a Brake,
     pub(super) assessment: &'a MemoryAssessment,

@@ -67,6 +67,9 @@ impl Policy {
                 self.report_growth(at);
             }
             Observation::LoggedIn(readings) => self.reboots.observe_users(readings),
+            Observation::Leases(readings) => {
+                self.leases.take(at, readings, (&mut self.counters, &mut self.store), step);
+            }
             Observation::ReceivedAlerts(post) => {
                 let (received, mut context) = self.receiving(at, &mut step.events);
                 received.take(post, &mut context);

@@ -20,6 +20,7 @@ mod gpu;
 mod group;
 pub mod guard;
 mod intake;
+pub mod leases;
 pub mod pace;
 pub mod pools;
 mod reboot;
@@ -58,6 +59,7 @@ use gpu::Gpus;
 use group::Group;
 use guard::Guard;
 use kernel_faults::{EventAssembler, LoggedEvent};
+use leases::Leases;
 use pace::Memory;
 use pools::PoolSeries;
 use reboot::Reboots;
@@ -136,6 +138,7 @@ pub struct Policy {
     declared: Option<Declared>,
     engines: Engines,
     gate: NodeGate,
+    leases: Leases,
     pool_series: PoolSeries,
     /// The measurement that the gate knows.
     gate_measured: Option<Duration>,
@@ -200,6 +203,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
+            leases: Leases::default(),
             pool_series: PoolSeries::default(),
             gate_measured: None,
             restarts: Restarts::default(),
@@ -412,6 +416,8 @@ impl Policy {
             guard: self.guard.status(),
             engines: self.engines.statuses(),
             gate_memory: None,
+            leases: Arc::new([]),
+            reserved: Arc::new([]),
             restarts: self.restarts.statuses(),
             assessment: self.assessment.shared(),
             account: Arc::clone(self.brake.account()),
@@ -438,6 +444,8 @@ impl Policy {
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
+        status.leases.clone_from(self.leases.leases());
+        status.reserved.clone_from(self.leases.reserved());
         match (&mut status.gate_memory, self.gate.memory()) {
             (Some(old), Some(memory)) => {
                 old.engines.clone_from(&memory.engines);
@@ -505,6 +513,7 @@ impl Policy {
             cluster: &self.cluster,
             measured: self.sources.memory_measured(),
             memory: self.gate.memory(),
+            leases: &self.leases,
             engines: &self.engines,
             brake: &self.brake,
             assessment: self.assessment.current(),

@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryAccount,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Lease, MemoryAccount,
     MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, Reading,
-    RebootStatus, ReceivedAlertStatus, RestartStatus, RuleId, RuleSelector, SeriesKey, Source,
+    RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
+    SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -36,6 +37,10 @@ pub struct Status {
     pub engines: Arc<[EngineStatus]>,
     /// What there is for another one, if memory was measured of late.
     pub gate_memory: Option<MemoryPools>,
+    /// Starts that wait for memory, and those for which it is reserved.
+    pub leases: Arc<[Lease]>,
+    /// What is reserved.
+    pub reserved: Arc<[ReservedPool]>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
     /// The assessment of memory; the same `Arc` until the next.

@@ -33,6 +33,7 @@ pub(super) const HOLDERS: u8 = 15;
 pub(super) const LOGGED_IN: u8 = 16;
 pub(super) const RECEIVED_ALERTS: u8 = 17;
 pub(super) const CLUSTER: u8 = 18;
+pub(super) const LEASES: u8 = 19;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -201,6 +202,7 @@ impl Encoder {
             Observation::LoggedIn(logged_in) => put_tagged(LOGGED_IN, logged_in, out),
             Observation::ReceivedAlerts(post) => put_tagged(RECEIVED_ALERTS, post, out),
             Observation::Cluster(readings) => put_tagged(CLUSTER, readings, out),
+            Observation::Leases(readings) => put_tagged(LEASES, readings, out),
         }
     }
 

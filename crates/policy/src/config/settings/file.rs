@@ -89,6 +89,10 @@ pub struct FileSettings {
     pub alertmanager: Option<AlertmanagerSettings>,
     /// `otlp`.
     pub otlp: Option<OtlpSettings>,
+    /// `starts.at_once`.
+    pub starts_at_once: Option<u32>,
+    /// `starts.folder`.
+    pub starts_folder: Option<PathBuf>,
     /// `verdict.leaked_size`, in bytes.
     pub leaked_bytes: Option<u64>,
     /// `verdict.leaked_after`.
@@ -102,7 +106,7 @@ pub(in crate::config) const MODES: [(&str, Mode); 2] =
 const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -117,6 +121,7 @@ const KEYS: [&str; 19] = [
     "guard_rails",
     "engines",
     "restarts",
+    "starts",
     "verdict",
     "reboot",
     "cluster",
@@ -163,6 +168,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_assessment_limits(&table, &mut settings, &mut findings);
+        read_starts(&table, &mut settings, &mut findings);
         settings.cluster = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
@@ -324,6 +330,12 @@ fn read_assessment_limits(
     let Some(table) = section(table, "verdict", &keys, findings) else { return };
     settings.leaked_bytes = entry(&table, "leaked_size", limits::leaked_size, findings);
     settings.leaked_after = entry(&table, "leaked_after", limits::leaked_after, findings);
+}
+
+fn read_starts(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let Some(table) = section(table, "starts", &["at_once", "folder"], findings) else { return };
+    settings.starts_at_once = entry(&table, "at_once", limits::at_once, findings);
+    settings.starts_folder = table.get("folder").and_then(|node| path(node, "folder", findings));
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -59,6 +59,14 @@ const SMALLEST_LEAK_BYTES: u64 = 256 << 20;
 const SHORTEST_LEAK: Duration = Duration::from_secs(30);
 const LONGEST_LEAK: Duration = Duration::from_secs(86_400);
 
+/// How many starts at the same time.
+pub fn at_once(text: &str) -> Result<u32, String> {
+    let number: Option<u32> = text.parse().ok();
+    number
+        .filter(|number| (1..=64).contains(number))
+        .ok_or_else(|| "write a number from 1 to 64".into())
+}
+
 /// Memory without an owner counts as leaked above that size, in bytes.
 pub fn leaked_size(text: &str) -> Result<u64, String> {
     match size_bytes(text)? {

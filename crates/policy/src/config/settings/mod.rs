@@ -12,7 +12,7 @@ use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
 use crate::model::{
     AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode,
-    named,
+    StartSettings, named,
 };
 use crate::policy::guard::GuardRails;
 
@@ -59,6 +59,8 @@ pub struct Settings {
     pub restarts: Vec<DeclaredRestart>,
     /// The other nodes of an engine that spans several.
     pub cluster: Option<ClusterSettings>,
+    /// How starts are let in.
+    pub starts: StartSettings,
     /// When memory counts as leaked.
     pub assessment: AssessmentLimits,
     /// Receiving from and sending to Alertmanagers.
@@ -291,6 +293,10 @@ impl Settings {
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
             cluster: file.cluster.map(|cluster| in_folder_of(cluster, folder)),
+            starts: StartSettings {
+                at_once: file.starts_at_once.unwrap_or(1),
+                folder: file.starts_folder.map(in_folder),
+            },
             assessment: merge_assessment_limits(file.leaked_bytes, file.leaked_after),
             alertmanager: file.alertmanager.unwrap_or_default(),
             otlp: merge_otlp(flags, file.otlp, folder),

@@ -90,6 +90,7 @@ fn everything_has_a_default() {
         engines: Vec::new(),
         restarts: Vec::new(),
         cluster: None,
+        starts: StartSettings::default(),
         assessment: AssessmentLimits::default(),
         alertmanager: AlertmanagerSettings::default(),
         otlp: None,

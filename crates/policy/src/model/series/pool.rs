@@ -81,4 +81,17 @@ pub(super) const METRICS: &[Metric] = &[
         "Free memory of the pool in blocks of at least that size (/proc/buddyinfo).",
     )
     .closed(&[("block", &["2MiB", "32MiB"])]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_leases",
+        &["state"],
+        "Starts that have reserved memory (granted) or wait for it (umawarden leases).",
+    )
+    .closed(&[("state", &["granted", "waiting"])]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_lease_reserved_bytes",
+        &["pool"],
+        "Memory of the pool that is reserved for starts and not taken yet.",
+    ),
 ];

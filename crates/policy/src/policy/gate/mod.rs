@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    EnginePools, GateMemory, GateNote, GateReason, GateRequest, GateResponse, HOST_POOL, Lingering,
-    MemoryPool, MemoryPools, PoolKind, Reading, Trend,
+    EnginePools, GateMemory, GateNote, GateReason, GateRequest, GateResponse, HOST_POOL,
+    LeaseShare, Lingering, MemoryPool, MemoryPools, PoolKind, Reading, Trend,
 };
 pub(super) use baseline::Presence;
 pub use memory::allowance;
@@ -182,6 +182,16 @@ fn parts<'r>(request: &GateRequest, memory: &'r MemoryPools) -> Result<Vec<Part<
         None => parts.extend(host_part(memory, request.host_need_bytes)),
     }
     Ok(parts)
+}
+
+/// What a lease for that request reserves of each pool.
+pub(in crate::policy) fn shares(request: &GateRequest, memory: &MemoryPools) -> Vec<LeaseShare> {
+    let parts = parts(request, memory).unwrap_or_default();
+    let shares = parts
+        .iter()
+        .filter(|part| part.need_bytes > 0)
+        .map(|part| LeaseShare { pool: Arc::clone(&part.pool.pool), need_bytes: part.need_bytes });
+    shares.collect()
 }
 
 fn host_part(memory: &MemoryPools, need_bytes: u64) -> Option<Part<'_>> {

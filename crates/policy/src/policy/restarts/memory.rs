@@ -30,7 +30,10 @@ pub(super) fn check(
     match context.memory {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
-            let response = gate::check_gate(&seen.need.request(peak_bytes), memory);
+            let need = seen.need.request(peak_bytes);
+            ruled.reasons.extend(context.leases.others_start(&seen.target.name));
+            let response =
+                gate::check_gate(&need, &context.leases.left_of(memory, &seen.target.name));
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
         }
     }

@@ -1,0 +1,168 @@
+//! Leases: memory that is reserved for a start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::names::named;
+use super::{GateRequest, ProcessId};
+
+/// A request for a lease. The same id again is the same request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRequest {
+    /// Chosen by the requester: 16 hexadecimal digits.
+    pub id: Arc<str>,
+    /// Who starts, for people.
+    pub who: Arc<str>,
+    /// Of two requests the one with the higher priority is granted first.
+    #[serde(default)]
+    pub priority: i32,
+    /// The lease ends with this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<ProcessId>,
+    /// The memory.
+    pub need: GateRequest,
+    /// The longest time that it lasts.
+    pub lasts: Duration,
+}
+
+/// A request and its state. All times are on the uptime clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The request.
+    #[serde(flatten)]
+    pub request: LeaseRequest,
+    /// When it was requested first.
+    pub since: Duration,
+    /// Whether it waits or is granted.
+    #[serde(flatten)]
+    pub state: LeaseState,
+}
+
+/// The state of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum LeaseState {
+    /// It waits.
+    Waiting {
+        /// When it was requested last. Who no longer requests has gone.
+        seen: Duration,
+        /// Why it is not granted.
+        #[serde(default)]
+        reasons: Vec<Arc<str>>,
+        /// Leases that it waits for, by name.
+        #[serde(default)]
+        behind: Vec<Arc<str>>,
+    },
+    /// Its memory is reserved.
+    Granted {
+        /// Since when.
+        at: Duration,
+        /// Its part of each pool.
+        shares: Vec<LeaseShare>,
+        /// When more was last taken of what is reserved.
+        progress: Duration,
+    },
+}
+
+/// The part of a lease in one pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseShare {
+    /// Name of the pool.
+    pub pool: Arc<str>,
+    /// The reserved memory, in bytes.
+    pub need_bytes: u64,
+}
+
+named! {
+    /// Why a lease has ended.
+    pub enum LeaseEnd {
+        /// The engine is ready: the memory is the engine's.
+        Ready = "ready",
+        /// All of its memory has been taken.
+        Taken = "taken",
+        /// Its process has ended.
+        ProcessEnded = "process_ended",
+        /// Its time is over.
+        Expired = "expired",
+        /// It was given back, or is no longer requested.
+        Withdrawn = "withdrawn",
+    }
+}
+
+/// What has happened to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", content = "end", rename_all = "snake_case")]
+pub enum LeaseChange {
+    /// It was granted.
+    Granted,
+    /// It has ended after it was granted.
+    Ended(LeaseEnd),
+}
+
+/// What is still reserved of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedPool {
+    /// Name of the pool.
+    pub pool: Arc<str>,
+    /// How much, in bytes.
+    pub bytes: u64,
+    /// For whom.
+    pub by: Vec<Arc<str>>,
+}
+
+/// A report of the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseReadings {
+    /// All leases, in the order in which they are granted.
+    pub leases: Arc<[Lease]>,
+    /// What is reserved.
+    pub reserved: Vec<ReservedPool>,
+    /// What has happened since the last report, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub news: Vec<LeaseNews>,
+    /// Why the ledger cannot be read, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+}
+
+/// A change, with its number in the order of all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseNews {
+    /// Its number, from 1 on.
+    pub number: u64,
+    /// The lease as it was then.
+    pub lease: Lease,
+    /// What happened.
+    #[serde(flatten)]
+    pub change: LeaseChange,
+}
+
+impl Lease {
+    /// Whether its memory is reserved.
+    pub fn is_granted(&self) -> bool {
+        matches!(self.state, LeaseState::Granted { .. })
+    }
+
+    /// Its parts, if it is granted.
+    pub fn shares(&self) -> &[LeaseShare] {
+        match &self.state {
+            LeaseState::Granted { shares, .. } => shares,
+            LeaseState::Waiting { .. } => &[],
+        }
+    }
+}
+
+impl LeaseEnd {
+    /// The text for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Ready => "its engine is ready",
+            Self::Taken => "all of it was taken",
+            Self::ProcessEnded => "its process has ended",
+            Self::Expired => "its time was over",
+            Self::Withdrawn => "it was given back",
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The leases of the watched node, as the ledger was last reported.
+
+use std::sync::Arc;
+
+use promql_rules::store::SeriesStore;
+
+use crate::model::{
+    Event, HOST_POOL, Lease, LeaseReadings, MemoryPools, Moment, ProgramEvent, Reading,
+    ReservedPool, SeriesKey,
+};
+use crate::policy::Step;
+use crate::policy::counters::{Cell, Counters};
+
+/// Leases, and what they reserve.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Leases {
+    leases: Arc<[Lease]>,
+    reserved: Arc<[ReservedPool]>,
+    cells: Vec<Cell>,
+}
+
+impl Leases {
+    /// Takes a report. Changes are events.
+    pub(in crate::policy) fn take(
+        &mut self,
+        at: Moment,
+        readings: &LeaseReadings,
+        (counters, store): (&mut Counters, &mut SeriesStore),
+        step: &mut Step,
+    ) {
+        let events = readings.news.iter().map(|news| {
+            let request = &news.lease.request;
+            let kind = ProgramEvent::Lease {
+                who: Arc::clone(&request.who),
+                id: Arc::clone(&request.id),
+                need_bytes: request.need.need_bytes,
+                change: news.change,
+            };
+            Event { kind: kind.into(), utc: Some(at.utc), seq: None }
+        });
+        step.events.extend(events);
+        self.leases = Arc::clone(&readings.leases);
+        self.reserved = readings.reserved.as_slice().into();
+        self.publish(readings.error.is_some(), counters, store);
+    }
+
+    /// All leases.
+    pub(in crate::policy) fn leases(&self) -> &Arc<[Lease]> {
+        &self.leases
+    }
+
+    /// What is reserved.
+    pub(in crate::policy) fn reserved(&self) -> &Arc<[ReservedPool]> {
+        &self.reserved
+    }
+
+    /// The memory without what is reserved for others.
+    pub(in crate::policy) fn left_of(&self, memory: &MemoryPools, who: &str) -> MemoryPools {
+        let mut left = memory.clone();
+        for reserved in self.reserved.iter().filter(|one| one.by.iter().any(|by| **by != *who)) {
+            left.reserve(&reserved.pool, reserved.bytes);
+        }
+        left
+    }
+
+    /// Why a start waits for others that were granted, if it does.
+    pub(in crate::policy) fn others_start(&self, who: &str) -> Option<String> {
+        let mut granted = self.leases.iter().filter(|lease| lease.is_granted());
+        let other = granted.find(|lease| *lease.request.who != *who)?;
+        Some(format!("it waits its turn: {} is starting", other.request.who))
+    }
+
+    fn publish(&mut self, is_unknown: bool, counters: &mut Counters, store: &mut SeriesStore) {
+        let mut values: Vec<(SeriesKey, f64)> = Vec::new();
+        let granted = self.leases.iter().filter(|lease| lease.is_granted()).count();
+        let waiting = self.leases.len() - granted;
+        for (state, count) in [("granted", granted), ("waiting", waiting)] {
+            values.push((SeriesKey::new("uma_leases", &[("state", state)]), count as f64));
+        }
+        if self.reserved.is_empty() {
+            values.push((SeriesKey::new("uma_lease_reserved_bytes", &[("pool", HOST_POOL)]), 0.0));
+        }
+        for reserved in self.reserved.iter() {
+            let key = SeriesKey::new("uma_lease_reserved_bytes", &[("pool", &*reserved.pool)]);
+            values.push((key, reserved.bytes as f64));
+        }
+        let cells: Vec<Cell> = values
+            .into_iter()
+            .map(|(key, value)| {
+                let cell = counters.cell(store, &key);
+                let reading = if is_unknown { Reading::Failed } else { Reading::Value(value) };
+                counters.set_reading(cell, reading);
+                cell
+            })
+            .collect();
+        for gone in self.cells.iter().filter(|cell| !cells.contains(cell)) {
+            counters.retire(*gone);
+        }
+        self.cells = cells;
+    }
+}

@@ -1,0 +1,226 @@
+//! Starts that reserve memory: one after the other, never more than there is, and nobody for ever.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{GateMemory, GateRequest, Motion, Trend};
+
+const GIB: u64 = 1 << 30;
+
+/// A node of so many GiB, of which some are held; nothing moves.
+fn node(total: u64, held: u64) -> MemoryPools {
+    let still = Some(Trend::default());
+    MemoryPools::single(GateMemory {
+        total: Reading::Value(total * GIB),
+        free: Reading::Value((total - held) * GIB),
+        clean_cache: Reading::Value(0),
+        dirty_cache: Reading::Value(0),
+        mapped_cache: Reading::Value(0),
+        unaccounted: Reading::Value(0),
+        shmem: Reading::Value(0),
+        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
+        ..GateMemory::UNKNOWN
+    })
+}
+
+fn request(id: &str, gib: u64) -> LeaseRequest {
+    LeaseRequest {
+        id: id.into(),
+        who: id.into(),
+        priority: 0,
+        holder: None,
+        need: GateRequest::of(gib * GIB),
+        lasts: Duration::from_secs(600),
+    }
+}
+
+fn advance(
+    book: &mut LeaseBook,
+    second: u64,
+    memory: &MemoryPools,
+    at_once: u32,
+) -> Vec<(Arc<str>, LeaseChange)> {
+    let known = book.news().last().map_or(0, |news| news.number);
+    book.advance(&LeaseContext {
+        now: Duration::from_secs(second),
+        memory,
+        at_once,
+        has_ended: &|holder| holder.pid == 666,
+        id: None,
+    });
+    let news = book.news().filter(|news| news.number > known);
+    news.map(|news| (Arc::clone(&news.lease.request.id), news.change)).collect()
+}
+
+fn waits_for(book: &LeaseBook, id: &str) -> String {
+    match &book.get(id).unwrap().state {
+        LeaseState::Waiting { reasons, .. } => reasons.join("; "),
+        LeaseState::Granted { .. } => panic!("{id} is granted"),
+    }
+}
+
+#[test]
+fn two_starts_of_12_gib_on_21_are_let_in_one_after_the_other() {
+    let mut book = LeaseBook::default();
+    for id in ["one", "two"] {
+        book.request(Duration::ZERO, request(id, 12)).unwrap();
+    }
+    let granted = advance(&mut book, 0, &node(22, 1), 1);
+    assert_eq!(granted, [("one".into(), LeaseChange::Granted)]);
+    assert_eq!(waits_for(&book, "two"), "it waits its turn: one is starting");
+    // Where several may start at once, the memory is missing.
+    assert_eq!(advance(&mut book, 1, &node(22, 1), 4), []);
+    let text = waits_for(&book, "two");
+    assert!(text.contains("9.0 GiB available"), "{text}");
+    assert!(text.ends_with("12.0 GiB are reserved for one"), "{text}");
+    // Half of it is taken: the rest stays reserved.
+    book.request(Duration::from_secs(8), request("two", 12)).unwrap();
+    assert_eq!(advance(&mut book, 8, &node(22, 7), 4), []);
+    let text = waits_for(&book, "two");
+    assert!(text.contains("9.0 GiB available"), "{text}");
+    book.request(Duration::from_secs(9), request("two", 12)).unwrap();
+    let ended = advance(&mut book, 9, &node(22, 13), 1);
+    assert_eq!(ended, [("one".into(), LeaseChange::Ended(LeaseEnd::Taken))]);
+    assert!(!waits_for(&book, "two").contains("reserved"));
+    book.request(Duration::from_secs(10), request("two", 12)).unwrap();
+    let granted = advance(&mut book, 10, &node(22, 1), 1);
+    assert_eq!(granted, [("two".into(), LeaseChange::Granted)]);
+}
+
+#[test]
+fn a_lease_ends_with_its_process_its_time_or_its_requester() {
+    let mut book = LeaseBook::default();
+    let holder = |pid| Some(ProcessId { pid, start_ticks: 1 });
+    for (id, pid) in [("dead", 666), ("late", 5), ("given", 6)] {
+        book.request(Duration::ZERO, LeaseRequest { holder: holder(pid), ..request(id, 1) })
+            .unwrap();
+    }
+    book.request(Duration::ZERO, request("gone", 500)).unwrap();
+    assert_eq!(advance(&mut book, 0, &node(22, 1), 9).len(), 2, "the dead one is not granted");
+    assert!(book.end("given", LeaseEnd::Withdrawn) && !book.end("given", LeaseEnd::Ready));
+    assert_eq!(book.leases().len(), 2);
+    assert_eq!(advance(&mut book, 20, &node(22, 1), 9), [], "nobody is told of a mere request");
+    assert!(book.get("gone").is_none());
+    let ended = advance(&mut book, 600, &node(22, 1), 9);
+    assert_eq!(ended, [("late".into(), LeaseChange::Ended(LeaseEnd::Expired))]);
+}
+
+#[test]
+fn a_stuck_start_gives_way_and_keeps_its_memory() {
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, request("stuck", 12)).unwrap();
+    advance(&mut book, 0, &node(30, 1), 1);
+    for (second, expected) in [(59, 0), (60, 1)] {
+        book.request(Duration::from_secs(second), request("next", 10)).unwrap();
+        assert_eq!(advance(&mut book, second, &node(30, 1), 1).len(), expected, "{second}");
+    }
+    book.request(Duration::from_secs(61), request("third", 10)).unwrap();
+    assert_eq!(advance(&mut book, 61, &node(30, 1), 9), [], "22 of 29 GiB are reserved");
+}
+
+#[test]
+fn priority_goes_first_and_what_does_not_fit_is_passed_for_a_minute() {
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, request("low", 5)).unwrap();
+    book.request(Duration::ZERO, LeaseRequest { priority: 5, ..request("high", 5) }).unwrap();
+    let granted = advance(&mut book, 0, &node(22, 1), 1);
+    assert_eq!(granted, [("high".into(), LeaseChange::Granted)]);
+
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, request("large", 20)).unwrap();
+    for second in [0, 59, 60, 61] {
+        book.request(Duration::from_secs(second), request("large", 20)).unwrap();
+        let small = format!("small at {second}");
+        book.request(Duration::from_secs(second), request(&small, 1)).unwrap();
+        let granted = advance(&mut book, second, &node(22, 10), 9);
+        assert_eq!(granted.len(), usize::from(second < 60), "{second}");
+        if second >= 60 {
+            assert_eq!(waits_for(&book, &small), "it waits its turn: large is starting");
+        }
+    }
+}
+
+#[test]
+fn a_book_survives_its_file() {
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, request("one", 12)).unwrap();
+    book.request(Duration::ZERO, request("two", 12)).unwrap();
+    advance(&mut book, 0, &node(22, 1), 1);
+    let json = serde_json::to_string(&book).unwrap();
+    assert_eq!(serde_json::from_str::<LeaseBook>(&json).unwrap(), book);
+}
+
+/// One start: when it comes, how much it needs and how fast it takes it, whether it dies early.
+#[derive(Clone, Debug)]
+struct Start {
+    comes: u64,
+    gib: u64,
+    pace: u64,
+    dies_at: Option<u64>,
+    priority: i32,
+}
+
+prop_compose! {
+    fn start()(
+        comes in 0..200_u64,
+        gib in 1..=20_u64,
+        pace in 1..=8_u64,
+        dies_at in prop::option::weighted(0.3, 0..200_u64),
+        priority in -1..=1_i32,
+    ) -> Start {
+        Start { comes, gib, pace, dies_at, priority }
+    }
+}
+
+proptest! {
+    /// Whatever comes, the node never holds more than it has, everybody who fits gets a turn, and
+    /// nothing stays reserved at the end.
+    #[test]
+    fn nothing_is_overcommitted_and_nobody_starves(
+        starts in prop::collection::vec(start(), 1..12),
+        at_once in 1..4_u32,
+    ) {
+        let total = 22;
+        let mut book = LeaseBook::default();
+        // What each has taken so far, in GiB, of those that were granted and live.
+        let mut taken: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut done = vec![false; starts.len()];
+        for second in 0..3_000 {
+            for (index, start) in starts.iter().enumerate() {
+                if start.comes <= second && !done[index] && !taken.contains_key(&index) {
+                    let mut request = request(&index.to_string(), start.gib);
+                    request.priority = start.priority;
+                    book.request(Duration::from_secs(second), request).unwrap();
+                }
+            }
+            let held: u64 = 1 + taken.values().sum::<u64>();
+            prop_assert!(held <= total, "{held} of {total} GiB at {second}: {starts:?}");
+            for (id, change) in advance(&mut book, second, &node(total, held), at_once) {
+                if change == LeaseChange::Granted {
+                    taken.insert(id.parse().unwrap(), 0);
+                }
+            }
+            for (index, own) in &mut taken {
+                *own = (*own + starts[*index].pace).min(starts[*index].gib);
+            }
+            // A life ends early, or a while after all was taken.
+            taken.retain(|index, own| {
+                let start = &starts[*index];
+                let dies = start.dies_at.is_some_and(|at| start.comes + at <= second);
+                let lives = !dies && (*own < start.gib || second % 97 != 0);
+                if !lives {
+                    done[*index] = true;
+                    book.end(&index.to_string(), LeaseEnd::ProcessEnded);
+                }
+                lives
+            });
+            if done.iter().all(|done| *done) {
+                break;
+            }
+        }
+        prop_assert!(done.iter().all(|done| *done), "{starts:?} {done:?} {book:?}");
+        prop_assert!(book.leases().is_empty(), "{book:?}");
+    }
+}

@@ -1,0 +1,219 @@
+//! The ledger of leases: a locked file that all starts of a node share, with or without a daemon.
+//!
+//! `leases.json` is replaced as a whole while `leases.lock` is locked. A ledger that cannot be read
+//! is moved aside: it must not keep every engine down. Only its owner's processes write it, since
+//! the folder is root's.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::files::open_regular;
+use crate::model::ProcessId;
+use crate::parse::process::stat;
+use crate::policy::leases::LeaseBook;
+
+const LEDGER: &str = "leases.json";
+const LOCK: &str = "leases.lock";
+
+/// A longer file is not ours.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// The lock is held for milliseconds. Who holds it for half a second has stopped.
+const LOCK_TRIES: u32 = 250;
+const LOCK_TICK: Duration = Duration::from_millis(2);
+
+/// The ledger of a node.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    folder: PathBuf,
+    procfs: PathBuf,
+}
+
+impl Ledger {
+    /// The ledger in that folder, whose holders are in that procfs. Opens nothing yet.
+    pub fn new(folder: &Path, procfs: &Path) -> Self {
+        Self { folder: folder.to_owned(), procfs: procfs.to_owned() }
+    }
+
+    /// Reads the ledger, changes it, and writes it if it has changed.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be used, or the lock is held.
+    pub fn update<T>(&self, change: impl FnOnce(&mut LeaseBook) -> T) -> Result<T, String> {
+        let _lock = self.lock()?;
+        let mut book = self.load()?;
+        let before = book.clone();
+        let result = change(&mut book);
+        if book != before {
+            self.store(&book).map_err(|error| self.failed("write", LEDGER, &error))?;
+        }
+        Ok(result)
+    }
+
+    /// The ledger as it is; empty where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self) -> Result<LeaseBook, String> {
+        self.parse().map_err(|error| self.failed("read", LEDGER, &error))
+    }
+
+    /// Whether a process is known to have ended.
+    pub fn has_ended(&self, holder: ProcessId) -> bool {
+        let path = self.procfs.join(holder.pid.to_string()).join("stat");
+        match fs::read(path) {
+            Ok(text) => stat(&text).is_none_or(|stat| {
+                stat.start_ticks != holder.start_ticks || matches!(stat.state, 'Z' | 'X')
+            }),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    fn lock(&self) -> Result<File, String> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.folder);
+        made.map_err(|error| self.failed("create", "", &error))?;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600).custom_flags(flags);
+        let lock = options.open(self.folder.join(LOCK));
+        let lock = lock.map_err(|error| self.failed("open", LOCK, &error))?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR)
+                    if tries < LOCK_TRIES =>
+                {
+                    std::thread::sleep(LOCK_TICK);
+                }
+                Err(error) => return Err(self.failed("lock", LOCK, &error.into())),
+            }
+        }
+    }
+
+    fn load(&self) -> Result<LeaseBook, String> {
+        match self.parse() {
+            Ok(book) => Ok(book),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let (from, to) = (self.folder.join(LEDGER), self.folder.join("leases.broken"));
+                fs::rename(from, to).map_err(|error| self.failed("move", LEDGER, &error))?;
+                Ok(LeaseBook::default())
+            }
+            Err(error) => Err(self.failed("read", LEDGER, &error)),
+        }
+    }
+
+    fn parse(&self) -> io::Result<LeaseBook> {
+        let file = match open_regular(&self.folder.join(LEDGER)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(LeaseBook::default());
+            }
+            Err(error) => return Err(error),
+        };
+        let mut text = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut text)?;
+        serde_json::from_slice(&text)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn store(&self, book: &LeaseBook) -> io::Result<()> {
+        let new = self.folder.join("leases.new");
+        // What a killed writer has left behind.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
+        // Everybody may see who waits for whom, whatever the writer's umask is.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(&serde_json::to_vec(book)?)?;
+        fs::rename(&new, self.folder.join(LEDGER))
+    }
+
+    fn failed(&self, what: &str, file: &str, error: &io::Error) -> String {
+        let path = self.folder.join(file);
+        format!("cannot {what} {}: {error}", path.display().to_string().trim_end_matches('/'))
+    }
+}
+
+/// This process, as a holder of a lease; `None` where procfs does not show it.
+pub fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
+    let text = fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
+    Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{GateRequest, LeaseRequest};
+
+    fn request(id: &str) -> LeaseRequest {
+        LeaseRequest {
+            id: id.into(),
+            who: id.into(),
+            priority: 0,
+            holder: None,
+            need: GateRequest::of(1 << 30),
+            lasts: Duration::from_secs(60),
+        }
+    }
+
+    fn add(ledger: &Ledger, id: &str) -> Result<(), String> {
+        ledger.update(|book| book.request(Duration::ZERO, request(id)))?
+    }
+
+    #[test]
+    fn all_processes_see_one_book() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(&folder.path().join("run"), Path::new("/proc"));
+        assert_eq!(ledger.read(), Ok(LeaseBook::default()));
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let ledger = ledger.clone();
+                scope.spawn(move || {
+                    for number in 0..10 {
+                        add(&ledger, &format!("{thread}-{number}")).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(ledger.read().unwrap().leases().len(), 80, "none is lost");
+    }
+
+    #[test]
+    fn a_broken_ledger_is_moved_aside_and_a_locked_one_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(folder.path(), Path::new("/proc"));
+        for broken in ["", "{", "[1]", "\0\0"] {
+            fs::write(folder.path().join(LEDGER), broken).unwrap();
+            assert!(ledger.read().is_err());
+            add(&ledger, "one").unwrap();
+            assert_eq!(ledger.read().unwrap().leases().len(), 1);
+        }
+        let lock = ledger.lock().unwrap();
+        let why = add(&ledger, "two").unwrap_err();
+        assert!(why.contains("leases.lock"), "{why}");
+        drop(lock);
+        add(&ledger, "two").unwrap();
+        // A link in place of the lock is not followed.
+        fs::remove_file(folder.path().join(LOCK)).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join(LOCK)).unwrap();
+        assert!(add(&ledger, "three").is_err());
+    }
+
+    #[test]
+    fn a_holder_is_known_by_pid_and_start() {
+        let ledger = Ledger::new(Path::new("/nonexistent"), Path::new("/proc"));
+        let own = process(Path::new("/proc"), std::process::id()).unwrap();
+        assert!(!ledger.has_ended(own));
+        assert!(ledger.has_ended(ProcessId { start_ticks: own.start_ticks + 1, ..own }));
+        assert!(ledger.has_ended(ProcessId { pid: u32::MAX, start_ticks: 1 }));
+    }
+}
