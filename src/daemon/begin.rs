@@ -79,13 +79,12 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything. The backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
-    prepare_process();
+    prepare_process(&loaded);
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
     let access = Arc::clone(&entrance.access);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
-    report_missing(&loaded);
     let journal = Arc::new(open_journal(&settings));
     let boot = find_boot_id(&settings);
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
@@ -100,8 +99,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (status, tally) = (Arc::new(ArcSwap::from_pointee(policy.status(started))), Arc::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let leases = LeaseWatch::open(&settings, &status)?;
-    let Watches { engines, deferred, gpu, holders, cluster } = watch(&settings, &policy)?;
+    let watches = watch(&settings, &policy, &status)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
@@ -118,13 +116,13 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
-        engines,
-        deferred,
-        gpu,
-        holders,
+        engines: watches.engines,
+        deferred: watches.deferred,
+        gpu: watches.gpu,
+        holders: watches.holders,
         logged_in: watch_logged_in(&settings),
-        leases,
-        cluster,
+        leases: watches.leases,
+        cluster: watches.cluster,
         settings,
         policy,
         kernel_log,
@@ -161,13 +159,19 @@ struct Watches {
     deferred: DeferredWatch,
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
+    leases: LeaseWatch,
     cluster: Option<ClusterWatch>,
 }
 
 /// Starts the sources before this thread is raised, which they would inherit.
-fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Watches> {
+fn watch(
+    settings: &Settings,
+    policy: &Policy,
+    status: &Arc<ArcSwap<Status>>,
+) -> anyhow::Result<Watches> {
     Ok(Watches {
         engines: watch_engines(settings)?,
+        leases: LeaseWatch::open(settings, status)?,
         deferred: watch_deferred(settings)?,
         gpu: watch_gpu(settings)?,
         holders: watch_holders(settings)?,
@@ -541,8 +545,8 @@ fn limits() -> Limits {
     Limits { connections: limits.connections.min(descriptors::share(8)), ..limits }
 }
 
-/// Raises the limit on open files, and fills the reserve.
-fn prepare_process() {
+/// Raises the limit on open files, fills the reserve, and reports what the settings miss.
+fn prepare_process(loaded: &Loaded) {
     crate::sys::share_freed_memory();
     match descriptors::raise_limit() {
         Ok(limit) => tracing::info!(%limit, "open_files"),
@@ -553,6 +557,7 @@ fn prepare_process() {
             %error, "cannot keep descriptors back for stopping engines: raise LimitNOFILE="
         );
     }
+    report_missing(loaded);
 }
 
 pub(super) fn report_missing(loaded: &Loaded) {

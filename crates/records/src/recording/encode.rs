@@ -163,42 +163,15 @@ impl Encoder {
                 out.push(OUTCOME);
                 put_json(outcome, out);
             }
-            Observation::Operator(command) => {
-                out.push(OPERATOR);
-                put_json(command, out);
-            }
-            Observation::Event(event) => {
-                out.push(EVENT);
-                put_json(event, out);
-            }
-            Observation::Pause(pause) => {
-                out.push(PAUSE);
-                put_json(pause, out);
-            }
-            Observation::Past(past) => {
-                out.push(PAST);
-                put_json(past, out);
-            }
-            Observation::Engines(engines) => {
-                out.push(ENGINES);
-                put_json(engines, out);
-            }
-            Observation::EngineHealth(health) => {
-                out.push(ENGINE_HEALTH);
-                put_json(health, out);
-            }
-            Observation::Restarts(held) => {
-                out.push(HELD);
-                put_json(held, out);
-            }
-            Observation::Gpu(gpu) => {
-                out.push(GPU);
-                put_json(gpu, out);
-            }
-            Observation::Holders(holders) => {
-                out.push(HOLDERS);
-                put_json(holders, out);
-            }
+            Observation::Operator(command) => put_tagged(OPERATOR, command, out),
+            Observation::Event(event) => put_tagged(EVENT, event, out),
+            Observation::Pause(pause) => put_tagged(PAUSE, pause, out),
+            Observation::Past(past) => put_tagged(PAST, past, out),
+            Observation::Engines(engines) => put_tagged(ENGINES, engines, out),
+            Observation::EngineHealth(health) => put_tagged(ENGINE_HEALTH, health, out),
+            Observation::Restarts(held) => put_tagged(HELD, held, out),
+            Observation::Gpu(gpu) => put_tagged(GPU, gpu, out),
+            Observation::Holders(holders) => put_tagged(HOLDERS, holders, out),
             Observation::LoggedIn(logged_in) => put_tagged(LOGGED_IN, logged_in, out),
             Observation::ReceivedAlerts(post) => put_tagged(RECEIVED_ALERTS, post, out),
             Observation::Cluster(readings) => put_tagged(CLUSTER, readings, out),

@@ -213,7 +213,7 @@ impl LeaseBook {
 
     /// What is still reserved in each pool, in bytes, and for whom.
     pub fn reserved(&self) -> impl Iterator<Item = (&Arc<str>, u64, Vec<Arc<str>>)> {
-        let pools = self.pools.iter().filter_map(|(pool, state)| {
+        self.pools.iter().filter_map(|(pool, state)| {
             let rest = self.need(pool).saturating_sub(state.taken);
             let granted = self
                 .leases
@@ -221,8 +221,7 @@ impl LeaseBook {
                 .filter(|lease| lease.shares().iter().any(|share| share.pool == *pool));
             let by = granted.map(|lease| Arc::clone(&lease.request.who)).collect();
             Some((pool, rest, by)).filter(|_| rest > 0)
-        });
-        pools
+        })
     }
 
     /// What is granted of a pool, in bytes.
