@@ -176,7 +176,7 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
     daemon.wait_until("the first report", |daemon| {
         daemon.get("/metrics").1.contains("uma_leases{state=\"granted\"} 0")
     });
-    let mut start = ledger.start("launch", &["--need=64MiB", "--name=held"], "60");
+    let mut start = ledger.start("launch", &["--need=2GiB", "--name=held"], "60");
     daemon.wait_until("the lease", |daemon| {
         daemon.get("/metrics").1.contains("uma_leases{state=\"granted\"} 1")
     });
@@ -195,7 +195,7 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
     };
     daemon.wait_until("the end in the journal", |_| {
         let history = history();
-        history.contains("64.0 MiB are reserved for held")
+        history.contains("2.0 GiB are reserved for held")
             && history.contains("no longer reserved for held: its process has ended")
     });
 }
