@@ -86,6 +86,9 @@ pub struct ContainerStatus {
     /// 1: running.
     #[prost(int32, tag = "3")]
     pub state: i32,
+    /// Its image, mostly with the digest.
+    #[prost(string, tag = "9")]
+    pub image_ref: String,
     /// The labels of the kubelet, and those of the pod's author.
     #[prost(map = "string, string", tag = "12")]
     pub labels: HashMap<String, String>,

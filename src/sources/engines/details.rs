@@ -244,6 +244,8 @@ impl Details {
                 .map(|reported| Arc::clone(&reported.name))
                 .filter(|name| !name.is_empty()),
             model: serving.model.map(Arc::from),
+            arguments: serving.arguments.map(Arc::from),
+            image: reported.and_then(|reported| reported.image.clone()),
             model_files,
             port: serving.port,
             health_url,

@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn serving(host: Option<&str>) -> Serving {
-        Serving { host: host.map(str::to_owned), port: Some(8000), model: None }
+        Serving { host: host.map(str::to_owned), port: Some(8000), ..Serving::default() }
     }
 
     fn reported(address: Option<HealthAddress>) -> Option<(String, Option<String>)> {

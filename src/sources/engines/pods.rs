@@ -10,7 +10,11 @@ use tokio::runtime::Runtime;
 use super::containers::{MAX_INSPECTED, process};
 use crate::model::ProcessId;
 use crate::parse::container::{Container, Containers, pod_container};
+use crate::parse::process::printable;
 use crate::supervisors::cri::{Cri, CriError};
+
+/// A longer name of an image is left out.
+const LONGEST_IMAGE_BYTES: usize = 256;
 
 /// What the runtime of Kubernetes reports. Only claimed containers are queried.
 #[derive(Debug)]
@@ -86,10 +90,13 @@ impl PodContainers {
             return Ok(None);
         };
         let name = status.metadata.unwrap_or_default().name;
+        let is_usable = |image: &String| (1..=LONGEST_IMAGE_BYTES).contains(&image.len());
+        let image = Some(status.image_ref).filter(is_usable);
+        let image: Option<Arc<str>> = image.map(|image| printable(image.as_bytes()).into());
         let found = pod_container((&name, status.state), &status.labels, &response.info);
         Ok(found.and_then(|(container, pid)| {
             let init = Some(process(&self.procfs, pid)?);
-            Some(Container { init, ..container })
+            Some(Container { init, image: image.clone(), ..container })
         }))
     }
 

@@ -3,7 +3,7 @@
 //! A title (`VLLM::EngineCore`) replaces the command line of its process. So ports and models are
 //! read from the server process, which keeps its command line.
 
-use super::{ENGINES, EngineFacts, facts};
+use super::{ENGINES, EngineFacts, facts, without_secrets};
 use crate::model::EngineKind;
 
 /// The role of a process in its engine.
@@ -24,10 +24,12 @@ pub struct Serving {
     pub port: Option<u16>,
     /// Name or path of the model.
     pub model: Option<String>,
+    /// All arguments without secrets, one a line; none where they come from the environment.
+    pub arguments: Option<String>,
 }
 
 impl Serving {
-    pub(super) const NONE: Self = Self { host: None, port: None, model: None };
+    pub(super) const NONE: Self = Self { host: None, port: None, model: None, arguments: None };
 }
 
 /// What a command line runs.
@@ -102,7 +104,7 @@ pub fn recognise(
     ENGINES.iter().find_map(|facts| Some((facts.kind, (facts.recognise)(&program)?)))
 }
 
-/// How a server serves. Of the arguments nothing else is kept: keys are among them.
+/// How a server serves. Of the arguments no secret is kept: keys are among them.
 pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let Some(program) = program(arguments) else { return Serving::default() };
     let rest = program.rest;
@@ -118,6 +120,7 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
         host: option(rest, facts.host_options).map(str::to_owned),
         port: port.filter(|port| *port != 0).or(facts.port),
         model: option(rest, facts.model_options).map(str::to_owned).or_else(|| named.cloned()),
+        arguments: Some(without_secrets(arguments).join("\n")),
     }
 }
 
@@ -140,6 +143,7 @@ pub fn serving_with(
             environment.port.filter(|port| *port != 0).or(read.port)
         },
         model: read.model.or(environment.model),
+        arguments: read.arguments,
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         host: variable(HOST),
         port: variable(PORT).and_then(|text| text.parse().ok()),
         model: variable(MODEL),
+        ..Serving::NONE
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],

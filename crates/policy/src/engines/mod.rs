@@ -9,6 +9,7 @@
 //! Other modules call [`facts`], and none matches on a kind. This module does no I/O: sources and
 //! clients send the requests.
 
+mod arguments;
 mod comfyui;
 mod command_line;
 mod declared;
@@ -29,6 +30,7 @@ mod tgi;
 mod triton;
 mod vllm;
 
+pub use arguments::{HIDDEN, without_secrets};
 pub use command_line::{ProcessRole, Program, Serving, recognise, serving, serving_with};
 pub use emptying::{
     Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,

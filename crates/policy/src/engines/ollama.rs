@@ -54,7 +54,7 @@ fn serving(text: &str) -> Serving {
         _ => (authority, None),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Serving { host: Some(host.to_owned()), port: port.or(usual), model: None }
+    Serving { host: Some(host.to_owned()), port: port.or(usual), ..Serving::NONE }
 }
 
 const LOADED: &str = "/api/ps";

@@ -98,6 +98,9 @@ fn port_host_and_model_are_read_and_keys_are_ignored() {
         host: Some("0.0.0.0".to_owned()),
         port: Some(8001),
         model: Some("/m".to_owned()),
+        arguments: Some(
+            "python\nvllm\nserve\n/m\n--api-key\n[hidden]\n--port=8001\n--host\n0.0.0.0".to_owned(),
+        ),
     };
     assert_eq!(vllm, expected);
     let hidden = of(Vllm, "vllm serve --api-key secret /m");

@@ -18,6 +18,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         host: None,
         port: variable("PORT").and_then(|text| text.parse().ok()),
         model: variable("MODEL_ID"),
+        ..Serving::NONE
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],

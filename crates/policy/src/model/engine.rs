@@ -183,6 +183,12 @@ pub struct EngineSeen {
     /// The model, as its command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
+    /// Its server's arguments, one a line, without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Arc<str>>,
+    /// The image of its container, as the container's supervisor names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Arc<str>>,
     /// Its model files: absolute paths or globs, as the engine itself sees them (in a container,
     /// below `/proc/PID/root`). From the configuration, or from what it maps and has open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -252,6 +258,8 @@ impl EngineSeen {
             container_name: None,
             unit: None,
             model: None,
+            arguments: None,
+            image: None,
             model_files: Vec::new(),
             port: None,
             health_url: None,

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::process::printable;
 use crate::model::ProcessId;
 pub use cri::pod_container;
-pub use log::log_end;
+pub use log::{log_end, may_hold_secret};
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
 /// Containers of a node that are read; the rest are ignored.
@@ -51,6 +51,8 @@ pub struct Container {
     pub labels: BTreeMap<String, String>,
     /// Whether it lives in the network of its host.
     pub is_in_host_network: bool,
+    /// Its image, as it was named at the start, with the beginning of the image's id.
+    pub image: Option<Arc<str>>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
     /// TCP ports of its own, and where its host offers each.
@@ -89,12 +91,27 @@ fn container(entry: &Value) -> Option<(Arc<str>, Container)> {
         runtime: Runtime::Docker,
         name: name(entry).into(),
         labels: label_map(entry.get("Labels")),
+        image: image(entry),
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
         addresses: addresses(entry),
         published: published(entry),
         init: None,
     };
     Some((id.into(), container))
+}
+
+/// `NAME@ID`, the id without `sha256:` and cut to 12 digits: a tag may name another image later.
+fn image(entry: &Value) -> Option<Arc<str>> {
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let id = text("ImageID").map(|id| id.strip_prefix("sha256:").unwrap_or(id));
+    let id = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let id = id.and_then(|id| id.get(..12));
+    let name = text("Image").map(cut_name).filter(|name| !name.starts_with("sha256:"));
+    Some(match (name, id) {
+        (Some(name), Some(id)) => format!("{name}@{id}").into(),
+        (Some(name), None) => name.into(),
+        (None, id) => id?.into(),
+    })
 }
 
 fn is_id(text: &str) -> bool {

@@ -139,7 +139,13 @@ fn shown(line: &[u8]) -> String {
     }
 }
 
-fn without_secrets(line: &str) -> String {
+/// Whether a text has a word after which a secret may follow, or an address with a password.
+pub fn may_hold_secret(text: &str) -> bool {
+    secret_at(text).is_some_and(|at| at < text.len())
+}
+
+/// Where a secret may begin.
+fn secret_at(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let named = SECRETS.iter().filter_map(|name| Some(lower.find(name)? + name.len()));
     // Of an address with a password in it the address is all that is hidden.
@@ -147,8 +153,11 @@ fn without_secrets(line: &str) -> String {
         let host = lower[at + 3..].split(['/', ' ', '"', '\'']).next().unwrap_or_default();
         host.contains('@')
     });
-    let first = named.chain(in_address.map(|at| at + 3)).min();
-    match first.filter(|at| *at < line.len()) {
+    named.chain(in_address.map(|at| at + 3)).min()
+}
+
+fn without_secrets(line: &str) -> String {
+    match secret_at(line).filter(|at| *at < line.len()) {
         Some(at) => format!("{} [the rest may hold a secret]", &line[..at]),
         None => line.to_owned(),
     }
