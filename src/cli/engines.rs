@@ -165,6 +165,7 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         ProgramEvent::EngineRelease { engine, release, .. } => {
             format!("memory of {engine}: {release}")
         }
+        ProgramEvent::EngineLoad { engine, receipt, .. } => format!("load of {engine}: {receipt}"),
         ProgramEvent::UnaccountedBaseline { pool, bytes } => {
             let bytes = bytes_text(*bytes);
             let place = if **pool == *HOST_POOL { String::new() } else { format!(" of {pool}") };

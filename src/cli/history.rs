@@ -51,7 +51,7 @@ pub struct HistoryArguments {
 
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
-engine_stuck, engine_restart, engine_died, engine_release; of memory and the machine
+engine_stuck, engine_restart, engine_died, engine_release, engine_load; of memory and the machine
 lease, unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults in
 the kernel log.
 

@@ -19,6 +19,7 @@ mod last_boot;
 pub mod launch;
 pub mod lease;
 pub mod leases;
+pub mod loads;
 mod log;
 mod log_input;
 pub mod nvml_child;
@@ -75,6 +76,8 @@ pub enum Command {
     Cluster(cluster::ClusterArguments),
     /// Show the inference engines, their phases, and the evidence.
     Engines(engines::EnginesArguments),
+    /// Show what each start of an engine took, and compare two starts.
+    Loads(loads::LoadsArguments),
     /// Show the cause of memory that no process accounts for.
     Verdict(verdict::VerdictArguments),
     /// Run an engine when the node can take it, and report its cause of death.
@@ -167,6 +170,7 @@ impl Arguments {
             Command::History(arguments) => history::execute(&arguments),
             Command::Cluster(arguments) => cluster::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
+            Command::Loads(arguments) => loads::execute(&arguments),
             Command::Verdict(arguments) => verdict::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),

@@ -23,6 +23,9 @@ const START_WAITS: Duration = Duration::from_secs(5);
 /// How long one attempt waits for the journal's writer.
 const WRITER_TAKES: Duration = Duration::from_secs(5);
 
+/// Earlier loads of an engine that later ones are compared with.
+const LOADS_OF_ENGINE: usize = 8;
+
 /// First and longest pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -101,6 +104,7 @@ impl Search {
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baselines: reader.unaccounted_baselines(&self.boot_id)?,
             restart_states: reader.restarts()?,
+            loads: reader.loads(LOADS_OF_ENGINE)?,
             reboots: reader.reboots(self.boot.as_deref())?,
             received: reader.received()?,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),

@@ -127,6 +127,9 @@ fn event(event: &Event, now: Moment) {
             _ => tracing::info!(engine, "memory of {engine}: {release}"),
         };
     }
+    if let EventKind::Program(ProgramEvent::EngineLoad { engine, receipt, .. }) = &event.kind {
+        return tracing::info!(engine, "load of {engine}: {receipt}");
+    }
     if let EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) = &event.kind {
         return tracing::info!(
             pool = &**pool,

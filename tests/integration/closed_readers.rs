@@ -93,6 +93,7 @@ impl Commands {
             format!("gate --need=1MiB --no-lease --json {dir}"),
             format!("gate --need=900TiB {dir}"),
             format!("lease --need=900TiB {dir} -- true"),
+            format!("loads {dir}"),
             format!("leases {dir}"),
             format!("fit --weights=1MiB {dir}"),
             format!("fit --weights=1MiB --json {dir}"),

@@ -29,6 +29,7 @@ mod journal;
 mod kernel_log_source;
 mod launch;
 mod layers;
+mod load_receipts;
 mod loads;
 mod odd_files;
 mod packages;

@@ -176,6 +176,7 @@ impl Kept {
             restart_states: self.last_states(),
             received: self.received(),
             reboots: PastReboots::default(),
+            loads: Vec::new(),
             lost_before_ms: None,
         })
     }

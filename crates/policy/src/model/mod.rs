@@ -29,6 +29,7 @@ mod pool;
 mod program_event;
 mod reboot;
 mod reboot_stage;
+mod receipt;
 mod received_alert;
 mod release;
 mod restart;
@@ -102,6 +103,7 @@ pub use reboot::{
     RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
 pub use reboot_stage::RebootStage;
+pub use receipt::{LoadConfiguration, LoadEnd, LoadReceipt, PastLoad};
 pub use received_alert::{
     ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
     ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,

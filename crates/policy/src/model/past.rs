@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastReboots, PastReceived,
+    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastLoad, PastReboots, PastReceived,
     RestartState, RuleId, Target,
 };
 
@@ -35,6 +35,9 @@ pub struct Past {
     /// Last changes of received alerts, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub received: Vec<PastReceived>,
+    /// The last loads of each engine, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<PastLoad>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeathReport, EnginePhase, LeaseChange, MemoryState, RebootResult, ReceivedAlert, ReceivedTurn,
-    Release, RestartState,
+    DeathReport, EnginePhase, LeaseChange, LoadReceipt, MemoryState, RebootResult, ReceivedAlert,
+    ReceivedTurn, Release, RestartState,
 };
 
 /// An event that this program finds, or is sent.
@@ -91,6 +91,16 @@ pub enum ProgramEvent {
         /// The release.
         #[serde(flatten)]
         release: Box<Release>,
+    },
+    /// What the start of an inference engine took.
+    EngineLoad {
+        /// Name of the engine.
+        engine: String,
+        /// Pid of its server.
+        pid: u32,
+        /// The receipt.
+        #[serde(flatten)]
+        receipt: Box<LoadReceipt>,
     },
     /// A new baseline: the least steady amount of memory that no counter of the kernel names while
     /// no engine runs.

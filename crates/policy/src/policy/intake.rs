@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::assessment::AssessmentContext;
 use super::brake::{self, Scope};
 use super::counters::LogView;
-use super::engines::{self, Levels};
+use super::engines::{self, Levels, NodeView};
 use super::pools::DeclaredView;
 use super::received::{self, Received};
 use super::{Answer, Policy, Step, old_by};
@@ -237,7 +237,14 @@ impl Policy {
             }
         }
         let levels = Levels::of(&self.store, self.gate.memory());
-        self.engines.measure(at, levels, &mut self.counters, &mut step.events);
+        let view = NodeView { levels, total: self.total_memory(), store: &self.store };
+        self.engines.measure(at, &view, &mut self.counters, &mut step.events);
+    }
+
+    /// All memory of all pools.
+    fn total_memory(&self) -> Option<u64> {
+        let mut pools = self.gate.memory()?.pools.iter();
+        pools.try_fold(0_u64, |sum, pool| Some(pool.memory.total.value()?.saturating_add(sum)))
     }
 
     /// Assesses memory that no process accounts for. In a declared world nothing samples

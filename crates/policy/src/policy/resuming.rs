@@ -27,6 +27,7 @@ impl Policy {
         self.restarts.restore(past);
         self.reboots.restore(past, at);
         self.guard.restore(past, at);
+        self.engines.restore_loads(&past.loads);
         self.resume_received(at, &past.received);
         for (pool, bytes) in &past.unaccounted_baselines {
             self.gate.resume(pool, *bytes);

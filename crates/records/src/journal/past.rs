@@ -11,9 +11,9 @@ use super::reader::{JournalReader, ReadError};
 use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
-    AimCheck, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, PastReceived,
-    ProgramEvent, RestartState, RuleId, RuleSelector,
+    AimCheck, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, LoadEnd, Mode,
+    Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastLoad, PastReboots,
+    PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
 };
 
 /// An act of an earlier run.
@@ -126,6 +126,8 @@ const MOST_RESETS: i64 = 1_000;
 
 /// Newest changes of restarts that are searched for the last one of each.
 const MOST_RESTARTS: i64 = 1_000;
+/// Newest loads that are searched for those of each engine.
+const MOST_LOADS: i64 = 1_000;
 /// Received alerts that are remembered.
 const MOST_RECEIVED: i64 = 2_000;
 
@@ -231,6 +233,39 @@ impl JournalReader {
                 _ => None,
             })
             .collect())
+    }
+
+    /// The last complete loads of engines, oldest first: at most `of_engine` of each. Unreadable
+    /// ones are left out.
+    pub fn loads(&self, of_engine: usize) -> Result<Vec<PastLoad>, ReadError> {
+        let sql = "SELECT json FROM events WHERE kind = 'engine_load'
+            AND id > (SELECT coalesce(max(id), 0) FROM events) - ?1
+            ORDER BY id DESC LIMIT ?2";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection
+                .prepare(sql)?
+                .query_map([MOST_EVENTS, MOST_LOADS], |row| row.get(0))?
+                .collect()
+        };
+        let mut counts: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut loads = Vec::new();
+        for json in read().map_err(|error| self.failed(error))? {
+            let Some(Event {
+                kind: EventKind::Program(ProgramEvent::EngineLoad { engine, receipt, .. }),
+                ..
+            }) = from_json(&json)
+            else {
+                continue;
+            };
+            let load = receipt.past(&engine);
+            let count = counts.entry(Arc::clone(&load.engine)).or_default();
+            if receipt.end == LoadEnd::Ready && *count < of_engine {
+                *count += 1;
+                loads.push(load);
+            }
+        }
+        loads.reverse();
+        Ok(loads)
     }
 
     /// The last known state of each restart, by name.

@@ -84,6 +84,24 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Engines,
+        "uma_engine_expected_growth_bytes",
+        &["engine"],
+        "Growth that is still to come within the minute after the engine became ready. It is the \
+         largest growth after ready of its last loads with the same configuration (else with any), \
+         minus its growth so far. Missing at other times, and where no load is known.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_load_floor_change_bytes",
+        &["engine", "what"],
+        "Lowest free memory (MemFree) during the last load of the engine, minus the median of its \
+         earlier loads with another kernel, driver or container image. Missing where there is no \
+         such load.",
+    )
+    .closed(&[("what", &["kernel", "driver", "image"])])
+    .signed(),
+    Metric::gauge(
+        Source::Engines,
         "uma_engine_mapped_model_bytes",
         &["engine"],
         "Bytes of its model files that the engine has mapped, resident or not.",

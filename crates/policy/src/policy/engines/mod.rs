@@ -9,6 +9,7 @@ mod deaths;
 mod ends;
 mod footprint;
 mod life;
+mod receipt;
 mod recent;
 mod release;
 mod series;
@@ -27,11 +28,13 @@ use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Supervisor, Workload,
+    Moment, Orphan, PastLoad, ProcessId, ProgramEvent, Reading, Release, Supervisor, Workload,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
 use life::{Life, Turn};
+pub(super) use receipt::NodeView;
+use receipt::{Loading, Loads};
 use recent::RecentLevels;
 pub(super) use release::Levels;
 use release::Releasing;
@@ -74,6 +77,8 @@ pub(super) struct Engines {
     recent: RecentLevels,
     /// Of those that have died.
     releases: Vec<Releasing>,
+    /// What those that start take, and what earlier ones took.
+    loads: Loads,
     /// Those that live, with where in their lives they are; what is left behind is none.
     living: Vec<(Arc<str>, EnginePhase)>,
     /// Deaths since [`Self::take_dead`].
@@ -93,6 +98,7 @@ impl Engines {
             orphans: Arc::new([]),
             recent: RecentLevels::new(),
             releases: Vec::new(),
+            loads: Loads::default(),
             living: Vec::new(),
             dead: Vec::new(),
             ends: ProcessEnds::default(),
@@ -139,7 +145,7 @@ impl Engines {
             let node = (node, alive.len() <= 1);
             died.extend(self.take(at, readings, seen, node, world, events));
         }
-        self.follow(at, died, &alive, counters, events);
+        self.follow(at, (died, node.baseline), &alive, counters, events);
         self.forget(at, counters);
         let left: Vec<Orphan> = readings.engines.iter().flat_map(orphans).collect();
         if *self.orphans != *left {
@@ -273,6 +279,12 @@ impl Engines {
         for turn in life.take_sample(at, read_at, seen, levels) {
             report_turn(Some(turn), &life, events);
         }
+        if !seen.is_left_behind {
+            let view = NodeView { levels, total: None, store };
+            let alive = self.alive();
+            let others = (alive.is_empty(), self.loads.is_any_of(alive.into_iter()));
+            self.loads.begin(Loading::begin(at, &life, others, node.baseline, &view));
+        }
         self.lives.insert(Arc::clone(&seen.name), (life, cells));
         died
     }
@@ -287,7 +299,7 @@ impl Engines {
     fn follow(
         &mut self,
         at: Moment,
-        died: Vec<Releasing>,
+        (died, baseline): (Vec<Releasing>, Option<u64>),
         before: &BTreeSet<ProcessId>,
         counters: &mut Counters,
         events: &mut Vec<Event>,
@@ -302,6 +314,8 @@ impl Engines {
             }
         }
         self.releases.extend(died);
+        let is_returning = self.releases.iter().any(|one| one.is_unaccountable(baseline));
+        self.loads.disturb(before, &alive, is_returning);
         if alive.iter().any(|server| !before.contains(server)) {
             for mut release in std::mem::take(&mut self.releases) {
                 let outcome = release.overtaken(at);
@@ -321,11 +335,15 @@ impl Engines {
     pub(super) fn measure(
         &mut self,
         at: Moment,
-        levels: Levels,
+        node: &NodeView<'_>,
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
+        let levels = node.levels;
         self.recent.take(at.uptime, levels);
+        if self.loads.is_any_under_way() {
+            self.measure_loads(at, node, counters, events);
+        }
         if self.releases.is_empty() {
             return;
         }
@@ -341,6 +359,36 @@ impl Engines {
                 }
             }
         }
+    }
+
+    /// What do those that start take?
+    fn measure_loads(
+        &mut self,
+        at: Moment,
+        node: &NodeView<'_>,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        let lives = &self.lives;
+        let life_of = |server| lives.values().find(|(life, _)| life.server() == server);
+        let ended = self.loads.measure(at, node, |server| life_of(server).map(|(life, _)| life));
+        for (server, growth) in self.loads.expected_growth() {
+            if let Some((_, cells)) = life_of(server) {
+                cells.set_expected_growth(growth, counters);
+            }
+        }
+        for load in ended {
+            if let Some((_, cells)) = life_of(load.server) {
+                cells.set_expected_growth(None, counters);
+                cells.set_floor_change(load.floor_change, counters);
+            }
+            events.push(load.event);
+        }
+    }
+
+    /// Takes the loads of earlier runs, oldest first.
+    pub(super) fn restore_loads(&mut self, past: &[PastLoad]) {
+        self.loads.restore(past);
     }
 
     fn life_of(&self, server: ProcessId) -> Option<&(Life, EngineCells)> {

@@ -66,7 +66,7 @@ impl Levels {
     }
 
     /// What there is more than `before`.
-    fn above(&self, before: &Self, orphans: u64) -> ReleaseMemory {
+    pub(super) fn above(&self, before: &Self, orphans: u64) -> ReleaseMemory {
         let above = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         ReleaseMemory {
             unaccounted: above(self.unaccounted, before.unaccounted),
@@ -212,6 +212,13 @@ impl Releasing {
         let seconds = at.uptime.saturating_sub(self.began).as_secs_f64();
         let is_known = self.held.to_return().is_some();
         (is_known && !self.has_stayed).then(|| self.report(ReleaseEnd::Overtaken, seconds))
+    }
+
+    /// Whether it returns memory in an amount that a new engine's growth cannot be corrected by:
+    /// only for memory in no counter there is a baseline.
+    pub(super) fn is_unaccountable(&self, baseline: Option<u64>) -> bool {
+        let of_shmem = self.outstanding.shmem.is_none_or(|bytes| bytes >= LEAST);
+        of_shmem || baseline.is_none() && !self.is_back()
     }
 
     /// Whether its last report was made.

@@ -3,6 +3,7 @@
 use promql_rules::store::SeriesStore;
 
 use super::life::Life;
+use super::receipt::FLOOR_CAUSES;
 use crate::model::{
     EngineLoad, EnginePhase, EngineProcess, EngineSeen, Moment, Reading, Release, ReleaseEnd,
     ReleaseMemory, SeriesKey,
@@ -141,6 +142,8 @@ pub(super) struct EngineCells {
     held: [Cell; LEFT.len()],
     outstanding: [Cell; LEFT.len()],
     load: [Cell; LOAD.len()],
+    expected_growth: Cell,
+    floor_change: [Cell; FLOOR_CAUSES.len()],
 }
 
 impl EngineCells {
@@ -169,11 +172,15 @@ impl EngineCells {
             outstanding: LEFT
                 .map(|(kind, _)| cell("uma_engine_outstanding_bytes", &[("type", kind)])),
             load: LOAD.map(|(name, _)| cell(name, &[])),
+            expected_growth: cell("uma_engine_expected_growth_bytes", &[]),
+            floor_change: FLOOR_CAUSES
+                .map(|what| cell("uma_engine_load_floor_change_bytes", &[("what", what)])),
         };
         // A living one has nothing outstanding.
         for cell in cells.held.iter().chain(&cells.outstanding) {
             counters.retire(*cell);
         }
+        cells.end_load(counters);
         cells
     }
 
@@ -195,6 +202,28 @@ impl EngineCells {
     /// What it has left is followed no more.
     pub(super) fn end_release(&self, counters: &mut Counters) {
         for cell in self.held.iter().chain(&self.outstanding) {
+            counters.retire(*cell);
+        }
+    }
+
+    /// How much it will still grow; `None`: unknown.
+    pub(super) fn set_expected_growth(&self, bytes: Option<u64>, counters: &mut Counters) {
+        counters.set_reading(self.expected_growth, bytes.map(|bytes| bytes as f64).into());
+    }
+
+    /// How its lowest free memory differs from that of other loads.
+    pub(super) fn set_floor_change(
+        &self,
+        bytes: [Option<f64>; FLOOR_CAUSES.len()],
+        counters: &mut Counters,
+    ) {
+        for (cell, bytes) in self.floor_change.iter().zip(bytes) {
+            counters.set_reading(*cell, bytes.into());
+        }
+    }
+
+    fn end_load(&self, counters: &mut Counters) {
+        for cell in self.floor_change.iter().chain([&self.expected_growth]) {
             counters.retire(*cell);
         }
     }
@@ -230,6 +259,7 @@ impl EngineCells {
             counters.retire(cell);
         }
         self.end_release(counters);
+        self.end_load(counters);
     }
 
     pub(super) fn publish(&self, at: Moment, life: &Life, is_known: bool, counters: &mut Counters) {

@@ -8,6 +8,7 @@ mod emptying;
 mod evicting;
 mod guard;
 mod kernel_log;
+mod loads;
 mod release;
 mod remedies;
 mod temporary;

@@ -2,9 +2,12 @@
 
 use rusqlite::Connection;
 
-use super::super::{FILE_NAME, JournalReader};
+use super::super::{EventQuery, FILE_NAME, JournalReader, Order};
 use super::*;
-use crate::model::{EnginePhase, OperatorOrder, ProgramEvent, RestartState, RuleSelector};
+use crate::model::{
+    EngineKind, EnginePhase, LoadConfiguration, LoadEnd, LoadReceipt, OperatorOrder, ProgramEvent,
+    RestartState, RuleSelector,
+};
 
 fn act(id: u64, mode: Mode) -> DecisionRecord {
     DecisionRecord { mode, decision: Decision::Act, ..decision(id) }
@@ -288,4 +291,75 @@ fn a_stop_for_a_reboot_is_no_act_of_the_rule() {
     journal.record(&stop(4, Some(DecisionId(1))));
     journal.close(PATIENCE).unwrap();
     assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);
+}
+
+fn load(engine: &str, number: u64, end: LoadEnd) -> Event {
+    let configuration = LoadConfiguration {
+        engine_kind: EngineKind::Vllm,
+        image: Some("vllm:1".into()),
+        arguments: Some("vllm\nserve\n--api-key\n[hidden]".into()),
+        ..LoadConfiguration::default()
+    };
+    let receipt = LoadReceipt {
+        end,
+        started: moment(1).utc,
+        fingerprint: configuration.fingerprint(engine),
+        configuration,
+        ready_after_seconds: Some(41.5),
+        ready_bytes: Some(80 << 30),
+        peak_bytes: Some(82 << 30),
+        growth_bytes: Some(number << 30),
+        lowest_free_bytes: None,
+        stalls: Some(3),
+        read_bytes: Some(60 << 30),
+        evicted_bytes: Some(50 << 30),
+        why_unknown: None,
+    };
+    let kind =
+        ProgramEvent::EngineLoad { engine: engine.to_owned(), pid: 7, receipt: Box::new(receipt) };
+    Event { kind: kind.into(), utc: Some(moment(2).utc), seq: None }
+}
+
+#[test]
+fn the_last_loads_of_each_engine_are_read_and_hostile_rows_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let mut events: Vec<Event> = (0..12).map(|at| load("qwen", at, LoadEnd::Ready)).collect();
+    events.push(load("qwen", 99, LoadEnd::Died));
+    events.push(load("a\u{1b}[2J\n'; DROP TABLE events", 5, LoadEnd::Ready));
+    let stored = events.clone();
+    journal.record(&log(events, 1));
+    journal.close(PATIENCE).unwrap();
+    let connection = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    let hostile = [
+        "",
+        "{",
+        "null",
+        "[]",
+        r#"{"kind":"engine_load"}"#,
+        r#"{"kind":"engine_load","engine":"x","pid":-1,"end":"ready"}"#,
+        r#"{"kind":"engine_load","engine":"x","pid":1,"end":"ready","started":"never"}"#,
+    ];
+    for json in hostile {
+        let sql = "INSERT INTO events (boot_id, utc_ms, kind, json, seq)
+            SELECT boot_id, utc_ms, kind, ?1, NULL FROM events LIMIT 1";
+        connection.execute(sql, [json]).unwrap();
+    }
+    drop(connection);
+    let reader = JournalReader::open(dir.path()).unwrap();
+    let loads = reader.loads(3).unwrap();
+    let of_qwen = loads.iter().filter(|load| &*load.engine == "qwen");
+    let grown: Vec<_> = of_qwen.map(|load| load.growth_bytes.unwrap() >> 30).collect();
+    assert_eq!(grown, [9, 10, 11], "the newest, and none that died");
+    assert_eq!(loads.len(), 4);
+    let query = EventQuery {
+        kinds: vec!["engine_load".to_owned()],
+        order: Order::OldestFirst,
+        limit: 100,
+        ..EventQuery::default()
+    };
+    let page = reader.events(&query).unwrap();
+    let read: Vec<Event> = page.rows.into_iter().map(|row| row.event).collect();
+    assert_eq!(read, stored, "a receipt is read as it was written");
+    assert_eq!(page.unreadable, hostile.len());
 }
