@@ -20,6 +20,7 @@ use super::fit::note_loader;
 use super::gate::{
     self, Ended, GateNode, Holder, LeaseArguments, PlaceArguments, ProgressPrinter, Waiting,
 };
+use super::loads::{self, Need};
 use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
@@ -36,9 +37,10 @@ use run::{NotRun, Ran, Run};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct LaunchArguments {
-    /// Memory that it will take, and that is waited for. Without this it is run at once.
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
-    need: Option<u64>,
+    /// Memory that it will take, and that is waited for; auto: what the engine of this name took
+    /// before. Without this it is run at once.
+    #[arg(long, value_name = "SIZE")]
+    need: Option<Need>,
 
     /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
@@ -124,10 +126,13 @@ Exit codes: the command's own, 128 and the number of the signal that ended it, o
   125  umawarden itself failed: it was not run
   126  the command cannot be executed
   127  there is no such command
-    2  the arguments are wrong
+    2  the arguments are wrong, or --need auto finds no earlier load
 
+  umawarden launch --need auto --name chat -- vllm serve MODEL
   umawarden launch --need 90GiB --name chat -- vllm serve MODEL --gpu-memory-utilization 0.7";
 
+/// As of all commands.
+const WRONG_ARGUMENTS: u8 = 2;
 /// The command exited with 0 although a process was killed.
 const LIED: u8 = 79;
 /// As in timeout(1) and env(1).
@@ -180,11 +185,15 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
     if !arguments.daemon.json {
         note_loader(&arguments.command);
     }
+    let need = match arguments.need_bytes(&name) {
+        Ok(need) => need,
+        Err(error) => return failed(WRONG_ARGUMENTS, &format!("{error:#}")),
+    };
     let signals = match run::take_signals() {
         Ok(signals) => signals,
         Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),
     };
-    match arguments.wait_for_memory(&signals) {
+    match arguments.wait_for_memory(need, &signals) {
         Ok(Waited::Open) => {}
         Ok(Waited::Closed(why)) => return failed(NO_MEMORY, &why),
         Ok(Waited::Asked(signal)) => {
@@ -305,9 +314,25 @@ impl LaunchArguments {
         self.name.clone().or_else(program).unwrap_or_default()
     }
 
+    /// The need in bytes, if one is given.
+    fn need_bytes(&self, name: &str) -> anyhow::Result<Option<u64>> {
+        match self.need {
+            None => Ok(None),
+            Some(Need::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(Need::Auto) => {
+                let storage = self.daemon.storage.settings(RunFlags::default())?.storage.path;
+                let expected = loads::expected(&storage, name, &self.command)?;
+                if !self.daemon.json {
+                    errln!("umawarden: --need auto is {}", expected.note);
+                }
+                Ok(Some(expected.need_bytes))
+            }
+        }
+    }
+
     /// Waits at the gate, if a size is given.
-    fn wait_for_memory(&self, signals: &Signals) -> anyhow::Result<Waited> {
-        let Some(need_bytes) = self.need else { return Ok(Waited::Open) };
+    fn wait_for_memory(&self, need: Option<u64>, signals: &Signals) -> anyhow::Result<Waited> {
+        let Some(need_bytes) = need else { return Ok(Waited::Open) };
         let settings = self.daemon.storage.settings(RunFlags {
             control_socket: self.daemon.control_socket.clone(),
             procfs: Some(self.procfs.clone()),

@@ -1,6 +1,7 @@
 //! `umawarden gate` and `umawarden fit`, on fake `/proc` and `/sys` files and on this machine's
 //! kernel.
 
+mod auto;
 mod fit;
 mod leases;
 mod peers;

@@ -21,8 +21,9 @@ use clap::Args;
 use super::Exit;
 use super::control::Client;
 use super::fit::note_loader;
+use super::loads::{self, Need};
 use super::storage::StorageArguments;
-use crate::cli::output::outln;
+use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
@@ -43,9 +44,13 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct GateArguments {
-    /// Memory that the engine will take, for example 90GiB.
-    #[arg(long, value_name = "SIZE", value_parser = need)]
-    need: u64,
+    /// Memory that the engine will take, for example 90GiB; auto: what that of --like took before.
+    #[arg(long, value_name = "SIZE")]
+    need: Need,
+
+    /// With --need auto: the engine's name, or the beginning of a fingerprint of `umawarden loads`.
+    #[arg(long, value_name = "NAME")]
+    like: Option<String>,
 
     /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
@@ -162,18 +167,12 @@ Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has
 
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
+  umawarden gate --need auto --like qwen
   umawarden gate --need 90GiB --peers spark-2,spark-3
   umawarden gate --need 90GiB -- vllm serve MODEL --load-format instanttensor
   umawarden gate --need 90GiB --peers --config.file /etc/umawarden/umawarden.yaml
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
-
-fn need(text: &str) -> Result<u64, String> {
-    match size_bytes(text)? {
-        0 => Err("an engine needs more than nothing".to_owned()),
-        bytes => Ok(bytes),
-    }
-}
 
 fn timeout(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::ZERO, LONGEST)
@@ -260,6 +259,27 @@ pub(crate) fn print_reasons(waited: &wait::Waited) {
     show::text(waited);
 }
 
+impl GateArguments {
+    /// The need, in bytes.
+    ///
+    /// # Errors
+    /// What the engine took before is unknown.
+    fn need_bytes(&self, settings: &Settings) -> anyhow::Result<u64> {
+        match (self.need, &self.like) {
+            (Need::Bytes(bytes), None) => Ok(bytes),
+            (Need::Auto, Some(like)) => {
+                let expected = loads::expected(&settings.storage.path, like, &self.command)?;
+                errln!("umawarden: --need auto is {}", expected.note);
+                Ok(expected.need_bytes)
+            }
+            (Need::Auto, None) => {
+                anyhow::bail!("--need auto needs --like NAME: the engine whose earlier loads count")
+            }
+            (Need::Bytes(_), Some(_)) => anyhow::bail!("--like goes with --need auto"),
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -272,7 +292,8 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut node = GateNode::start(setup(&settings, daemon.clone()))
         .context("cannot start the scan of processes")?;
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
-    let request = arguments.places.request(arguments.need, arguments.contiguous);
+    let need_bytes = arguments.need_bytes(&settings)?;
+    let request = arguments.places.request(need_bytes, arguments.contiguous);
     let mut peers = peers(arguments.peers.as_deref(), &settings, &request)?;
     let who = own_unit(&settings).unwrap_or_else(|| "gate".to_owned());
     let mut lease = arguments.lease.lease(&settings, &who, (&request, Holder::Parent));

@@ -1,5 +1,6 @@
 //! `umawarden loads`.
 
+mod auto;
 mod compare;
 mod read;
 mod show;
@@ -12,6 +13,7 @@ use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output::{errln, outln};
 use crate::journal::JournalReader;
 
+pub(crate) use auto::{Need, expected};
 use read::newest;
 
 /// Arguments of `umawarden loads`.
