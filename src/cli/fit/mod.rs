@@ -12,6 +12,7 @@ use clap::Args;
 
 use super::Exit;
 use super::gate::{NodeArguments, Pools, pools};
+use super::loads;
 use crate::cli::output::{errln, outln};
 use crate::config::measure::size_bytes;
 use crate::engines::{LaunchCommand, count};
@@ -28,7 +29,7 @@ pub struct FitArguments {
     /// The size of the weights, for example 130GiB [default: the files of --model].
     #[arg(
         long, value_name = "SIZE", value_parser = size_bytes,
-        required_unless_present_any = ["model", "command"]
+        required_unless_present_any = ["model", "command", "like"]
     )]
     weights: Option<u64>,
 
@@ -36,6 +37,17 @@ pub struct FitArguments {
     /// config.json the size of KV cache for a token [default: that of the command].
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
+
+    /// What the engine of this name (or with this beginning of a fingerprint) took before on this
+    /// node, by `umawarden loads`: it stands for weights, KV cache and everything else.
+    #[arg(
+        long, value_name = "NAME",
+        conflicts_with_all = [
+            "weights", "model", "mapped", "nodes", "peers", "context", "requests",
+            "kv_per_token", "processes", "work", "growth", "command",
+        ]
+    )]
+    like: Option<String>,
 
     /// The part of the weights that stays in a mapping of its files, as page cache that the kernel
     /// may evict: experts that llama.cpp keeps on the CPU, a table of embeddings in its file.
@@ -138,6 +150,7 @@ Exit codes: 0 it fits or is tight; 1 it does not fit, it is unknown, or a node d
 2 invalid arguments.
 
   umawarden fit --weights 130GiB --nodes 2 --context 128K --kv-per-token 80KiB
+  umawarden fit --like qwen
   umawarden fit --model /models/deepseek --peers spark-2 --context 64K --requests 4
   umawarden fit --model /models/qwen --memory 121GiB --nodes 2
   umawarden fit --model /models/q4/model-00001-of-00003.gguf
@@ -173,12 +186,35 @@ pub(super) fn note_loader(command: &[OsString]) {
     }
 }
 
+impl FitArguments {
+    /// With --like, what that engine took before as the only weights, and where it is from.
+    ///
+    /// # Errors
+    /// No earlier load is known.
+    fn as_before(&self) -> anyhow::Result<(Self, Option<String>)> {
+        let Some(like) = &self.like else { return Ok((self.clone(), None)) };
+        let storage = self.node.settings()?.storage.path;
+        let expected = loads::expected(&storage, like, &[])?;
+        let arguments = Self {
+            weights: Some(expected.took_bytes),
+            processes: Some(0),
+            work: Some(0),
+            growth: Some(expected.growth_bytes),
+            ..self.clone()
+        };
+        let note = format!("counted as weights is all that it took before: {}", expected.note);
+        Ok((arguments, Some(note)))
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// The model, the node, the command or the configuration cannot be read.
 pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
-    let read = command::read(arguments)?;
+    let (arguments, note) = &arguments.as_before()?;
+    let mut read = command::read(arguments)?;
+    read.notes.extend(note.clone());
     let overheads = Overheads {
         processes_bytes: arguments.processes,
         work_bytes: arguments.work,

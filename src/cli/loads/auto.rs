@@ -48,6 +48,10 @@ impl std::str::FromStr for Need {
 pub(crate) struct Expected {
     /// With its growth after it is ready, rounded up.
     pub(crate) need_bytes: u64,
+    /// Until it is ready.
+    pub(crate) took_bytes: u64,
+    /// Afterwards.
+    pub(crate) growth_bytes: u64,
     /// Where that is from.
     pub(crate) note: String,
 }
@@ -94,7 +98,8 @@ pub(crate) fn expected(
         bytes_text(receipt.ready_bytes.unwrap_or(0)),
         bytes_text(growth),
     );
-    Ok(Expected { need_bytes, note })
+    let took_bytes = need.saturating_sub(growth);
+    Ok(Expected { need_bytes, took_bytes, growth_bytes: growth, note })
 }
 
 fn unknown(like: &str) -> anyhow::Error {

@@ -1,4 +1,4 @@
-//! `--need auto`: what an engine took before.
+//! `--need auto` and `fit --like`: what an engine took before.
 
 use std::process::Output;
 
@@ -84,4 +84,21 @@ fn launch_waits_for_what_the_engine_of_its_name_took() {
     assert_eq!(small.status.code(), Some(0), "{}", stderr(&small));
     assert!(stderr(&small).contains("--need auto is 20.0 GiB for small"), "{}", stderr(&small));
     assert_eq!(launch("--name=qwen").status.code(), Some(124), "this node never has so much");
+}
+
+#[test]
+fn fit_counts_what_an_engine_took_before() {
+    let node = node();
+    let small = run(&node, "fit", &["--like=small", "--json"]);
+    assert_eq!(small.status.code(), Some(0), "{}{}", stdout(&small), stderr(&small));
+    let json: Value = serde_json::from_str(&stdout(&small)).unwrap();
+    assert_eq!(json["weights_bytes"].as_u64(), Some(8 << 30), "{json}");
+    assert_eq!(json["verdict"], "fits", "{json}");
+    let note = json["notes"][0].as_str().unwrap();
+    assert!(note.starts_with("counted as weights is all that it took before: 20.0 GiB"), "{note}");
+    let large = run(&node, "fit", &["--like=qwen"]);
+    assert_eq!(large.status.code(), Some(1), "{}", stdout(&large));
+    for arguments in [&["--like=nobody"][..], &["--like=small", "--weights=1GiB"]] {
+        assert_eq!(run(&node, "fit", arguments).status.code(), Some(2), "{arguments:?}");
+    }
 }
