@@ -83,6 +83,22 @@ fn everything_is_bounded() {
     assert_eq!(read(&format!("[{entries}]")).len(), MAX_CONTAINERS);
 }
 
+#[test]
+fn an_image_has_its_name_and_the_begin_of_its_id() {
+    let id = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let image = |name: &str, id: &str| {
+        let entry = serde_json::json!([{"Id": "a".repeat(64), "Image": name, "ImageID": id}]);
+        let found = containers(entry.to_string().as_bytes()).unwrap();
+        found.into_values().next().unwrap().image.map(|image| image.to_string())
+    };
+    let of = |name: &str, id: &str| image(name, id).unwrap_or_default();
+    assert_eq!(of("vllm/vllm-openai:v0.32", &id), "vllm/vllm-openai:v0.32@0123456789ab");
+    assert_eq!(of(&id, &id), "0123456789ab", "a container of an image without a name");
+    assert_eq!(of("a\u{1b}[2J", ""), "a\\x1b[2J");
+    assert_eq!(of("a", "sha256:../../etc/x"), "a");
+    assert_eq!(image("", ""), None);
+}
+
 proptest! {
     #[test]
     fn any_response_is_read(
