@@ -12,11 +12,12 @@ use crate::model::{LoadReceipt, measured_bytes_text};
 /// An amount of a receipt.
 type Amount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
 
-const AMOUNTS: [Amount; 6] = [
+const AMOUNTS: [Amount; 7] = [
     ("took", |load| load.ready_bytes),
     ("peak", |load| load.peak_bytes),
     ("growth after ready", |load| load.growth_bytes),
     ("lowest free", |load| load.lowest_free_bytes),
+    ("lowest available", |load| load.lowest_available_bytes),
     ("read", |load| load.read_bytes),
     ("evicted behind it", |load| load.evicted_bytes),
 ];

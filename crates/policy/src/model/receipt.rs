@@ -114,6 +114,10 @@ pub struct LoadReceipt {
     pub growth_bytes: Option<u64>,
     /// The lowest `MemFree` of the node from its begin to the end of the observation.
     pub lowest_free_bytes: Option<u64>,
+    /// The lowest `MemAvailable` in that time. Unlike free memory it does not depend on how full
+    /// the page cache is.
+    #[serde(default)]
+    pub lowest_available_bytes: Option<u64>,
     /// Allocations of the node in that time that had to reclaim memory themselves.
     pub stalls: Option<u64>,
     /// What it read from storage until it was ready.
@@ -144,7 +148,7 @@ impl LoadReceipt {
             engine: engine.into(),
             fingerprint: Arc::clone(&self.fingerprint),
             growth_bytes: self.growth_bytes,
-            lowest_free_bytes: self.lowest_free_bytes,
+            lowest_available_bytes: self.lowest_available_bytes,
             kernel: self.configuration.kernel.clone(),
             driver: self.configuration.driver.clone(),
             image: self.configuration.image.clone(),
@@ -193,8 +197,8 @@ pub struct PastLoad {
     pub fingerprint: Arc<str>,
     /// Its growth after it was ready.
     pub growth_bytes: Option<u64>,
-    /// The lowest `MemFree` of the node meanwhile.
-    pub lowest_free_bytes: Option<u64>,
+    /// The lowest `MemAvailable` of the node meanwhile.
+    pub lowest_available_bytes: Option<u64>,
     /// Release of the kernel.
     pub kernel: Option<Arc<str>>,
     /// Version of the NVIDIA driver.

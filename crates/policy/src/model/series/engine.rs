@@ -94,9 +94,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_load_floor_change_bytes",
         &["engine", "what"],
-        "Lowest free memory (MemFree) during the last load of the engine, minus the median of its \
-         earlier loads with another kernel, driver or container image. Missing where there is no \
-         such load.",
+        "Lowest available memory (MemAvailable) during the last load of the engine and the minute \
+         after it, minus the median of its earlier loads with another kernel, driver or container \
+         image. Missing where there is no such load.",
     )
     .closed(&[("what", &["kernel", "driver", "image"])])
     .signed(),

@@ -16,6 +16,7 @@ use crate::model::{
     EnginePhase, EngineSeen, Event, LoadConfiguration, LoadEnd, LoadReceipt, Moment, PastLoad,
     ProcessId, ProgramEvent, Reading, WhyUnknown,
 };
+use crate::policy::gate::whole;
 
 /// Growth after ready is measured for so long: 12 GiB came within seconds, and requests that come
 /// later are no part of a start.
@@ -25,7 +26,7 @@ const GROWS_FOR: Duration = Duration::from_secs(60);
 const MOST_OF_ENGINE: usize = 8;
 const MOST_ENGINES: usize = 64;
 
-/// What a lowest free memory is compared over: the loads that differ in this.
+/// Lowest available memory is compared with that of loads that differ in this.
 pub(super) const FLOOR_CAUSES: [&str; 3] = ["kernel", "driver", "image"];
 
 /// The node at one measurement.
@@ -43,7 +44,7 @@ impl NodeView<'_> {
         let (ids, _) = self.store.named(name);
         let values = ids.iter().filter_map(|id| self.store.latest(*id).value());
         let sum = values.reduce(|sum, value| sum + value)?;
-        crate::policy::gate::whole(Reading::Value(sum)).value()
+        whole(Reading::Value(sum)).value()
     }
 
     /// The label of an info series, but for "unknown".
@@ -115,6 +116,7 @@ pub(super) struct Loading {
     why_unknown: Option<WhyUnknown>,
     counted: Counted,
     lowest_free: Option<u64>,
+    lowest_available: Option<u64>,
     peak: Option<u64>,
     read: Option<u64>,
     ready: Option<AtReady>,
@@ -145,6 +147,7 @@ impl Loading {
             why_unknown: is_any_loading.then_some(WhyUnknown::OtherEngines),
             counted: if is_begin_seen { Counted::of(node) } else { Counted::default() },
             lowest_free: None,
+            lowest_available: None,
             peak: None,
             read: None,
             ready: None,
@@ -180,8 +183,10 @@ impl Loading {
         self.configure(life.seen());
         self.has_loaded |= life.phase() == EnginePhase::Loading;
         if self.is_begin_seen {
-            let lowest = node.levels.free.into_iter().chain(self.lowest_free).min();
-            self.lowest_free = lowest;
+            let lowest = |now: Option<u64>, known| now.into_iter().chain(known).min();
+            self.lowest_free = lowest(node.levels.free, self.lowest_free);
+            let available = whole(node.store.latest_of("uma_memory_available_bytes", &[])).value();
+            self.lowest_available = lowest(available, self.lowest_available);
             self.read = life.load_read();
         }
         let own = own(life.seen());
@@ -271,6 +276,7 @@ impl Loading {
             peak_bytes: peak,
             growth_bytes: growth,
             lowest_free_bytes: self.lowest_free,
+            lowest_available_bytes: self.lowest_available,
             stalls: counted.stalls,
             read_bytes: self.read,
             evicted_bytes: counted.evicted,
@@ -290,8 +296,8 @@ pub(super) struct Loads {
 pub(super) struct EndedLoad {
     pub(super) server: ProcessId,
     pub(super) event: Event,
-    /// By how much its lowest free memory differs from the median of the earlier loads with another
-    /// of [`FLOOR_CAUSES`].
+    /// By how much its lowest available memory differs from the median of the earlier loads with
+    /// another of [`FLOOR_CAUSES`].
     pub(super) floor_change: [Option<f64>; FLOOR_CAUSES.len()],
 }
 
@@ -423,10 +429,11 @@ impl Past {
                     .is_some_and(|known| known.as_ref().is_some_and(|one| one != cause))
             };
             let others = self.of(&load.engine).filter(differs);
-            let mut floors: Vec<u64> = others.filter_map(|load| load.lowest_free_bytes).collect();
+            let mut floors: Vec<u64> =
+                others.filter_map(|load| load.lowest_available_bytes).collect();
             floors.sort_unstable();
             let median = floors.get(floors.len() / 2)?;
-            Some(load.lowest_free_bytes? as f64 - *median as f64)
+            Some(load.lowest_available_bytes? as f64 - *median as f64)
         })
     }
 }

@@ -211,7 +211,7 @@ impl EngineCells {
         counters.set_reading(self.expected_growth, bytes.map(|bytes| bytes as f64).into());
     }
 
-    /// How its lowest free memory differs from that of other loads.
+    /// How its lowest available memory differs from that of other loads.
     pub(super) fn set_floor_change(
         &self,
         bytes: [Option<f64>; FLOOR_CAUSES.len()],

@@ -26,6 +26,7 @@ struct LoadWorld {
     unaccounted: u64,
     shmem: u64,
     stalls: u64,
+    cache: u64,
     kernel: &'static str,
     engines: Vec<EngineSeen>,
     ready: Vec<Arc<str>>,
@@ -62,6 +63,7 @@ impl LoadWorld {
         let series = vec![
             key("uma_memory_total_bytes", &[]),
             key("uma_memory_free_bytes", &[]),
+            key("uma_memory_available_bytes", &[]),
             key("uma_memory_unaccounted_bytes", &[]),
             key("uma_memory_shmem_bytes", &[]),
             key("uma_memory_allocation_stalls_total", &[("zone", "normal")]),
@@ -75,6 +77,7 @@ impl LoadWorld {
             unaccounted: GIB,
             shmem: 0,
             stalls: 100,
+            cache: 0,
             kernel: "6.17",
             engines: Vec::new(),
             ready: Vec::new(),
@@ -103,7 +106,10 @@ impl LoadWorld {
     fn step(&mut self) {
         let at = moment(self.now);
         let used = self.unaccounted + self.shmem + self.own() + 2 * GIB;
-        let values = [TOTAL, TOTAL.saturating_sub(used), self.unaccounted, self.shmem, self.stalls];
+        // A full page cache leaves little free, and does not count.
+        let available = TOTAL.saturating_sub(used);
+        let free = available.saturating_sub(self.cache);
+        let values = [TOTAL, free, available, self.unaccounted, self.shmem, self.stalls];
         #[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
         let values = values.iter().map(|value| Reading::Value(*value as f64)).collect();
         let readings = |source, schema, values| {
@@ -359,7 +365,7 @@ fn a_new_kernel_that_moves_the_floor_is_shown() {
     for (kernel, change) in [("6.17", None), ("6.18", Some(-10.0))] {
         let mut node = LoadWorld::new();
         node.kernel = kernel;
-        node.unaccounted = 11 * GIB;
+        (node.unaccounted, node.cache) = (11 * GIB, 30 * GIB);
         let past = Past { loads: vec![past.clone()], ..Past::default() };
         node.policy.resume(moment(Duration::ZERO), &past);
         node.wait(20);
@@ -401,6 +407,7 @@ proptest! {
                 receipt.peak_bytes,
                 receipt.growth_bytes,
                 receipt.lowest_free_bytes,
+                receipt.lowest_available_bytes,
             ];
             for bytes in amounts.into_iter().flatten() {
                 prop_assert!(bytes <= TOTAL, "{:?}", receipt);

@@ -310,6 +310,7 @@ fn load(engine: &str, number: u64, end: LoadEnd) -> Event {
         peak_bytes: Some(82 << 30),
         growth_bytes: Some(number << 30),
         lowest_free_bytes: None,
+        lowest_available_bytes: None,
         stalls: Some(3),
         read_bytes: Some(60 << 30),
         evicted_bytes: Some(50 << 30),
