@@ -1,5 +1,7 @@
 //! `umawarden leases`.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
@@ -7,15 +9,19 @@ use serde_json::json;
 use super::Exit;
 use super::gate::NodeArguments;
 use super::history::printable;
-use crate::cli::output::outln;
+use crate::cli::output::{errln, outln};
 use crate::daemon::clock;
 use crate::leases::Ledger;
-use crate::model::{Lease, LeaseState, bytes_text, seconds_text};
+use crate::model::{Lease, LeaseEnd, LeaseState, bytes_text, counted, seconds_text};
 
 /// Arguments of `umawarden leases`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct LeasesArguments {
+    /// End these: by the name that is shown, or by id.
+    #[arg(long, value_name = "NAME")]
+    end: Option<String>,
+
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -31,9 +37,11 @@ Shows who has reserved memory for a start on this node, and who waits for whom. 
 1} in the configuration file). A lease ends when its memory was taken, when its process ends, or
 after its time. Needs no daemon; reads /run/umawarden/leases.json.
 
-Exit codes: 0 shown; 2 the configuration or the ledger cannot be used.
+Exit codes: 0 shown, or ended; 1 none has that name; 2 the configuration or the ledger cannot be
+used.
 
   umawarden leases
+  umawarden leases --end chat
   umawarden leases --json | jq '.leases[] | select(.state == \"waiting\")'";
 
 /// Runs the command.
@@ -52,6 +60,9 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
         )
     })?;
     let ledger = Ledger::new(&folder, procfs);
+    if let Some(name) = &arguments.end {
+        return end(&ledger, name);
+    }
     let mut book = ledger.read().map_err(anyhow::Error::msg)?;
     // The next start finds these, too.
     book.end_dead(|holder| ledger.has_ended(holder));
@@ -74,6 +85,26 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
         outln!("{} of {pool} are still reserved.", bytes_text(bytes));
     }
     Ok(Exit::Fine)
+}
+
+/// Ends all leases of that name, or that id.
+fn end(ledger: &Ledger, name: &str) -> anyhow::Result<Exit> {
+    let ended = ledger.update(|book| {
+        let is_its = |lease: &&Lease| *lease.request.who == *name || *lease.request.id == *name;
+        let ids = book.leases().iter().filter(is_its).map(|lease| Arc::clone(&lease.request.id));
+        let ids: Vec<Arc<str>> = ids.collect();
+        ids.iter().filter(|id| book.end(id, LeaseEnd::Withdrawn)).count()
+    });
+    match ended.map_err(anyhow::Error::msg)? {
+        0 => {
+            errln!("umawarden: no lease is called {name}: `umawarden leases` shows all");
+            Ok(Exit::Findings)
+        }
+        count => {
+            outln!("{} ended.", counted(count as u64, "lease"));
+            Ok(Exit::Fine)
+        }
+    }
 }
 
 fn line(lease: &Lease) -> String {

@@ -12,7 +12,9 @@ use crate::config::measure::duration_within;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
 use crate::leases::{Ledger, process};
-use crate::model::{GateRequest, LeaseEnd, LeaseRequest, LeaseState, MemoryPools, ProcessId};
+use crate::model::{
+    GateRequest, LeaseEnd, LeaseRequest, LeaseState, MemoryPools, ProcessId, duration_text,
+};
 use crate::policy::leases::LeaseContext;
 
 /// Limits of --lease.
@@ -140,6 +142,21 @@ impl StartLease {
             Ok(Ok(None)) => LeaseAnswer::Granted,
             Ok(Err(why)) | Err(why) => LeaseAnswer::Unavailable(why),
         }
+    }
+
+    /// How long the memory stays reserved, for people; `None` where nothing is.
+    pub(crate) fn note(&self) -> Option<String> {
+        let book = self.ledger.read().ok()?;
+        book.get(&self.request.id).filter(|lease| lease.is_granted())?;
+        let lasts = duration_text(self.request.lasts);
+        let holder = match self.request.holder {
+            Some(holder) => format!(", or until process {holder} ends"),
+            None => String::new(),
+        };
+        Some(format!(
+            "reserved for at most {lasts}{holder}, or until it was taken (umawarden leases; \
+             --no-lease only looks)"
+        ))
     }
 
     /// Goes on counting what is taken, on a thread of its own, until the lease is over.

@@ -30,6 +30,7 @@ use crate::config::settings::Settings;
 use crate::model::{GateRequest, PeerAddress, pool_names};
 use crate::parse::process::{cgroup, system_unit};
 
+use lease::StartLease;
 pub(crate) use lease::{Holder, LeaseArguments};
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
@@ -314,6 +315,10 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         outln!("{}", show::json(&waited));
     } else {
         show::text(&waited);
+        let note = lease.as_ref().filter(|_| waited.ended == Ended::Open);
+        if let Some(note) = note.and_then(StartLease::note) {
+            outln!("note: {note}");
+        }
     }
     Ok(match waited.ended {
         Ended::Open => Exit::Fine,

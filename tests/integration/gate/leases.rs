@@ -144,6 +144,8 @@ fn who_waits_says_behind_whom_and_a_killed_start_leaves_nothing() {
     let text = ledger.command("leases").output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.starts_with("first: 64.0 MiB granted"), "{text}");
+    let none = ledger.command("leases").arg("--end=nobody").output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
     let killed = Instant::now();
     kill_process(Pid::from_child(&first), Signal::KILL).unwrap();
     first.wait().unwrap();
@@ -198,4 +200,26 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
         history.contains("2.0 GiB are reserved for held")
             && history.contains("no longer reserved for held: its process has ended")
     });
+}
+
+/// Requests of the kind that people have made: wait for so much, engines one after the other.
+#[test]
+fn a_gate_reserves_what_it_was_asked_for_and_says_so() {
+    let ledger = Ledger::new(1);
+    let gate = |arguments: &[&str]| {
+        let mut command = ledger.command("gate");
+        command.env_remove("INVOCATION_ID").args(arguments).args(["--timeout=20s"]);
+        command.output().unwrap()
+    };
+    let output = gate(&["--need=64MiB"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("note: reserved for at most 10m, or until process "), "{text}");
+    // The next one waits until the first is over.
+    let output = ledger.command("gate").args(["--need=64MiB", "--timeout=1s"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let looks = ["--need=64MiB", "--no-lease"];
+    assert_eq!(gate(&looks).status.code(), Some(0), "looking takes nothing");
+    let ended = ledger.command("leases").arg("--end=gate").output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(gate(&["--need=64MiB"]).status.code(), Some(0));
 }
