@@ -6,14 +6,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::files::open_regular;
-use crate::model::ProcessId;
+use crate::model::{LeaseHolder, ProcessId};
 use crate::parse::process::stat;
 use crate::policy::leases::LeaseBook;
 
@@ -27,17 +29,23 @@ const MOST_BYTES: u64 = 16 << 20;
 const LOCK_TRIES: u32 = 250;
 const LOCK_TICK: Duration = Duration::from_millis(2);
 
+/// A chain of parents that is longer tells nothing.
+const MOST_ANCESTORS: usize = 64;
+
 /// The ledger of a node.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     folder: PathBuf,
     procfs: PathBuf,
+    /// That of the procfs; `None` where it cannot be known.
+    pid_namespace: Option<u64>,
 }
 
 impl Ledger {
-    /// The ledger in that folder, whose holders are in that procfs. Opens nothing yet.
+    /// The ledger in that folder, whose holders are in that procfs. Does not open it yet.
     pub fn new(folder: &Path, procfs: &Path) -> Self {
-        Self { folder: folder.to_owned(), procfs: procfs.to_owned() }
+        let (folder, pid_namespace) = (folder.to_owned(), pid_namespace(procfs));
+        Self { folder, procfs: procfs.to_owned(), pid_namespace }
     }
 
     /// Reads the ledger, changes it, and writes it if it has changed.
@@ -63,12 +71,34 @@ impl Ledger {
         self.parse().map_err(|error| self.failed("read", LEDGER, &error))
     }
 
-    /// Whether a process is known to have ended.
-    pub fn has_ended(&self, holder: ProcessId) -> bool {
-        let path = self.procfs.join(holder.pid.to_string()).join("stat");
-        match fs::read(path) {
+    /// This process, as the procfs shows it.
+    pub fn own_process(&self) -> Option<LeaseHolder> {
+        // Its number, too, is one of the procfs, which may be another container's or the host's.
+        let own = fs::read_link(self.procfs.join("self")).ok()?;
+        self.process(own.to_str()?.parse().ok()?)
+    }
+
+    /// What has started this process, and waits for it.
+    pub fn parent_process(&self) -> Option<LeaseHolder> {
+        let own = stat(&fs::read(self.procfs.join("self/stat")).ok()?)?;
+        self.process(own.parent).filter(|parent| parent.process.pid > 1)
+    }
+
+    fn process(&self, pid: u32) -> Option<LeaseHolder> {
+        let text = fs::read(self.procfs.join(pid.to_string()).join("stat")).ok()?;
+        let process = ProcessId { pid, start_ticks: stat(&text)?.start_ticks };
+        Some(LeaseHolder { process, pid_namespace: self.pid_namespace? })
+    }
+
+    /// Whether a process is known to have ended. Of another PID namespace nothing is known.
+    pub fn has_ended(&self, holder: LeaseHolder) -> bool {
+        if self.pid_namespace != Some(holder.pid_namespace) {
+            return false;
+        }
+        let ProcessId { pid, start_ticks } = holder.process;
+        match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
             Ok(text) => stat(&text).is_none_or(|stat| {
-                stat.start_ticks != holder.start_ticks || matches!(stat.state, 'Z' | 'X')
+                stat.start_ticks != start_ticks || matches!(stat.state, 'Z' | 'X')
             }),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
@@ -143,10 +173,20 @@ impl Ledger {
     }
 }
 
-/// This process, as a holder of a lease; `None` where procfs does not show it.
-pub fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
-    let text = fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
-    Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })
+/// The PID namespace of a procfs, by its inode: that of the nearest ancestor which has one number
+/// there. This process may be in a namespace below.
+fn pid_namespace(procfs: &Path) -> Option<u64> {
+    let mut process = "self".to_owned();
+    for _ in 0..MOST_ANCESTORS {
+        let folder = procfs.join(&process);
+        let status = fs::read_to_string(folder.join("status")).ok()?;
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        if field("NSpid:")?.split_ascii_whitespace().count() == 1 {
+            return Some(fs::metadata(folder.join("ns/pid")).ok()?.ino());
+        }
+        process = field("PPid:")?.trim().to_owned();
+    }
+    None
 }
 
 #[cfg(test)]
@@ -211,9 +251,17 @@ mod tests {
     #[test]
     fn a_holder_is_known_by_pid_and_start() {
         let ledger = Ledger::new(Path::new("/nonexistent"), Path::new("/proc"));
-        let own = process(Path::new("/proc"), std::process::id()).unwrap();
-        assert!(!ledger.has_ended(own));
-        assert!(ledger.has_ended(ProcessId { start_ticks: own.start_ticks + 1, ..own }));
-        assert!(ledger.has_ended(ProcessId { pid: u32::MAX, start_ticks: 1 }));
+        let own = ledger.own_process().unwrap();
+        assert_eq!(own.process.pid, std::process::id());
+        let parent = ledger.parent_process().unwrap();
+        assert_eq!(parent.process.pid, std::os::unix::process::parent_id());
+        assert!(!ledger.has_ended(own) && !ledger.has_ended(parent));
+        let with =
+            |pid, start_ticks| LeaseHolder { process: ProcessId { pid, start_ticks }, ..own };
+        assert!(ledger.has_ended(with(own.process.pid, own.process.start_ticks + 1)));
+        assert!(ledger.has_ended(with(u32::MAX, 1)));
+        // Its number means nothing here.
+        let other = LeaseHolder { pid_namespace: own.pid_namespace + 1, ..with(u32::MAX, 1) };
+        assert!(!ledger.has_ended(other));
     }
 }

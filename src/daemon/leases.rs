@@ -183,7 +183,7 @@ fn ready(leases: &[Lease], engines: &[EngineStatus]) -> Vec<Arc<str>> {
         let named = of_name.get(&*lease.request.who).copied();
         let held = engines.iter().filter(|status| status.phase.is_up()).find(|status| {
             let mut processes = status.engine.processes.iter();
-            lease.request.holder.is_some_and(|holder| processes.any(|own| own.id == holder))
+            lease.request.holder.is_some_and(|holder| processes.any(|own| own.id == holder.process))
         });
         named.or(held).is_some_and(|status| began(status) >= at)
     };

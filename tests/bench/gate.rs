@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use umawarden::daemon::clock::uptime;
-use umawarden::leases::{Ledger, process};
+use umawarden::leases::Ledger;
 use umawarden::model::{GateRequest, LeaseRequest};
 
 use super::processes::{Program, get};
@@ -71,7 +71,7 @@ fn answers(program: &Program, pause: impl Fn()) -> Vec<f64> {
 }
 
 fn ask(ledger: &Ledger, turns: &mut Vec<f64>) {
-    let holder = process("/proc".as_ref(), std::process::id());
+    let holder = ledger.own_process();
     let began = Instant::now();
     let asked = ledger.update(|book| {
         for number in 0..WAITING {

@@ -1,6 +1,5 @@
 //! The lease of a start: asked for while it waits, given back if it does not come.
 
-use std::os::unix::process::parent_id;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
@@ -11,9 +10,9 @@ use super::node::GateNode;
 use crate::config::measure::duration_within;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
-use crate::leases::{Ledger, process};
+use crate::leases::Ledger;
 use crate::model::{
-    GateRequest, LeaseEnd, LeaseRequest, LeaseState, MemoryPools, ProcessId, duration_text,
+    GateRequest, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools, duration_text,
 };
 use crate::policy::leases::LeaseContext;
 
@@ -82,17 +81,17 @@ impl LeaseArguments {
     ) -> Option<StartLease> {
         let procfs = &settings.path.procfs;
         let folder = settings.starts.ledger_folder(procfs).filter(|_| !self.no_lease)?;
-        let own = process(procfs, std::process::id());
-        let parent = || process(procfs, parent_id()).filter(|parent| parent.pid > 1);
+        let ledger = Ledger::new(&folder, procfs);
+        let own = ledger.own_process();
         // Below systemd each invocation of a unit is one start, whose processes come and go.
         let invocation = std::env::var("INVOCATION_ID").ok().filter(|id| is_id(id));
         let (id, holder) = match (&holder, invocation) {
             (Holder::Parent, Some(invocation)) => (invocation, None),
-            (Holder::Parent, None) => (id_of(own), parent()),
+            (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
             (Holder::Own, _) => (id_of(own), own),
         };
         Some(StartLease {
-            ledger: Ledger::new(&folder, procfs),
+            ledger,
             request: LeaseRequest {
                 id: id.into(),
                 who: who.into(),
@@ -111,12 +110,12 @@ fn is_id(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn id_of(process: Option<ProcessId>) -> String {
-    let ProcessId { pid, start_ticks } = process.unwrap_or(ProcessId {
-        pid: std::process::id(),
-        start_ticks: u64::from(clock::uptime().subsec_nanos()),
-    });
-    format!("{start_ticks:x}-{pid:x}")
+fn id_of(own: Option<LeaseHolder>) -> String {
+    let (namespace, start, pid) = match own {
+        Some(own) => (own.pid_namespace, own.process.start_ticks, own.process.pid),
+        None => (0, u64::from(clock::uptime().subsec_nanos()), std::process::id()),
+    };
+    format!("{namespace:x}-{start:x}-{pid:x}")
 }
 
 impl StartLease {
@@ -150,7 +149,7 @@ impl StartLease {
         book.get(&self.request.id).filter(|lease| lease.is_granted())?;
         let lasts = duration_text(self.request.lasts);
         let holder = match self.request.holder {
-            Some(holder) => format!(", or until process {holder} ends"),
+            Some(holder) => format!(", or until process {} ends", holder.process),
             None => String::new(),
         };
         Some(format!(

@@ -1,4 +1,6 @@
 //! Starts that reserve memory: on this machine's own memory, in a ledger of their own.
+//!
+//! What other tests take at the same time counts as taken by the leases: they are far larger.
 
 use std::fs;
 use std::path::PathBuf;
@@ -103,7 +105,7 @@ fn starts_that_come_together_go_one_after_the_other() {
             .map(|number| {
                 let name = format!("--name=start-{number}");
                 let command = if number % 2 == 0 { "lease" } else { "launch" };
-                ledger.start(command, &["--need=64MiB", &name], "0.2")
+                ledger.start(command, &["--need=4GiB", &name], "0.2")
             })
             .collect();
         for start in &mut starts {
@@ -131,11 +133,11 @@ fn memory_that_is_reserved_is_not_given_twice() {
 #[test]
 fn who_waits_says_behind_whom_and_a_killed_start_leaves_nothing() {
     let ledger = Ledger::new(1);
-    let mut first = ledger.start("launch", &["--need=64MiB", "--name=first"], "60");
+    let mut first = ledger.start("launch", &["--need=4GiB", "--name=first"], "60");
     ledger.wait_until("granted", |leases| names(leases, "granted") == ["first"]);
-    let mut low = ledger.start("lease", &["--need=64MiB", "--name=low"], "0.1");
+    let mut low = ledger.start("lease", &["--need=4GiB", "--name=low"], "0.1");
     ledger.wait_until("one waits", |leases| names(leases, "waiting") == ["low"]);
-    let mut high = ledger.start("lease", &["--need=64MiB", "--name=high", "--priority=5"], "0.1");
+    let mut high = ledger.start("lease", &["--need=4GiB", "--name=high", "--priority=5"], "0.1");
     let leases =
         ledger.wait_until("both wait", |leases| names(leases, "waiting") == ["high", "low"]);
     let waiting = &leases["leases"][1];
@@ -143,7 +145,7 @@ fn who_waits_says_behind_whom_and_a_killed_start_leaves_nothing() {
     assert_eq!(waiting["reasons"][0], "it waits its turn: first is starting");
     let text = ledger.command("leases").output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.starts_with("first: 64.0 MiB granted"), "{text}");
+    assert!(text.starts_with("first: 4.0 GiB granted"), "{text}");
     let none = ledger.command("leases").arg("--end=nobody").output().unwrap();
     assert_eq!(none.status.code(), Some(1));
     let killed = Instant::now();
@@ -211,15 +213,50 @@ fn a_gate_reserves_what_it_was_asked_for_and_says_so() {
         command.env_remove("INVOCATION_ID").args(arguments).args(["--timeout=20s"]);
         command.output().unwrap()
     };
-    let output = gate(&["--need=64MiB"]);
+    let output = gate(&["--need=4GiB"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("note: reserved for at most 10m, or until process "), "{text}");
     // The next one waits until the first is over.
-    let output = ledger.command("gate").args(["--need=64MiB", "--timeout=1s"]).output().unwrap();
+    let output = ledger.command("gate").args(["--need=4GiB", "--timeout=1s"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let looks = ["--need=64MiB", "--no-lease"];
+    let looks = ["--need=4GiB", "--no-lease"];
     assert_eq!(gate(&looks).status.code(), Some(0), "looking takes nothing");
     let ended = ledger.command("leases").arg("--end=gate").output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
-    assert_eq!(gate(&["--need=64MiB"]).status.code(), Some(0));
+    assert_eq!(gate(&["--need=4GiB"]).status.code(), Some(0));
+}
+
+/// As in a container: with its own procfs, and with that of the host.
+#[test]
+fn a_start_in_another_pid_namespace_keeps_its_memory() {
+    let can = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: needs unshare --pid");
+    }
+    for (procfs, is_seen) in [(None, true), (Some("--mount-proc"), false)] {
+        let ledger = Ledger::new(1);
+        let mut inside = Command::new("unshare");
+        inside.args(["--pid", "--fork", "--kill-child"]).args(procfs).arg(binary());
+        inside
+            .arg("lease")
+            .arg(format!("--config.file={}", ledger.path("umawarden.yaml").display()));
+        inside.args(["--need=4GiB", "--name=inside", "--timeout=20s", "--", "sleep", "60"]);
+        let mut inside = inside.stdin(Stdio::null()).spawn().unwrap();
+        ledger.wait_until("granted", |leases| names(leases, "granted") == ["inside"]);
+        let gate = |timeout: &str| {
+            let mut gate = ledger.command("gate");
+            gate.args(["--need=4GiB", &format!("--timeout={timeout}")]);
+            gate.output().unwrap().status.code()
+        };
+        assert_eq!(gate("2s"), Some(1), "it lives, whatever number it has there");
+        kill_process(Pid::from_child(&inside), Signal::KILL).unwrap();
+        inside.wait().unwrap();
+        if !is_seen {
+            // Nobody here can tell: it stays until its time, or until a person ends it.
+            assert_eq!(gate("2s"), Some(1));
+            let ended = ledger.command("leases").arg("--end=inside").output().unwrap();
+            assert_eq!(ended.status.code(), Some(0));
+        }
+        assert_eq!(gate("20s"), Some(0), "{procfs:?}");
+    }
 }

@@ -11,20 +11,31 @@ use super::{GateRequest, ProcessId};
 /// A request for a lease. The same id again is the same request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
-    /// Chosen by the requester: 16 hexadecimal digits.
+    /// Chosen by the requester.
     pub id: Arc<str>,
     /// Who starts, for people.
     pub who: Arc<str>,
     /// Of two requests the one with the higher priority is granted first.
     #[serde(default)]
     pub priority: i32,
-    /// The lease ends with this process.
+    /// The lease ends with its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<ProcessId>,
+    pub holder: Option<LeaseHolder>,
     /// The memory.
     pub need: GateRequest,
     /// The longest time that it lasts.
     pub lasts: Duration,
+}
+
+/// A process, as all readers of a ledger name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseHolder {
+    /// The process.
+    #[serde(flatten)]
+    pub process: ProcessId,
+    /// The inode of the PID namespace that its PID is of; pid_namespaces(7).
+    #[serde(default)]
+    pub pid_namespace: u64,
 }
 
 /// A request and its state. All times are on the uptime clock.

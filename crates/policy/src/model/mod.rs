@@ -82,8 +82,8 @@ pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use lease::{
-    Lease, LeaseChange, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseShare, LeaseState,
-    ReservedPool,
+    Lease, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest, LeaseShare,
+    LeaseState, ReservedPool,
 };
 pub use moment::Moment;
 pub(crate) use names::named;

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::{check_gate, shares};
 use crate::model::{
-    GateReason, Lease, LeaseChange, LeaseEnd, LeaseNews, LeaseRequest, LeaseShare, LeaseState,
-    MemoryPools, ProcessId, Reading,
+    GateReason, Lease, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseRequest, LeaseShare,
+    LeaseState, MemoryPools, Reading,
 };
 pub(super) use node::Leases;
 
@@ -91,7 +91,7 @@ pub struct LeaseContext<'c> {
     /// How many may start at the same time.
     pub at_once: u32,
     /// Whether a process is known to have ended.
-    pub has_ended: &'c dyn Fn(ProcessId) -> bool,
+    pub has_ended: &'c dyn Fn(LeaseHolder) -> bool,
     /// Whose reasons the caller wants.
     pub id: Option<&'c str>,
 }
@@ -152,7 +152,7 @@ impl LeaseBook {
     }
 
     /// Ends leases of processes that are known to have ended.
-    pub fn end_dead(&mut self, has_ended: impl Fn(ProcessId) -> bool) {
+    pub fn end_dead(&mut self, has_ended: impl Fn(LeaseHolder) -> bool) {
         let dead = self.leases.iter().filter(|lease| lease.request.holder.is_some_and(&has_ended));
         let dead: Vec<Arc<str>> = dead.map(|lease| Arc::clone(&lease.request.id)).collect();
         for id in dead {

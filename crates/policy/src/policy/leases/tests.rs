@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{GateMemory, GateRequest, Motion, Trend};
+use crate::model::{GateMemory, GateRequest, Motion, ProcessId, Trend};
 
 const GIB: u64 = 1 << 30;
 
@@ -47,7 +47,7 @@ fn advance(
         now: Duration::from_secs(second),
         memory,
         at_once,
-        has_ended: &|holder| holder.pid == 666,
+        has_ended: &|holder| holder.process.pid == 666,
         id: None,
     });
     let news = book.news().filter(|news| news.number > known);
@@ -92,7 +92,10 @@ fn two_starts_of_12_gib_on_21_are_let_in_one_after_the_other() {
 #[test]
 fn a_lease_ends_with_its_process_its_time_or_its_requester() {
     let mut book = LeaseBook::default();
-    let holder = |pid| Some(ProcessId { pid, start_ticks: 1 });
+    let holder = |pid| {
+        let process = ProcessId { pid, start_ticks: 1 };
+        Some(LeaseHolder { process, pid_namespace: 1 })
+    };
     for (id, pid) in [("dead", 666), ("late", 5), ("given", 6)] {
         book.request(Duration::ZERO, LeaseRequest { holder: holder(pid), ..request(id, 1) })
             .unwrap();
@@ -140,6 +143,34 @@ fn priority_goes_first_and_what_does_not_fit_is_passed_for_a_minute() {
             assert_eq!(waits_for(&book, &small), "it waits its turn: large is starting");
         }
     }
+}
+
+/// Today people stagger them with sleeps of minutes.
+#[test]
+fn four_engines_start_each_when_the_one_before_has_its_memory() {
+    const PACE: u64 = 2;
+    let needs = [45, 30, 20, 10];
+    let mut book = LeaseBook::default();
+    let (mut taken, mut granted) = ([0; 4], Vec::new());
+    for second in 0..120 {
+        for (index, need) in needs.iter().enumerate().skip(granted.len()) {
+            book.request(Duration::from_secs(second), request(&index.to_string(), *need)).unwrap();
+        }
+        let held = 6 + taken.iter().sum::<u64>();
+        for (id, change) in advance(&mut book, second, &node(121, held), 1) {
+            match change {
+                LeaseChange::Granted => granted.push((second, id.to_string())),
+                LeaseChange::Ended(why) => assert_eq!(why, LeaseEnd::Taken, "{id}"),
+            }
+        }
+        if let Some((_, last)) = granted.last() {
+            let index: usize = last.parse().unwrap();
+            taken[index] = needs[index].min(taken[index] + PACE);
+        }
+    }
+    let expected = [(0, "0"), (23, "1"), (38, "2"), (48, "3")];
+    assert_eq!(granted, expected.map(|(second, id)| (second, id.to_owned())));
+    assert!(book.leases().is_empty());
 }
 
 #[test]
