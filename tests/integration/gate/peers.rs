@@ -266,3 +266,20 @@ fn a_real_daemon_opens_the_gate_of_a_peer() {
     );
     daemon.terminate();
 }
+
+#[test]
+fn an_engine_on_two_nodes_needs_what_the_smaller_one_has() {
+    let (here, there) = (Node::new(Memory::free(109)), Node::new(Memory::free(102)));
+    let procfs = format!("--path.procfs={}", there.path("proc").display());
+    let sysfs = format!("--path.sysfs={}", there.path("sys").display());
+    let daemon = Daemon::start(&there.path("storage"), &[&procfs, &sysfs]);
+    let peers = format!("--peers={}", daemon.address());
+    let gate = |need: &str| here.gate(&[need, "--timeout=3s", &peers]).output().unwrap();
+    let output = gate("--need=105GiB");
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let why = format!("{}: 100.0 GiB available, 105.0 GiB needed", daemon.address());
+    assert!(stderr(&output).contains(&why), "{}", stderr(&output));
+    let output = gate("--need=99GiB");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    daemon.terminate();
+}
