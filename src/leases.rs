@@ -29,7 +29,7 @@ const MOST_BYTES: u64 = 16 << 20;
 const LOCK_TRIES: u32 = 250;
 const LOCK_TICK: Duration = Duration::from_millis(2);
 
-/// A chain of parents that is longer tells nothing.
+/// A longer chain of parents is not followed.
 const MOST_ANCESTORS: usize = 64;
 
 /// The ledger of a node.

@@ -33,7 +33,7 @@ pub struct LeasesArguments {
 
 const AFTER_HELP: &str = "\
 Shows who has reserved memory for a start on this node, and who waits for whom. `umawarden gate`,
-`launch` and `lease` reserve what they were told with --need, one start at a time (starts: {at_once:
+`launch` and `lease` reserve what --need asks for, one start at a time (starts: {at_once:
 1} in the configuration file). A lease ends when its memory was taken, when its process ends, or
 after its time. Needs no daemon; reads /run/umawarden/leases.json.
 

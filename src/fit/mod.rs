@@ -107,7 +107,7 @@ pub struct Engine {
     pub profiles_media: bool,
 }
 
-/// The share of memory that an engine was told to take.
+/// The share of memory that the options let an engine take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Between 0 and 1.

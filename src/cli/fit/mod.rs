@@ -39,7 +39,7 @@ pub struct FitArguments {
     model: Option<PathBuf>,
 
     /// What the engine of this name (or with this beginning of a fingerprint) took before on this
-    /// node, by `umawarden loads`: it stands for weights, KV cache and everything else.
+    /// node, by `umawarden loads`: in place of weights, KV cache and everything else.
     #[arg(
         long, value_name = "NAME",
         conflicts_with_all = [

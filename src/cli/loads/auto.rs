@@ -14,7 +14,7 @@ use crate::model::{LoadEnd, bytes_text, counted};
 /// The newest loads that count.
 const COUNTED: usize = 5;
 
-/// A need is a multiple of this: nobody knows it to the byte.
+/// A need is a multiple of this: the figures vary by some MiB.
 const ROUNDED_TO: u64 = (1 << 30) / 16;
 
 /// Digits of a fingerprint that tell it from a name.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::model::Reading;
@@ -19,6 +20,20 @@ const BUFFER_BYTES_MAX: usize = 4 << 20;
 
 /// `f_type` of procfs and sysfs, from the kernel's `magic.h`.
 const KERNEL_FILESYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
+
+/// Calls back with the name of each entry of a folder, `.` and `..` included, without an allocation.
+pub(super) fn each_entry(folder: &Path, mut call: impl FnMut(&str)) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    while let Some(entry) = entries.next() {
+        if let Ok(name) = entry?.file_name().to_str() {
+            call(name);
+        }
+    }
+    Ok(())
+}
 
 /// Why a file has no content.
 #[derive(Debug)]

@@ -1,14 +1,12 @@
 //! `/sys/devices/system/node/node*/{meminfo,cpulist}`.
 
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::feed::{Reader, Report};
-use super::file::{Fault, KeptFile};
+use super::file::{Fault, KeptFile, each_entry};
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::derived::{node_page_cache, node_unaccounted};
 use crate::parse::proc::node::{NodeField as Field, NodeMeminfo, cpu_count};
@@ -100,7 +98,11 @@ impl NumaReader {
     /// Scans for nodes. A kernel without NUMA has none, which is no fault.
     fn scan(&mut self, report: &mut Report) {
         self.found.clear();
-        if let Err(error) = list(&self.folder, &mut self.found) {
+        let found = &mut self.found;
+        let listed = each_entry(&self.folder, |name| {
+            found.extend(name.strip_prefix("node").and_then(|number| number.parse::<u32>().ok()));
+        });
+        if let Err(error) = listed {
             if error != Errno::NOENT || !self.nodes.is_empty() {
                 let error = std::io::Error::from(error);
                 report.fail(format!("cannot list {}: {error}", self.folder.display()));
@@ -132,20 +134,6 @@ impl NumaReader {
     fn has_memory_without_cpus(&self) -> bool {
         self.nodes.iter().any(|node| node.cpus == Reading::Value(0))
     }
-}
-
-/// Adds the numbers of the nodes in a folder, without an allocation.
-fn list(folder: &Path, found: &mut Vec<u32>) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(folder, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name().to_str().ok();
-        found.extend(name.and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok()));
-    }
-    Ok(())
 }
 
 impl Reader for NumaReader {

@@ -2,15 +2,13 @@
 //!
 //! These files are the kernel's: reading them does not wait for the NVIDIA driver.
 
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::feed::{Reader, Report};
-use super::file::KeptFile;
+use super::file::{KeptFile, each_entry};
 use crate::model::{Reading, SeriesKey, Source};
 
 /// NVIDIA's vendor number.
@@ -57,12 +55,12 @@ impl PciReader {
 
     fn scan(&mut self, report: &mut Report) -> Result<(), Errno> {
         let mut count = 0;
-        each(&self.folder, |_| count += 1)?;
+        each_entry(&self.folder, |_| count += 1)?;
         if self.devices.replace(count) == Some(count) {
             return Ok(());
         }
         let mut found = Vec::new();
-        each(&self.folder, |address| {
+        each_entry(&self.folder, |address| {
             found.extend(self.gpu(address).filter(|_| found.len() < MOST));
         })?;
         found.sort_unstable();
@@ -72,22 +70,6 @@ impl PciReader {
         }
         Ok(())
     }
-}
-
-/// Calls back with the name of each entry of a folder, without an allocation.
-fn each(folder: &Path, mut call: impl FnMut(&str)) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(folder, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        // The addresses have colons; `.` and `..` have none.
-        if let Some(name) = entry.file_name().to_str().ok().filter(|name| name.contains(':')) {
-            call(name);
-        }
-    }
-    Ok(())
 }
 
 impl Reader for PciReader {

@@ -195,12 +195,7 @@ impl Machine {
             processes: Reading::Value(engines.chain(takers).collect()),
             is_mig: Reading::Unsupported,
             instances: Vec::new(),
-            health: GpuHealth {
-                uncorrected_errors: Reading::Unsupported,
-                is_repair_pending: Reading::Unsupported,
-                has_repair_failed: Reading::Unsupported,
-                recovery: Reading::Unsupported,
-            },
+            health: GpuHealth::UNSUPPORTED,
             failures: Vec::new(),
         };
         let picture = GpuPicture { devices: vec![device], ..GpuPicture::default() };

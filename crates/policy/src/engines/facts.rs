@@ -38,7 +38,7 @@ pub struct EngineFacts {
     pub model_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
-    /// The options by which it is told how much memory it takes.
+    /// The options that set how much memory it takes.
     pub sizes: SizeOptions,
     /// What an official image runs, before the arguments behind the image. Empty: nothing.
     pub entry_point: &'static [&'static str],

@@ -18,7 +18,7 @@ const MOST_WORDS: usize = 4096;
 /// Wrappers in wrappers.
 const MOST_DEPTH: usize = 4;
 
-/// The options by which an engine is told how much memory it takes, in all spellings.
+/// The options that set how much memory an engine takes, in all spellings.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeOptions {
     /// Tokens of one request.

@@ -210,6 +210,16 @@ pub struct GpuHealth {
     pub recovery: Reading<GpuRecovery>,
 }
 
+impl GpuHealth {
+    /// Of a driver that reports no errors.
+    pub const UNSUPPORTED: Self = Self {
+        uncorrected_errors: Reading::Unsupported,
+        is_repair_pending: Reading::Unsupported,
+        has_repair_failed: Reading::Unsupported,
+        recovery: Reading::Unsupported,
+    };
+}
+
 named! {
     /// The recovery action that the driver requests for a GPU.
     pub enum GpuRecovery {

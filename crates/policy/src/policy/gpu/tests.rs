@@ -38,10 +38,8 @@ fn unified(index: u32, processes: Vec<GpuProcess>) -> GpuDevice {
         is_mig: Reading::Unsupported,
         instances: Vec::new(),
         health: GpuHealth {
-            uncorrected_errors: Reading::Unsupported,
-            is_repair_pending: Reading::Unsupported,
-            has_repair_failed: Reading::Unsupported,
             recovery: Reading::Value(GpuRecovery::NodeReboot),
+            ..GpuHealth::UNSUPPORTED
         },
         failures: Vec::new(),
     }

@@ -104,7 +104,7 @@ fn a_lease_ends_with_its_process_its_time_or_its_requester() {
     assert_eq!(advance(&mut book, 0, &node(22, 1), 9).len(), 2, "the dead one is not granted");
     assert!(book.end("given", LeaseEnd::Withdrawn) && !book.end("given", LeaseEnd::Ready));
     assert_eq!(book.leases().len(), 2);
-    assert_eq!(advance(&mut book, 20, &node(22, 1), 9), [], "nobody is told of a mere request");
+    assert_eq!(advance(&mut book, 20, &node(22, 1), 9), [], "a request is not an event");
     assert!(book.get("gone").is_none());
     let ended = advance(&mut book, 600, &node(22, 1), 9);
     assert_eq!(ended, [("late".into(), LeaseChange::Ended(LeaseEnd::Expired))]);

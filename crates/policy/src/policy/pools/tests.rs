@@ -100,12 +100,7 @@ fn gpu(index: u32, name: &str, memory: Option<(u64, u64)>) -> GpuDevice {
         processes: Reading::Value(Vec::new()),
         is_mig: Reading::Unsupported,
         instances: Vec::new(),
-        health: GpuHealth {
-            uncorrected_errors: Reading::Unsupported,
-            is_repair_pending: Reading::Unsupported,
-            has_repair_failed: Reading::Unsupported,
-            recovery: Reading::Unsupported,
-        },
+        health: GpuHealth::UNSUPPORTED,
         failures: Vec::new(),
     }
 }
