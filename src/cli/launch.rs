@@ -19,6 +19,7 @@ use super::control::{Client, DaemonArguments};
 use super::fit::note_loader;
 use super::gate::{
     self, Ended, GateNode, Holder, LeaseArguments, PlaceArguments, ProgressPrinter, Waiting,
+    timeout,
 };
 use super::loads::{self, Need};
 use super::{Exit, death};
@@ -55,7 +56,7 @@ pub struct LaunchArguments {
     lease: LeaseArguments,
 
     /// How long to wait for memory; 0 runs it only if memory is available.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
     timeout: Duration,
 
     /// Free memory during the wait: see `umawarden gate --help`.
@@ -146,10 +147,6 @@ const DAEMON_TAKES: Duration = Duration::from_secs(3);
 
 /// A longer file of reports is started anew.
 const LONGEST_REPORT_FILE: u64 = 4 << 20;
-
-fn patience(text: &str) -> Result<Duration, String> {
-    duration_within(text, Duration::ZERO, Duration::from_secs(7 * 86_400))
-}
 
 fn grace(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::ZERO, Duration::from_secs(3600))

@@ -13,10 +13,10 @@ use clap::Args;
 use super::Exit;
 use super::gate::{
     self, Ended, GateNode, Holder, LeaseArguments, NodeArguments, PlaceArguments, ProgressPrinter,
-    Waiting,
+    Waiting, timeout,
 };
 use crate::cli::output::errln;
-use crate::config::measure::{duration_within, size_bytes};
+use crate::config::measure::size_bytes;
 
 /// Arguments of `umawarden lease`.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub struct LeaseCommandArguments {
     lease: LeaseArguments,
 
     /// How long to wait for memory and its turn.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
     timeout: Duration,
 
     /// Its name for others that wait [default: the program's name].
@@ -70,10 +70,6 @@ Exit codes: the command's own, or
 const NO_MEMORY: u8 = 124;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-
-fn patience(text: &str) -> Result<Duration, String> {
-    duration_within(text, Duration::ZERO, Duration::from_secs(7 * 86_400))
-}
 
 /// Runs the command.
 ///

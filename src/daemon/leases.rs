@@ -3,7 +3,7 @@
 //!
 //! A thread of its own, since the ledger is a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, sleep};
@@ -38,6 +38,9 @@ struct Turns {
     ledger: Ledger,
     at_once: u32,
     status: Arc<ArcSwap<Status>>,
+    /// Starting restarts that have requested their lease. A lease that is over is not requested
+    /// again: its memory was taken.
+    requested: BTreeSet<Arc<str>>,
     /// The last change that was reported; `None` before the first turn.
     known: Option<u64>,
     reported: Option<LeaseReadings>,
@@ -56,6 +59,7 @@ impl LeaseWatch {
             ledger: Ledger::new(&folder, procfs),
             at_once: settings.starts.at_once,
             status: Arc::clone(status),
+            requested: BTreeSet::new(),
             known: None,
             reported: None,
         };
@@ -93,11 +97,11 @@ impl Turns {
     fn turn(&mut self) -> Option<LeaseReadings> {
         let status = self.status.load_full();
         // Without a lease and without a start nothing is written.
-        let is_idle = self.ledger.read().is_ok_and(|book| book.leases().is_empty())
-            && !status.restarts.iter().any(is_starting);
-        let book = match is_idle {
-            true => self.ledger.read(),
-            false => self.ledger.update(|book| {
+        let starts = status.restarts.iter().any(is_starting);
+        let ledger = self.ledger.clone();
+        let book = match ledger.read() {
+            Ok(book) if book.leases().is_empty() && !starts => Ok(book),
+            _ => ledger.update(|book| {
                 self.advance(book, &status);
                 book.clone()
             }),
@@ -114,11 +118,15 @@ impl Turns {
         is_new.then_some(report)
     }
 
-    fn advance(&self, book: &mut LeaseBook, status: &Status) {
+    fn advance(&mut self, book: &mut LeaseBook, status: &Status) {
         let now = clock::uptime();
-        for restart in status.restarts.iter().filter(|restart| is_starting(restart)) {
-            // What cannot be added is too much already.
-            let _ = book.request(now, request_of(restart));
+        let starting = || status.restarts.iter().filter(|restart| is_starting(restart));
+        self.requested.retain(|id| starting().any(|restart| request_of(restart).id == *id));
+        for request in starting().map(request_of) {
+            if self.requested.insert(Arc::clone(&request.id)) || book.get(&request.id).is_some() {
+                // What cannot be added is too much already.
+                let _ = book.request(now, request);
+            }
         }
         for id in ready(book.leases(), &status.engines) {
             book.end(&id, LeaseEnd::Ready);
@@ -148,14 +156,16 @@ impl Turns {
         LeaseReadings {
             leases: book.leases().into(),
             reserved: reserved.collect(),
+            at_once: self.at_once,
             news,
             error: None,
         }
     }
 }
 
+/// Whether it starts, and its need is known.
 fn is_starting(restart: &RestartStatus) -> bool {
-    restart.state == RestartState::Starting
+    restart.state == RestartState::Starting && restart.seen.need.need_bytes.is_some()
 }
 
 fn request_of(restart: &RestartStatus) -> LeaseRequest {
@@ -185,7 +195,8 @@ fn ready(leases: &[Lease], engines: &[EngineStatus]) -> Vec<Arc<str>> {
             let mut processes = status.engine.processes.iter();
             lease.request.holder.is_some_and(|holder| processes.any(|own| own.id == holder.process))
         });
-        named.or(held).is_some_and(|status| began(status) >= at)
+        // Who holds a lease became the engine, or has begun it.
+        named.is_some_and(|status| began(status) >= at) || held.is_some()
     };
     leases.iter().filter(is_ready).map(|lease| Arc::clone(&lease.request.id)).collect()
 }

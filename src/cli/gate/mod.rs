@@ -175,7 +175,8 @@ Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
 
-fn timeout(text: &str) -> Result<Duration, String> {
+/// How long a start may wait for memory.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::ZERO, LONGEST)
 }
 

@@ -227,6 +227,11 @@ pub enum GateReason {
         /// Who is.
         who: Vec<Arc<str>>,
     },
+    /// Another start, which itself waits, comes first.
+    Behind {
+        /// Which.
+        who: Arc<str>,
+    },
     /// Other starts come first, as the ledger of leases says.
     Turn {
         /// Which, for people.
@@ -486,6 +491,7 @@ impl fmt::Display for GateReason {
             Self::StartsAtOnce { who } => {
                 write!(f, "it waits its turn: {} is starting", who.join(", "))
             }
+            Self::Behind { who } => write!(f, "it waits its turn: {who} waits before it"),
             Self::Turn { why } => f.write_str(why),
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Peer { node, why } => write!(f, "{node}: {why}"),

@@ -130,6 +130,9 @@ pub struct LeaseReadings {
     pub leases: Arc<[Lease]>,
     /// What is reserved.
     pub reserved: Vec<ReservedPool>,
+    /// How many may start at the same time; 0 is 1.
+    #[serde(default)]
+    pub at_once: u32,
     /// What has happened since the last report, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub news: Vec<LeaseNews>,

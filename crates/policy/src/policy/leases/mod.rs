@@ -162,8 +162,11 @@ impl LeaseBook {
 
     /// Ends what is over, and grants what can be granted.
     pub fn advance(&mut self, context: &LeaseContext<'_>) {
-        // After a reboot the clock begins anew.
-        self.leases.retain(|lease| lease.since <= context.now);
+        // After a reboot the clock begins anew, and nothing is taken.
+        if self.leases.iter().any(|lease| lease.since > context.now) {
+            self.leases.retain(|lease| lease.since <= context.now);
+            self.pools.clear();
+        }
         self.count_taken(context);
         let ended = self
             .leases
@@ -183,7 +186,7 @@ impl LeaseBook {
                 continue;
             }
             let result = match &passed {
-                Some(before) => Err(vec![GateReason::StartsAtOnce { who: vec![before.clone()] }]),
+                Some(before) => Err(vec![GateReason::Behind { who: Arc::clone(before) }]),
                 None => self.check(lease, context),
             };
             let is_long = context.now.saturating_sub(lease.since) >= PASSED_FOR;
@@ -320,7 +323,7 @@ impl LeaseBook {
 
 impl Lease {
     /// Whether it is granted, and makes progress.
-    fn is_starting(&self, now: Duration) -> bool {
+    pub(super) fn is_starting(&self, now: Duration) -> bool {
         match &self.state {
             LeaseState::Granted { progress, .. } => now.saturating_sub(*progress) < STUCK_AFTER,
             LeaseState::Waiting { .. } => false,
@@ -333,6 +336,7 @@ impl Lease {
         let names = why.iter().flat_map(|reason| match reason {
             GateReason::Reserved { by, .. } => by.as_slice(),
             GateReason::StartsAtOnce { who } => who.as_slice(),
+            GateReason::Behind { who } => std::slice::from_ref(who),
             _ => &[],
         });
         *behind = names.cloned().collect();

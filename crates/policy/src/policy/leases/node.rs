@@ -1,11 +1,12 @@
 //! The leases of the watched node, as the ledger was last reported.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Event, HOST_POOL, Lease, LeaseReadings, MemoryPools, Moment, ProgramEvent, Reading,
+    Event, GateReason, HOST_POOL, Lease, LeaseReadings, MemoryPools, Moment, ProgramEvent, Reading,
     ReservedPool, SeriesKey,
 };
 use crate::policy::Step;
@@ -16,6 +17,7 @@ use crate::policy::counters::{Cell, Counters};
 pub(in crate::policy) struct Leases {
     leases: Arc<[Lease]>,
     reserved: Arc<[ReservedPool]>,
+    at_once: usize,
     cells: Vec<Cell>,
 }
 
@@ -41,6 +43,7 @@ impl Leases {
         step.events.extend(events);
         self.leases = Arc::clone(&readings.leases);
         self.reserved = readings.reserved.as_slice().into();
+        self.at_once = readings.at_once as usize;
         self.publish(readings.error.is_some(), counters, store);
     }
 
@@ -63,11 +66,13 @@ impl Leases {
         left
     }
 
-    /// Why a start waits for others that were granted, if it does.
-    pub(in crate::policy) fn others_start(&self, who: &str) -> Option<String> {
-        let mut granted = self.leases.iter().filter(|lease| lease.is_granted());
-        let other = granted.find(|lease| *lease.request.who != *who)?;
-        Some(format!("it waits its turn: {} is starting", other.request.who))
+    /// Why a start waits for others that are starting, if it does.
+    pub(in crate::policy) fn others_start(&self, who: &str, now: Duration) -> Option<String> {
+        let starting = self.leases.iter().filter(|lease| lease.is_starting(now));
+        let others = starting.map(|lease| &lease.request.who).filter(|other| ***other != *who);
+        let who: Vec<Arc<str>> = others.cloned().collect();
+        let is_full = who.len() >= self.at_once.max(1);
+        is_full.then(|| GateReason::StartsAtOnce { who }.to_string())
     }
 
     fn publish(&mut self, is_unknown: bool, counters: &mut Counters, store: &mut SeriesStore) {

@@ -111,6 +111,20 @@ fn a_lease_ends_with_its_process_its_time_or_its_requester() {
 }
 
 #[test]
+fn after_a_reboot_nothing_is_taken() {
+    let mut book = LeaseBook::default();
+    let granted = |book: &mut LeaseBook, second, id: &str, held| {
+        book.request(Duration::from_secs(second), request(id, 12)).unwrap();
+        advance(book, second, &node(30, held), 1)
+    };
+    assert_eq!(granted(&mut book, 5_000, "before", 1).len(), 1);
+    assert_eq!(advance(&mut book, 5_001, &node(30, 8), 1), []);
+    assert_eq!(granted(&mut book, 10, "after", 1).len(), 1);
+    assert_eq!(advance(&mut book, 11, &node(30, 7), 1), [], "6 of 12 GiB are taken");
+    assert_eq!(book.reserved().map(|(_, bytes, _)| bytes).sum::<u64>(), 6 * GIB);
+}
+
+#[test]
 fn a_stuck_start_gives_way_and_keeps_its_memory() {
     let mut book = LeaseBook::default();
     book.request(Duration::ZERO, request("stuck", 12)).unwrap();
@@ -140,7 +154,7 @@ fn priority_goes_first_and_what_does_not_fit_is_passed_for_a_minute() {
         let granted = advance(&mut book, second, &node(22, 10), 9);
         assert_eq!(granted.len(), usize::from(second < 60), "{second}");
         if second >= 60 {
-            assert_eq!(waits_for(&book, &small), "it waits its turn: large is starting");
+            assert_eq!(waits_for(&book, &small), "it waits its turn: large waits before it");
         }
     }
 }

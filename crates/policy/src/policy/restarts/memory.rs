@@ -31,7 +31,8 @@ pub(super) fn check(
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
             let need = seen.need.request(peak_bytes);
-            ruled.reasons.extend(context.leases.others_start(&seen.target.name));
+            let (name, now) = (&seen.target.name, context.at.uptime);
+            ruled.reasons.extend(context.leases.others_start(name, now));
             let response =
                 gate::check_gate(&need, &context.leases.left_of(memory, &seen.target.name));
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
