@@ -21,7 +21,7 @@ const BUFFER_BYTES_MAX: usize = 4 << 20;
 /// `f_type` of procfs and sysfs, from the kernel's `magic.h`.
 const KERNEL_FILESYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 
-/// Calls back with the name of each entry of a folder, `.` and `..` included, without an allocation.
+/// Calls back with the name of each entry of a folder, `.` and `..` too, without an allocation.
 pub(super) fn each_entry(folder: &Path, mut call: impl FnMut(&str)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
