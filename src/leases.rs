@@ -25,7 +25,7 @@ const LOCK: &str = "leases.lock";
 /// A longer file is not ours.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The lock is held for milliseconds. Who holds it for half a second has stopped.
+/// The lock is held for milliseconds. A process that holds it for half a second has hung.
 const LOCK_TRIES: u32 = 250;
 const LOCK_TICK: Duration = Duration::from_millis(2);
 
@@ -168,8 +168,18 @@ impl Ledger {
     }
 
     fn failed(&self, what: &str, file: &str, error: &io::Error) -> String {
-        let path = self.folder.join(file);
-        format!("cannot {what} {}: {error}", path.display().to_string().trim_end_matches('/'))
+        let path = self.folder.join(file).display().to_string();
+        let path = path.trim_end_matches('/');
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "; run this as root, or let starts: {folder: FOLDER} in the configuration file \
+                 name a folder that may be written"
+                    .to_owned()
+            }
+            io::ErrorKind::WouldBlock => format!("; what holds it has hung: `fuser {path}`"),
+            _ => String::new(),
+        };
+        format!("cannot {what} {path}: {error}{remedy}")
     }
 }
 

@@ -64,7 +64,7 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
         return end(&ledger, name);
     }
     let mut book = ledger.read().map_err(anyhow::Error::msg)?;
-    // The next start finds these, too.
+    // They stay in the file until the next start removes them.
     book.end_dead(|holder| ledger.has_ended(holder));
     if arguments.json {
         let reserved: Vec<_> = book

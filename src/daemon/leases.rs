@@ -16,11 +16,11 @@ use super::clock;
 use crate::config::settings::Settings;
 use crate::leases::Ledger;
 use crate::model::{
-    Lease, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState, Observation, ReservedPool,
-    RestartState, RestartStatus,
+    EngineSeen, Lease, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState, Observation,
+    ReservedPool, RestartState, RestartStatus,
 };
 use crate::policy::leases::{LeaseBook, LeaseContext};
-use crate::policy::status::{EngineStatus, Status};
+use crate::policy::status::Status;
 
 /// Between two turns.
 const EVERY: Duration = Duration::from_millis(500);
@@ -38,12 +38,32 @@ struct Turns {
     ledger: Ledger,
     at_once: u32,
     status: Arc<ArcSwap<Status>>,
-    /// Starting restarts that have requested their lease. A lease that is over is not requested
-    /// again: its memory was taken.
-    requested: BTreeSet<Arc<str>>,
+    requested: Requested,
     /// The last change that was reported; `None` before the first turn.
     known: Option<u64>,
     reported: Option<LeaseReadings>,
+}
+
+/// Starting restarts that have requested their lease, by the lease's id.
+#[derive(Default)]
+struct Requested(BTreeSet<Arc<str>>);
+
+impl Requested {
+    /// Forgets those that no longer start.
+    fn keep(&mut self, starting: &[LeaseRequest]) {
+        self.0.retain(|id| starting.iter().any(|request| request.id == *id));
+    }
+
+    /// Requests the leases of those that start. One that is over is not requested again: its memory
+    /// was taken.
+    fn repeat(&mut self, now: Duration, starting: &[LeaseRequest], book: &mut LeaseBook) {
+        for request in starting {
+            if self.0.insert(Arc::clone(&request.id)) || book.get(&request.id).is_some() {
+                // What cannot be added is too much already.
+                let _ = book.request(now, request.clone());
+            }
+        }
+    }
 }
 
 impl LeaseWatch {
@@ -59,7 +79,7 @@ impl LeaseWatch {
             ledger: Ledger::new(&folder, procfs),
             at_once: settings.starts.at_once,
             status: Arc::clone(status),
-            requested: BTreeSet::new(),
+            requested: Requested::default(),
             known: None,
             reported: None,
         };
@@ -97,12 +117,14 @@ impl Turns {
     fn turn(&mut self) -> Option<LeaseReadings> {
         let status = self.status.load_full();
         // Without a lease and without a start nothing is written.
-        let starts = status.restarts.iter().any(is_starting);
+        let starting = status.restarts.iter().filter(|restart| is_starting(restart));
+        let starting: Vec<LeaseRequest> = starting.map(request_of).collect();
+        self.requested.keep(&starting);
         let ledger = self.ledger.clone();
         let book = match ledger.read() {
-            Ok(book) if book.leases().is_empty() && !starts => Ok(book),
+            Ok(book) if book.leases().is_empty() && starting.is_empty() => Ok(book),
             _ => ledger.update(|book| {
-                self.advance(book, &status);
+                self.advance(book, &starting, &status);
                 book.clone()
             }),
         };
@@ -118,17 +140,11 @@ impl Turns {
         is_new.then_some(report)
     }
 
-    fn advance(&mut self, book: &mut LeaseBook, status: &Status) {
+    fn advance(&mut self, book: &mut LeaseBook, starting: &[LeaseRequest], status: &Status) {
         let now = clock::uptime();
-        let starting = || status.restarts.iter().filter(|restart| is_starting(restart));
-        self.requested.retain(|id| starting().any(|restart| request_of(restart).id == *id));
-        for request in starting().map(request_of) {
-            if self.requested.insert(Arc::clone(&request.id)) || book.get(&request.id).is_some() {
-                // What cannot be added is too much already.
-                let _ = book.request(now, request);
-            }
-        }
-        for id in ready(book.leases(), &status.engines) {
+        self.requested.repeat(now, starting, book);
+        let up = status.engines.iter().filter(|status| status.phase.is_up());
+        for id in ready(book.leases(), &up.map(|status| &status.engine).collect::<Vec<_>>()) {
             book.end(&id, LeaseEnd::Ready);
         }
         let Some(memory) = &status.gate_memory else { return };
@@ -179,30 +195,83 @@ fn request_of(restart: &RestartStatus) -> LeaseRequest {
     }
 }
 
-/// Leases whose engine is ready: one of that name, unit or container that began after the grant, or
-/// one of whose processes holds the lease.
-fn ready(leases: &[Lease], engines: &[EngineStatus]) -> Vec<Arc<str>> {
-    let mut of_name: BTreeMap<&str, &EngineStatus> = BTreeMap::new();
-    for status in engines.iter().filter(|status| status.phase.is_up()) {
-        let seen = &status.engine;
+/// Leases whose engine is among those that are up: one of that name, unit or container that began
+/// after the grant, or one of whose processes holds the lease.
+fn ready(leases: &[Lease], up: &[&EngineSeen]) -> Vec<Arc<str>> {
+    let mut of_name: BTreeMap<&str, &EngineSeen> = BTreeMap::new();
+    for seen in up {
         let names = [Some(&seen.name), seen.unit.as_ref(), seen.container_name.as_ref()];
-        of_name.extend(names.into_iter().flatten().map(|name| (&**name, status)));
+        of_name.extend(names.into_iter().flatten().map(|name| (&**name, *seen)));
     }
     let is_ready = |lease: &&Lease| {
         let LeaseState::Granted { at, .. } = lease.state else { return false };
-        let named = of_name.get(&*lease.request.who).copied();
-        let held = engines.iter().filter(|status| status.phase.is_up()).find(|status| {
-            let mut processes = status.engine.processes.iter();
-            lease.request.holder.is_some_and(|holder| processes.any(|own| own.id == holder.process))
-        });
+        let named = of_name.get(&*lease.request.who);
+        let holds = |seen: &EngineSeen| {
+            let mut processes = seen.processes.iter();
+            lease.request.holder.is_some_and(|own| processes.any(|one| one.id == own.process))
+        };
         // Who holds a lease became the engine, or has begun it.
-        named.is_some_and(|status| began(status) >= at) || held.is_some()
+        named.is_some_and(|seen| began(seen) >= at) || up.iter().any(|seen| holds(seen))
     };
     leases.iter().filter(is_ready).map(|lease| Arc::clone(&lease.request.id)).collect()
 }
 
 /// When an engine's main process started, on the uptime clock.
-fn began(status: &EngineStatus) -> Duration {
+fn began(seen: &EngineSeen) -> Duration {
     // 100 ticks a second on every architecture.
-    Duration::from_millis(status.engine.server.start_ticks.saturating_mul(10))
+    Duration::from_millis(seen.server.start_ticks.saturating_mul(10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EngineKind, EngineProcess, GateRequest, LeaseHolder, ProcessId};
+
+    fn request(id: &str, pid: u32) -> LeaseRequest {
+        let process = ProcessId { pid, start_ticks: 1_000 };
+        LeaseRequest {
+            id: id.into(),
+            who: id.into(),
+            priority: 0,
+            holder: Some(LeaseHolder { process, pid_namespace: 1 }),
+            need: GateRequest::of(1 << 30),
+            lasts: RESTART_LASTS,
+        }
+    }
+
+    #[test]
+    fn a_restart_requests_its_lease_once() {
+        let (mut requested, mut book) = (Requested::default(), LeaseBook::default());
+        let starting = [request("restart-llm", 1)];
+        let mut turn = |second, starting: &[LeaseRequest], book: &mut LeaseBook| {
+            requested.keep(starting);
+            requested.repeat(Duration::from_secs(second), starting, book);
+            book.leases().len()
+        };
+        assert_eq!((turn(0, &starting, &mut book), turn(1, &starting, &mut book)), (1, 1));
+        book.end("restart-llm", LeaseEnd::Taken);
+        assert_eq!(turn(2, &starting, &mut book), 0, "its engine loads");
+        assert_eq!((turn(3, &[], &mut book), turn(4, &starting, &mut book)), (0, 1));
+    }
+
+    #[test]
+    fn a_lease_ends_when_the_engine_that_holds_or_follows_it_is_up() {
+        let granted = |id: &str, pid| {
+            let at = Duration::from_secs(100);
+            let state = LeaseState::Granted { at, shares: Vec::new(), progress: at };
+            Lease { request: request(id, pid), since: at, state }
+        };
+        let engine = |name: &str, pid, start_ticks| {
+            let server = ProcessId { pid, start_ticks };
+            let processes = vec![EngineProcess::holding(server, "vllm", 0)];
+            EngineSeen::new(name.into(), EngineKind::Vllm, server, processes, "test".into())
+        };
+        let leases = [granted("chat", 7), granted("code", 8)];
+        let ready = |engine: EngineSeen| ready(&leases, &[&engine]).len();
+        // `umawarden lease` has become the engine: it began before the grant.
+        assert_eq!(ready(engine("qwen", 7, 1_000)), 1);
+        assert_eq!(ready(engine("qwen", 7, 1_001)), 0, "another process");
+        assert_eq!(ready(engine("code", 9, 10_001)), 1);
+        assert_eq!(ready(engine("code", 9, 9_999)), 0, "the engine before it");
+    }
 }

@@ -130,6 +130,9 @@ fn event(event: &Event, now: Moment) {
     if let EventKind::Program(ProgramEvent::EngineLoad { engine, receipt, .. }) = &event.kind {
         return tracing::info!(engine, "load of {engine}: {receipt}");
     }
+    if let EventKind::Program(ProgramEvent::Lease { who, .. }) = &event.kind {
+        return tracing::info!(detail, "lease of {who}");
+    }
     if let EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) = &event.kind {
         return tracing::info!(
             pool = &**pool,

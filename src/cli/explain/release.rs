@@ -38,10 +38,10 @@ pub(super) fn write(
 ) -> anyhow::Result<()> {
     let releases = newest(dir, engine, at)?;
     if releases.is_empty() {
-        let of = if engine.is_empty() { "no engine" } else { engine };
+        let of = if engine.is_empty() { String::new() } else { format!(" of {engine}") };
         anyhow::bail!(
-            "nothing is known of how {of} gave memory back: the journal has no event \
-             engine_release of it up to then; `umawarden history --kind engine_release` lists all"
+            "the journal has no release of memory (event engine_release){of} up to then; \
+             `umawarden history --kind engine_release` lists all"
         );
     }
     for (index, one) in releases.iter().enumerate() {

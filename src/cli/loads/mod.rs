@@ -47,7 +47,7 @@ Shows what each start of an inference engine took, the newest first, from the da
 daemon need not run. A load is recorded a minute after its engine was ready, or when it died.
 
   NUMBER       the number of the event in the journal, for --compare
-  READY        time from the begin of its server until it was ready
+  READY        time from the start of its server until it was ready
   TOOK         memory when it was ready: growth of memory that no counter names and of shared
                memory since before the engine, and anonymous memory of its processes
   PEAK         the most that it had until then; a start needs that much, too

@@ -33,8 +33,12 @@ const KINDS: &[Kind] = &[
     ("unaccounted", node_unaccounted),
 ];
 
-/// The folder is listed every this many reads, and after a node could not be read.
+/// The folder is listed every this many reads, about every 10 s, and after a node could not be
+/// read.
 const READINGS_PER_SCAN: u32 = 10;
+
+/// The same where the nodes are read with every sample.
+const SAMPLES_PER_SCAN: u32 = 100;
 
 /// The kernel's own limit on arm64 and x86-64.
 const NODES_MAX: usize = 1024;
@@ -155,8 +159,11 @@ impl Reader for NumaReader {
 
     fn read(&mut self, report: &mut Report) {
         if self.readings_until_scan == 0 {
-            self.readings_until_scan = READINGS_PER_SCAN;
             self.scan(report);
+            self.readings_until_scan = match self.has_memory_without_cpus() {
+                true => SAMPLES_PER_SCAN,
+                false => READINGS_PER_SCAN,
+            };
         }
         self.readings_until_scan -= 1;
         let huge_page = self.huge_page_bytes.value().unwrap_or(0);
