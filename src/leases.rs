@@ -10,6 +10,7 @@ use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -69,6 +70,15 @@ impl Ledger {
     /// It cannot be read.
     pub fn read(&self) -> Result<LeaseBook, String> {
         self.parse().map_err(|error| self.failed("read", LEDGER, &error))
+    }
+
+    /// This ledger, by a name that is the same for all processes and nodes: the boot id of the
+    /// machine, and the folder. Without the folder it is not complete.
+    pub fn name(&self) -> Arc<str> {
+        let boot_id = fs::read_to_string(self.procfs.join("sys/kernel/random/boot_id"));
+        let folder = fs::metadata(&self.folder);
+        let (device, inode) = folder.map_or((0, 0), |folder| (folder.dev(), folder.ino()));
+        format!("{}-{device:x}-{inode:x}", boot_id.unwrap_or_default().trim()).into()
     }
 
     /// This process, as the procfs shows it.
@@ -205,18 +215,11 @@ mod tests {
     use crate::model::{GateRequest, LeaseRequest};
 
     fn request(id: &str) -> LeaseRequest {
-        LeaseRequest {
-            id: id.into(),
-            who: id.into(),
-            priority: 0,
-            holder: None,
-            need: GateRequest::of(1 << 30),
-            lasts: Duration::from_secs(60),
-        }
+        LeaseRequest::new(id.into(), id.into(), GateRequest::of(1 << 30))
     }
 
     fn add(ledger: &Ledger, id: &str) -> Result<(), String> {
-        ledger.update(|book| book.request(Duration::ZERO, request(id)))?
+        ledger.update(|book| book.request(Duration::ZERO, &request(id)))?
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::control::{DaemonArguments, entries, list};
 use super::{Exit, last_boot};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, HOST_POOL, LeaseChange, Orphan, ProcessId, ProgramEvent, RestartState,
-    Supervisor, bytes_text, counted, seconds_text,
+    EngineKind, EnginePhase, HOST_POOL, LeaseChange, LeaseEnd, Orphan, ProcessId, ProgramEvent,
+    RestartState, Supervisor, bytes_text, counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -171,16 +171,17 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
             let place = if **pool == *HOST_POOL { String::new() } else { format!(" of {pool}") };
             format!("while no engine runs, {bytes}{place} are in no counter of the kernel")
         }
-        ProgramEvent::Lease { who, need_bytes, change, .. } => match change {
-            LeaseChange::Granted => format!("{} are reserved for {who}", bytes_text(*need_bytes)),
-            LeaseChange::Ended(end) => {
-                format!(
-                    "{} are no longer reserved for {who}: {}",
-                    bytes_text(*need_bytes),
-                    end.meaning()
-                )
+        ProgramEvent::Lease { who, need_bytes, change, by, .. } => {
+            let bytes = bytes_text(*need_bytes);
+            let called = by.iter().map(|by| format!("; called by {by}")).collect::<String>();
+            match change {
+                LeaseChange::Granted => format!("{bytes} are reserved for {who}{called}"),
+                LeaseChange::Ended(end) => {
+                    let called = if *end == LeaseEnd::Withdrawn { &*called } else { "" };
+                    format!("{bytes} are no longer reserved for {who}: {}{called}", end.meaning())
+                }
             }
-        },
+        }
         ProgramEvent::MemoryAssessed { state, before, evidence, .. } => {
             format!("memory is {state}, was {before}: {}", evidence.join("; "))
         }

@@ -164,7 +164,8 @@ pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
 
 /// The result of the wait.
 enum Waited {
-    Open,
+    /// With the peers, which reserve memory while this lives.
+    Open(Option<Box<gate::Peers>>),
     /// Why it did not open.
     Closed(String),
     /// A signal came first.
@@ -190,14 +191,14 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
         Ok(signals) => signals,
         Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),
     };
-    match arguments.wait_for_memory(need, &signals) {
-        Ok(Waited::Open) => {}
+    let _peers = match arguments.wait_for_memory(need, &signals) {
+        Ok(Waited::Open(peers)) => peers,
         Ok(Waited::Closed(why)) => return failed(NO_MEMORY, &why),
         Ok(Waited::Asked(signal)) => {
             return Exit::Code(u8::try_from(128 + signal).unwrap_or(FAILED));
         }
         Err(error) => return failed(FAILED, &format!("{error:#}")),
-    }
+    };
     let client = match arguments.daemon.client() {
         Ok(client) => client,
         Err(error) => return failed(FAILED, &format!("{error:#}")),
@@ -329,7 +330,7 @@ impl LaunchArguments {
 
     /// Waits at the gate, if a size is given.
     fn wait_for_memory(&self, need: Option<u64>, signals: &Signals) -> anyhow::Result<Waited> {
-        let Some(need_bytes) = need else { return Ok(Waited::Open) };
+        let Some(need_bytes) = need else { return Ok(Waited::Open(None)) };
         let settings = self.daemon.storage.settings(RunFlags {
             control_socket: self.daemon.control_socket.clone(),
             procfs: Some(self.procfs.clone()),
@@ -362,13 +363,13 @@ impl LaunchArguments {
         });
         printer.end();
         if let Some(lease) = lease.filter(|_| waited.ended == Ended::Open) {
-            lease.follow_with(node);
+            lease.count_with(node);
         }
         let reasons: Vec<String> =
             waited.response.reasons.iter().map(ToString::to_string).collect();
         Ok(match (asked, waited.ended) {
             (Some(signal), _) => Waited::Asked(signal),
-            (None, Ended::Open) => Waited::Open,
+            (None, Ended::Open) => Waited::Open(peers.map(Box::new)),
             (None, Ended::TimedOut | Ended::Stopped) => Waited::Closed(format!(
                 "there was no memory for it within {}: it was not run: {}",
                 duration_text(self.timeout),

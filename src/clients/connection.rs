@@ -31,17 +31,26 @@ pub struct Server {
     pub access: Access,
 }
 
-/// A request.
+/// A request without a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
+    /// The method.
+    pub method: &'q Method,
     /// Path and query.
     pub path: &'q str,
     /// The Accept header.
     pub accept: &'static str,
     /// The size limit of the response body, in bytes.
     pub most_bytes: usize,
-    /// A status other than 200 whose body is read.
-    pub also: Option<u16>,
+    /// Statuses other than 200 whose body is read.
+    pub also: &'q [u16],
+}
+
+impl<'q> Question<'q> {
+    /// A GET, of whose response only the body of status 200 is read.
+    pub fn get(path: &'q str, accept: &'static str, most_bytes: usize) -> Self {
+        Self { method: &Method::GET, path, accept, most_bytes, also: &[] }
+    }
 }
 
 /// The head of a response.
@@ -78,24 +87,23 @@ impl Connection {
     ///
     /// # Errors
     /// Why there is no response, or no usable one.
-    pub async fn get(
+    pub async fn send(
         &mut self,
         question: Question<'_>,
         take: &mut (dyn FnMut(&[u8]) -> Result<(), String> + Send),
     ) -> Result<Head, String> {
-        let Question { path, accept, most_bytes, also } = question;
-        let (mut response, open) = self.exchange(path, accept).await?;
+        let (mut response, open) = self.exchange(question).await?;
         let instance = response.header(HeaderName::from_static(INSTANCE_HEADER));
         let instance = instance.filter(|text| text.len() <= LONGEST_INSTANCE).map(str::to_owned);
         let head = Head { status: response.status(), instance };
-        if let Some(why) = refusal(head.status).filter(|_| also != Some(head.status)) {
+        if let Some(why) = refusal(head.status).filter(|_| !question.also.contains(&head.status)) {
             return Err(why);
         }
         let mut read = 0;
         while let Some(part) = response.part().await.map_err(|error| error.to_string())? {
             read += part.len();
-            if read > most_bytes {
-                return Err(HttpError::TooLong(most_bytes).to_string());
+            if read > question.most_bytes {
+                return Err(HttpError::TooLong(question.most_bytes).to_string());
             }
             take(&part)?;
         }
@@ -104,33 +112,29 @@ impl Connection {
     }
 
     /// Sends on the kept connection, or on a new one if that was closed.
-    async fn exchange(
-        &mut self,
-        path: &str,
-        accept: &'static str,
-    ) -> Result<(Response, Open), String> {
+    async fn exchange(&mut self, question: Question<'_>) -> Result<(Response, Open), String> {
         if let Some(mut open) = self.kept.take()
             && open.connection.is_open().await
-            && let Ok(response) = self.send(&mut open, path, accept).await
+            && let Ok(response) = self.send_over(&mut open, question).await
         {
             return Ok((response, open));
         }
         let mut open = self.connect().await?;
-        match self.send(&mut open, path, accept).await {
+        match self.send_over(&mut open, question).await {
             Ok(response) => Ok((response, open)),
             Err(error) => Err(self.describe(&error)),
         }
     }
 
-    async fn send(
+    async fn send_over(
         &self,
         open: &mut Open,
-        path: &str,
-        accept: &'static str,
+        question: Question<'_>,
     ) -> Result<Response, HttpError> {
         let Server { host, port, .. } = &self.server;
-        let url = format!("http://{host}:{port}{path}");
-        let mut request = http::request(Method::GET, &url)?.header(ACCEPT, accept);
+        let url = format!("http://{host}:{port}{}", question.path);
+        let method = question.method.clone();
+        let mut request = http::request(method, &url)?.header(ACCEPT, question.accept);
         if let Some(value) = &open.authorization {
             request = request.header(AUTHORIZATION, value);
         }

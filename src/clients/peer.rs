@@ -1,15 +1,19 @@
-//! The umawarden of another node, queried whether that node can take its part of an engine.
+//! The umawarden of another node, queried whether that node can take its part of an engine, and
+//! called to reserve memory for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::connection::{Connection, Question, Server};
-use super::{CallError, Session};
-use crate::model::{Access, GateRequest, PeerAddress, PeerGate};
+use crate::model::{
+    Access, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress, PeerGate,
+};
 use crate::parse::answer::Answer;
 
 /// The time limit of a response, which needs no measurement there.
@@ -22,90 +26,87 @@ const REASON_CHARS: usize = 300;
 /// The longest estimated wait that is accepted.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The status of a closed gate.
-const CLOSED: u16 = 503;
+/// The statuses whose body is read: a closed gate, and refusals of a lease.
+const READ: [u16; 6] = [400, 401, 403, 404, 405, 503];
+
+/// After a refusal to reserve memory a node is only looked at, so many times.
+const LOOKS: u32 = 60;
 
 /// The size limit of a response, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The connection to a peer.
-#[derive(Debug)]
-enum Way {
-    /// Over plain HTTP without credentials.
-    Plain(Session),
-    /// Over TLS, or with credentials.
-    Guarded(Box<(Runtime, Connection)>),
-}
-
-impl Way {
-    fn open(address: &PeerAddress, access: &Access) -> Result<Self, CallError> {
-        if *access == Access::default() {
-            return Ok(Self::Plain(Session::open_far("peer", address.origin(), None)?));
-        }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| CallError::Unreachable(error.to_string()))?;
-        let (host, access) = (address.host().to_owned(), access.clone());
-        let server = Server { host, port: address.port(), access };
-        Ok(Self::Guarded(Box::new((runtime, Connection::new(server)))))
-    }
-
-    fn get(&mut self, path: &str) -> Result<Answer, String> {
-        let (runtime, connection) = match self {
-            Self::Plain(session) => {
-                let answer = session.get(path, None, ANSWER_TAKES);
-                return answer.map_err(|error| error.to_string());
-            }
-            Self::Guarded(way) => (&way.0, &mut way.1),
-        };
-        let request = Question {
-            path,
-            accept: "application/json",
-            most_bytes: MOST_BYTES,
-            also: Some(CLOSED),
-        };
-        let mut body = Vec::new();
-        let mut take = |part: &[u8]| {
-            body.extend_from_slice(part);
-            Ok(())
-        };
-        let received = runtime
-            .block_on(async { timeout(ANSWER_TAKES, connection.get(request, &mut take)).await });
-        let head = received.map_err(|_| {
-            format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
-        })??;
-        Ok(Answer { status: head.status, body, is_cut: false })
-    }
-}
-
 /// A client of one peer.
 #[derive(Debug)]
 pub struct Peer {
-    way: Way,
-    path: String,
+    runtime: Runtime,
+    connection: Connection,
+    query: String,
     request: GateRequest,
+    /// Why it has refused to reserve memory, and how many more times it is only looked at.
+    refused: Option<(Arc<str>, u32)>,
+}
+
+/// The response of a peer to a call for a lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerReply {
+    /// Whether it can take the engine, and has reserved memory if that was called.
+    pub gate: PeerGate,
+    /// The lease there.
+    pub lease: PeerLease,
+}
+
+/// A lease on a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerLease {
+    /// There was no response, or none that makes sense.
+    Unknown,
+    /// The node, by its name in the order of nodes, and how far the lease has come.
+    Known(Arc<str>, LeaseStage),
+    /// The node reserves nothing, for this reason.
+    Refused(Arc<str>),
 }
 
 impl Peer {
     /// Prepares the client; connects to nothing.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// The system has no resources for it.
     pub fn open(
         address: &PeerAddress,
         access: &Access,
         request: GateRequest,
-    ) -> Result<Self, CallError> {
-        let mut path = format!("/api/v1/gate?need={}", request.need_bytes);
+    ) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (host, access) = (address.host().to_owned(), access.clone());
+        let server = Server { host, port: address.port(), access };
+        let mut query = format!("/api/v1/gate?need={}", request.need_bytes);
         if let Some(bytes) = request.contiguous_bytes {
-            path.push_str(&format!("&contiguous={bytes}"));
+            query.push_str(&format!("&contiguous={bytes}"));
         }
         if request.host_need_bytes > 0 {
-            path.push_str(&format!("&host_need={}", request.host_need_bytes));
+            query.push_str(&format!("&host_need={}", request.host_need_bytes));
         }
         if !request.pools.is_empty() {
-            path.push_str(&format!("&pool={}", request.pools.join(",")));
+            query.push_str(&format!("&pool={}", request.pools.join(",")));
         }
-        Ok(Self { way: Way::open(address, access)?, path, request })
+        Ok(Self { runtime, connection: Connection::new(server), query, request, refused: None })
+    }
+
+    fn send(&mut self, method: &Method, path: &str) -> Result<Answer, String> {
+        let accept = "application/json";
+        let question = Question { method, path, accept, most_bytes: MOST_BYTES, also: &READ };
+        let mut body = Vec::new();
+        let mut take = |part: &[u8]| {
+            body.extend_from_slice(part);
+            Ok(())
+        };
+        let (runtime, connection) = (&self.runtime, &mut self.connection);
+        let received = runtime
+            .block_on(async { timeout(ANSWER_TAKES, connection.send(question, &mut take)).await });
+        let head = received.map_err(|_| {
+            format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
+        })??;
+        Ok(Answer { status: head.status, body, is_cut: false })
     }
 
     /// The memory of the node: the `data` of the response, which is untrusted.
@@ -113,7 +114,7 @@ impl Peer {
     /// # Errors
     /// Why there is no response.
     pub fn memory(&mut self) -> Result<Value, String> {
-        let answer = self.way.get(&self.path)?;
+        let answer = self.send(&Method::GET, &self.query.clone())?;
         read(&self.request, &answer)?;
         let mut reply = answer.json().unwrap_or_default();
         Ok(reply["data"].take())
@@ -122,10 +123,68 @@ impl Peer {
     /// Queries the gate of the node.
     pub fn query(&mut self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
-        match self.way.get(&self.path) {
+        match self.send(&Method::GET, &self.query.clone()) {
             Ok(answer) => read(&self.request, &answer).unwrap_or_else(unknown),
             Err(why) => unknown(why),
         }
+    }
+
+    /// Calls for a lease; where none can be had, only looks.
+    pub fn call(&mut self, lease: &LeaseRequest, call: LeaseCall) -> PeerReply {
+        if let Some((why, looks)) = self.refused.take().filter(|(_, looks)| *looks > 0) {
+            self.refused = Some((Arc::clone(&why), looks - 1));
+            return PeerReply { gate: self.query(), lease: PeerLease::Refused(why) };
+        }
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let path = format!(
+            "{}&id={}&name={}&priority={}&lease={}s&requested={}&call={}&turn={}",
+            self.query,
+            encoded(&lease.id),
+            encoded(&lease.who),
+            lease.priority,
+            lease.lasts.as_secs().max(1),
+            lease.requested_ms,
+            call.name(),
+            lease.turn,
+        );
+        let unknown = |why: String| PeerGate::Unknown { why: why.into() };
+        let answer = match self.send(&Method::POST, &path) {
+            Ok(answer) => answer,
+            Err(why) => return PeerReply { gate: unknown(why), lease: PeerLease::Unknown },
+        };
+        let reply = answer.json().unwrap_or_default();
+        let lease = &reply["data"]["lease"];
+        let stage = lease["stage"].as_str().and_then(LeaseStage::named);
+        match lease["node"].as_str().zip(stage) {
+            Some((node, stage)) => match read(&self.request, &answer) {
+                Ok(gate) => PeerReply { gate, lease: PeerLease::Known(shown(node).into(), stage) },
+                Err(why) => PeerReply { gate: unknown(why), lease: PeerLease::Unknown },
+            },
+            None => {
+                let why: Arc<str> = refusal(answer.status, &reply).into();
+                self.refused = Some((Arc::clone(&why), LOOKS));
+                PeerReply { gate: self.query(), lease: PeerLease::Refused(why) }
+            }
+        }
+    }
+
+    /// Gives a lease back.
+    pub fn end(&mut self, id: &str) {
+        let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
+        // A node that cannot be reached ends it by itself.
+        let _ = self.send(&Method::DELETE, &format!("/api/v1/leases/{id}"));
+    }
+}
+
+/// Why a node reserves nothing.
+fn refusal(status: u16, reply: &Value) -> String {
+    let says = reply["error"].as_str().map(shown).unwrap_or_default();
+    match status {
+        401 | 403 => format!(
+            "it answers {status}: {says} (cluster: {{bearer_token_file: …}} with the role operate)"
+        ),
+        404 | 405 => "its umawarden is older and has no leases over the network".to_owned(),
+        _ => format!("it answers {status}: {says}"),
     }
 }
 

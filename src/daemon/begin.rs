@@ -36,7 +36,7 @@ use crate::actions::{
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings, Web};
-use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
+use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
@@ -102,7 +102,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let watches = watch(&settings, &policy, &status)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
-        start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
+        start_service(&settings, entrance, (loader, &wake), taker, (&alerting, &watches.leases))?;
     record_start(&loaded, &journal, started);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
@@ -361,10 +361,9 @@ impl Entrance {
 fn start_service(
     settings: &Settings,
     entrance: Entrance,
-    loader: Loader,
-    wake: &Wake,
+    (loader, wake): (Loader, &Wake),
     taker: Orders,
-    inbox: Arc<AlertInbox>,
+    (alerting, leases): (&Alerting, &LeaseWatch),
 ) -> anyhow::Result<(Service, Arc<ArcSwapOption<ReloadFailure>>)> {
     let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let (reload, reloads) = mpsc::channel(4);
@@ -381,7 +380,8 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
-        received: inbox,
+        leases: leases.sender(),
+        received: alerting.inbox(),
         reload_failure: Arc::clone(&reload_failure),
         access,
         instance: cluster::instance(),

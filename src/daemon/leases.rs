@@ -1,23 +1,24 @@
 //! The daemon's part in leases: it ends those whose engine is ready, adds those of deferred
-//! restarts, and reports all of them to the policy.
+//! restarts, takes the calls of other nodes, and reports all of them to the policy.
 //!
 //! A thread of its own, since the ledger is a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{Builder, sleep};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 
 use super::clock;
 use crate::config::settings::Settings;
+use crate::exports::{LeaseOrder, LeaseReply, LeaseSender};
 use crate::leases::Ledger;
 use crate::model::{
-    EngineSeen, Lease, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState, Observation,
-    ReservedPool, RestartState, RestartStatus,
+    EngineSeen, Lease, LeaseCall, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState,
+    MemoryPools, Observation, ReservedPool, RestartState, RestartStatus,
 };
 use crate::policy::leases::{LeaseBook, LeaseContext};
 use crate::policy::status::Status;
@@ -28,11 +29,15 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Reports that wait for the loop; further ones are dropped, and the next one repeats them.
 const QUEUE: usize = 4;
 
-/// How long the memory of a deferred restart stays reserved.
-const RESTART_LASTS: Duration = Duration::from_secs(600);
+/// Calls that wait; further ones are refused.
+const CALLS: usize = 64;
 
 /// The loop's handle of the thread, if there is a ledger to watch.
-pub(super) struct LeaseWatch(Option<Receiver<LeaseReadings>>);
+#[derive(Default)]
+pub(super) struct LeaseWatch {
+    reports: Option<Receiver<LeaseReadings>>,
+    sender: Option<LeaseSender>,
+}
 
 struct Turns {
     ledger: Ledger,
@@ -60,7 +65,7 @@ impl Requested {
         for request in starting {
             if self.0.insert(Arc::clone(&request.id)) || book.get(&request.id).is_some() {
                 // What cannot be added is too much already.
-                let _ = book.request(now, request.clone());
+                let _ = book.request(now, request);
             }
         }
     }
@@ -73,8 +78,11 @@ impl LeaseWatch {
     /// The system cannot start a thread.
     pub(super) fn open(settings: &Settings, status: &Arc<ArcSwap<Status>>) -> anyhow::Result<Self> {
         let procfs = &settings.path.procfs;
-        let Some(folder) = settings.starts.ledger_folder(procfs) else { return Ok(Self(None)) };
+        let Some(folder) = settings.starts.ledger_folder(procfs) else {
+            return Ok(Self::default());
+        };
         let (to, reports) = sync_channel(QUEUE);
+        let (sender, calls) = sync_channel(CALLS);
         let turns = Turns {
             ledger: Ledger::new(&folder, procfs),
             at_once: settings.starts.at_once,
@@ -83,20 +91,25 @@ impl LeaseWatch {
             known: None,
             reported: None,
         };
-        let thread = Builder::new().name("leases".to_owned()).spawn(move || turns.run(&to));
+        let thread = Builder::new().name("leases".to_owned()).spawn(move || turns.run(&to, &calls));
         thread.context("cannot start the thread of the leases")?;
-        Ok(Self(Some(reports)))
+        Ok(Self { reports: Some(reports), sender: Some(sender) })
+    }
+
+    /// Takes calls for the ledger, if there is one.
+    pub(super) fn sender(&self) -> Option<LeaseSender> {
+        self.sender.clone()
     }
 
     /// Takes the new reports without waiting.
     pub(super) fn take(&self, out: &mut Vec<Observation>) {
-        let reports = self.0.iter().flat_map(Receiver::try_iter);
+        let reports = self.reports.iter().flat_map(Receiver::try_iter);
         out.extend(reports.map(|report| Observation::Leases(Box::new(report))));
     }
 }
 
 impl Turns {
-    fn run(mut self, to: &SyncSender<LeaseReadings>) {
+    fn run(mut self, to: &SyncSender<LeaseReadings>, calls: &Receiver<LeaseOrder>) {
         loop {
             if let Some(report) = self.turn() {
                 let number = report.news.last().map(|news| news.number);
@@ -109,8 +122,53 @@ impl Turns {
                     Err(std::sync::mpsc::TrySendError::Disconnected(_)) => return,
                 }
             }
-            sleep(EVERY);
+            if !self.take_calls(calls) {
+                return;
+            }
         }
+    }
+
+    /// Takes calls until the next turn. Returns whether the program still runs.
+    fn take_calls(&self, calls: &Receiver<LeaseOrder>) -> bool {
+        let until = Instant::now() + EVERY;
+        loop {
+            match calls.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(LeaseOrder::Call { request, call, answer }) => {
+                    // Who has called may have gone.
+                    let _ = answer.send(self.call(&request, call));
+                }
+                Ok(LeaseOrder::End { id, by, answer }) => {
+                    let ended = self.ledger.update(|book| book.end_by(&id, &by));
+                    let _ = answer.send(ended);
+                }
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn call(&self, request: &LeaseRequest, call: LeaseCall) -> Result<LeaseReply, String> {
+        let status = self.status.load_full();
+        let memory = status.gate_memory.as_ref().ok_or("memory of this node is unknown")?;
+        let state = self.ledger.update(|book| {
+            self.with_context(memory, &status, |context| book.call(request, call, context))
+        });
+        Ok(LeaseReply { node: self.ledger.name(), state: state.flatten()? })
+    }
+
+    fn with_context<T>(
+        &self,
+        memory: &MemoryPools,
+        status: &Status,
+        with: impl FnOnce(&LeaseContext<'_>) -> T,
+    ) -> T {
+        with(&LeaseContext {
+            now: clock::uptime(),
+            memory,
+            sampled: status.at.uptime,
+            at_once: self.at_once,
+            has_ended: &|holder| self.ledger.has_ended(holder),
+        })
     }
 
     /// One turn over the ledger. `None` if nothing is new.
@@ -148,13 +206,7 @@ impl Turns {
             book.end(&id, LeaseEnd::Ready);
         }
         let Some(memory) = &status.gate_memory else { return };
-        book.advance(&LeaseContext {
-            now,
-            memory,
-            at_once: self.at_once,
-            has_ended: &|holder| self.ledger.has_ended(holder),
-            id: None,
-        });
+        self.with_context(memory, status, |context| book.advance(context));
     }
 
     fn report(&mut self, book: &LeaseBook) -> LeaseReadings {
@@ -185,13 +237,11 @@ fn is_starting(restart: &RestartStatus) -> bool {
 }
 
 fn request_of(restart: &RestartStatus) -> LeaseRequest {
+    let name = &restart.seen.target.name;
+    let (id, need) = (format!("restart-{name}").into(), restart.seen.need.request(0));
     LeaseRequest {
-        id: format!("restart-{}", restart.seen.target.name).into(),
-        who: Arc::clone(&restart.seen.target.name),
-        priority: 0,
-        holder: None,
-        need: restart.seen.need.request(0),
-        lasts: RESTART_LASTS,
+        requested_ms: restart.since.utc_ms(),
+        ..LeaseRequest::new(id, Arc::clone(name), need)
     }
 }
 
@@ -230,12 +280,8 @@ mod tests {
     fn request(id: &str, pid: u32) -> LeaseRequest {
         let process = ProcessId { pid, start_ticks: 1_000 };
         LeaseRequest {
-            id: id.into(),
-            who: id.into(),
-            priority: 0,
             holder: Some(LeaseHolder { process, pid_namespace: 1 }),
-            need: GateRequest::of(1 << 30),
-            lasts: RESTART_LASTS,
+            ..LeaseRequest::new(id.into(), id.into(), GateRequest::of(1 << 30))
         }
     }
 
@@ -258,7 +304,7 @@ mod tests {
     fn a_lease_ends_when_the_engine_that_holds_or_follows_it_is_up() {
         let granted = |id: &str, pid| {
             let at = Duration::from_secs(100);
-            let state = LeaseState::Granted { at, shares: Vec::new(), progress: at };
+            let state = LeaseState::Granted { at, shares: Vec::new(), progress: at, unheard: None };
             Lease { request: request(id, pid), since: at, state }
         };
         let engine = |name: &str, pid, start_ticks| {

@@ -1,31 +1,26 @@
-//! `/api/v1/gate`: whether the node can take an engine now. Read-only.
+//! `GET /api/v1/gate`: whether the node can take an engine now. Read-only.
 
 use axum::extract::{Query, State};
 use axum::response::Response;
 use hyper::{StatusCode, Uri};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api::{answer, error};
 use super::routes::Site;
-use crate::model::{GateReason, GateRequest, pool_names, size_bytes};
+use crate::model::{GateReason, GateRequest, GateResponse, MemoryPools, pool_names, size_bytes};
 use crate::policy::gate::check_gate;
+use crate::policy::status::Status;
 
 /// 200 if it can, 503 with the reasons if it cannot, 400 for an invalid query.
 pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
-    let request = match request(&uri) {
+    let request = match pairs(&uri).and_then(|pairs| request(&pairs)) {
         Ok(request) => request,
         Err(text) => return error(StatusCode::BAD_REQUEST, "bad_data", &text),
     };
     let status = site.served.status.load_full();
-    let age = (site.served.uptime)().saturating_sub(status.at.uptime);
-    let is_fresh = age <= site.served.limits.snapshot_age;
-    let Some(memory) = status.gate_memory.as_ref().filter(|_| is_fresh) else {
-        let text = format!(
-            "memory of this node is unknown: umawarden has taken no sample for {:.1} s; see \
-             /api/v1/status",
-            age.as_secs_f64()
-        );
-        return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
+    let memory = match fresh_memory(&site, &status) {
+        Ok(memory) => memory,
+        Err(refusal) => return *refusal,
     };
     let mut left = memory.clone();
     for reserved in status.reserved.iter() {
@@ -39,15 +34,41 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         let by = status.reserved.iter().flat_map(|one| one.by.iter().cloned()).collect();
         result.reasons.push(GateReason::Reserved { bytes, by });
     }
+    response(&result, &Value::Null)
+}
+
+/// The memory of the last sample.
+pub(super) fn fresh_memory<'s>(
+    site: &Site,
+    status: &'s Status,
+) -> Result<&'s MemoryPools, Box<Response>> {
+    let age = (site.served.uptime)().saturating_sub(status.at.uptime);
+    let is_fresh = age <= site.served.limits.snapshot_age;
+    status.gate_memory.as_ref().filter(|_| is_fresh).ok_or_else(|| {
+        let text = format!(
+            "memory of this node is unknown: umawarden has taken no sample for {:.1} s; see \
+             /api/v1/status",
+            age.as_secs_f64()
+        );
+        Box::new(error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text))
+    })
+}
+
+/// The response of an open or a closed gate, and its lease, if there is one.
+pub(super) fn response(result: &GateResponse, lease: &Value) -> Response {
+    let mut data = json!(result);
+    if !lease.is_null() {
+        data["lease"] = lease.clone();
+    }
     if result.is_open {
-        return answer(StatusCode::OK, &json!({ "status": "success", "data": result }));
+        return answer(StatusCode::OK, &json!({ "status": "success", "data": data }));
     }
     let reasons: Vec<String> = result.reasons.iter().map(ToString::to_string).collect();
     let body = json!({
         "status": "error",
         "errorType": "closed",
         "error": reasons.join("; "),
-        "data": result,
+        "data": data,
     });
     answer(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
@@ -59,12 +80,19 @@ pub(super) async fn leases(State(site): State<Site>) -> Response {
     answer(StatusCode::OK, &json!({ "status": "success", "data": data }))
 }
 
-fn request(uri: &Uri) -> Result<GateRequest, String> {
-    const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
-    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
+
+/// The parameters of a query.
+pub(super) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, String> {
+    let Query(pairs) = Query::try_from_uri(uri)
         .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
+    Ok(pairs)
+}
+
+/// The requested memory.
+pub(super) fn request(pairs: &[(String, String)]) -> Result<GateRequest, String> {
     let (mut need, mut contiguous, mut host_need, mut pools) = (None, None, None, None);
-    for (name, value) in &pairs {
+    for (name, value) in pairs {
         let slot = match name.as_str() {
             "need" => &mut need,
             "contiguous" => &mut contiguous,
@@ -98,7 +126,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_errors_have_an_example() {
-        let of = |query: &str| request(&format!("/api/v1/gate{query}").parse().unwrap());
+        let of = |query: &str| request(&pairs(&format!("/api/v1/gate{query}").parse().unwrap())?);
         let request = of("?need=90GiB&contiguous=6GiB").unwrap();
         let expected = GateRequest { contiguous_bytes: Some(6 << 30), ..GateRequest::of(90 << 30) };
         assert_eq!(request, expected);

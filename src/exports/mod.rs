@@ -16,6 +16,7 @@ mod gate;
 mod holds;
 mod host;
 mod landing;
+mod lease;
 mod listen;
 mod negotiation;
 mod order;
@@ -48,6 +49,7 @@ use crate::model::OrderedBy;
 use crate::policy::status::Status;
 
 pub use control::address as control_address;
+pub use lease::{LeaseOrder, LeaseReply, LeaseSender};
 pub use listen::{bind, passed_by_systemd};
 pub use order::{
     LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, OrderSender, RuleChoice,
@@ -107,6 +109,8 @@ pub struct Served {
     pub control_socket: PathBuf,
     /// The queue of orders.
     pub orders: OrderSender,
+    /// The queue of the ledger of leases, if this node has one.
+    pub leases: Option<LeaseSender>,
     /// The queue of posted alerts.
     pub received: Arc<AlertInbox>,
     /// Why the last reload failed, if it did.

@@ -18,7 +18,7 @@ use super::order::{
     Unreadable,
 };
 use super::routes::{ORDER_BODY_BYTES, Site};
-use crate::model::{DecisionId, OrderedBy};
+use crate::model::{DecisionId, OrderedBy, author, because, remote_author};
 use crate::policy::status::GuardStatus;
 
 pub(super) type Refusal = Box<Response>;
@@ -178,6 +178,20 @@ pub(super) fn authenticated(caller: Caller) -> Result<OrderedBy, Refusal> {
             Err(Box::new(error(StatusCode::FORBIDDEN, "forbidden", text)))
         }
     }
+}
+
+/// The sender in words, with the remark of a body that has nothing else.
+pub(super) async fn sender(site: &Site, caller: Caller, body: Body) -> Result<String, Refusal> {
+    let by = authenticated(caller)?;
+    let body = read_short(site, body).await?;
+    let Attribution { name, comment } = order::attribution(&body).map_err(refuse)?;
+    let author = match by {
+        OrderedBy::Local { uid } => author(name.as_deref(), None, uid),
+        OrderedBy::Remote { credential, address } => {
+            remote_author(name.as_deref(), &credential, address)
+        }
+    };
+    Ok(because(&author, &comment))
 }
 
 fn number(text: &str, what: &str) -> Result<u64, Refusal> {

@@ -21,7 +21,7 @@ use super::negotiation::{self, Format};
 use super::selection::Selection;
 use super::unread::Unread;
 use super::{
-    Served, api, cluster, engines, exposition, gate, host, landing, orders, probes, reboot,
+    Served, api, cluster, engines, exposition, gate, host, landing, lease, orders, probes, reboot,
     received, verdict,
 };
 use crate::access::Requirement;
@@ -86,7 +86,7 @@ const OPERATE: Requirement = Requirement::Role(Role::Operate);
 const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
 /// All routes except the telemetry path. Other requests are refused.
-pub(super) static ROUTES: [Route; 34] = [
+pub(super) static ROUTES: [Route; 36] = [
     Route::get("/", "overview", || get(landing::page)),
     Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
     Route::get("/-/ready", "200 after the first sample", || get(probes::ready)),
@@ -118,6 +118,16 @@ pub(super) static ROUTES: [Route; 34] = [
     }),
     Route::get("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)", || {
         get(gate::gate)
+    }),
+    Route::new(
+        Method::POST,
+        "/api/v1/gate",
+        OPERATE,
+        "?need=90GiB&id=ID: reserve this memory for a start",
+        || post(lease::lease),
+    ),
+    Route::new(Method::DELETE, "/api/v1/leases/{id}", OPERATE, "end a lease", || {
+        delete(lease::end)
     }),
     Route::get("/api/v1/leases", "starts with reserved memory, and those that wait (JSON)", || {
         get(gate::leases)

@@ -77,14 +77,10 @@ fn ask(ledger: &Ledger, turns: &mut Vec<f64>) {
         for number in 0..WAITING {
             let name: std::sync::Arc<str> = format!("start-{number}").into();
             let request = LeaseRequest {
-                id: name.clone(),
-                who: name,
-                priority: 0,
                 holder,
-                need: GateRequest::of(NEED),
-                lasts: Duration::from_secs(600),
+                ..LeaseRequest::new(name.clone(), name, GateRequest::of(NEED))
             };
-            book.request(uptime(), request).unwrap();
+            book.request(uptime(), &request).unwrap();
         }
     });
     asked.unwrap();

@@ -3,6 +3,7 @@
 
 mod auto;
 mod fit;
+mod gangs;
 mod leases;
 mod peers;
 mod pools;

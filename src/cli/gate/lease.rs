@@ -1,4 +1,4 @@
-//! The lease of a start: asked for while it waits, given back if it does not come.
+//! The lease of a start: requested while it waits, given back if it does not start.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -7,21 +7,17 @@ use std::time::Duration;
 use clap::Args;
 
 use super::node::GateNode;
-use crate::config::measure::duration_within;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
 use crate::leases::Ledger;
 use crate::model::{
-    GateRequest, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools, duration_text,
+    GateRequest, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
+    duration_text, lease_lasts,
 };
-use crate::policy::leases::LeaseContext;
-
-/// Limits of --lease.
-const LASTS: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
+use crate::policy::leases::{LeaseBook, LeaseContext};
 
 /// Between two counts of what a start has taken.
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of the lease that a start takes.
 #[derive(Clone, Debug, Args)]
@@ -32,16 +28,17 @@ pub(crate) struct LeaseArguments {
 
     /// The longest time that the memory stays reserved for it; it is free earlier when it was
     /// taken, or its process ends.
-    #[arg(long = "lease", value_name = "DURATION", default_value = "10m", value_parser = lasts)]
+    #[arg(
+        long = "lease",
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = lease_lasts
+    )]
     lasts: Duration,
 
     /// Reserve nothing: only look.
     #[arg(long, conflicts_with_all = ["priority", "lasts"])]
     no_lease: bool,
-}
-
-fn lasts(text: &str) -> Result<Duration, String> {
-    duration_within(text, *LASTS.start(), *LASTS.end())
 }
 
 /// Whose lease it is.
@@ -52,22 +49,11 @@ pub(crate) enum Holder {
     Parent,
 }
 
-/// A lease that is being asked for.
+/// The requested lease of a start.
 pub(crate) struct StartLease {
     ledger: Ledger,
     request: LeaseRequest,
     at_once: u32,
-}
-
-/// The state of a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseAnswer {
-    /// Its memory is reserved.
-    Granted,
-    /// Others come first, or there is too little.
-    Waits(Vec<Arc<str>>),
-    /// Nothing can be reserved here, for this reason.
-    Unavailable(String),
 }
 
 impl LeaseArguments {
@@ -90,18 +76,14 @@ impl LeaseArguments {
             (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
             (Holder::Own, _) => (id_of(own), own),
         };
-        Some(StartLease {
-            ledger,
-            request: LeaseRequest {
-                id: id.into(),
-                who: who.into(),
-                priority: self.priority,
-                holder,
-                need: need.clone(),
-                lasts: self.lasts,
-            },
-            at_once: settings.starts.at_once,
-        })
+        let request = LeaseRequest {
+            priority: self.priority,
+            holder,
+            lasts: self.lasts,
+            requested_ms: clock::now().utc_ms(),
+            ..LeaseRequest::new(id.into(), who.into(), need.clone())
+        };
+        Some(StartLease { ledger, request, at_once: settings.starts.at_once })
     }
 }
 
@@ -119,28 +101,49 @@ fn id_of(own: Option<LeaseHolder>) -> String {
 }
 
 impl StartLease {
-    /// Asks again, with this memory.
-    pub(crate) fn advance(&mut self, memory: &MemoryPools) -> LeaseAnswer {
-        let (ledger, request) = (&self.ledger, &self.request);
-        let now = clock::uptime();
-        let asked = ledger.update(|book| {
-            book.request(now, request.clone())?;
-            book.advance(&LeaseContext {
-                now,
-                memory,
-                at_once: self.at_once,
-                has_ended: &|holder| ledger.has_ended(holder),
-                id: Some(&request.id),
-            });
-            Ok(book.get(&request.id).map(|lease| lease.state.clone()))
-        });
-        match asked {
-            Ok(Ok(Some(LeaseState::Granted { .. }))) => LeaseAnswer::Granted,
-            Ok(Ok(Some(LeaseState::Waiting { reasons, .. }))) => LeaseAnswer::Waits(reasons),
-            // What was granted may be over at once: its memory was taken before.
-            Ok(Ok(None)) => LeaseAnswer::Granted,
-            Ok(Err(why)) | Err(why) => LeaseAnswer::Unavailable(why),
+    /// What peers are to reserve, too. From now on this node grants memory only with them.
+    pub(super) fn span(&mut self) -> Arc<LeaseRequest> {
+        if !self.request.spans_nodes {
+            self.request.spans_nodes = true;
+            self.request.id = format!("{}@{}", self.request.id, self.ledger.name()).into();
         }
+        Arc::new(LeaseRequest { holder: None, ..self.request.clone() })
+    }
+
+    /// This node, by its name in the order of nodes.
+    pub(super) fn node(&self) -> Arc<str> {
+        self.ledger.name()
+    }
+
+    /// Repeats the request, with this memory, which was sampled then. Returns its state; `None`
+    /// once it has ended.
+    ///
+    /// # Errors
+    /// Nothing can be reserved here, for this reason.
+    pub(super) fn call(
+        &mut self,
+        (memory, sampled): (&MemoryPools, Duration),
+        (call, turn): (LeaseCall, u64),
+    ) -> Result<Option<LeaseState>, String> {
+        self.request.turn = turn;
+        self.update((memory, sampled), |book, context| book.call(&self.request, call, context))?
+    }
+
+    fn update<T>(
+        &self,
+        (memory, sampled): (&MemoryPools, Duration),
+        change: impl FnOnce(&mut LeaseBook, &LeaseContext<'_>) -> T,
+    ) -> Result<T, String> {
+        self.ledger.update(|book| {
+            let context = LeaseContext {
+                now: clock::uptime(),
+                memory,
+                sampled,
+                at_once: self.at_once,
+                has_ended: &|holder| self.ledger.has_ended(holder),
+            };
+            change(book, &context)
+        })
     }
 
     /// How long the memory stays reserved, for people; `None` where nothing is.
@@ -159,31 +162,23 @@ impl StartLease {
     }
 
     /// Goes on counting what is taken, on a thread of its own, until the lease is over.
-    pub(crate) fn follow_with(self, mut node: GateNode) {
-        let follow = move || {
-            while self.follow(&node.sample()) {
-                std::thread::sleep(FOLLOW_EVERY);
+    pub(crate) fn count_with(self, mut node: GateNode) {
+        let count = move || {
+            loop {
+                let sampled = clock::uptime();
+                let memory = node.sample();
+                let is_over = self.update((&memory, sampled), |book, context| {
+                    book.advance(context);
+                    book.get(&self.request.id).is_none()
+                });
+                if is_over.unwrap_or(false) {
+                    return;
+                }
+                std::thread::sleep(COUNTED_EVERY);
             }
         };
         // Without the thread the lease ends with its process, or with its time.
-        let _ = Builder::new().name("lease".to_owned()).spawn(follow);
-    }
-
-    /// Returns whether the lease is still there.
-    fn follow(&self, memory: &MemoryPools) -> bool {
-        let (ledger, request) = (&self.ledger, &self.request);
-        let now = clock::uptime();
-        let followed = ledger.update(|book| {
-            book.advance(&LeaseContext {
-                now,
-                memory,
-                at_once: self.at_once,
-                has_ended: &|holder| ledger.has_ended(holder),
-                id: None,
-            });
-            book.get(&request.id).is_some()
-        });
-        followed.unwrap_or(true)
+        let _ = Builder::new().name("lease".to_owned()).spawn(count);
     }
 
     /// Gives it back.

@@ -1,5 +1,6 @@
 //! `umawarden gate`.
 
+mod gang;
 mod holders;
 mod lease;
 mod node;
@@ -312,6 +313,9 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         ControlFlow::Continue(())
     });
     printer.end();
+    if let Some(peers) = peers.filter(|_| waited.ended == Ended::Open) {
+        peers.keep();
+    }
     if arguments.json {
         outln!("{}", show::json(&waited));
     } else {

@@ -1,22 +1,38 @@
 //! Other nodes that must be able to take the engine too. Each is queried on a thread of its own,
 //! since it may hang.
+//!
+//! A start that has a lease reserves memory there as well. What is reserved goes back when this is
+//! dropped, unless the peers were told to keep it.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::Builder;
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::clients::peer::{ANSWER_TAKES, Peer};
+use crate::clients::peer::{ANSWER_TAKES, Peer, PeerLease, PeerReply};
 use crate::config::cluster::MOST_PEERS;
-use crate::model::{Access, ClusterSettings, GateRequest, PeerAddress, PeerAnswer, PeerGate};
+use crate::model::{
+    Access, ClusterSettings, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress,
+    PeerAnswer, PeerGate,
+};
+use crate::policy::leases::gang::{MemberAnswer, MemberCall};
 use crate::sources::cluster::{Discovery, Found};
 
 /// Between a response and the next request.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// What all have granted is renewed so often.
+const RENEWED_EVERY: Duration = Duration::from_secs(5);
+
 /// An older response is ignored.
 const VALID_FOR: Duration = ANSWER_TAKES.saturating_add(EVERY.saturating_mul(4));
+
+/// Giving memory back, or keeping it, may take as long for all of them together. Where a peer is
+/// lost, its lease ends by itself.
+const ENDING_TAKES: Duration = Duration::from_secs(1);
 
 /// Between two lookups of peers by name or file.
 const LOOKUP_EVERY: Duration = Duration::from_secs(5);
@@ -37,8 +53,34 @@ pub(crate) struct Peers {
 struct OnePeer {
     node: Arc<str>,
     address: PeerAddress,
-    from: Receiver<(Instant, PeerGate)>,
-    latest: Option<(Instant, PeerGate)>,
+    from: Receiver<Answered>,
+    latest: Option<Answered>,
+    to: Sender<Wanted>,
+    /// The turn of the last call, if there was one.
+    turn: Option<u64>,
+    thread: JoinHandle<()>,
+}
+
+/// What a peer has answered, and to which call.
+struct Answered {
+    at: Instant,
+    called: Option<MemberCall>,
+    reply: Replied,
+}
+
+/// The answer of a peer that is only looked at, or called.
+enum Replied {
+    Looked(PeerGate),
+    Called(PeerReply),
+}
+
+/// What is wanted of a peer. Before the first one it is only looked at.
+enum Wanted {
+    Call(Arc<LeaseRequest>, MemberCall),
+    /// The lease is to go on without calls, and the thread to end.
+    Keep,
+    /// The lease is to end, and the thread, too.
+    End,
 }
 
 impl Peers {
@@ -81,8 +123,9 @@ impl Peers {
                 std::thread::sleep(LOOKUP_EVERY);
             }
         })?;
-        let none = Self::start(&[], &settings.access, request)?;
-        Ok(Self { found: Some(found), are_known: false, ..none })
+        let mut peers = Self::start(&[], &settings.access, request)?;
+        (peers.found, peers.are_known) = (Some(found), false);
+        Ok(peers)
     }
 
     /// Takes the result of a lookup.
@@ -127,19 +170,77 @@ impl Peers {
         answers
     }
 
+    /// Calls each peer for its part of a lease, in the order of [`Peers::leases`].
+    pub(super) fn call(&mut self, lease: &Arc<LeaseRequest>, calls: &[MemberCall]) {
+        for (peer, call) in self.each.iter_mut().zip(calls) {
+            if peer.turn != Some(call.turn) {
+                peer.turn = Some(call.turn);
+                // A thread that has ended answers no more, which is noticed.
+                let _ = peer.to.send(Wanted::Call(Arc::clone(lease), *call));
+            }
+        }
+    }
+
+    /// Their latest answers about the lease. `None` where one has not answered, also for a peer
+    /// that was not found.
+    pub(super) fn leases(&self) -> Vec<Option<MemberAnswer>> {
+        let known = self.each.iter().map(OnePeer::lease);
+        let is_whole = self.are_known && self.faults.is_empty();
+        known.chain((!is_whole).then_some(None)).collect()
+    }
+
+    /// Peers that reserve nothing, and why.
+    pub(super) fn refusals(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.each.iter().filter_map(|peer| match &peer.latest.as_ref()?.reply {
+            Replied::Called(PeerReply { lease: PeerLease::Refused(why), .. }) => {
+                Some((&peer.node, why))
+            }
+            _ => None,
+        })
+    }
+
+    /// Lets the peers keep what they have reserved when this process ends.
+    pub(crate) fn keep(mut self) {
+        self.end(|| Wanted::Keep);
+    }
+
+    /// Ends the threads, which do the rest.
+    fn end(&mut self, how: impl Fn() -> Wanted) {
+        let called: Vec<OnePeer> =
+            std::mem::take(&mut self.each).into_iter().filter(|peer| peer.turn.is_some()).collect();
+        let threads = called.into_iter().map(|peer| {
+            // A thread that has ended has nothing to do.
+            let _ = peer.to.send(how());
+            peer.thread
+        });
+        let (threads, until) = (threads.collect::<Vec<_>>(), Instant::now() + ENDING_TAKES);
+        while Instant::now() < until && threads.iter().any(|thread| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Whether each peer has responded or timed out.
     pub(super) fn have_responded(&self) -> bool {
         self.are_known && self.each.iter().all(|peer| peer.latest.is_some())
     }
 }
 
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.end(|| Wanted::End);
+    }
+}
+
 impl OnePeer {
     fn start(address: &PeerAddress, access: &Access, request: &GateRequest) -> io::Result<Self> {
-        let (to, from) = sync_channel(4);
-        let mut peer = Peer::open(address, access, request.clone()).map_err(io::Error::other)?;
-        Builder::new().name("peers".to_owned()).spawn(move || query(&mut peer, &to))?;
+        let (answers, from) = sync_channel(4);
+        let (to, wanted) = channel();
+        let peer = Peer::open(address, access, request.clone())?;
+        let thread = Builder::new()
+            .name("peers".to_owned())
+            .spawn(move || query(peer, &answers, &wanted))?;
         let node = address.to_string().into();
-        Ok(Self { node, address: address.clone(), from, latest: None })
+        Ok(Self { node, address: address.clone(), from, latest: None, to, turn: None, thread })
     }
 
     fn take(&mut self) -> PeerAnswer {
@@ -147,22 +248,81 @@ impl OnePeer {
             self.latest = Some(newest);
         }
         let gate = match &self.latest {
-            Some((at, gate)) if at.elapsed() <= VALID_FOR => gate.clone(),
+            Some(answered) if answered.at.elapsed() <= VALID_FOR => match &answered.reply {
+                Replied::Looked(gate) | Replied::Called(PeerReply { gate, .. }) => gate.clone(),
+            },
             Some(_) => PeerGate::Unknown { why: "its last response is outdated".into() },
             None => PeerGate::Unknown { why: "no response yet".into() },
         };
         PeerAnswer { node: Arc::clone(&self.node), gate }
     }
+
+    fn lease(&self) -> Option<MemberAnswer> {
+        let Answered { called: Some(called), reply: Replied::Called(reply), .. } =
+            self.latest.as_ref().filter(|answered| answered.at.elapsed() <= VALID_FOR)?
+        else {
+            return None;
+        };
+        let (node, stage) = match &reply.lease {
+            PeerLease::Unknown => (Arc::clone(&self.node), LeaseStage::Waiting),
+            PeerLease::Known(node, stage) => (Arc::clone(node), *stage),
+            // Its memory can only be looked at.
+            PeerLease::Refused(_) => {
+                let stage = match (called.call, reply.gate == PeerGate::Open) {
+                    (_, false) => LeaseStage::Waiting,
+                    (LeaseCall::Wait, true) => LeaseStage::Grantable,
+                    (_, true) => LeaseStage::Granted,
+                };
+                (Arc::clone(&self.node), stage)
+            }
+        };
+        Some(MemberAnswer { node, turn: called.turn, stage })
+    }
 }
 
-fn query(peer: &mut Peer, to: &SyncSender<(Instant, PeerGate)>) {
+fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wanted>) {
+    let mut lease: Option<(Arc<LeaseRequest>, MemberCall)> = None;
     loop {
         // The response is at most as old as the request.
         let at = Instant::now();
-        // Without a receiver the thread ends.
-        if let Err(TrySendError::Disconnected(_)) = to.try_send((at, peer.query())) {
+        let reply = match &lease {
+            None => Replied::Looked(peer.query()),
+            Some((request, called)) => {
+                let request = LeaseRequest { turn: called.turn, ..LeaseRequest::clone(request) };
+                Replied::Called(peer.call(&request, called.call))
+            }
+        };
+        let called = lease.as_ref().map(|(_, called)| *called);
+        let has_ended = matches!(
+            &reply,
+            Replied::Called(PeerReply { lease: PeerLease::Known(_, LeaseStage::Ended), .. })
+        );
+        // Without a receiver the thread ends, unless it has something to give back.
+        if let (Err(TrySendError::Disconnected(_)), None) =
+            (answers.try_send(Answered { at, called, reply }), &lease)
+        {
             return;
         }
-        std::thread::sleep(EVERY);
+        let every = match called.map(|called| called.call) {
+            // It was taken there, and is over.
+            Some(LeaseCall::Renew) if has_ended => Duration::MAX,
+            Some(LeaseCall::Renew) => RENEWED_EVERY,
+            _ => EVERY,
+        };
+        let newest = match wanted.recv_timeout(every) {
+            Ok(first) => wanted.try_iter().last().unwrap_or(first),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        match (newest, &lease) {
+            (Wanted::Call(request, called), _) => lease = Some((request, called)),
+            (Wanted::Keep, Some((request, called))) => {
+                let request = LeaseRequest { turn: called.turn, ..LeaseRequest::clone(request) };
+                peer.call(&request, LeaseCall::Keep);
+                return;
+            }
+            (Wanted::End, Some((request, _))) => return peer.end(&request.id),
+            (Wanted::Keep | Wanted::End, None) => return,
+        }
     }
 }

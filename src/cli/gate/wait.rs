@@ -4,11 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lease::{LeaseAnswer, StartLease};
+use super::gang::Reservation;
+use super::lease::StartLease;
 use super::node::GateNode;
 use super::peers::Peers;
 use super::prepare::Preparer;
-use crate::model::{EnginePools, GateReason, GateRequest, GateResponse, MemoryPools};
+use crate::daemon::clock;
+use crate::model::{EnginePools, GateRequest, GateResponse, MemoryPools};
 use crate::policy::gate::{SETTLES, check_gate, with_peers};
 
 /// Between two samples.
@@ -84,7 +86,9 @@ impl Waiting<'_> {
     ) -> Waited {
         let began = Instant::now();
         let limit = self.limit.map(|limit| limit.max(LEAST));
+        let mut reservation = Reservation::default();
         loop {
+            let sampled = clock::uptime();
             let memory = node.sample();
             if self.request.pools.is_empty() {
                 self.request.pools.extend(visible_pool(&memory));
@@ -101,7 +105,7 @@ impl Waiting<'_> {
                 response = with_peers(response, peers.take());
                 have_responded = peers.have_responded();
             }
-            self.reserve(&memory, &mut response, &mut news);
+            self.reserve(&mut reservation, (&memory, sampled), (&mut response, &mut news));
             let waited = began.elapsed();
             let goes_on = report(Progress { response: &response, waited, news: &news });
             let ended = match (response.is_open && !is_preparing, goes_on) {
@@ -126,30 +130,21 @@ impl Waiting<'_> {
         }
     }
 
-    /// Asks for the lease. Who spans several nodes asks once all of them can take it.
+    /// Requests the lease, if there is one.
     fn reserve(
         &mut self,
-        memory: &MemoryPools,
-        response: &mut GateResponse,
-        news: &mut Vec<String>,
+        reservation: &mut Reservation,
+        memory: (&MemoryPools, Duration),
+        (response, news): (&mut GateResponse, &mut Vec<String>),
     ) {
-        let is_ready = self.peers.is_none() || response.is_open;
-        let Some(lease) = self.lease.as_mut().filter(|_| is_ready) else { return };
-        match lease.advance(memory) {
-            LeaseAnswer::Granted => {}
-            LeaseAnswer::Waits(reasons) => {
-                let known: Vec<String> = response.reasons.iter().map(ToString::to_string).collect();
-                let others = reasons.into_iter().filter(|why| !known.contains(&why.to_string()));
-                response.reasons.extend(others.map(|why| GateReason::Turn { why }));
-                response.is_open &= response.reasons.is_empty();
-                if !response.is_open {
-                    response.wait = response.wait.filter(|wait| !wait.is_zero());
-                }
-            }
-            LeaseAnswer::Unavailable(why) => {
-                news.push(format!("nothing is reserved for this start: {why}"));
-                self.lease = None;
-            }
+        let Some(lease) = self.lease.as_mut() else { return };
+        let reserved = match &mut self.peers {
+            None => Reservation::advance(lease, memory, response),
+            Some(peers) => reservation.advance_with((lease, peers), memory, (response, news)),
+        };
+        if let Err(why) = reserved {
+            news.push(format!("nothing is reserved for this start: {why}"));
+            self.lease = None;
         }
     }
 }

@@ -273,8 +273,8 @@ async fn request(
         let mut feed = |part: &[u8]| {
             reader.feed(part, &wants, &mut take).map_err(|error| format!("no metrics: {error}"))
         };
-        let request = Question { path, accept: ACCEPT, most_bytes: MAX_RESPONSE_BYTES, also: None };
-        let head = connection.get(request, &mut feed).await?;
+        let request = Question::get(path, ACCEPT, MAX_RESPONSE_BYTES);
+        let head = connection.send(request, &mut feed).await?;
         reader.end(&wants, &mut take).map_err(|error| format!("no metrics: {error}"))?;
         head
     };

@@ -121,13 +121,8 @@ impl Fleet {
                 body.extend_from_slice(part);
                 Ok(())
             };
-            let request = Question {
-                path: &path,
-                accept: ACCEPT,
-                most_bytes: MAX_RESPONSE_BYTES,
-                also: None,
-            };
-            self.connection.get(request, &mut take).await?;
+            let request = Question::get(&path, ACCEPT, MAX_RESPONSE_BYTES);
+            self.connection.send(request, &mut take).await?;
             sort(&body, one, &self.server.node_label, &self.context.names, &mut all)?;
         }
         Ok(all)

@@ -111,7 +111,10 @@ fn every_acting_call_is_journalled_with_its_caller() {
         let response = request.body(body).send().unwrap();
         (response.status().as_u16(), response.text().unwrap())
     };
-    let acting = access_table().filter(|(_, _, access)| !["read", "local"].contains(access));
+    // This node has no ledger: leases have a test in gate::gangs.
+    let is_lease = |path: &str| path == "/api/v1/gate" || path.starts_with("/api/v1/leases");
+    let acting = access_table()
+        .filter(|(_, path, access)| !["read", "local"].contains(access) && !is_lease(path));
     let mut so_far = 0;
     for (method, path, _) in acting {
         let (target, body, written) = call_of(&daemon, method, path);

@@ -149,6 +149,7 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
         control_socket: control_socket.clone(),
         received: Arc::clone(&received),
         orders: order,
+        leases: None,
         reload_failure: Arc::clone(&reload_failure),
         access: Arc::clone(&access),
         instance: "an-instance".into(),

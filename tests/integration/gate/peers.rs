@@ -91,13 +91,13 @@ fn a_peer_with_an_invalid_response_keeps_the_gate_closed() {
     let node = Node::new(Memory::free(110));
     let replies = [
         (Reply::Hang, "was not answered within"),
-        (Reply::Close, "the request to /"),
-        (Reply::Endless, "it answers 200, and not as umawarden does"),
+        (Reply::Close, "the connection failed"),
+        (Reply::Endless, "the answer is longer than 1 MiB"),
         (Reply::Answer(200, "<html>".to_owned()), "it answers 200, and not as umawarden does"),
         (Reply::Answer(404, String::new()), "it answers 404, and not as umawarden does"),
         // The response is for another need.
         (open(NEED - 1), "it answers 200, and not as umawarden does"),
-        (Reply::Raw("SSH-2.0-OpenSSH\r\n".to_owned()), "the request to /"),
+        (Reply::Raw("SSH-2.0-OpenSSH\r\n".to_owned()), "the connection failed"),
         (
             Reply::Answer(503, json!({"error": "not \u{1b}[2Jmeasured"}).to_string()),
             "it answers 503: not  [2Jmeasured",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{GateRequest, ProcessId};
+use super::{GateRequest, ProcessId, duration};
 
 /// A request for a lease. The same id again is the same request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,9 @@ pub struct LeaseRequest {
     pub id: Arc<str>,
     /// Who starts, for people.
     pub who: Arc<str>,
+    /// Who called last over the API, if somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
     /// Of two requests the one with the higher priority is granted first.
     #[serde(default)]
     pub priority: i32,
@@ -25,6 +28,55 @@ pub struct LeaseRequest {
     pub need: GateRequest,
     /// The longest time that it lasts.
     pub lasts: Duration,
+    /// When it was requested first, in milliseconds since 1970, by the requester's clock. Nodes
+    /// grant in this order, so that it must be the same on all of them.
+    #[serde(default)]
+    pub requested_ms: i64,
+    /// Whether the start spans several nodes. Its memory is then granted only by
+    /// [`LeaseCall::Take`], once all nodes can grant it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub spans_nodes: bool,
+    /// Which of its calls this is; messages may overtake each other.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub turn: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+named! {
+    /// What the requester of a start over several nodes wants of one node.
+    pub enum LeaseCall {
+        /// Wait for memory, and reserve nothing, or no longer.
+        Wait = "wait",
+        /// Reserve the memory, if that can be done now.
+        Take = "take",
+        /// Go on reserving it: all nodes have granted it, and the requester lives.
+        Renew = "renew",
+        /// Go on reserving it, also without the requester.
+        Keep = "keep",
+    }
+}
+
+named! {
+    /// How far a request has come, for its requester.
+    pub enum LeaseStage {
+        /// It waits for memory, or for its turn.
+        Waiting = "waiting",
+        /// Memory could be reserved, and it waits for other nodes.
+        Grantable = "grantable",
+        /// Memory is reserved.
+        Granted = "granted",
+        /// It has ended.
+        Ended = "ended",
+    }
 }
 
 /// A process, as all readers of a ledger name it.
@@ -65,6 +117,9 @@ pub enum LeaseState {
         /// Leases that it waits for, by name.
         #[serde(default)]
         behind: Vec<Arc<str>>,
+        /// Whether it could be granted, and waits for other nodes.
+        #[serde(default, skip_serializing_if = "is_false")]
+        is_grantable: bool,
     },
     /// Its memory is reserved.
     Granted {
@@ -74,6 +129,9 @@ pub enum LeaseState {
         shares: Vec<LeaseShare>,
         /// When more was last taken of what is reserved.
         progress: Duration,
+        /// When it ends unless its requester is heard of, if it must be.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unheard: Option<Duration>,
     },
 }
 
@@ -151,6 +209,52 @@ pub struct LeaseNews {
     /// What happened.
     #[serde(flatten)]
     pub change: LeaseChange,
+}
+
+/// Reads how long a lease lasts at most.
+///
+/// # Errors
+/// It is no duration from 1s to 1d.
+pub fn lease_lasts(text: &str) -> Result<Duration, String> {
+    let found = duration(text)?;
+    match (1..=24 * 60 * 60).contains(&found.as_secs()) {
+        true => Ok(found),
+        false => Err(format!("{text} is out of bounds: from 1s to 1d")),
+    }
+}
+
+impl LeaseRequest {
+    /// A request for memory of one node, for ten minutes.
+    pub fn new(id: Arc<str>, who: Arc<str>, need: GateRequest) -> Self {
+        Self {
+            id,
+            who,
+            by: None,
+            priority: 0,
+            holder: None,
+            need,
+            lasts: Duration::from_secs(600),
+            requested_ms: 0,
+            spans_nodes: false,
+            turn: 0,
+        }
+    }
+}
+
+impl LeaseState {
+    /// How far it has come.
+    pub fn stage(&self) -> LeaseStage {
+        match self {
+            Self::Waiting { is_grantable: false, .. } => LeaseStage::Waiting,
+            Self::Waiting { is_grantable: true, .. } => LeaseStage::Grantable,
+            Self::Granted { .. } => LeaseStage::Granted,
+        }
+    }
+
+    /// A request that was made then.
+    pub fn waiting(seen: Duration) -> Self {
+        Self::Waiting { seen, reasons: Vec::new(), behind: Vec::new(), is_grantable: false }
+    }
 }
 
 impl Lease {

@@ -82,8 +82,8 @@ pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use lease::{
-    Lease, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest, LeaseShare,
-    LeaseState, ReservedPool,
+    Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest,
+    LeaseShare, LeaseStage, LeaseState, ReservedPool, lease_lasts,
 };
 pub use moment::Moment;
 pub(crate) use names::named;

@@ -118,6 +118,9 @@ pub enum ProgramEvent {
         id: Arc<str>,
         /// The requested memory, in bytes.
         need_bytes: u64,
+        /// Who called for that over the API, if somebody did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Arc<str>>,
         /// What happened.
         #[serde(flatten)]
         change: LeaseChange,

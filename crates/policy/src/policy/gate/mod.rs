@@ -33,7 +33,7 @@ pub use memory::allowance;
 pub(super) use memory::{at_most, memory, whole};
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
-pub use peers::with_peers;
+pub use peers::{with_peers, with_turn};
 pub use watch::{GateWatch, PoolWatches, SETTLES};
 
 /// A release that takes less than this below its past is noise.

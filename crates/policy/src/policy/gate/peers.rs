@@ -1,8 +1,20 @@
-//! An engine that spans several nodes: each must be able to take its part, at the same time.
+//! Reasons beside this node's memory: the turn of a start, and the other nodes of one that spans
+//! several, where each must be able to take its part at the same time.
 
 use std::sync::Arc;
 
 use crate::model::{GateReason, GateResponse, PeerAnswer, PeerGate};
+
+/// The same answer for a start that waits for its turn in the ledger, for these reasons.
+pub fn with_turn(own: &mut GateResponse, reasons: &[Arc<str>]) {
+    let known: Vec<String> = own.reasons.iter().map(ToString::to_string).collect();
+    let others = reasons.iter().filter(|why| !known.iter().any(|known| *known == ***why));
+    own.reasons.extend(others.map(|why| GateReason::Turn { why: Arc::clone(why) }));
+    own.is_open &= own.reasons.is_empty();
+    if !own.is_open {
+        own.wait = own.wait.filter(|wait| !wait.is_zero());
+    }
+}
 
 /// The same answer, for this node and those: open where all are, hopeless where one is.
 pub fn with_peers(mut own: GateResponse, peers: Vec<PeerAnswer>) -> GateResponse {

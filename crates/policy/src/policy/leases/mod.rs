@@ -4,10 +4,16 @@
 //! A lease reserves memory until its engine has it. It is granted in the order of priority and
 //! arrival, and while fewer than `at_once` others are starting.
 //!
-//! Held memory is neither free nor page cache; what is mapped of a checkpoint is not taken yet. All
-//! growth of held memory counts as taken by the leases together: who has taken what cannot be seen.
+//! Held memory is neither free nor page cache; what is mapped of a checkpoint is not taken yet.
+//! What it has grown by counts as taken by the leases together: who has taken what cannot be seen.
 //! A lease that ends may have taken all of its memory, so that the others keep the rest reserved.
+//!
+//! A start over several nodes waits on all of them, and is granted only when its requester says so:
+//! see [`gang`].
 
+pub mod gang;
+#[cfg(test)]
+mod gang_tests;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -20,13 +26,16 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::{check_gate, shares};
 use crate::model::{
-    GateReason, Lease, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseRequest, LeaseShare,
-    LeaseState, MemoryPools, Reading,
+    GateReason, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseRequest,
+    LeaseShare, LeaseState, MemoryPools, Reading,
 };
 pub(super) use node::Leases;
 
 /// Who has not requested for so long has gone.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Once all nodes have granted memory, its start goes on where the network is down for a while.
+const RENEWED_WITHIN: Duration = Duration::from_secs(120);
 
 /// A start that has taken nothing for so long is stuck, and lets others begin. Its memory stays
 /// reserved. Longer than the pauses of a load, shorter than a person waits.
@@ -35,14 +44,19 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// Less than this is noise, and no progress.
 const PROGRESS: u64 = 64 << 20;
 
+/// Smaller changes of held memory are not noted: the ledger would be written at every sample.
+const NOTED: u64 = 1 << 20;
+
 /// All but this part is all, once nothing more is taken: figures of needs are rounded.
 const ALL_PART: u64 = 16;
 
 /// Nothing more is taken when there was no progress for so long.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
-/// Others pass a request that does not fit for so long; then they wait behind it.
-const PASSED_FOR: Duration = Duration::from_secs(60);
+/// Who waits lets others pass in one of so many minutes: those of the same priority in the first
+/// one, those of a lower priority in the last one. In the others they wait behind it. So neither
+/// starves, and who waits for ever holds nobody up for longer.
+const MINUTES: u64 = 5;
 
 /// The most requests; further ones are refused.
 pub const MOST_LEASES: usize = 4096;
@@ -74,12 +88,32 @@ pub struct LeaseBook {
 /// What the leases together have taken of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Taken {
+    /// Held memory that they have not taken, in bytes.
+    base: u64,
     /// Held memory at the last time, in bytes.
     held: u64,
+    /// When that was sampled, on the uptime clock. Others may come with an older sample.
+    sampled: Duration,
+    /// What they had taken at the last progress, in bytes.
+    progress: u64,
+}
+
+impl Taken {
     /// What they have taken of what they reserve, in bytes.
-    taken: u64,
-    /// What was taken since the last progress, in bytes.
-    small: u64,
+    fn taken(self) -> u64 {
+        self.held.saturating_sub(self.base)
+    }
+
+    /// A new sample, while so much is reserved.
+    fn sample(&mut self, (held, sampled): (u64, Duration), need: u64) {
+        if sampled < self.sampled || held.abs_diff(self.held) < NOTED {
+            return;
+        }
+        // What others give back is not taken once more when they take it again.
+        let base = self.base.min(held).max(held.saturating_sub(need));
+        let progress = self.progress.min(held - base);
+        *self = Self { base, held, sampled, progress };
+    }
 }
 
 /// What time it is, what memory there is, and who lives.
@@ -88,12 +122,19 @@ pub struct LeaseContext<'c> {
     pub now: Duration,
     /// The memory.
     pub memory: &'c MemoryPools,
+    /// When that was sampled, on the uptime clock.
+    pub sampled: Duration,
     /// How many may start at the same time.
     pub at_once: u32,
     /// Whether a process is known to have ended.
     pub has_ended: &'c dyn Fn(LeaseHolder) -> bool,
-    /// Whose reasons the caller wants.
-    pub id: Option<&'c str>,
+}
+
+/// The request that is made now, if one is.
+#[derive(Clone, Copy)]
+struct Caller<'c> {
+    id: &'c str,
+    call: LeaseCall,
 }
 
 impl LeaseBook {
@@ -107,26 +148,83 @@ impl LeaseBook {
         self.leases.iter().find(|lease| *lease.request.id == *id)
     }
 
+    /// Takes a request or its repetition, and all that time has brought. Returns the lease's state;
+    /// `None` if it has ended.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn call(
+        &mut self,
+        request: &LeaseRequest,
+        call: LeaseCall,
+        context: &LeaseContext<'_>,
+    ) -> Result<Option<LeaseState>, String> {
+        let (id, now) = (&*request.id, context.now);
+        if self.get(id).is_some_and(|known| known.request.turn > request.turn) {
+            self.advance(context);
+        } else {
+            match call {
+                LeaseCall::Wait => {
+                    self.release(id, now);
+                    self.request(now, request)?;
+                }
+                LeaseCall::Take => self.request(now, request)?,
+                LeaseCall::Renew | LeaseCall::Keep => {}
+            }
+            self.renew(id, call, now);
+            self.advance_for(context, Some(Caller { id, call }));
+        }
+        Ok(self.get(id).map(|lease| lease.state.clone()))
+    }
+
+    /// The requester of a granted lease was heard of.
+    fn renew(&mut self, id: &str, call: LeaseCall, now: Duration) {
+        let lease = self.leases.iter_mut().find(|lease| *lease.request.id == *id);
+        let Some(LeaseState::Granted { unheard, .. }) = lease.map(|lease| &mut lease.state) else {
+            return;
+        };
+        let lasts = match call {
+            LeaseCall::Keep => return *unheard = None,
+            LeaseCall::Renew => RENEWED_WITHIN,
+            LeaseCall::Take | LeaseCall::Wait => SEEN_WITHIN,
+        };
+        if unheard.is_some_and(|then| now + lasts >= then + NOTED_EVERY) {
+            *unheard = Some(now + lasts);
+        }
+    }
+
     /// Takes a request, or its repetition.
     ///
     /// # Errors
     /// There are too many.
-    pub fn request(&mut self, now: Duration, request: LeaseRequest) -> Result<(), String> {
+    pub fn request(&mut self, now: Duration, request: &LeaseRequest) -> Result<(), String> {
         if let Some(known) = self.leases.iter_mut().find(|own| own.request.id == request.id) {
+            known.request.turn = request.turn;
             if let LeaseState::Waiting { seen, .. } = &mut known.state
                 && now.saturating_sub(*seen) >= NOTED_EVERY
             {
                 *seen = now;
-                known.request = request;
+                known.request = LeaseRequest {
+                    holder: request.holder.or(known.request.holder),
+                    requested_ms: known.request.requested_ms,
+                    ..request.clone()
+                };
             }
             return Ok(());
         }
         if self.leases.len() >= MOST_LEASES {
             return Err(format!("{MOST_LEASES} starts wait already"));
         }
-        let state = LeaseState::Waiting { seen: now, reasons: Vec::new(), behind: Vec::new() };
-        self.leases.push(Lease { request, since: now, state });
+        let state = LeaseState::waiting(now);
+        self.leases.push(Lease { request: request.clone(), since: now, state });
         Ok(())
+    }
+
+    /// Has a granted lease wait again, at its place.
+    fn release(&mut self, id: &str, now: Duration) {
+        let Some(lease) = self.get(id).filter(|lease| lease.is_granted()).cloned() else { return };
+        self.end(id, LeaseEnd::Withdrawn);
+        self.leases.push(Lease { state: LeaseState::waiting(now), ..lease });
     }
 
     /// The last changes, oldest first.
@@ -143,12 +241,22 @@ impl LeaseBook {
         if lease.is_granted() {
             for share in lease.shares() {
                 if let Some(pool) = self.pools.get_mut(&share.pool) {
-                    pool.taken = pool.taken.saturating_sub(share.need_bytes);
+                    let own = pool.taken().min(share.need_bytes);
+                    pool.base = pool.base.saturating_add(own);
+                    pool.progress = pool.progress.saturating_sub(own);
                 }
             }
             self.record(lease, LeaseChange::Ended(end));
         }
         true
+    }
+
+    /// The same by a call over the API.
+    pub fn end_by(&mut self, id: &str, by: &Arc<str>) -> bool {
+        if let Some(lease) = self.leases.iter_mut().find(|lease| *lease.request.id == *id) {
+            lease.request.by = Some(Arc::clone(by));
+        }
+        self.end(id, LeaseEnd::Withdrawn)
     }
 
     /// Ends leases of processes that are known to have ended.
@@ -162,10 +270,22 @@ impl LeaseBook {
 
     /// Ends what is over, and grants what can be granted.
     pub fn advance(&mut self, context: &LeaseContext<'_>) {
+        self.advance_for(context, None);
+    }
+
+    fn advance_for(&mut self, context: &LeaseContext<'_>, caller: Option<Caller<'_>>) {
         // After a reboot the clock begins anew, and nothing is taken.
-        if self.leases.iter().any(|lease| lease.since > context.now) {
-            self.leases.retain(|lease| lease.since <= context.now);
+        let is_ahead = |at: Duration| at > context.now;
+        if self.leases.iter().any(|lease| is_ahead(lease.since))
+            || self.pools.values().any(|pool| is_ahead(pool.sampled))
+        {
+            self.leases.retain(|lease| !is_ahead(lease.since));
             self.pools.clear();
+        }
+        if self.leases.is_empty() {
+            let is_old = |pool: &Taken| context.now.saturating_sub(pool.sampled) >= SEEN_WITHIN;
+            self.pools.retain(|_, pool| !is_old(pool));
+            return;
         }
         self.count_taken(context);
         let ended = self
@@ -175,32 +295,35 @@ impl LeaseBook {
         for (id, why) in ended.collect::<Vec<_>>() {
             self.end(&id, why);
         }
-        // Granted ones first; the order of arrival stays.
-        self.leases.sort_by_key(|lease| (!lease.is_granted(), -i64::from(lease.request.priority)));
+        self.leases.sort_by_cached_key(Lease::order);
         let first = self.leases.iter().filter(|lease| lease.is_granted()).count();
-        let mut passed: Option<Arc<str>> = None;
+        // Those before it that wait.
+        let mut before: Vec<Lease> = Vec::new();
         for at in first..self.leases.len() {
             let Some(lease) = self.leases.get(at) else { break };
-            let is_wanted = context.id == Some(&*lease.request.id);
-            if at - first >= MOST_CHECKED && !is_wanted {
+            let caller = caller.filter(|caller| *caller.id == *lease.request.id);
+            if at - first >= MOST_CHECKED && caller.is_none() {
                 continue;
             }
-            let result = match &passed {
-                Some(before) => Err(vec![GateReason::Behind { who: Arc::clone(before) }]),
+            let blocks = |other: &&Lease| other.blocks(lease, context.now);
+            let result = match before.iter().find(blocks) {
+                Some(before) => {
+                    Err(vec![GateReason::Behind { who: Arc::clone(&before.request.who) }])
+                }
                 None => self.check(lease, context),
             };
-            let is_long = context.now.saturating_sub(lease.since) >= PASSED_FOR;
-            let who = Arc::clone(&lease.request.who);
+            let takes = caller.is_some_and(|caller| caller.call == LeaseCall::Take);
+            let may_take = takes || !lease.request.spans_nodes;
             let Some(lease) = self.leases.get_mut(at) else { break };
             match result {
-                Ok(state) => {
+                Ok(state) if may_take => {
                     lease.state = state;
                     let lease = lease.clone();
                     self.record(lease, LeaseChange::Granted);
                 }
-                Err(reasons) => {
-                    lease.wait(&reasons);
-                    passed = passed.or(is_long.then_some(who));
+                result => {
+                    lease.wait(result.err().as_deref());
+                    before.push(lease.clone());
                 }
             }
         }
@@ -217,7 +340,7 @@ impl LeaseBook {
     /// What is still reserved in each pool, in bytes, and for whom.
     pub fn reserved(&self) -> impl Iterator<Item = (&Arc<str>, u64, Vec<Arc<str>>)> {
         self.pools.iter().filter_map(|(pool, state)| {
-            let rest = self.need(pool).saturating_sub(state.taken);
+            let rest = self.need(pool).saturating_sub(state.taken());
             let granted = self
                 .leases
                 .iter()
@@ -234,20 +357,17 @@ impl LeaseBook {
         own.fold(0, u64::saturating_add)
     }
 
-    /// Counts the growth of held memory as taken, as far as something is reserved.
+    /// Counts what held memory has grown by as taken, as far as something is reserved.
     fn count_taken(&mut self, context: &LeaseContext<'_>) {
         let mut has_progress = false;
         for pool in &context.memory.pools {
             let Reading::Value(held) = pool.held() else { continue };
             let need = self.need(&pool.pool);
-            let first = Taken { held, ..Taken::default() };
+            let first = Taken { base: held, held, sampled: context.sampled, progress: 0 };
             let state = self.pools.entry(Arc::clone(&pool.pool)).or_insert(first);
-            let grown = held.saturating_sub(state.held).min(need.saturating_sub(state.taken));
-            state.held = held;
-            state.taken = state.taken.saturating_add(grown);
-            state.small = state.small.saturating_add(grown);
-            if state.small >= PROGRESS {
-                state.small = 0;
+            state.sample((held, context.sampled), need);
+            if state.taken() >= state.progress.saturating_add(PROGRESS) {
+                state.progress = state.taken();
                 has_progress = true;
             }
         }
@@ -268,10 +388,13 @@ impl LeaseBook {
             LeaseState::Waiting { seen, .. } => {
                 (since(*seen) >= SEEN_WITHIN).then_some(LeaseEnd::Withdrawn)
             }
-            LeaseState::Granted { at, shares, progress } => {
+            LeaseState::Granted { unheard: Some(then), .. } if context.now >= *then => {
+                Some(LeaseEnd::Withdrawn)
+            }
+            LeaseState::Granted { at, shares, progress, .. } => {
                 let slack = if since(*progress) >= SETTLED_AFTER { ALL_PART } else { u64::MAX };
                 let has_all = |share: &LeaseShare| {
-                    let taken = self.pools.get(&share.pool).map_or(0, |state| state.taken);
+                    let taken = self.pools.get(&share.pool).map_or(0, |state| state.taken());
                     let rest = self.need(&share.pool).saturating_sub(taken);
                     rest <= share.need_bytes / slack
                 };
@@ -300,6 +423,13 @@ impl LeaseBook {
         for (pool, bytes, _) in &reserved {
             memory.reserve(pool, *bytes);
         }
+        // What was taken since an older sample.
+        for pool in &context.memory.pools {
+            let newest = self.pools.get(&pool.pool).map_or(0, |state| state.held);
+            if let Reading::Value(held) = pool.held() {
+                memory.reserve(&pool.pool, newest.saturating_sub(held));
+            }
+        }
         let need = &lease.request.need;
         let response = check_gate(need, &memory);
         if response.is_open {
@@ -307,6 +437,7 @@ impl LeaseBook {
                 at: context.now,
                 shares: shares(need, context.memory),
                 progress: context.now,
+                unheard: lease.request.spans_nodes.then_some(context.now + SEEN_WITHIN),
             });
         }
         let mut reasons = response.reasons;
@@ -330,8 +461,28 @@ impl Lease {
         }
     }
 
-    fn wait(&mut self, why: &[GateReason]) {
-        let LeaseState::Waiting { reasons, behind, .. } = &mut self.state else { return };
+    /// Granted ones first, then by priority and arrival. Starts over several nodes have the same
+    /// order on each of them, or two could wait for each other.
+    fn order(&self) -> (bool, i64, i64, Option<Arc<str>>) {
+        let LeaseRequest { id, priority, requested_ms, spans_nodes, .. } = &self.request;
+        let id = spans_nodes.then(|| Arc::clone(id));
+        (!self.is_granted(), -i64::from(*priority), *requested_ms, id)
+    }
+
+    /// Whether this one, which waits, holds back one behind it.
+    fn blocks(&self, behind: &Self, now: Duration) -> bool {
+        let minute = now.saturating_sub(self.since).as_secs() / 60 % MINUTES;
+        let is_higher = self.request.priority > behind.request.priority;
+        minute != if is_higher { MINUTES - 1 } else { 0 }
+    }
+
+    /// It waits, for these reasons; `None`: only for other nodes.
+    fn wait(&mut self, why: Option<&[GateReason]>) {
+        let LeaseState::Waiting { reasons, behind, is_grantable, .. } = &mut self.state else {
+            return;
+        };
+        *is_grantable = why.is_none();
+        let why = why.unwrap_or_default();
         *reasons = why.iter().map(|reason| reason.to_string().into()).collect();
         let names = why.iter().flat_map(|reason| match reason {
             GateReason::Reserved { by, .. } => by.as_slice(),

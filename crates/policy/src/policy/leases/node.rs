@@ -36,6 +36,7 @@ impl Leases {
                 who: Arc::clone(&request.who),
                 id: Arc::clone(&request.id),
                 need_bytes: request.need.need_bytes,
+                by: request.by.clone(),
                 change: news.change,
             };
             Event { kind: kind.into(), utc: Some(at.utc), seq: None }

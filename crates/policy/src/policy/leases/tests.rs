@@ -10,7 +10,7 @@ use crate::model::{GateMemory, GateRequest, Motion, ProcessId, Trend};
 const GIB: u64 = 1 << 30;
 
 /// A node of so many GiB, of which some are held; nothing moves.
-fn node(total: u64, held: u64) -> MemoryPools {
+pub(super) fn node(total: u64, held: u64) -> MemoryPools {
     let still = Some(Trend::default());
     MemoryPools::single(GateMemory {
         total: Reading::Value(total * GIB),
@@ -25,15 +25,8 @@ fn node(total: u64, held: u64) -> MemoryPools {
     })
 }
 
-fn request(id: &str, gib: u64) -> LeaseRequest {
-    LeaseRequest {
-        id: id.into(),
-        who: id.into(),
-        priority: 0,
-        holder: None,
-        need: GateRequest::of(gib * GIB),
-        lasts: Duration::from_secs(600),
-    }
+pub(super) fn request(id: &str, gib: u64) -> LeaseRequest {
+    LeaseRequest::new(id.into(), id.into(), GateRequest::of(gib * GIB))
 }
 
 fn advance(
@@ -46,9 +39,9 @@ fn advance(
     book.advance(&LeaseContext {
         now: Duration::from_secs(second),
         memory,
+        sampled: Duration::from_secs(second),
         at_once,
         has_ended: &|holder| holder.process.pid == 666,
-        id: None,
     });
     let news = book.news().filter(|news| news.number > known);
     news.map(|news| (Arc::clone(&news.lease.request.id), news.change)).collect()
@@ -65,7 +58,7 @@ fn waits_for(book: &LeaseBook, id: &str) -> String {
 fn two_starts_of_12_gib_on_21_are_let_in_one_after_the_other() {
     let mut book = LeaseBook::default();
     for id in ["one", "two"] {
-        book.request(Duration::ZERO, request(id, 12)).unwrap();
+        book.request(Duration::ZERO, &request(id, 12)).unwrap();
     }
     let granted = advance(&mut book, 0, &node(22, 1), 1);
     assert_eq!(granted, [("one".into(), LeaseChange::Granted)]);
@@ -76,15 +69,15 @@ fn two_starts_of_12_gib_on_21_are_let_in_one_after_the_other() {
     assert!(text.contains("9.0 GiB available"), "{text}");
     assert!(text.ends_with("12.0 GiB are reserved for one"), "{text}");
     // Half of it is taken: the rest stays reserved.
-    book.request(Duration::from_secs(8), request("two", 12)).unwrap();
+    book.request(Duration::from_secs(8), &request("two", 12)).unwrap();
     assert_eq!(advance(&mut book, 8, &node(22, 7), 4), []);
     let text = waits_for(&book, "two");
     assert!(text.contains("9.0 GiB available"), "{text}");
-    book.request(Duration::from_secs(9), request("two", 12)).unwrap();
+    book.request(Duration::from_secs(9), &request("two", 12)).unwrap();
     let ended = advance(&mut book, 9, &node(22, 13), 1);
     assert_eq!(ended, [("one".into(), LeaseChange::Ended(LeaseEnd::Taken))]);
     assert!(!waits_for(&book, "two").contains("reserved"));
-    book.request(Duration::from_secs(10), request("two", 12)).unwrap();
+    book.request(Duration::from_secs(10), &request("two", 12)).unwrap();
     let granted = advance(&mut book, 10, &node(22, 1), 1);
     assert_eq!(granted, [("two".into(), LeaseChange::Granted)]);
 }
@@ -97,10 +90,10 @@ fn a_lease_ends_with_its_process_its_time_or_its_requester() {
         Some(LeaseHolder { process, pid_namespace: 1 })
     };
     for (id, pid) in [("dead", 666), ("late", 5), ("given", 6)] {
-        book.request(Duration::ZERO, LeaseRequest { holder: holder(pid), ..request(id, 1) })
+        book.request(Duration::ZERO, &LeaseRequest { holder: holder(pid), ..request(id, 1) })
             .unwrap();
     }
-    book.request(Duration::ZERO, request("gone", 500)).unwrap();
+    book.request(Duration::ZERO, &request("gone", 500)).unwrap();
     assert_eq!(advance(&mut book, 0, &node(22, 1), 9).len(), 2, "the dead one is not granted");
     assert!(book.end("given", LeaseEnd::Withdrawn) && !book.end("given", LeaseEnd::Ready));
     assert_eq!(book.leases().len(), 2);
@@ -114,7 +107,7 @@ fn a_lease_ends_with_its_process_its_time_or_its_requester() {
 fn after_a_reboot_nothing_is_taken() {
     let mut book = LeaseBook::default();
     let granted = |book: &mut LeaseBook, second, id: &str, held| {
-        book.request(Duration::from_secs(second), request(id, 12)).unwrap();
+        book.request(Duration::from_secs(second), &request(id, 12)).unwrap();
         advance(book, second, &node(30, held), 1)
     };
     assert_eq!(granted(&mut book, 5_000, "before", 1).len(), 1);
@@ -127,30 +120,30 @@ fn after_a_reboot_nothing_is_taken() {
 #[test]
 fn a_stuck_start_gives_way_and_keeps_its_memory() {
     let mut book = LeaseBook::default();
-    book.request(Duration::ZERO, request("stuck", 12)).unwrap();
+    book.request(Duration::ZERO, &request("stuck", 12)).unwrap();
     advance(&mut book, 0, &node(30, 1), 1);
     for (second, expected) in [(59, 0), (60, 1)] {
-        book.request(Duration::from_secs(second), request("next", 10)).unwrap();
+        book.request(Duration::from_secs(second), &request("next", 10)).unwrap();
         assert_eq!(advance(&mut book, second, &node(30, 1), 1).len(), expected, "{second}");
     }
-    book.request(Duration::from_secs(61), request("third", 10)).unwrap();
+    book.request(Duration::from_secs(61), &request("third", 10)).unwrap();
     assert_eq!(advance(&mut book, 61, &node(30, 1), 9), [], "22 of 29 GiB are reserved");
 }
 
 #[test]
 fn priority_goes_first_and_what_does_not_fit_is_passed_for_a_minute() {
     let mut book = LeaseBook::default();
-    book.request(Duration::ZERO, request("low", 5)).unwrap();
-    book.request(Duration::ZERO, LeaseRequest { priority: 5, ..request("high", 5) }).unwrap();
+    book.request(Duration::ZERO, &request("low", 5)).unwrap();
+    book.request(Duration::ZERO, &LeaseRequest { priority: 5, ..request("high", 5) }).unwrap();
     let granted = advance(&mut book, 0, &node(22, 1), 1);
     assert_eq!(granted, [("high".into(), LeaseChange::Granted)]);
 
     let mut book = LeaseBook::default();
-    book.request(Duration::ZERO, request("large", 20)).unwrap();
+    book.request(Duration::ZERO, &request("large", 20)).unwrap();
     for second in [0, 59, 60, 61] {
-        book.request(Duration::from_secs(second), request("large", 20)).unwrap();
+        book.request(Duration::from_secs(second), &request("large", 20)).unwrap();
         let small = format!("small at {second}");
-        book.request(Duration::from_secs(second), request(&small, 1)).unwrap();
+        book.request(Duration::from_secs(second), &request(&small, 1)).unwrap();
         let granted = advance(&mut book, second, &node(22, 10), 9);
         assert_eq!(granted.len(), usize::from(second < 60), "{second}");
         if second >= 60 {
@@ -168,7 +161,7 @@ fn four_engines_start_each_when_the_one_before_has_its_memory() {
     let (mut taken, mut granted) = ([0; 4], Vec::new());
     for second in 0..120 {
         for (index, need) in needs.iter().enumerate().skip(granted.len()) {
-            book.request(Duration::from_secs(second), request(&index.to_string(), *need)).unwrap();
+            book.request(Duration::from_secs(second), &request(&index.to_string(), *need)).unwrap();
         }
         let held = 6 + taken.iter().sum::<u64>();
         for (id, change) in advance(&mut book, second, &node(121, held), 1) {
@@ -190,8 +183,8 @@ fn four_engines_start_each_when_the_one_before_has_its_memory() {
 #[test]
 fn a_book_survives_its_file() {
     let mut book = LeaseBook::default();
-    book.request(Duration::ZERO, request("one", 12)).unwrap();
-    book.request(Duration::ZERO, request("two", 12)).unwrap();
+    book.request(Duration::ZERO, &request("one", 12)).unwrap();
+    book.request(Duration::ZERO, &request("two", 12)).unwrap();
     advance(&mut book, 0, &node(22, 1), 1);
     let json = serde_json::to_string(&book).unwrap();
     assert_eq!(serde_json::from_str::<LeaseBook>(&json).unwrap(), book);
@@ -237,7 +230,7 @@ proptest! {
                 if start.comes <= second && !done[index] && !taken.contains_key(&index) {
                     let mut request = request(&index.to_string(), start.gib);
                     request.priority = start.priority;
-                    book.request(Duration::from_secs(second), request).unwrap();
+                    book.request(Duration::from_secs(second), &request).unwrap();
                 }
             }
             let held: u64 = 1 + taken.values().sum::<u64>();
