@@ -77,7 +77,8 @@ fn stop_run_by_another_test() {
     assert!(files.len() > 900, "{}", files.len());
     let mut scan = Scanner::new(PathBuf::from("/proc"), Vec::new());
     scan.scan(Duration::ZERO, false).unwrap();
-    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
+    let action =
+        Action::StopEngine { engine: None, grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let decision = crate::actions::decision(action);
     let decision = DecisionRecord { target, ..decision };
     let mut executor = StopExecutor {

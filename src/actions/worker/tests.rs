@@ -323,7 +323,8 @@ fn undos_need_no_intent_and_all_are_done_before_a_shutdown_returns() {
 }
 
 fn stop(id: u64) -> DecisionRecord {
-    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
+    let action =
+        Action::StopEngine { engine: None, grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     DecisionRecord { action, ..decision(id) }
 }
 

@@ -20,6 +20,9 @@ const MOST_MEMBERS: usize = 384;
 /// Ended processes that are remembered. Loading compiles in thousands of short processes.
 const MOST_ENDED: usize = 384;
 
+/// The command of this program that queries the driver.
+const HELPER: &[u8] = b"nvml-child";
+
 /// The most processes of the machine that are scanned.
 const MOST_PROCESSES: usize = 65_536;
 
@@ -85,7 +88,10 @@ impl Family {
         let new: Vec<u32> = pids.iter().copied().filter(is_new).collect();
         let mut new: BTreeMap<u32, Stat> =
             new.into_iter().filter_map(|pid| Some((pid, self.stat(pid)?))).collect();
-        while let Some(pid) = new.iter().find(|(_, stat)| self.is_ours(stat)).map(|(pid, _)| *pid) {
+        let first = |family: &Self, new: &BTreeMap<u32, Stat>| {
+            new.iter().find(|(pid, stat)| family.is_ours(**pid, stat)).map(|(pid, _)| *pid)
+        };
+        while let Some(pid) = first(self, &new) {
             let Some(stat) = new.remove(&pid) else { break };
             self.take(pid, &stat);
         }
@@ -95,8 +101,15 @@ impl Family {
         }
     }
 
-    fn is_ours(&self, stat: &Stat) -> bool {
-        stat.parent == self.own || self.members.contains_key(&stat.parent)
+    fn is_ours(&self, pid: u32, stat: &Stat) -> bool {
+        let is_child = stat.parent == self.own && !self.is_helper(pid);
+        is_child || self.members.contains_key(&stat.parent)
+    }
+
+    /// Whether it is the process with which this program queries the driver, and not the command's.
+    fn is_helper(&self, pid: u32) -> bool {
+        let words = self.read(pid, "cmdline").unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(HELPER)
     }
 
     fn take(&mut self, pid: u32, stat: &Stat) {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::daemon::binary;
@@ -164,4 +166,47 @@ fn a_model_must_fit_the_gpus_own_memory() {
     assert!(text.contains("not known here"), "{text}");
     let (exit, text) = fit(&n1x, "--weights=12GiB --pool=host");
     assert_eq!(exit, 0, "{text}");
+}
+
+/// A helper that queries the driver while the lease is there.
+#[test]
+fn the_process_that_queries_the_driver_is_none_of_the_commands() {
+    let Some(machine) = Machine::new("workstation") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "gpu: {{library: {}}}\nstarts: {{folder: {}}}\n",
+        machine.library.path().display(),
+        folder.path().display()
+    );
+    fs::write(machine.config.path(), config).unwrap();
+    let mut launch = Command::new(binary());
+    launch.args(["launch", "--need=8GiB", "--timeout=20s", "--name=card"]);
+    launch.arg(format!("--config.file={}", machine.config.path().display()));
+    launch.arg(format!("--path.sysfs={}", machine.folder.join("sys").display()));
+    launch.args(["--", "sh", "-c", "sleep 3"]).env_remove("CUDA_VISIBLE_DEVICES");
+    let launched = launch.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let own = format!("PPid:\t{}\n", launched.id());
+    let children = || {
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let read = |pid: u32, file| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        let is_child = |pid: &u32| read(*pid, "status").is_some_and(|text| text.contains(&own));
+        let command = |pid| (pid, read(pid, "cmdline").unwrap_or_default());
+        pids.filter(is_child).map(command).collect::<Vec<_>>()
+    };
+    let began = Instant::now();
+    let helper = loop {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", children());
+        let all = children();
+        let helper = all.iter().find(|(_, command)| command.contains("nvml-child"));
+        if let (Some((pid, _)), true) = (helper, all.iter().any(|(_, it)| it.contains("sleep"))) {
+            break *pid;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_raw(i32::try_from(helper).unwrap()).unwrap(), Signal::KILL).unwrap();
+    let (code, text) = all(&launched.wait_with_output().unwrap());
+    assert_eq!(code, 0, "{text}");
+    assert!(!text.contains("kill"), "{text}");
 }

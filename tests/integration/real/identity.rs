@@ -250,7 +250,12 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
         assert!(Instant::now() < deadline, "{readings:?}");
     };
     let target = Target::Engine(Box::new(EngineTarget::from(&seen)));
-    let action = Action::StopEngine { grace_ms: 100, unless_free_bytes: None, for_reboot: None };
+    let action = Action::StopEngine {
+        engine: None,
+        grace_ms: 100,
+        unless_free_bytes: None,
+        for_reboot: None,
+    };
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let mut executor =
         StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: socket };

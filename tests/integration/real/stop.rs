@@ -24,7 +24,8 @@ fn id(pid: u32) -> ProcessId {
 }
 
 fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
-    let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
+    let action =
+        Action::StopEngine { engine: None, grace_ms, unless_free_bytes: None, for_reboot: None };
     let target = Target::Engine(Box::new(engine));
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let mut executor =

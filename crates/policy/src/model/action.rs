@@ -116,8 +116,11 @@ pub enum Action {
         /// The line.
         message: String,
     },
-    /// End the engine whose growth eats the memory: SIGTERM, a grace, SIGKILL.
+    /// End an engine: SIGTERM, a grace, SIGKILL.
     StopEngine {
+        /// Its name; `None`: the one whose growth eats the memory.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        engine: Option<String>,
         /// Time between the two signals; none, and only SIGKILL is sent.
         grace_ms: u64,
         /// Not when as much memory is free by the time that it comes to it.
@@ -267,8 +270,11 @@ impl Action {
                     ..EngineTarget::default()
                 }))
             }
-            // Which one is for the policy to choose.
-            Self::StopEngine { .. } => Target::Engine(Box::default()),
+            // Without a name the policy chooses.
+            Self::StopEngine { engine, .. } => Target::Engine(Box::new(EngineTarget {
+                name: engine.as_deref().unwrap_or_default().into(),
+                ..EngineTarget::default()
+            })),
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
@@ -348,9 +354,13 @@ impl fmt::Display for Action {
             }
             Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
-            Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
-            Self::StopEngine { grace_ms, for_reboot, .. } => {
-                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))?;
+            Self::StopEngine { engine, grace_ms, for_reboot, .. } => {
+                f.write_str("stop_engine")?;
+                engine.iter().try_for_each(|engine| write!(f, " {engine}"))?;
+                match grace_ms {
+                    0 => f.write_str(" at once")?,
+                    grace => write!(f, " with {:?} to end", Duration::from_millis(*grace))?,
+                }
                 for_reboot.iter().try_for_each(|reboot| write!(f, ", for the reboot #{reboot}"))
             }
             Self::StartContainer { .. } => f.write_str("start_container"),

@@ -81,6 +81,8 @@ named! {
         GlobalBudget = "global_budget",
         /// A person must approve it, and has not.
         Approval = "approval",
+        /// Nobody would start the engine again afterwards, or others would at once.
+        NotStartedAgain = "not_started_again",
         /// It is unknown which engine's growth eats the memory.
         UnclearTarget = "unclear_target",
         /// The rule still counts as firing, but its condition does not hold any more.
@@ -157,6 +159,10 @@ impl HoldReason {
             Self::Protected => "the target is protected, or that is unknown",
             Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
             Self::Approval => "a person must approve (require_approval), and has not",
+            Self::NotStartedAgain => {
+                "umawarden does not start that engine again afterwards: defer its restarts \
+                 (umawarden adopt)"
+            }
             Self::UnclearTarget => "the engine whose growth takes the memory is unknown",
             Self::Unconfirmed => {
                 "the rule's expr does not hold at this moment, and no engine is stopped for what \

@@ -117,6 +117,9 @@ pub enum LeaseState {
         /// Leases that it waits for, by name.
         #[serde(default)]
         behind: Vec<Arc<str>>,
+        /// What is missing in each pool, if that is why it waits.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<LeaseShare>,
         /// Whether it could be granted, and waits for other nodes.
         #[serde(default, skip_serializing_if = "is_false")]
         is_grantable: bool,
@@ -253,7 +256,13 @@ impl LeaseState {
 
     /// A request that was made then.
     pub fn waiting(seen: Duration) -> Self {
-        Self::Waiting { seen, reasons: Vec::new(), behind: Vec::new(), is_grantable: false }
+        Self::Waiting {
+            seen,
+            reasons: Vec::new(),
+            behind: Vec::new(),
+            missing: Vec::new(),
+            is_grantable: false,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,9 @@ pub struct MemoryPool {
     /// Its NUMA nodes; empty where the kernel has none, or does not know the memory.
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pub numa_nodes: Arc<[u32]>,
+    /// When the driver reported it, on the uptime clock, where only the driver does.
+    #[serde(skip)]
+    pub read_at: Option<Duration>,
     /// What an engine can get of it, in bytes.
     #[serde(rename = "obtainable_bytes", serialize_with = "super::gate::known")]
     pub obtainable: Reading<u64>,
@@ -123,6 +127,7 @@ impl MemoryPools {
             pool: HOST_POOL.into(),
             kind: PoolKind::Host,
             numa_nodes: Arc::new([]),
+            read_at: None,
             obtainable: Reading::Unsupported,
             figures: PoolFigures::UNSUPPORTED,
             memory,

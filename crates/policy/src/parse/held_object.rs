@@ -68,8 +68,8 @@ pub fn driver_majors(text: &[u8]) -> Vec<(u32, bool)> {
 /// Programs that have the driver open for as long as they run and hold no memory for it: they
 /// watch it, or keep it loaded. By `comm`, of which the kernel keeps 15 bytes.
 const MONITORS: [&str; 9] = [
-    // One of this program that was given up in the driver, by a run of it that has ended.
-    "umawarden",
+    // Those of this program: of another run of it, of a gate or a launch.
+    "umawarden-nvml",
     "nvidia-persiste",
     "nvidia-smi",
     "nvidia-powerd",
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn monitoring_programs_are_recognised_unless_they_can_compute() {
-        assert!(is_monitor("nvidia-persiste", false));
+        assert!(is_monitor("nvidia-persiste", false) && is_monitor("umawarden-nvml", false));
         assert!(!is_monitor("nvidia-persiste", true));
         assert!(!is_monitor("python3", false));
         assert!(MONITORS.iter().all(|comm| comm.len() <= 15));

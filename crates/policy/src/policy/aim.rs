@@ -59,7 +59,8 @@ fn target(
             let own = group.filter(|path| !matches!(&**path, "" | "/"));
             return Ok(Target::Cgroup { path: own.ok_or(HoldReason::NoTarget)? });
         }
-        Action::StopEngine { .. } => Some(brake.choose(at.uptime)?),
+        Action::StopEngine { engine: Some(engine), .. } => Some(brake.stoppable(engine)?),
+        Action::StopEngine { engine: None, .. } => Some(brake.choose(at.uptime)?),
         _ => None,
     };
     Ok(engine.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine))))

@@ -463,12 +463,14 @@ fn complete(action: Action, decision: Decision, context: &Context<'_>) -> Action
             }
             other => Action::Reboot(Box::new(other)),
         },
-        Action::StopEngine { grace_ms, for_reboot, .. } if decision == Decision::Act => {
+        Action::StopEngine { engine: None, grace_ms, for_reboot, .. }
+            if decision == Decision::Act =>
+        {
             let bytes = |name| present(name, store);
             let enough = bytes("uma_memory_free_bytes")
                 .zip(bytes("uma_memory_total_bytes"))
                 .map(|(free, total)| free.saturating_add(total / CAME_BACK));
-            Action::StopEngine { grace_ms, unless_free_bytes: enough, for_reboot }
+            Action::StopEngine { engine: None, grace_ms, unless_free_bytes: enough, for_reboot }
         }
         other => other,
     }

@@ -15,8 +15,8 @@ use crate::model::{CacheKind, Target};
 use crate::policy::guard::{ByEngine, Rails};
 use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, RuleScope};
 
-const WHICH_ENGINE: &str =
-    "it stops the engine whose growth eats the memory; protect others under guard_rails.protect";
+const WHICH_ENGINE: &str = "engine names one whose restarts are deferred (umawarden adopt); \
+                            without it, the engine whose growth takes the memory is stopped";
 
 const REBOOT_ADVICE: [decode::Advice; 1] = [(
     &["way", "delay", "at_most", "minimum_uptime", "logged_in", "engines", "lock", "sysrq"],
@@ -293,6 +293,7 @@ fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
 }
 
 fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+    let mut named = None;
     let grace = if is_empty(node) {
         DEFAULT_GRACE
     } else if node.text().is_some() {
@@ -303,14 +304,18 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
         let table = Table::read_advised(
             node,
             "stop_engine",
-            &["grace"],
-            &[(&["engine", "name", "pid", "container", "unit"], WHICH_ENGINE)],
+            &["engine", "grace"],
+            &[(&["name", "pid", "container", "unit"], WHICH_ENGINE)],
             findings,
         )?;
+        named = match table.get("engine") {
+            Some(node) => Some(engine(node, findings)?),
+            None => None,
+        };
         table.duration_or("grace", DEFAULT_GRACE, Duration::ZERO..=LONGEST_GRACE, findings)?
     };
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    Some(RemedyStep::StopEngine { grace_ms })
+    Some(RemedyStep::StopEngine { engine: named, grace_ms })
 }
 
 /// How and when is the configuration's business: the rule only says why.

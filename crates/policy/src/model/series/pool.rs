@@ -94,4 +94,16 @@ pub(super) const METRICS: &[Metric] = &[
         &["pool"],
         "Memory of the pool that is reserved for starts and not taken yet.",
     ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_lease_priority",
+        &["who"],
+        "The priority of a start that waits for memory or its turn; the first 16.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_lease_missing_bytes",
+        &["pool", "who"],
+        "Memory that a start which waits lacks, where it waits for memory and not for its turn.",
+    ),
 ];

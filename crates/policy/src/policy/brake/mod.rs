@@ -12,7 +12,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +121,8 @@ pub(super) struct Brake {
     scanned: Option<(Duration, Taken)>,
     is_cut: bool,
     account: Arc<MemoryAccount>,
+    /// Engines that this program starts again when they have ended, by name.
+    restarted: BTreeSet<Arc<str>>,
 }
 
 /// The present value of a series without labels, in bytes.
@@ -272,6 +274,23 @@ impl Brake {
             *seen.name == *name && phase.is_up() && is_declared
         })?;
         facts(seen.kind).can_empty_cache().then(|| EngineTarget::from(seen))
+    }
+
+    /// Takes which engines this program starts again when they have ended.
+    pub(super) fn take_restarted(&mut self, is_restarted: impl Fn(&EngineSeen) -> bool) {
+        let restarted = self.latest.iter().map(|(seen, _)| seen).filter(|seen| is_restarted(seen));
+        self.restarted = restarted.map(|seen| Arc::clone(&seen.name)).collect();
+    }
+
+    /// An engine that is up and is started again after it was stopped, or why it is not stopped.
+    pub(super) fn stoppable(&self, name: &str) -> Result<EngineTarget, HoldReason> {
+        let is_it =
+            |(seen, phase): &&(EngineSeen, EnginePhase)| *seen.name == *name && phase.is_up();
+        let (seen, _) = self.latest.iter().find(is_it).ok_or(HoldReason::NoTarget)?;
+        match self.restarted.contains(name) {
+            true => Ok(EngineTarget::from(seen)),
+            false => Err(HoldReason::NotStartedAgain),
+        }
     }
 
     /// The engine whose growth eats the memory, or why none is chosen.

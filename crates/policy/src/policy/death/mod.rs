@@ -60,6 +60,8 @@ pub struct Relative {
 /// An act of this program that ended engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStop {
+    /// Whether it was stopped so that another engine has room.
+    pub makes_room: bool,
     /// The decision.
     pub decision: Option<DecisionId>,
     /// The rule that made it.

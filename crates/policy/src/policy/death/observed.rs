@@ -1,7 +1,7 @@
 //! The death of an engine that this program observed without being its parent: recent kills, the
 //! memory of its processes, and its supervisor's record.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EnginePhase, EngineProcess,
     EngineSeen, Event, EventKind, ExitStatus, KernelEvent, Mode, Moment, Orphan, Outcome,
-    OutcomeResult, ProcessEnd, Reading, Requested, Supervisor, Target, Workload, WorkloadEnd,
-    WorkloadLog,
+    OutcomeResult, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target, Workload,
+    WorkloadEnd, WorkloadLog,
 };
 use crate::policy::Context;
 
@@ -24,7 +24,7 @@ pub(in crate::policy) const REPORT_AFTER: Duration = Duration::from_millis(500);
 /// because servers end worker processes during normal work.
 const ENDED_BEFORE: Duration = Duration::from_secs(10);
 
-/// A kill of one of its processes at most this long before its end explains the end.
+/// A kill or stop of one of its processes at most this long before its end explains the end.
 const KILLED_BEFORE_SECONDS: i64 = 60;
 
 const SIGTERM: i32 = 15;
@@ -54,11 +54,12 @@ impl Kills {
     /// Records a decision of this program to stop an engine.
     pub(in crate::policy) fn decided(&mut self, decision: &DecisionRecord) {
         let acts = decision.mode == Mode::Enforce && decision.is_act();
-        if let (Action::StopEngine { .. }, Target::Engine(engine)) =
+        if let (Action::StopEngine { engine: named, .. }, Target::Engine(engine)) =
             (&decision.action, &decision.target)
             && acts
         {
             let stop = OwnStop {
+                makes_room: named.is_some(),
                 decision: Some(decision.id),
                 rule: Some(decision.rule.clone()),
                 at: decision.at,
@@ -73,6 +74,21 @@ impl Kills {
         if matches!(outcome.result, OutcomeResult::NotDone(_) | OutcomeResult::Skipped) {
             self.stops.retain(|stop| stop.decision != Some(outcome.decision));
         }
+    }
+
+    /// Whether one of these processes was stopped by this program so that another engine has
+    /// room, shortly before that end.
+    pub(in crate::policy) fn made_room(
+        &self,
+        family: &BTreeSet<ProcessId>,
+        end: &WorkloadEnd,
+    ) -> bool {
+        let is_near = |stop: &OwnStop| {
+            let ago = end.utc.map(|end| end.duration_since(stop.at.utc).as_secs());
+            ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
+        };
+        let is_its = |stop: &OwnStop| stop.processes.iter().any(|one| family.contains(one));
+        self.stops.iter().any(|stop| stop.makes_room && is_its(stop) && is_near(stop))
     }
 
     /// Whether one of its processes was killed for memory shortly before that end. Podman on

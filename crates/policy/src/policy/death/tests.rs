@@ -225,8 +225,13 @@ fn a_worker_that_dies_of_its_heads_death_is_no_cause_of_it() {
 #[test]
 fn the_brake_and_killers_in_user_space_are_named() {
     let family = family();
-    let stop =
-        OwnStop { decision: Some(DecisionId(7)), rule: None, at: at(500), processes: vec![WORKER] };
+    let stop = OwnStop {
+        makes_room: false,
+        decision: Some(DecisionId(7)),
+        rule: None,
+        at: at(500),
+        processes: vec![WORKER],
+    };
     let stops = [stop];
     let death = Circumstances { own_stops: &stops, ..vllm(&family, &[]) };
     let report = explain(&death, at(502));

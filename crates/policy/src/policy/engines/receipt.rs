@@ -185,8 +185,7 @@ impl Loading {
         if self.is_begin_seen {
             let lowest = |now: Option<u64>, known| now.into_iter().chain(known).min();
             self.lowest_free = lowest(node.levels.free, self.lowest_free);
-            let available = whole(node.store.latest_of("uma_memory_available_bytes", &[])).value();
-            self.lowest_available = lowest(available, self.lowest_available);
+            self.lowest_available = lowest(node.levels.available, self.lowest_available);
             self.read = life.load_read();
         }
         let own = own(life.seen());

@@ -12,8 +12,8 @@ use promql_rules::store::SeriesStore;
 
 use super::life::Life;
 use crate::model::{
-    EngineProcess, EngineSeen, MemoryPools, Moment, Orphan, ProcessId, Reading, Release,
-    ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown,
+    EngineProcess, EngineSeen, MemoryPool, MemoryPools, Moment, Orphan, ProcessId, Reading,
+    Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown,
 };
 use crate::policy::gate::whole;
 
@@ -43,7 +43,10 @@ pub(in crate::policy) struct Levels {
     pub(super) unaccounted: Option<u64>,
     pub(super) shmem: Option<u64>,
     pub(super) page_cache: Option<u64>,
+    /// Free memory where engines put theirs; of several pools the least.
     pub(super) free: Option<u64>,
+    /// The same of memory that can be allocated without swapping.
+    pub(super) available: Option<u64>,
 }
 
 impl Levels {
@@ -52,6 +55,12 @@ impl Levels {
         let bytes = |name: &str, labels: &[(&str, &str)]| whole(store.latest_of(name, labels));
         let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
         let cache = cache("clean").zip(cache("dirty")).zip(cache("mapped"));
+        let least = |of: &dyn Fn(&MemoryPool) -> Reading<u64>, of_node: &str| {
+            let pools = pools.into_iter().flat_map(MemoryPools::of_engines);
+            let least =
+                pools.map(|pool| of(pool).value()).reduce(|one, other| Some(one?.min(other?)));
+            least.unwrap_or_else(|| bytes(of_node, &[]).value())
+        };
         Self {
             unaccounted: bytes("uma_memory_unaccounted_bytes", &[])
                 .zip(pools.map_or(Reading::Value(0), MemoryPools::used_on_gpus))
@@ -61,7 +70,8 @@ impl Levels {
             page_cache: cache
                 .map(|((clean, dirty), mapped)| clean.saturating_add(dirty).saturating_add(mapped))
                 .value(),
-            free: bytes("uma_memory_free_bytes", &[]).value(),
+            free: least(&|pool| pool.memory.free, "uma_memory_free_bytes"),
+            available: least(&|pool| pool.figures.available, "uma_memory_available_bytes"),
         }
     }
 
@@ -109,6 +119,7 @@ pub(super) fn before(life: &Life, alone: bool, baseline: Option<u64>) -> Levels 
     let own = life.own();
     let without = |level: Option<u64>, own: u64| level.map(|level| level.saturating_sub(own));
     Levels {
+        available: None,
         unaccounted: baseline.filter(|_| alone),
         shmem: without(at_death.shmem, own.shmem),
         page_cache: without(at_death.page_cache, own.file),

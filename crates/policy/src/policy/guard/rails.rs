@@ -66,6 +66,7 @@ impl Guard {
             | HoldReason::Unknown
             | HoldReason::StepsExhausted
             | HoldReason::UnclearTarget
+            | HoldReason::NotStartedAgain
             | HoldReason::Unconfirmed
             | HoldReason::Memory
             | HoldReason::BackOff

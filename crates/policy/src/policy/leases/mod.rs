@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::{check_gate, shares};
 use crate::model::{
-    GateReason, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseRequest,
-    LeaseShare, LeaseState, MemoryPools, Reading,
+    GateReason, HOST_POOL, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews,
+    LeaseRequest, LeaseShare, LeaseState, MemoryPools, Reading,
 };
 pub(super) use node::Leases;
 
@@ -305,7 +305,8 @@ impl LeaseBook {
             if at - first >= MOST_CHECKED && caller.is_none() {
                 continue;
             }
-            let blocks = |other: &&Lease| other.blocks(lease, context.now);
+            let priority = lease.request.priority;
+            let blocks = |other: &&Lease| other.blocks(priority, context.now);
             let result = match before.iter().find(blocks) {
                 Some(before) => {
                     Err(vec![GateReason::Behind { who: Arc::clone(&before.request.who) }])
@@ -363,9 +364,10 @@ impl LeaseBook {
         for pool in &context.memory.pools {
             let Reading::Value(held) = pool.held() else { continue };
             let need = self.need(&pool.pool);
-            let first = Taken { base: held, held, sampled: context.sampled, progress: 0 };
+            let sampled = pool.read_at.unwrap_or(context.sampled);
+            let first = Taken { base: held, held, sampled, progress: 0 };
             let state = self.pools.entry(Arc::clone(&pool.pool)).or_insert(first);
-            state.sample((held, context.sampled), need);
+            state.sample((held, sampled), need);
             if state.taken() >= state.progress.saturating_add(PROGRESS) {
                 state.progress = state.taken();
                 has_progress = true;
@@ -452,6 +454,18 @@ impl LeaseBook {
     }
 }
 
+/// What is missing in a pool, if that is the reason.
+fn missing_of(reason: &GateReason, pool: &str) -> Option<LeaseShare> {
+    match reason {
+        GateReason::InPool { pool, reason } => missing_of(reason, pool),
+        GateReason::TooLittle { need_bytes, available_bytes, .. } => Some(LeaseShare {
+            pool: pool.into(),
+            need_bytes: need_bytes.saturating_sub(*available_bytes),
+        }),
+        _ => None,
+    }
+}
+
 impl Lease {
     /// Whether it is granted, and makes progress.
     pub(super) fn is_starting(&self, now: Duration) -> bool {
@@ -469,20 +483,22 @@ impl Lease {
         (!self.is_granted(), -i64::from(*priority), *requested_ms, id)
     }
 
-    /// Whether this one, which waits, holds back one behind it.
-    fn blocks(&self, behind: &Self, now: Duration) -> bool {
+    /// Whether this one, which waits, holds back one of that priority behind it.
+    pub(super) fn blocks(&self, behind: i32, now: Duration) -> bool {
         let minute = now.saturating_sub(self.since).as_secs() / 60 % MINUTES;
-        let is_higher = self.request.priority > behind.request.priority;
+        let is_higher = self.request.priority > behind;
         minute != if is_higher { MINUTES - 1 } else { 0 }
     }
 
     /// It waits, for these reasons; `None`: only for other nodes.
     fn wait(&mut self, why: Option<&[GateReason]>) {
-        let LeaseState::Waiting { reasons, behind, is_grantable, .. } = &mut self.state else {
+        let LeaseState::Waiting { reasons, behind, missing, is_grantable, .. } = &mut self.state
+        else {
             return;
         };
         *is_grantable = why.is_none();
         let why = why.unwrap_or_default();
+        *missing = why.iter().filter_map(|reason| missing_of(reason, HOST_POOL)).collect();
         *reasons = why.iter().map(|reason| reason.to_string().into()).collect();
         let names = why.iter().flat_map(|reason| match reason {
             GateReason::Reserved { by, .. } => by.as_slice(),

@@ -1,16 +1,20 @@
 //! The leases of the watched node, as the ledger was last reported.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Event, GateReason, HOST_POOL, Lease, LeaseReadings, MemoryPools, Moment, ProgramEvent, Reading,
-    ReservedPool, SeriesKey,
+    Event, GateReason, HOST_POOL, Lease, LeaseReadings, LeaseState, MemoryPools, Moment,
+    ProgramEvent, Reading, ReservedPool, SeriesKey,
 };
 use crate::policy::Step;
 use crate::policy::counters::{Cell, Counters};
+
+/// Starts that wait, of which there are series.
+const MOST_SHOWN: usize = 16;
 
 /// Leases, and what they reserve.
 #[derive(Debug, Default)]
@@ -67,13 +71,42 @@ impl Leases {
         left
     }
 
-    /// Why a start waits for others that are starting, if it does.
+    /// Why a start without a priority waits for others, if it does: they are starting, or wait with
+    /// a higher one.
     pub(in crate::policy) fn others_start(&self, who: &str, now: Duration) -> Option<String> {
+        let is_first = |lease: &&Lease| {
+            !lease.is_granted() && lease.request.priority > 0 && lease.blocks(0, now)
+        };
+        if let Some(first) = self.leases.iter().find(is_first) {
+            let who = Arc::clone(&first.request.who);
+            return Some(GateReason::Behind { who }.to_string());
+        }
         let starting = self.leases.iter().filter(|lease| lease.is_starting(now));
         let others = starting.map(|lease| &lease.request.who).filter(|other| ***other != *who);
         let who: Vec<Arc<str>> = others.cloned().collect();
         let is_full = who.len() >= self.at_once.max(1);
         is_full.then(|| GateReason::StartsAtOnce { who }.to_string())
+    }
+
+    /// The series of those that wait, and of what they lack.
+    fn waiting(&self) -> BTreeMap<SeriesKey, f64> {
+        let mut values = BTreeMap::new();
+        let waiting = self.leases.iter().filter(|lease| !lease.is_granted()).take(MOST_SHOWN);
+        for lease in waiting {
+            let LeaseState::Waiting { missing, .. } = &lease.state else { continue };
+            let who = &*lease.request.who;
+            let priority = values
+                .entry(SeriesKey::new("uma_lease_priority", &[("who", who)]))
+                .or_insert(f64::NEG_INFINITY);
+            *priority = priority.max(lease.request.priority.into());
+            for share in missing {
+                let labels = [("pool", &*share.pool), ("who", who)];
+                let bytes =
+                    values.entry(SeriesKey::new("uma_lease_missing_bytes", &labels)).or_insert(0.0);
+                *bytes = bytes.max(share.need_bytes as f64);
+            }
+        }
+        values
     }
 
     fn publish(&mut self, is_unknown: bool, counters: &mut Counters, store: &mut SeriesStore) {
@@ -90,6 +123,7 @@ impl Leases {
             let key = SeriesKey::new("uma_lease_reserved_bytes", &[("pool", &*reserved.pool)]);
             values.push((key, reserved.bytes as f64));
         }
+        values.extend(self.waiting());
         let cells: Vec<Cell> = values
             .into_iter()
             .map(|(key, value)| {

@@ -180,6 +180,37 @@ fn four_engines_start_each_when_the_one_before_has_its_memory() {
     assert!(book.leases().is_empty());
 }
 
+/// The daemon comes with what the driver said before the last engine gave its memory back.
+#[test]
+fn an_older_answer_of_the_driver_is_no_progress() {
+    let of_driver = |held, read_at| {
+        let mut memory = node(80, held);
+        memory.pools[0].read_at = Some(Duration::from_secs(read_at));
+        memory
+    };
+    let mut book = LeaseBook::default();
+    book.request(Duration::from_secs(10), &request("next", 45)).unwrap();
+    assert_eq!(advance(&mut book, 10, &of_driver(1, 10), 1).len(), 1);
+    assert_eq!(advance(&mut book, 11, &of_driver(46, 8), 1), []);
+    book.request(Duration::from_secs(12), &request("third", 40)).unwrap();
+    assert_eq!(advance(&mut book, 12, &of_driver(1, 12), 2), [], "45 of 79 GiB are reserved");
+    let taken = [("next".into(), LeaseChange::Ended(LeaseEnd::Taken))];
+    assert_eq!(advance(&mut book, 13, &of_driver(46, 13), 1)[..1], taken);
+}
+
+/// Others that give memory back and take it again take nothing of what is reserved.
+#[test]
+fn the_comings_and_goings_of_others_end_no_lease() {
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, &request("one", 12)).unwrap();
+    assert_eq!(advance(&mut book, 0, &node(80, 20), 1).len(), 1);
+    for second in 1..20 {
+        let held = if second % 2 == 0 { 20 } else { 12 };
+        assert_eq!(advance(&mut book, second, &node(80, held), 1), [], "{second}");
+    }
+    assert_eq!(advance(&mut book, 20, &node(80, 24), 1).len(), 1, "it has all by then");
+}
+
 #[test]
 fn a_book_survives_its_file() {
     let mut book = LeaseBook::default();

@@ -16,6 +16,7 @@ pub(super) fn empty(layout: &Layout) -> MemoryPools {
         pool,
         kind,
         numa_nodes: numa_nodes.into(),
+        read_at: None,
         obtainable: Reading::Unsupported,
         figures: PoolFigures::UNSUPPORTED,
         memory: GateMemory::UNKNOWN,
@@ -49,6 +50,7 @@ pub(super) fn sample(
             PoolKind::NumaNode => (nodes.memory(nodes.kind("unaccounted")), nodes.figures()),
             PoolKind::Driver => of_driver(&reported(gpus, &pool.pool)),
         };
+        pool.read_at = gpus.answered_at.filter(|_| pool.kind == PoolKind::Driver);
         pool.obtainable = obtainable(&pool.memory);
     }
 }

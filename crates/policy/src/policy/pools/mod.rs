@@ -12,6 +12,7 @@ mod tests;
 mod view;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{GpuDriver, GpuPicture, GpuReadings, MemoryPools};
 use layout::Layout;
@@ -25,6 +26,7 @@ pub use view::SeriesView;
 struct GpuReport {
     driver: GpuDriver,
     picture: Option<Arc<GpuPicture>>,
+    answered_at: Option<Duration>,
 }
 
 impl GpuReport {
@@ -48,7 +50,7 @@ impl Default for Pools {
     fn default() -> Self {
         let driver = GpuDriver::Unknown { why: "the driver has not been queried".into() };
         Self {
-            gpus: GpuReport { driver, picture: None },
+            gpus: GpuReport { driver, picture: None, answered_at: None },
             layout: Layout::default(),
             layout_of: None,
             memory: MemoryPools::default(),
@@ -64,6 +66,7 @@ impl Pools {
             self.gpus.driver.clone_from(&readings.driver);
             self.layout_of = None;
         }
+        self.gpus.answered_at = readings.answered_at;
         match (&readings.picture, &readings.driver) {
             (Some(picture), _) => self.gpus.picture = Some(Arc::clone(picture)),
             (None, GpuDriver::Absent { .. }) => self.gpus.picture = None,

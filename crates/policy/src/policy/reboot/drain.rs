@@ -170,6 +170,7 @@ impl Reboots {
         let Some(pending) = &self.pending else { return Ok(()) };
         let ScheduledReboot { rule, decision, .. } = pending.scheduled.clone();
         let action = Action::StopEngine {
+            engine: None,
             grace_ms: GRACE_MS,
             unless_free_bytes: None,
             for_reboot: Some(decision),

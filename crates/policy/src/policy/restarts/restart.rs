@@ -430,7 +430,9 @@ impl Restart {
             return;
         };
         let is_counted = attempt.is_counted;
-        if end.mark != attempt.after {
+        if end.mark != attempt.after && context.kills.made_room(&self.family, end) {
+            self.check_aim(true, None, context);
+        } else if end.mark != attempt.after {
             if !is_counted {
                 self.cells.count(Came::Died, context.counters);
             }

@@ -72,8 +72,11 @@ pub enum RemedyStep {
         /// The line.
         message: Template,
     },
-    /// End the engine whose growth eats the memory: SIGTERM, a grace, SIGKILL.
+    /// End an engine: SIGTERM, a grace, SIGKILL.
     StopEngine {
+        /// Its name; it must be one that is started again afterwards. `None`: the engine whose
+        /// growth eats the memory.
+        engine: Option<Template>,
         /// Milliseconds between the two signals; 0: only SIGKILL is sent.
         grace_ms: u64,
     },
@@ -130,7 +133,8 @@ impl RemedyStep {
                 }
             }
             Self::Notify { message } => Action::Notify { message: fill(message) },
-            Self::StopEngine { grace_ms } => Action::StopEngine {
+            Self::StopEngine { engine, grace_ms } => Action::StopEngine {
+                engine: engine.as_ref().map(fill),
                 grace_ms: *grace_ms,
                 unless_free_bytes: None,
                 for_reboot: None,

@@ -68,7 +68,8 @@ fn an_act_on_one_engine_names_it() {
     let (name, allow) = ("a".to_owned(), Default::default());
     let reclaim = Action::Reclaim { cgroup: "/g".into(), engine: Some(name.clone()), bytes: 1 };
     let of_cgroup = Action::Reclaim { cgroup: "/g".into(), engine: None, bytes: 1 };
-    let stop = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
+    let stop =
+        Action::StopEngine { engine: None, grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let group = Target::Cgroup { path: "/g".into() };
     for (id, action, target) in [
         (2, Action::EmptyCache { engine: name, allow }, target.clone()),
@@ -284,7 +285,8 @@ fn a_stop_for_a_reboot_is_no_act_of_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let stop = |id, for_reboot| {
-        let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot };
+        let action =
+            Action::StopEngine { engine: None, grace_ms: 0, unless_free_bytes: None, for_reboot };
         Entry::Decision(DecisionRecord { action, ..act(id, Mode::Enforce) })
     };
     journal.record(&stop(2, None));

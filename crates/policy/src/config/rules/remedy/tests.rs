@@ -40,14 +40,15 @@ fn stop_engine_is_the_last_step_and_its_grace_fits_the_action_timeout() {
             steps(&format!("{{drop_caches: {{}}}}, {{{written}}}, {{notify: {{message: a}}}}"));
         let rules = rules.unwrap();
         let remedy = rules.groups[0].rules[0].remedy.as_ref().unwrap();
-        assert_eq!(remedy.steps[1], RemedyStep::StopEngine { grace_ms }, "{written}");
+        assert_eq!(remedy.steps[1], RemedyStep::StopEngine { engine: None, grace_ms }, "{written}");
     }
     for (written, expected) in [
         ("{stop_engine: {grace: 21s}}", "20s"),
         ("{stop_engine: {grace: soon}}", "grace"),
         ("{stop_engine: 5s}", "0s sends no SIGTERM"),
         ("stop_engine", "stop_engine: {}"),
-        ("{stop_engine: {name: vllm}}", "guard_rails.protect"),
+        ("{stop_engine: {name: vllm}}", "engine names one whose restarts are deferred"),
+        ("{stop_engine: {engine: 5}}, {drop_caches: {}}", "comes after stop_engine"),
         ("{stop_engine: {grce: 1s}}", "did you mean"),
         ("{stop_engine: {}}, {drop_caches: {}}", "drop_caches comes after stop_engine"),
         ("{stop_engine: {}}, {stop_engine: {}}", "stop_engine comes after stop_engine"),

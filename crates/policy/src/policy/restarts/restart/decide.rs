@@ -26,7 +26,9 @@ impl Restart {
             return false;
         }
         let mut end = end.clone();
-        if end.requested == Requested::Unknown && context.kills.explain(&self.seen.target, &end) {
+        let is_killed =
+            end.requested == Requested::Unknown && context.kills.explain(&self.seen.target, &end);
+        if is_killed || context.kills.made_room(&self.family, &end) {
             end.requested = Requested::No;
         }
         let mode = self.seen.mode.unwrap_or(context.mode);

@@ -324,7 +324,12 @@ fn stop(engine: &EngineSeen) -> DecisionRecord {
         mode: Mode::Enforce,
         decision: Decision::Act,
         step: 0,
-        action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None },
+        action: Action::StopEngine {
+            engine: None,
+            grace_ms: 0,
+            unless_free_bytes: None,
+            for_reboot: None,
+        },
         target: Target::Engine(Box::new(EngineTarget::from(engine))),
         approved: None,
         because: Vec::new(),

@@ -1,0 +1,137 @@
+//! An engine makes room for a start with a higher priority, and is started again afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::world::{GIB, RestartWorld, engine_in};
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules;
+use crate::model::{
+    Action, EngineHealth, EngineLoad, EngineSeen, GateRequest, HealthResponse, HoldReason, Lease,
+    LeaseReadings, LeaseRequest, LeaseShare, LeaseState, Mode, Observation, Requested,
+    RestartState, Target, WorkloadState,
+};
+
+const RULE: &str = "
+groups:
+- name: starts
+  rules:
+  - alert: MakeRoom
+    expr: max by (pool) (uma_lease_missing_bytes and on(who) uma_lease_priority > 0) > 0
+    for: 1s
+    remedy:
+      steps:
+      - stop_engine: {engine: engine-low, grace: 0s}
+";
+
+/// A container with an engine that is ready, and this rule.
+fn world(mode: Mode) -> RestartWorld {
+    let mut world = RestartWorld::with(mode, &["low"]);
+    let rules = parse_rules(&[SourceText::new("room.yaml", RULE)], Duration::from_secs(1));
+    world.policy.replace_rules(world.at, mode, &rules.unwrap());
+    world.engines = vec![EngineSeen {
+        health_url: Some("http://127.0.0.1:8000/health".into()),
+        ..engine_in("low", 50, 12 * GIB)
+    }];
+    world.free = 8 * GIB;
+    let engine = world.engines[0].clone();
+    for _ in 0..3 {
+        world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
+            engine: Arc::clone(&engine.name),
+            server: engine.server,
+            asked_at: world.at.uptime,
+            answer: HealthResponse::Ready,
+            requests: EngineLoad::default().requests(),
+            load: EngineLoad::default(),
+            key_withheld: None,
+        })));
+        world.run(1);
+    }
+    world
+}
+
+/// A start waits: with this priority, and so much is missing.
+fn waits(world: &mut RestartWorld, priority: i32, missing: u64) {
+    let LeaseState::Waiting { seen, reasons, behind, is_grantable, .. } =
+        LeaseState::waiting(world.at.uptime)
+    else {
+        unreachable!()
+    };
+    let missing = vec![LeaseShare { pool: "host".into(), need_bytes: missing }];
+    let request = LeaseRequest::new("1".into(), "chat".into(), GateRequest::of(16 * GIB));
+    let lease = Lease {
+        request: LeaseRequest { priority, ..request },
+        since: world.at.uptime,
+        state: LeaseState::Waiting { seen, reasons, behind, missing, is_grantable },
+    };
+    let readings = LeaseReadings { leases: vec![lease].into(), ..LeaseReadings::default() };
+    world.seen.push(Observation::Leases(Box::new(readings)));
+}
+
+fn stopped(world: &RestartWorld) -> usize {
+    let is_stop = |decision: &&crate::model::DecisionRecord| {
+        decision.is_act() && matches!(decision.action, Action::StopEngine { .. })
+    };
+    world.decisions.iter().filter(is_stop).count()
+}
+
+#[test]
+fn an_engine_makes_room_and_comes_back_after_the_start() {
+    let mut world = world(Mode::Enforce);
+    waits(&mut world, 0, 8 * GIB);
+    world.run(10);
+    assert_eq!(stopped(&world), 0, "without a priority no room is made");
+    waits(&mut world, 5, 8 * GIB);
+    assert_eq!(world.value("uma_lease_priority{who=\"chat\"}"), Some(0.0));
+    while stopped(&world) == 0 {
+        world.tick();
+    }
+    assert_eq!(
+        world.value("uma_lease_missing_bytes{pool=\"host\",who=\"chat\"}"),
+        Some(8.0 * GIB as f64)
+    );
+    let stop = world.decisions.last().unwrap().clone();
+    let Target::Engine(target) = &stop.target else { panic!("{stop:?}") };
+    assert_eq!((&*target.name, stop.rule.to_string()), ("engine-low", "starts/MakeRoom".into()));
+    // Docker was asked to kill it, and says so.
+    world.report(&stop, crate::model::OutcomeResult::Done);
+    let mut end = world.end(137);
+    (end.requested, end.is_oom_killed) = (Requested::Yes, false);
+    world.of("low").state = WorkloadState::Ended(end);
+    world.engines.clear();
+    world.free = 20 * GIB;
+    world.run(20);
+    let (state, reason) = world.state("low");
+    assert_eq!(state, RestartState::Waiting, "{reason}");
+    assert!(reason.contains("it waits its turn: chat waits before it"), "{reason}");
+    // The start has its memory, and needs all of it.
+    world.seen.push(Observation::Leases(Box::default()));
+    world.free = 4 * GIB;
+    world.run(20);
+    assert!(world.state("low").1.contains("8.0 GiB needed"));
+    world.free = 20 * GIB;
+    assert_eq!(world.until_start(5).unwrap().0, "low");
+    assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"low\"}"), Some(0.0));
+    assert_eq!(world.value("uma_lease_priority{who=\"chat\"}"), None);
+}
+
+#[test]
+fn an_engine_that_nobody_starts_again_and_an_absent_one_are_not_stopped() {
+    let mut others = world(Mode::Enforce);
+    others.of("low").obstacle = Some("its restart policy is always".into());
+    others.run(2);
+    waits(&mut others, 5, 8 * GIB);
+    others.run(10);
+    assert_eq!(others.holds(), [HoldReason::NotStartedAgain]);
+    let mut absent = world(Mode::Enforce);
+    absent.engines.clear();
+    absent.run(2);
+    waits(&mut absent, 5, 8 * GIB);
+    absent.run(10);
+    assert_eq!(absent.holds(), [HoldReason::NoTarget]);
+    let mut observed = world(Mode::Observe);
+    waits(&mut observed, 5, 8 * GIB);
+    observed.run(10);
+    let reported = observed.decisions.iter().filter(|one| one.is_act()).count();
+    assert_eq!(reported, 1, "observe mode says what it would do");
+}
