@@ -23,6 +23,9 @@ use crate::policy::leases::LeaseBook;
 const LEDGER: &str = "leases.json";
 const LOCK: &str = "leases.lock";
 
+/// Files of holders begin so.
+const HOLDER: &str = "holder-";
+
 /// A longer file is not ours.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -30,23 +33,20 @@ const MOST_BYTES: u64 = 16 << 20;
 const LOCK_TRIES: u32 = 250;
 const LOCK_TICK: Duration = Duration::from_millis(2);
 
-/// A longer chain of parents is not followed.
-const MOST_ANCESTORS: usize = 64;
-
 /// The ledger of a node.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     folder: PathBuf,
     procfs: PathBuf,
-    /// That of the procfs; `None` where it cannot be known.
-    pid_namespace: Option<u64>,
+    /// Its device number; `None` where there is none.
+    procfs_device: Option<u64>,
 }
 
 impl Ledger {
     /// The ledger in that folder, whose holders are in that procfs. Does not open it yet.
     pub fn new(folder: &Path, procfs: &Path) -> Self {
-        let (folder, pid_namespace) = (folder.to_owned(), pid_namespace(procfs));
-        Self { folder, procfs: procfs.to_owned(), pid_namespace }
+        let procfs_device = fs::metadata(procfs.join("self")).ok().map(|about| about.dev());
+        Self { folder: folder.to_owned(), procfs: procfs.to_owned(), procfs_device }
     }
 
     /// Reads the ledger, changes it, and writes it if it has changed.
@@ -97,13 +97,38 @@ impl Ledger {
     fn process(&self, pid: u32) -> Option<LeaseHolder> {
         let text = fs::read(self.procfs.join(pid.to_string()).join("stat")).ok()?;
         let process = ProcessId { pid, start_ticks: stat(&text)?.start_ticks };
-        Some(LeaseHolder { process, pid_namespace: self.pid_namespace? })
+        Some(LeaseHolder { process, procfs: self.procfs_device? })
     }
 
-    /// Whether a process is known to have ended. Of another PID namespace nothing is known.
+    /// Locks a file for this process and, unless it is closed at exec(2), for the command that it
+    /// becomes. So others see that they live, whatever their PID namespace.
+    ///
+    /// # Errors
+    /// The file cannot be made or locked.
+    pub fn hold(&self, holder: LeaseHolder) -> io::Result<File> {
+        self.sweep();
+        let path = self.folder.join(holder_file(holder));
+        // Under its name it is locked from the beginning.
+        let new = path.with_extension("new");
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        fs::rename(&new, &path)?;
+        Ok(file)
+    }
+
+    /// Removes the files of holders that have ended.
+    fn sweep(&self) {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_holder = |name: &str| name.starts_with(HOLDER);
+        for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(is_holder)) {
+            is_abandoned(&entry.path());
+        }
+    }
+
+    /// Whether a process is known to have ended.
     pub fn has_ended(&self, holder: LeaseHolder) -> bool {
-        if self.pid_namespace != Some(holder.pid_namespace) {
-            return false;
+        if self.procfs_device != Some(holder.procfs) {
+            return is_abandoned(&self.folder.join(holder_file(holder)));
         }
         let ProcessId { pid, start_ticks } = holder.process;
         match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
@@ -193,20 +218,22 @@ impl Ledger {
     }
 }
 
-/// The PID namespace of a procfs, by its inode: that of the nearest ancestor which has one number
-/// there. This process may be in a namespace below.
-fn pid_namespace(procfs: &Path) -> Option<u64> {
-    let mut process = "self".to_owned();
-    for _ in 0..MOST_ANCESTORS {
-        let folder = procfs.join(&process);
-        let status = fs::read_to_string(folder.join("status")).ok()?;
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-        if field("NSpid:")?.split_ascii_whitespace().count() == 1 {
-            return Some(fs::metadata(folder.join("ns/pid")).ok()?.ino());
-        }
-        process = field("PPid:")?.trim().to_owned();
+/// Whether a holder had locked this file, and nobody does any more. It is removed then.
+fn is_abandoned(path: &Path) -> bool {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
+        return false;
+    };
+    let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if is_free {
+        // Another process may have removed it.
+        let _ = fs::remove_file(path);
     }
-    None
+    is_free
+}
+
+fn holder_file(LeaseHolder { process, procfs }: LeaseHolder) -> String {
+    format!("{HOLDER}{procfs:x}-{:x}-{:x}", process.pid, process.start_ticks)
 }
 
 #[cfg(test)]
@@ -274,7 +301,26 @@ mod tests {
         assert!(ledger.has_ended(with(own.process.pid, own.process.start_ticks + 1)));
         assert!(ledger.has_ended(with(u32::MAX, 1)));
         // Its number means nothing here.
-        let other = LeaseHolder { pid_namespace: own.pid_namespace + 1, ..with(u32::MAX, 1) };
+        let other = LeaseHolder { procfs: own.procfs + 1, ..with(u32::MAX, 1) };
         assert!(!ledger.has_ended(other));
+    }
+
+    #[test]
+    fn a_holder_of_another_procfs_is_known_by_its_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(folder.path(), Path::new("/proc"));
+        let own = ledger.own_process().unwrap();
+        let other = LeaseHolder { procfs: own.procfs + 1, ..own };
+        let held = ledger.hold(other).unwrap();
+        assert!(!ledger.has_ended(other));
+        drop(held);
+        assert!(ledger.has_ended(other));
+        assert!(!ledger.has_ended(other), "its file is gone");
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join(holder_file(other))).unwrap();
+        assert!(!ledger.has_ended(other), "a link is not followed");
+        drop(ledger.hold(own).unwrap());
+        let held = ledger.hold(other).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what ended is swept");
+        drop(held);
     }
 }

@@ -106,6 +106,9 @@ pub fn execute(arguments: &LeaseCommandArguments) -> anyhow::Result<Exit> {
     let Some((program, words)) = arguments.command.split_first() else {
         return Ok(Exit::Unusable);
     };
+    if let Some(lease) = &lease {
+        lease.keep_at_exec();
+    }
     let error = Command::new(program).args(words).exec();
     if let Some(lease) = &lease {
         lease.give_back();

@@ -29,6 +29,9 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Reports that wait for the loop; further ones are dropped, and the next one repeats them.
 const QUEUE: usize = 4;
 
+/// Ids of the leases of deferred restarts begin so.
+const RESTART: &str = "restart-";
+
 /// Calls that wait; further ones are refused.
 const CALLS: usize = 64;
 
@@ -201,6 +204,9 @@ impl Turns {
     fn advance(&mut self, book: &mut LeaseBook, starting: &[LeaseRequest], status: &Status) {
         let now = clock::uptime();
         self.requested.repeat(now, starting, book);
+        for (id, end) in over(book.leases(), &status.restarts) {
+            book.end(&id, end);
+        }
         let up = status.engines.iter().filter(|status| status.phase.is_up());
         for id in ready(book.leases(), &up.map(|status| &status.engine).collect::<Vec<_>>()) {
             book.end(&id, LeaseEnd::Ready);
@@ -238,11 +244,26 @@ fn is_starting(restart: &RestartStatus) -> bool {
 
 fn request_of(restart: &RestartStatus) -> LeaseRequest {
     let name = &restart.seen.target.name;
-    let (id, need) = (format!("restart-{name}").into(), restart.seen.need.request(0));
+    let (id, need) = (format!("{RESTART}{name}").into(), restart.seen.need.request(0));
     LeaseRequest {
         requested_ms: restart.since.utc_ms(),
         ..LeaseRequest::new(id, Arc::clone(name), need)
     }
+}
+
+/// Leases of restarts that no longer start, and why they end.
+fn over(leases: &[Lease], restarts: &[RestartStatus]) -> Vec<(Arc<str>, LeaseEnd)> {
+    let ended = leases.iter().filter_map(|lease| {
+        let name = lease.request.id.strip_prefix(RESTART)?;
+        let restart = restarts.iter().find(|restart| *restart.seen.target.name == *name);
+        let end = match restart.map(|restart| restart.state) {
+            Some(RestartState::Starting) => return None,
+            Some(RestartState::Running) => LeaseEnd::Ready,
+            _ => LeaseEnd::ProcessEnded,
+        };
+        Some((Arc::clone(&lease.request.id), end))
+    });
+    ended.collect()
 }
 
 /// Leases whose engine is among those that are up: one of that name, unit or container that began
@@ -280,7 +301,7 @@ mod tests {
     fn request(id: &str, pid: u32) -> LeaseRequest {
         let process = ProcessId { pid, start_ticks: 1_000 };
         LeaseRequest {
-            holder: Some(LeaseHolder { process, pid_namespace: 1 }),
+            holder: Some(LeaseHolder { process, procfs: 1 }),
             ..LeaseRequest::new(id.into(), id.into(), GateRequest::of(1 << 30))
         }
     }

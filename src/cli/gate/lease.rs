@@ -1,10 +1,12 @@
 //! The lease of a start: requested while it waits, given back if it does not start.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::node::GateNode;
 use crate::config::settings::Settings;
@@ -54,6 +56,10 @@ pub(crate) struct StartLease {
     ledger: Ledger,
     request: LeaseRequest,
     at_once: u32,
+    /// Whether this process holds it.
+    is_own: bool,
+    /// The lock of this process, once it has one.
+    lock: Option<File>,
 }
 
 impl LeaseArguments {
@@ -71,6 +77,7 @@ impl LeaseArguments {
         let own = ledger.own_process();
         // Below systemd each invocation of a unit is one start, whose processes come and go.
         let invocation = std::env::var("INVOCATION_ID").ok().filter(|id| is_id(id));
+        let is_own = matches!(holder, Holder::Own);
         let (id, holder) = match (&holder, invocation) {
             (Holder::Parent, Some(invocation)) => (invocation, None),
             (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
@@ -83,7 +90,7 @@ impl LeaseArguments {
             requested_ms: clock::now().utc_ms(),
             ..LeaseRequest::new(id.into(), who.into(), need.clone())
         };
-        Some(StartLease { ledger, request, at_once: settings.starts.at_once })
+        Some(StartLease { ledger, request, at_once: settings.starts.at_once, is_own, lock: None })
     }
 }
 
@@ -93,11 +100,11 @@ fn is_id(id: &str) -> bool {
 }
 
 fn id_of(own: Option<LeaseHolder>) -> String {
-    let (namespace, start, pid) = match own {
-        Some(own) => (own.pid_namespace, own.process.start_ticks, own.process.pid),
+    let (procfs, start, pid) = match own {
+        Some(own) => (own.procfs, own.process.start_ticks, own.process.pid),
         None => (0, u64::from(clock::uptime().subsec_nanos()), std::process::id()),
     };
-    format!("{namespace:x}-{start:x}-{pid:x}")
+    format!("{procfs:x}-{start:x}-{pid:x}")
 }
 
 impl StartLease {
@@ -126,7 +133,21 @@ impl StartLease {
         (call, turn): (LeaseCall, u64),
     ) -> Result<Option<LeaseState>, String> {
         self.request.turn = turn;
-        self.update((memory, sampled), |book, context| book.call(&self.request, call, context))?
+        let called =
+            self.update((memory, sampled), |book, context| book.call(&self.request, call, context));
+        if self.lock.is_none() && self.is_own {
+            // Without the lock, who cannot see this process waits for the time of its lease.
+            self.lock = self.request.holder.and_then(|holder| self.ledger.hold(holder).ok());
+        }
+        called?
+    }
+
+    /// Lets the command that this process becomes keep the lock.
+    pub(crate) fn keep_at_exec(&self) {
+        if let Some(lock) = &self.lock {
+            // Without it the lease ends with its time.
+            let _ = fcntl_setfd(lock, FdFlags::empty());
+        }
     }
 
     fn update<T>(

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::docker::Dockerd;
 use super::enabled;
 use crate::daemon::{Daemon, binary, once_journalled};
 
@@ -196,4 +197,44 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
     let curve = event["curve"].as_array().unwrap();
     assert!((2..=64).contains(&curve.len()), "{curve:?}");
     eprintln!("{event}");
+}
+
+/// Containers with the ledger of the host: in its PID namespace, and in one of their own.
+#[test]
+fn real_starts_in_containers_go_one_after_the_other() {
+    if !enabled() {
+        return;
+    }
+    let dockerd = Dockerd::start();
+    dockerd.import_busybox();
+    for (count, of_host) in [(2, true), (4, false), (16, true)] {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let path = folder.path().display().to_string();
+        fs::write(folder.path().join("c.yaml"), format!("starts: {{folder: {path}/run}}\n"))
+            .unwrap();
+        // The host's files, with the program and its libraries, and that folder.
+        let mounts = ["/:/host:ro".to_owned(), format!("{path}:/host{path}")];
+        let script = format!("echo begin >> {path}/notes; sleep 0.3; echo end >> {path}/notes");
+        let binary = binary().display().to_string();
+        for number in 0..count {
+            let name = format!("--name=start-{number}");
+            let config = format!("--config.file={path}/c.yaml");
+            let mut arguments = vec!["run", "-d", "--network=none"];
+            arguments.extend(of_host.then_some("--pid=host"));
+            arguments.extend(mounts.iter().flat_map(|mount| ["-v", mount]));
+            arguments.extend(["busybox", "/bin/busybox", "chroot", "/host", &binary, "lease"]);
+            arguments.extend([&*config, &name, "--need=2GiB", "--timeout=60s", "--"]);
+            arguments.extend(["sh", "-c", &script]);
+            let started = dockerd.docker(&arguments);
+            assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        }
+        let notes = || fs::read_to_string(folder.path().join("notes")).unwrap_or_default();
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while notes().matches("end").count() < count {
+            let logs = || dockerd.docker(&["ps", "-a", "--format", "{{.Status}}"]);
+            assert!(Instant::now() < deadline, "{:?} {}", logs(), notes());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(notes(), "begin\nend\n".repeat(count), "{count}, in the host's: {of_host}");
+    }
 }

@@ -85,9 +85,9 @@ pub struct LeaseHolder {
     /// The process.
     #[serde(flatten)]
     pub process: ProcessId,
-    /// The inode of the PID namespace that its PID is of; pid_namespaces(7).
+    /// The device number of the procfs that its PID is of: it is that of one PID namespace.
     #[serde(default)]
-    pub pid_namespace: u64,
+    pub procfs: u64,
 }
 
 /// A request and its state. All times are on the uptime clock.

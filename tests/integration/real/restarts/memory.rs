@@ -1,5 +1,7 @@
 //! Restarts that wait for memory, which is really taken and released at once.
 
+mod room;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

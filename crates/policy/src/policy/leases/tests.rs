@@ -87,7 +87,7 @@ fn a_lease_ends_with_its_process_its_time_or_its_requester() {
     let mut book = LeaseBook::default();
     let holder = |pid| {
         let process = ProcessId { pid, start_ticks: 1 };
-        Some(LeaseHolder { process, pid_namespace: 1 })
+        Some(LeaseHolder { process, procfs: 1 })
     };
     for (id, pid) in [("dead", 666), ("late", 5), ("given", 6)] {
         book.request(Duration::ZERO, &LeaseRequest { holder: holder(pid), ..request(id, 1) })
