@@ -15,15 +15,15 @@ use super::gate::{
     self, Ended, GateNode, Holder, LeaseArguments, NodeArguments, PlaceArguments, ProgressPrinter,
     Waiting, timeout,
 };
+use super::loads::need_bytes;
 use crate::cli::output::errln;
-use crate::config::measure::size_bytes;
 
 /// Arguments of `umawarden lease`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct LeaseCommandArguments {
     /// Memory that the command will take, for example 60GiB.
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = need_bytes)]
     need: u64,
 
     /// Where it takes memory.

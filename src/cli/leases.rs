@@ -121,8 +121,8 @@ fn line(lease: &Lease) -> String {
             let ends = seconds_text((*at + lease.request.lasts).saturating_sub(now));
             format!("{who}: {need} granted {} ago, for at most {ends} more{priority}", since(*at))
         }
-        LeaseState::Waiting { reasons, .. } => {
-            let why = reasons.join("; ");
+        LeaseState::Waiting { reasons, is_grantable, .. } => {
+            let why = if *is_grantable { "other nodes".to_owned() } else { reasons.join("; ") };
             format!("{who}: waits for {need} since {}{priority}: {why}", since(lease.since))
         }
     }

@@ -13,8 +13,13 @@ use super::api::read_journal;
 use super::holds;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::{Action, EnginePools, Reading, bytes_text, measured_bytes_text, seconds_text};
+use crate::model::{
+    Action, EnginePools, LeaseState, Reading, bytes_text, measured_bytes_text, seconds_text,
+};
 use crate::policy::status::{RuleState, RuleStatus, Status};
+
+/// Starts on the page.
+const STARTS: usize = 32;
 
 /// Decisions on the page.
 const DECISIONS: usize = 10;
@@ -91,6 +96,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
     }
     holds::page(&mut html, &status)?;
     memory(&mut html, &status)?;
+    starts(&mut html, &status)?;
     decisions(&mut html, decided)?;
     rules(&mut html, &status)?;
     sources(&mut html, &status)?;
@@ -126,6 +132,46 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
     html.push_str("</table>");
     pools(html, status)?;
     account(html, status)
+}
+
+/// Starts that have reserved memory or wait for it, where there are any.
+fn starts(html: &mut String, status: &Status) -> fmt::Result {
+    if status.leases.is_empty() {
+        return Ok(());
+    }
+    let now = status.at.uptime;
+    let since = |then: Duration| seconds_text(now.saturating_sub(then));
+    html.push_str(
+        "<h2>Starts</h2><table><tr><th>start<th>priority<th>memory<th>since<th>state</tr>",
+    );
+    for lease in status.leases.iter().take(STARTS) {
+        let request = &lease.request;
+        let (then, class, text) = match &lease.state {
+            LeaseState::Granted { at, .. } => (*at, "", "has reserved it".to_owned()),
+            LeaseState::Waiting { is_grantable: true, .. } => {
+                (lease.since, "pending", "waits for other nodes".to_owned())
+            }
+            LeaseState::Waiting { reasons, .. } => {
+                (lease.since, "pending", format!("waits: {}", reasons.join("; ")))
+            }
+        };
+        write!(
+            html,
+            "<tr><td>{}<td class=number>{}<td class=number>{}<td class=number>{}\
+             <td class={class:?}>{}</tr>",
+            Escaped(&request.who),
+            request.priority,
+            bytes_text(request.need.need_bytes),
+            since(then),
+            Escaped(&text),
+        )?;
+    }
+    html.push_str("</table>");
+    let more = status.leases.len().saturating_sub(STARTS);
+    if more > 0 {
+        write!(html, "<p>{more} more: <a href=api/v1/leases>all leases</a>.")?;
+    }
+    Ok(())
 }
 
 /// The pools of memory, where there are several.

@@ -13,7 +13,7 @@ use crate::config::settings::Settings;
 use crate::daemon::clock;
 use crate::leases::Ledger;
 use crate::model::{
-    GateRequest, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
+    GateRequest, Lease, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
     duration_text, lease_lasts,
 };
 use crate::policy::leases::{LeaseBook, LeaseContext};
@@ -56,10 +56,33 @@ pub(crate) struct StartLease {
     ledger: Ledger,
     request: LeaseRequest,
     at_once: u32,
-    /// Whether this process holds it.
-    is_own: bool,
+    /// The gate before it, whose memory it takes over, if this process holds the lease.
+    before: Option<Before>,
     /// The lock of this process, once it has one.
     lock: Option<File>,
+}
+
+/// How a gate is known that was passed for the same start.
+struct Before {
+    /// It was of the same invocation of a unit.
+    invocation: Option<String>,
+    /// Or of the same shell, and has the same name.
+    parent: Option<LeaseHolder>,
+}
+
+impl Before {
+    /// Its leases.
+    fn leases(&self, book: &LeaseBook, own: &LeaseRequest) -> Vec<Arc<str>> {
+        let is_its = |lease: &&Lease| {
+            let request = &lease.request;
+            let is_of_unit = self.invocation.as_deref() == Some(&*request.id);
+            let is_of_shell =
+                self.parent.is_some() && request.holder == self.parent && request.who == own.who;
+            is_of_unit || is_of_shell
+        };
+        let its = book.leases().iter().filter(is_its);
+        its.map(|lease| Arc::clone(&lease.request.id)).collect()
+    }
 }
 
 impl LeaseArguments {
@@ -78,6 +101,8 @@ impl LeaseArguments {
         // Below systemd each invocation of a unit is one start, whose processes come and go.
         let invocation = std::env::var("INVOCATION_ID").ok().filter(|id| is_id(id));
         let is_own = matches!(holder, Holder::Own);
+        let before = is_own
+            .then(|| Before { invocation: invocation.clone(), parent: ledger.parent_process() });
         let (id, holder) = match (&holder, invocation) {
             (Holder::Parent, Some(invocation)) => (invocation, None),
             (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
@@ -90,7 +115,7 @@ impl LeaseArguments {
             requested_ms: clock::now().utc_ms(),
             ..LeaseRequest::new(id.into(), who.into(), need.clone())
         };
-        Some(StartLease { ledger, request, at_once: settings.starts.at_once, is_own, lock: None })
+        Some(StartLease { ledger, request, at_once: settings.starts.at_once, before, lock: None })
     }
 }
 
@@ -133,9 +158,14 @@ impl StartLease {
         (call, turn): (LeaseCall, u64),
     ) -> Result<Option<LeaseState>, String> {
         self.request.turn = turn;
-        let called =
-            self.update((memory, sampled), |book, context| book.call(&self.request, call, context));
-        if self.lock.is_none() && self.is_own {
+        let called = self.update((memory, sampled), |book, context| {
+            let gates = self.before.iter().flat_map(|before| before.leases(book, &self.request));
+            for id in gates.collect::<Vec<_>>() {
+                book.end(&id, LeaseEnd::Withdrawn);
+            }
+            book.call(&self.request, call, context)
+        });
+        if self.lock.is_none() && self.before.is_some() {
             // Without the lock, who cannot see this process waits for the time of its lease.
             self.lock = self.request.holder.and_then(|holder| self.ledger.hold(holder).ok());
         }

@@ -62,6 +62,11 @@ pub struct GateArguments {
     #[command(flatten)]
     places: PlaceArguments,
 
+    /// Its name for others that wait. A launch or lease of the same name by the same shell takes
+    /// the memory over [default: the unit below systemd, else gate].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
     /// The lease.
     #[command(flatten)]
     lease: LeaseArguments,
@@ -298,7 +303,8 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let need_bytes = arguments.need_bytes(&settings)?;
     let request = arguments.places.request(need_bytes, arguments.contiguous);
     let mut peers = peers(arguments.peers.as_deref(), &settings, &request)?;
-    let who = own_unit(&settings).unwrap_or_else(|| "gate".to_owned());
+    let who = arguments.name.clone().or_else(|| own_unit(&settings));
+    let who = who.unwrap_or_else(|| "gate".to_owned());
     let mut lease = arguments.lease.lease(&settings, &who, (&request, Holder::Parent));
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
     let waiting = Waiting {

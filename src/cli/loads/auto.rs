@@ -20,6 +20,9 @@ const ROUNDED_TO: u64 = (1 << 30) / 16;
 /// Digits of a fingerprint that tell it from a name.
 const LEAST_DIGITS: usize = 4;
 
+/// Less is a mistake.
+const LEAST_NEED: u64 = 1 << 20;
+
 /// A need for memory, as it is written in a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -35,11 +38,20 @@ impl std::str::FromStr for Need {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
-            _ => match size_bytes(text)? {
-                0 => Err("an engine needs more than nothing".to_owned()),
-                bytes => Ok(Self::Bytes(bytes)),
-            },
+            _ => need_bytes(text).map(Self::Bytes),
         }
+    }
+}
+
+/// Reads a need for memory, which has a unit: 90 is hardly meant to be 90 bytes.
+pub(crate) fn need_bytes(text: &str) -> Result<u64, String> {
+    match size_bytes(text)? {
+        0 => Err("an engine needs more than nothing".to_owned()),
+        bytes if bytes < LEAST_NEED => Err(format!(
+            "{} is hardly what an engine needs: write it like 90GiB",
+            bytes_text(bytes)
+        )),
+        bytes => Ok(bytes),
     }
 }
 

@@ -13,7 +13,7 @@ use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output::{errln, outln};
 use crate::journal::JournalReader;
 
-pub(crate) use auto::{Need, expected};
+pub(crate) use auto::{Need, expected, need_bytes};
 use read::newest;
 
 /// Arguments of `umawarden loads`.

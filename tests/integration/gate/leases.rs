@@ -187,6 +187,15 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
     let (_, body) = daemon.get("/api/v1/leases");
     let leases: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(leases["data"]["leases"][0]["who"], "held", "{body}");
+    let mut other = ledger.start("lease", &["--need=2GiB", "--name=<i>next"], "0.1");
+    daemon.wait_until("both on the page", |daemon| {
+        let (_, page) = daemon.get("/");
+        page.contains("<td>held<td class=number>0<td class=number>2.0 GiB")
+            && page.contains("<td>&lt;i&gt;next")
+            && page.contains("waits: it waits its turn: held is starting")
+    });
+    other.kill().unwrap();
+    other.wait().unwrap();
     // It counts for everybody who asks.
     let total = available();
     let (status, body) = daemon.get(&format!("/api/v1/gate?need={total}"));
@@ -224,6 +233,34 @@ fn a_gate_reserves_what_it_was_asked_for_and_says_so() {
     let ended = ledger.command("leases").arg("--end=gate").output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(gate(&["--need=4GiB"]).status.code(), Some(0));
+    let without_a_unit = gate(&["--need=90"]);
+    let text = String::from_utf8_lossy(&without_a_unit.stderr).into_owned();
+    assert!(without_a_unit.status.code() == Some(2) && text.contains("like 90GiB"), "{text}");
+}
+
+/// A gate in a script or a unit, and then the launcher.
+#[test]
+fn a_launch_takes_over_what_its_gate_has_reserved() {
+    for (names, unit, is_its) in [
+        (["chat", "chat"], None, true),
+        (["chat", "code"], None, false),
+        (["a", "b"], Some("0123456789abcdef0123456789abcdef"), true),
+    ] {
+        let ledger = Ledger::new(1);
+        let start = |command: &str, name: &str, timeout: &str| {
+            let mut own = ledger.command(command);
+            own.arg(format!("--name={name}")).args(["--need=4GiB", timeout]);
+            own.env_remove("INVOCATION_ID").envs(unit.map(|unit| ("INVOCATION_ID", unit)));
+            own
+        };
+        let gate = start("gate", names[0], "--timeout=20s").output().unwrap();
+        assert_eq!(gate.status.code(), Some(0), "{}", String::from_utf8_lossy(&gate.stderr));
+        let mut launch = start("launch", names[1], "--timeout=3s");
+        let launched = launch.args(["--", "true"]).output().unwrap();
+        let expected = if is_its { 0 } else { 124 };
+        let text = String::from_utf8_lossy(&launched.stderr);
+        assert_eq!(launched.status.code(), Some(expected), "{names:?} {unit:?}: {text}");
+    }
 }
 
 /// As in a container: with its own procfs, and with that of the host.
