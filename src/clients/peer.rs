@@ -29,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The statuses whose body is read: a closed gate, and refusals of a lease.
 const READ: [u16; 6] = [400, 401, 403, 404, 405, 503];
 
-/// After a refusal to reserve memory a node is only looked at, so many times.
+/// After a refusal to reserve memory a node is only queried, so many times.
 const LOOKS: u32 = 60;
 
 /// The size limit of a response, in bytes.
@@ -42,7 +42,7 @@ pub struct Peer {
     connection: Connection,
     query: String,
     request: GateRequest,
-    /// Why it has refused to reserve memory, and how many more times it is only looked at.
+    /// Why it has refused to reserve memory, and how many more times it is only queried.
     refused: Option<(Arc<str>, u32)>,
 }
 
@@ -129,7 +129,7 @@ impl Peer {
         }
     }
 
-    /// Calls for a lease; where none can be had, only looks.
+    /// Calls for a lease; where none can be had, only queries.
     pub fn call(&mut self, lease: &LeaseRequest, call: LeaseCall) -> PeerReply {
         if let Some((why, looks)) = self.refused.take().filter(|(_, looks)| *looks > 0) {
             self.refused = Some((Arc::clone(&why), looks - 1));

@@ -38,7 +38,7 @@ pub(crate) struct LeaseArguments {
     )]
     lasts: Duration,
 
-    /// Reserve nothing: only look.
+    /// Reserve nothing.
     #[arg(long, conflicts_with_all = ["priority", "lasts"])]
     no_lease: bool,
 }
@@ -208,7 +208,7 @@ impl StartLease {
         };
         Some(format!(
             "reserved for at most {lasts}{holder}, or until it was taken (umawarden leases; \
-             --no-lease only looks)"
+             --no-lease reserves nothing)"
         ))
     }
 

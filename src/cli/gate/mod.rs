@@ -80,9 +80,9 @@ pub struct GateArguments {
     #[arg(long)]
     prepare: bool,
 
-    /// Other nodes that must be able to take it at the same time, for an engine that spans them:
-    /// HOST or HOST:PORT (9942 unless given) of the umawarden that runs there, several with commas
-    /// [without a value: those of cluster in the configuration file].
+    /// Other nodes that reserve as much, for an engine that spans them; they need a token of the
+    /// role operate. HOST or HOST:PORT (9942 unless given) of the umawarden that runs there,
+    /// several with commas [without a value: those of cluster in the configuration file].
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,
 
@@ -161,9 +161,9 @@ counts more, which the driver does not get. Memory in no counter of the kernel (
 waited for while it falls; if it stays, this is reported and does not keep the gate closed.
 Unreadable values do.
 
-With --peers it opens when this node and all peers can take as much at the same time. Their daemons
-are queried twice a second; a peer without a response keeps it closed. This node's own daemon may be
-a peer. --prepare frees memory on this node alone.
+With --peers it opens once the memory is reserved on this node and all peers. A peer that accepts no
+token of the role operate is only queried; a peer without a response keeps it closed. This node's
+own daemon may be a peer. --prepare frees memory on this node alone.
 
 It reads /proc ten times a second, and needs no daemon. With one it knows the baseline of memory in
 no counter; without one it allows for 1 GiB and a 64th of all memory. In a container it needs the

@@ -68,13 +68,13 @@ struct Answered {
     reply: Replied,
 }
 
-/// The answer of a peer that is only looked at, or called.
+/// The answer of a peer that is only queried, or called.
 enum Replied {
     Looked(PeerGate),
     Called(PeerReply),
 }
 
-/// What is wanted of a peer. Before the first one it is only looked at.
+/// What is wanted of a peer. Before the first one it is only queried.
 enum Wanted {
     Call(Arc<LeaseRequest>, MemberCall),
     /// The lease is to go on without calls, and the thread to end.
@@ -266,7 +266,7 @@ impl OnePeer {
         let (node, stage) = match &reply.lease {
             PeerLease::Unknown => (Arc::clone(&self.node), LeaseStage::Waiting),
             PeerLease::Known(node, stage) => (Arc::clone(node), *stage),
-            // Its memory can only be looked at.
+            // Its memory can only be queried.
             PeerLease::Refused(_) => {
                 let stage = match (called.call, reply.gate == PeerGate::Open) {
                     (_, false) => LeaseStage::Waiting,

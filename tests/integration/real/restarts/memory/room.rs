@@ -17,7 +17,7 @@ groups:
 - name: starts
   interval: 200ms
   rules:
-  - alert: MakeRoom
+  - alert: FreeForStart
     expr: max by (pool) (uma_lease_missing_bytes and on(who) uma_lease_priority > 0) > 0
     for: 1s
     remedy: {steps: [{stop_engine: {engine: low, grace: 5s}}]}
@@ -72,7 +72,7 @@ fn real_engine_makes_room_for_a_start_and_is_started_again() {
     assert!(node.started("low") > node.ended("low"));
     let history = node.history();
     let stops = of_kind(&history, "decision")
-        .filter(|one| one["decision"] == "act" && one["rule"]["alert"] == "MakeRoom");
+        .filter(|one| one["decision"] == "act" && one["rule"]["alert"] == "FreeForStart");
     let stops: Vec<_> = stops.collect();
     assert_eq!(stops.len(), 1, "{stops:#?}");
     assert_eq!(stops[0]["target"]["name"], "low", "{:#}", stops[0]);

@@ -16,7 +16,7 @@ const RULE: &str = "
 groups:
 - name: starts
   rules:
-  - alert: MakeRoom
+  - alert: FreeForStart
     expr: max by (pool) (uma_lease_missing_bytes and on(who) uma_lease_priority > 0) > 0
     for: 1s
     remedy:
@@ -92,7 +92,10 @@ fn an_engine_makes_room_and_comes_back_after_the_start() {
     );
     let stop = world.decisions.last().unwrap().clone();
     let Target::Engine(target) = &stop.target else { panic!("{stop:?}") };
-    assert_eq!((&*target.name, stop.rule.to_string()), ("engine-low", "starts/MakeRoom".into()));
+    assert_eq!(
+        (&*target.name, stop.rule.to_string()),
+        ("engine-low", "starts/FreeForStart".into())
+    );
     // Docker was asked to kill it, and says so.
     world.report(&stop, crate::model::OutcomeResult::Done);
     let mut end = world.end(137);
