@@ -4,6 +4,7 @@
 //! is moved aside: it must not keep every engine down. Only its owner's processes write it, since
 //! the folder is root's.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{
@@ -116,12 +117,18 @@ impl Ledger {
         Ok(file)
     }
 
-    /// Removes the files of holders that have ended.
+    /// Removes the files of holders that have ended and have no lease.
     fn sweep(&self) {
+        let Ok(book) = self.read() else { return };
+        let holders = book.leases().iter().filter_map(|lease| lease.request.holder);
+        let named: BTreeSet<String> = holders.map(holder_file).collect();
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_holder = |name: &str| name.starts_with(HOLDER);
-        for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(is_holder)) {
-            is_abandoned(&entry.path());
+        let is_over = |name: &str| name.starts_with(HOLDER) && !named.contains(name);
+        for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(is_over)) {
+            if is_abandoned(&entry.path()) {
+                // Another process may have removed it.
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 
@@ -218,18 +225,13 @@ impl Ledger {
     }
 }
 
-/// Whether a holder had locked this file, and nobody does any more. It is removed then.
+/// Whether a holder had locked this file, and nobody does any more.
 fn is_abandoned(path: &Path) -> bool {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
         return false;
     };
-    let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if is_free {
-        // Another process may have removed it.
-        let _ = fs::remove_file(path);
-    }
-    is_free
+    flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 fn holder_file(LeaseHolder { process, procfs }: LeaseHolder) -> String {
@@ -314,7 +316,8 @@ mod tests {
         let held = ledger.hold(other).unwrap();
         assert!(!ledger.has_ended(other));
         drop(held);
-        assert!(ledger.has_ended(other));
+        assert!(ledger.has_ended(other) && ledger.has_ended(other));
+        fs::remove_file(folder.path().join(holder_file(other))).unwrap();
         assert!(!ledger.has_ended(other), "its file is gone");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join(holder_file(other))).unwrap();
         assert!(!ledger.has_ended(other), "a link is not followed");

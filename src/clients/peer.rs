@@ -27,7 +27,10 @@ const REASON_CHARS: usize = 300;
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The statuses whose body is read: a closed gate, and refusals of a lease.
-const READ: [u16; 6] = [400, 401, 403, 404, 405, 503];
+const READ: [u16; 7] = [400, 401, 403, 404, 405, 501, 503];
+
+/// The status of a gate that is closed, and of a node that cannot say for now.
+const CLOSED: u16 = 503;
 
 /// After a refusal to reserve memory a node is only queried, so many times.
 const LOOKS: u32 = 60;
@@ -131,7 +134,10 @@ impl Peer {
 
     /// Calls for a lease; where none can be had, only queries.
     pub fn call(&mut self, lease: &LeaseRequest, call: LeaseCall) -> PeerReply {
-        if let Some((why, looks)) = self.refused.take().filter(|(_, looks)| *looks > 0) {
+        let is_waiting = call == LeaseCall::Wait;
+        if let Some((why, looks)) =
+            self.refused.take().filter(|(_, looks)| is_waiting && *looks > 0)
+        {
             self.refused = Some((Arc::clone(&why), looks - 1));
             return PeerReply { gate: self.query(), lease: PeerLease::Refused(why) };
         }
@@ -160,6 +166,10 @@ impl Peer {
                 Ok(gate) => PeerReply { gate, lease: PeerLease::Known(shown(node).into(), stage) },
                 Err(why) => PeerReply { gate: unknown(why), lease: PeerLease::Unknown },
             },
+            None if answer.status == CLOSED => {
+                let why = format!("it answers {CLOSED}: {}", said(&reply));
+                PeerReply { gate: unknown(why), lease: PeerLease::Unknown }
+            }
             None => {
                 let why: Arc<str> = refusal(answer.status, &reply).into();
                 self.refused = Some((Arc::clone(&why), LOOKS));
@@ -176,9 +186,13 @@ impl Peer {
     }
 }
 
+fn said(reply: &Value) -> String {
+    reply["error"].as_str().map(shown).unwrap_or_default()
+}
+
 /// Why a node reserves nothing.
 fn refusal(status: u16, reply: &Value) -> String {
-    let says = reply["error"].as_str().map(shown).unwrap_or_default();
+    let says = said(reply);
     match status {
         401 | 403 => format!(
             "it answers {status}: {says} (cluster: {{bearer_token_file: …}} with the role operate)"

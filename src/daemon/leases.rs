@@ -135,7 +135,11 @@ impl Turns {
     fn take_calls(&self, calls: &Receiver<LeaseOrder>) -> bool {
         let until = Instant::now() + EVERY;
         loop {
-            match calls.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            match calls.recv_timeout(left) {
                 Ok(LeaseOrder::Call { request, call, answer }) => {
                     // Who has called may have gone.
                     let _ = answer.send(self.call(&request, call));
@@ -165,8 +169,10 @@ impl Turns {
         status: &Status,
         with: impl FnOnce(&LeaseContext<'_>) -> T,
     ) -> T {
+        let now = clock::now();
         with(&LeaseContext {
-            now: clock::uptime(),
+            now: now.uptime,
+            utc_ms: now.utc_ms(),
             memory,
             sampled: status.at.uptime,
             at_once: self.at_once,

@@ -76,6 +76,9 @@ pub(super) async fn lease(
         Err(refusal) => return *refusal,
     };
     let status = site.served.status.load_full();
+    if lease.requested_ms == 0 {
+        lease.requested_ms = status.at.utc_ms();
+    }
     let memory = match fresh_memory(&site, &status) {
         Ok(memory) => memory,
         Err(refusal) => return *refusal,
@@ -127,10 +130,9 @@ async fn carry_out<T>(
     let unavailable =
         |text: &str| Box::new(error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text));
     let Some(leases) = &site.served.leases else {
-        return Err(unavailable(
-            "this umawarden watches the files of another machine, and reserves nothing; name a \
-             folder for its leases (starts: {folder: …})",
-        ));
+        let text = "this umawarden watches the files of another machine, and reserves nothing; \
+                    name a folder for its leases (starts: {folder: …})";
+        return Err(Box::new(error(StatusCode::NOT_IMPLEMENTED, "unavailable", text)));
     };
     let (answer, result) = oneshot::channel();
     leases.try_send(order(answer)).map_err(|error| match error {
@@ -161,6 +163,9 @@ fn read(uri: &Uri) -> Result<(GateRequest, LeaseRequest, LeaseCall), String> {
         }
         let wrong = |what: &str| format!("parameter {name:?}: {value:?} is no {what}; {EXAMPLE}");
         match name.as_str() {
+            "id" if value.starts_with("restart-") => {
+                return Err(wrong("id for a start: restart- is for deferred restarts"));
+            }
             "id" if is_short(value) => lease.id = value.as_str().into(),
             "name" if is_short(value) => lease.who = value.as_str().into(),
             "id" | "name" => return Err(wrong("text of 1 to 128 printable characters")),

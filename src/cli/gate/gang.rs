@@ -13,7 +13,6 @@ use crate::policy::gate::with_turn;
 use crate::policy::leases::gang::{Gang, MemberAnswer, MemberCall};
 
 /// The reservation of a start that waits.
-#[derive(Default)]
 pub(super) struct Reservation {
     gang: Gang,
     /// What is called on this node.
@@ -22,6 +21,20 @@ pub(super) struct Reservation {
     shared: Option<Arc<LeaseRequest>>,
     /// Peers whose refusal was reported.
     reported: Vec<Arc<str>>,
+    /// Whether the ledger could be used.
+    pub(super) has_begun: bool,
+}
+
+impl Default for Reservation {
+    fn default() -> Self {
+        Self {
+            gang: Gang::after(clock::now().utc_ms()),
+            called: None,
+            shared: None,
+            reported: Vec::new(),
+            has_begun: false,
+        }
+    }
 }
 
 impl Reservation {

@@ -9,11 +9,12 @@ use clap::Args;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::node::GateNode;
+use super::own_unit;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
 use crate::leases::Ledger;
 use crate::model::{
-    GateRequest, Lease, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
+    GateRequest, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
     duration_text, lease_lasts,
 };
 use crate::policy::leases::{LeaseBook, LeaseContext};
@@ -56,32 +57,60 @@ pub(crate) struct StartLease {
     ledger: Ledger,
     request: LeaseRequest,
     at_once: u32,
-    /// The gate before it, whose memory it takes over, if this process holds the lease.
-    before: Option<Before>,
+    earlier: Earlier,
     /// The lock of this process, once it has one.
     lock: Option<File>,
 }
 
-/// How a gate is known that was passed for the same start.
-struct Before {
-    /// It was of the same invocation of a unit.
-    invocation: Option<String>,
-    /// Or of the same shell, and has the same name.
-    parent: Option<LeaseHolder>,
+/// How earlier leases of the same start are known.
+#[derive(Debug, Default)]
+struct Earlier {
+    /// The unit, and the invocation of it, below systemd: each is one start, whose processes come
+    /// and go. What an earlier invocation had reserved is over.
+    unit: Option<(String, String)>,
+    /// The shell of a gate of the same name, if this process takes over what that has reserved.
+    shell: Option<LeaseHolder>,
+    /// Whether this process takes over what a gate of its unit has reserved.
+    is_own: bool,
 }
 
-impl Before {
-    /// Its leases.
-    fn leases(&self, book: &LeaseBook, own: &LeaseRequest) -> Vec<Arc<str>> {
-        let is_its = |lease: &&Lease| {
-            let request = &lease.request;
-            let is_of_unit = self.invocation.as_deref() == Some(&*request.id);
-            let is_of_shell =
-                self.parent.is_some() && request.holder == self.parent && request.who == own.who;
-            is_of_unit || is_of_shell
-        };
-        let its = book.leases().iter().filter(is_its);
-        its.map(|lease| Arc::clone(&lease.request.id)).collect()
+impl Earlier {
+    /// Whether that lease is of an earlier invocation of the unit.
+    fn is_over(&self, request: &LeaseRequest) -> bool {
+        self.unit.as_ref().is_some_and(|(unit, invocation)| {
+            let of = request.id.strip_prefix(&**unit).and_then(|rest| rest.strip_prefix(':'));
+            of.is_some_and(|of| !of.starts_with(&**invocation))
+        })
+    }
+
+    /// Whether that lease is a gate's, of this start.
+    fn is_gate(&self, request: &LeaseRequest, own: &LeaseRequest) -> bool {
+        let of_unit = self.unit.as_ref().filter(|_| self.is_own);
+        let is_of_unit = of_unit.is_some_and(|(unit, invocation)| {
+            request.id.starts_with(&format!("{unit}:{invocation}"))
+        });
+        let is_of_shell =
+            self.shell.is_some() && request.holder == self.shell && request.who == own.who;
+        is_of_unit || is_of_shell
+    }
+
+    /// Ends the leases that this start replaces. Returns when the first of them was requested.
+    fn end(&self, book: &mut LeaseBook, own: &LeaseRequest) -> Option<i64> {
+        let others = book.leases().iter().map(|lease| &lease.request);
+        let replaced = others.filter(|other| other.id != own.id);
+        let over: Vec<_> = replaced
+            .filter_map(|other| match (self.is_over(other), self.is_gate(other, own)) {
+                (true, _) => Some((Arc::clone(&other.id), LeaseEnd::ProcessEnded, i64::MAX)),
+                (false, true) => {
+                    Some((Arc::clone(&other.id), LeaseEnd::Withdrawn, other.requested_ms))
+                }
+                (false, false) => None,
+            })
+            .collect();
+        for (id, why, _) in &over {
+            book.end(id, *why);
+        }
+        over.iter().map(|(.., requested_ms)| *requested_ms).min()
     }
 }
 
@@ -98,16 +127,16 @@ impl LeaseArguments {
         let folder = settings.starts.ledger_folder(procfs).filter(|_| !self.no_lease)?;
         let ledger = Ledger::new(&folder, procfs);
         let own = ledger.own_process();
-        // Below systemd each invocation of a unit is one start, whose processes come and go.
         let invocation = std::env::var("INVOCATION_ID").ok().filter(|id| is_id(id));
+        let unit = own_unit(settings).filter(|unit| is_service(unit)).zip(invocation);
         let is_own = matches!(holder, Holder::Own);
-        let before = is_own
-            .then(|| Before { invocation: invocation.clone(), parent: ledger.parent_process() });
-        let (id, holder) = match (&holder, invocation) {
-            (Holder::Parent, Some(invocation)) => (invocation, None),
+        let shell = ledger.parent_process().filter(|_| is_own);
+        let (id, holder) = match (&holder, &unit) {
+            (Holder::Parent, Some((unit, invocation))) => (format!("{unit}:{invocation}"), None),
             (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
             (Holder::Own, _) => (id_of(own), own),
         };
+        let earlier = Earlier { unit, shell, is_own };
         let request = LeaseRequest {
             priority: self.priority,
             holder,
@@ -115,13 +144,18 @@ impl LeaseArguments {
             requested_ms: clock::now().utc_ms(),
             ..LeaseRequest::new(id.into(), who.into(), need.clone())
         };
-        Some(StartLease { ledger, request, at_once: settings.starts.at_once, before, lock: None })
+        Some(StartLease { ledger, request, at_once: settings.starts.at_once, earlier, lock: None })
     }
 }
 
 /// Whether systemd may have chosen it: 32 hexadecimal digits.
 fn is_id(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a unit is one service of the system, and not all services of a user.
+fn is_service(unit: &str) -> bool {
+    unit.ends_with(".service") && !unit.starts_with("user@")
 }
 
 fn id_of(own: Option<LeaseHolder>) -> String {
@@ -137,7 +171,17 @@ impl StartLease {
     pub(super) fn span(&mut self) -> Arc<LeaseRequest> {
         if !self.request.spans_nodes {
             self.request.spans_nodes = true;
-            self.request.id = format!("{}@{}", self.request.id, self.ledger.name()).into();
+            // That of a gate goes on: all its nodes know it.
+            let book = self.ledger.read().unwrap_or_default();
+            let gate = book
+                .leases()
+                .iter()
+                .map(|lease| &lease.request)
+                .find(|other| other.spans_nodes && self.earlier.is_gate(other, &self.request));
+            self.request.id = match gate {
+                Some(gate) => Arc::clone(&gate.id),
+                None => format!("{}@{}", self.request.id, self.ledger.name()).into(),
+            };
         }
         Arc::new(LeaseRequest { holder: None, ..self.request.clone() })
     }
@@ -157,15 +201,15 @@ impl StartLease {
         (memory, sampled): (&MemoryPools, Duration),
         (call, turn): (LeaseCall, u64),
     ) -> Result<Option<LeaseState>, String> {
-        self.request.turn = turn;
+        let mut request = LeaseRequest { turn, ..self.request.clone() };
         let called = self.update((memory, sampled), |book, context| {
-            let gates = self.before.iter().flat_map(|before| before.leases(book, &self.request));
-            for id in gates.collect::<Vec<_>>() {
-                book.end(&id, LeaseEnd::Withdrawn);
+            if let Some(requested_ms) = self.earlier.end(book, &request) {
+                // Its place in the order goes over to this one.
+                request.requested_ms = request.requested_ms.min(requested_ms);
             }
-            book.call(&self.request, call, context)
+            book.call(&request, call, context)
         });
-        if self.lock.is_none() && self.before.is_some() {
+        if self.lock.is_none() && self.earlier.is_own {
             // Without the lock, who cannot see this process waits for the time of its lease.
             self.lock = self.request.holder.and_then(|holder| self.ledger.hold(holder).ok());
         }
@@ -186,8 +230,10 @@ impl StartLease {
         change: impl FnOnce(&mut LeaseBook, &LeaseContext<'_>) -> T,
     ) -> Result<T, String> {
         self.ledger.update(|book| {
+            let now = clock::now();
             let context = LeaseContext {
-                now: clock::uptime(),
+                now: now.uptime,
+                utc_ms: now.utc_ms(),
                 memory,
                 sampled,
                 at_once: self.at_once,
@@ -236,5 +282,45 @@ impl StartLease {
     pub(crate) fn give_back(&self) {
         // Without the ledger it ends with its process, or with its time.
         let _ = self.ledger.update(|book| book.end(&self.request.id, LeaseEnd::Withdrawn));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ProcessId;
+
+    #[test]
+    fn a_start_replaces_its_gate_and_earlier_invocations_of_its_unit() {
+        let unit = Some(("chat.service".to_owned(), "b".repeat(32)));
+        let process = ProcessId { pid: 7, start_ticks: 1 };
+        let shell = Some(LeaseHolder { process, procfs: 1 });
+        let request = |id: &str, who: &str, holder| LeaseRequest {
+            holder,
+            requested_ms: 5,
+            ..LeaseRequest::new(id.into(), who.into(), GateRequest::of(1 << 30))
+        };
+        let (same, other) = ("b".repeat(32), "a".repeat(32));
+        for (id, who, holder, by_gate, by_launch) in [
+            (format!("chat.service:{other}"), "chat.service", None, true, true),
+            (format!("chat.service:{other}@x"), "chat.service", None, true, true),
+            (format!("chat.service:{same}"), "chat.service", None, false, true),
+            (format!("code.service:{other}"), "code.service", None, false, false),
+            ("1-2-3".to_owned(), "chat", shell, false, true),
+            ("1-2-3".to_owned(), "code", shell, false, false),
+            ("1-2-3".to_owned(), "chat", None, false, false),
+        ] {
+            let of_gate = Earlier { unit: unit.clone(), shell: None, is_own: false };
+            let of_launch = Earlier { unit: unit.clone(), shell, is_own: true };
+            for (earlier, expected) in [(of_gate, by_gate), (of_launch, by_launch)] {
+                let mut book = LeaseBook::default();
+                book.request(Duration::ZERO, &request(&id, who, holder)).unwrap();
+                let own = request("own", "chat", None);
+                assert_eq!(earlier.end(&mut book, &own).is_some(), expected, "{id} {earlier:?}");
+                assert_eq!(book.leases().is_empty(), expected);
+            }
+        }
+        assert!(is_service("chat.service") && !is_service("user@1000.service"));
+        assert!(!is_service("session-3.scope"));
     }
 }

@@ -319,8 +319,9 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         ControlFlow::Continue(())
     });
     printer.end();
-    if let Some(peers) = peers.filter(|_| waited.ended == Ended::Open) {
-        peers.keep();
+    let kept = peers.filter(|_| waited.ended == Ended::Open).map(Peers::keep);
+    for node in kept.into_iter().flatten() {
+        errln!("umawarden: {node} has not confirmed the lease: there it ends within two minutes");
     }
     if arguments.json {
         outln!("{}", show::json(&waited));

@@ -58,7 +58,8 @@ struct OnePeer {
     to: Sender<Wanted>,
     /// The turn of the last call, if there was one.
     turn: Option<u64>,
-    thread: JoinHandle<()>,
+    /// Ends with whether the peer has done what was wanted last.
+    thread: JoinHandle<bool>,
 }
 
 /// What a peer has answered, and to which call.
@@ -199,24 +200,29 @@ impl Peers {
         })
     }
 
-    /// Lets the peers keep what they have reserved when this process ends.
-    pub(crate) fn keep(mut self) {
-        self.end(|| Wanted::Keep);
+    /// Lets the peers keep what they have reserved when this process ends. Returns those that have
+    /// not confirmed it: their leases end within two minutes.
+    pub(crate) fn keep(mut self) -> Vec<Arc<str>> {
+        self.end(|| Wanted::Keep)
     }
 
-    /// Ends the threads, which do the rest.
-    fn end(&mut self, how: impl Fn() -> Wanted) {
-        let called: Vec<OnePeer> =
-            std::mem::take(&mut self.each).into_iter().filter(|peer| peer.turn.is_some()).collect();
-        let threads = called.into_iter().map(|peer| {
+    /// Ends the threads, which do the rest. Returns the peers that have not done it in time.
+    fn end(&mut self, how: impl Fn() -> Wanted) -> Vec<Arc<str>> {
+        let called = std::mem::take(&mut self.each).into_iter().filter(|peer| peer.turn.is_some());
+        let threads = called.map(|peer| {
             // A thread that has ended has nothing to do.
             let _ = peer.to.send(how());
-            peer.thread
+            (peer.node, peer.thread)
         });
         let (threads, until) = (threads.collect::<Vec<_>>(), Instant::now() + ENDING_TAKES);
-        while Instant::now() < until && threads.iter().any(|thread| !thread.is_finished()) {
+        while Instant::now() < until && threads.iter().any(|(_, thread)| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
         }
+        let is_done =
+            |thread: JoinHandle<bool>| thread.is_finished() && thread.join().is_ok_and(|done| done);
+        let failed =
+            threads.into_iter().filter_map(|(node, thread)| (!is_done(thread)).then_some(node));
+        failed.collect()
     }
 
     /// Whether each peer has responded or timed out.
@@ -280,7 +286,8 @@ impl OnePeer {
     }
 }
 
-fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wanted>) {
+/// Returns whether the peer has done what was wanted last.
+fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wanted>) -> bool {
     let mut lease: Option<(Arc<LeaseRequest>, MemberCall)> = None;
     loop {
         // The response is at most as old as the request.
@@ -301,7 +308,7 @@ fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wante
         if let (Err(TrySendError::Disconnected(_)), None) =
             (answers.try_send(Answered { at, called, reply }), &lease)
         {
-            return;
+            return true;
         }
         let every = match called.map(|called| called.call) {
             // It was taken there, and is over.
@@ -312,17 +319,23 @@ fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wante
         let newest = match wanted.recv_timeout(every) {
             Ok(first) => wanted.try_iter().last().unwrap_or(first),
             Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return true,
         };
         match (newest, &lease) {
             (Wanted::Call(request, called), _) => lease = Some((request, called)),
             (Wanted::Keep, Some((request, called))) => {
                 let request = LeaseRequest { turn: called.turn, ..LeaseRequest::clone(request) };
-                peer.call(&request, LeaseCall::Keep);
-                return;
+                // One that is busy may answer the second time.
+                return (0..2).any(|_| {
+                    let lease = peer.call(&request, LeaseCall::Keep).lease;
+                    !matches!(lease, PeerLease::Unknown)
+                });
             }
-            (Wanted::End, Some((request, _))) => return peer.end(&request.id),
-            (Wanted::Keep | Wanted::End, None) => return,
+            (Wanted::End, Some((request, _))) => {
+                peer.end(&request.id);
+                return true;
+            }
+            (Wanted::Keep | Wanted::End, None) => return true,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::peers::Peers;
 use super::prepare::Preparer;
 use crate::daemon::clock;
 use crate::model::{EnginePools, GateRequest, GateResponse, MemoryPools};
-use crate::policy::gate::{SETTLES, check_gate, with_peers};
+use crate::policy::gate::{SETTLES, check_gate, with_peers, with_turn};
 
 /// Between two samples.
 const TICK: Duration = Duration::from_millis(100);
@@ -142,9 +142,18 @@ impl Waiting<'_> {
             None => Reservation::advance(lease, memory, response),
             Some(peers) => reservation.advance_with((lease, peers), memory, (response, news)),
         };
-        if let Err(why) = reserved {
-            news.push(format!("nothing is reserved for this start: {why}"));
-            self.lease = None;
+        match reserved {
+            Ok(()) => reservation.has_begun = true,
+            Err(why) if reservation.has_begun => {
+                with_turn(
+                    response,
+                    &[format!("the ledger of leases cannot be used: {why}").into()],
+                );
+            }
+            Err(why) => {
+                news.push(format!("nothing is reserved for this start: {why}"));
+                self.lease = None;
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use super::brake::Brake;
 use super::engines::Engines;
 use super::remedy::Case;
 use super::rule::{Query, RemedyStep, Rule};
-use crate::model::{Action, HoldReason, Moment, Target};
+use crate::model::{Action, HoldReason, Mode, Moment, Target};
 
 /// A step's action for an alert, and what it works on.
 #[derive(Clone, Debug)]
@@ -24,10 +24,10 @@ impl Aimed {
         step: &RemedyStep,
         alert: Option<(&Labels, f64)>,
         (engines, brake): (&Engines, &Brake),
-        at: Moment,
+        (at, mode): (Moment, Mode),
     ) -> Self {
         let mut action = step.action(alert);
-        let (target, missing) = match target(&action, engines, brake, at) {
+        let (target, missing) = match target(&action, engines, brake, (at, mode)) {
             Ok(target) => (target, None),
             Err(reason) => (action.target(), Some(reason)),
         };
@@ -46,7 +46,7 @@ fn target(
     action: &Action,
     engines: &Engines,
     brake: &Brake,
-    at: Moment,
+    (at, mode): (Moment, Mode),
 ) -> Result<Target, HoldReason> {
     let engine = match action {
         Action::EvictCheckpoint { engine, .. } => engines.loading(engine),
@@ -59,7 +59,7 @@ fn target(
             let own = group.filter(|path| !matches!(&**path, "" | "/"));
             return Ok(Target::Cgroup { path: own.ok_or(HoldReason::NoTarget)? });
         }
-        Action::StopEngine { engine: Some(engine), .. } => Some(brake.stoppable(engine)?),
+        Action::StopEngine { engine: Some(engine), .. } => Some(brake.stoppable(engine, mode)?),
         Action::StopEngine { engine: None, .. } => Some(brake.choose(at.uptime)?),
         _ => None,
     };

@@ -182,7 +182,12 @@ impl RemedyFacts<'_> {
                         Err(why) => rail(true, format!("{}; {took}", why.meaning())),
                     });
                 }
-                let aimed = Aimed::of(written, self.case.alert, (self.engines, self.brake), at);
+                let aimed = Aimed::of(
+                    written,
+                    self.case.alert,
+                    (self.engines, self.brake),
+                    (at, self.case.mode),
+                );
                 let guarded = Guarded {
                     proposal: self.case.proposal(step, &aimed),
                     rails: &self.case.remedy.rails,

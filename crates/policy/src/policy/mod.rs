@@ -547,8 +547,8 @@ impl Policy {
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
-        let Self { brake, restarts, .. } = self;
-        brake.take_restarted(|engine| restarts.hold(engine));
+        let Self { brake, restarts, mode, .. } = self;
+        brake.take_restarted(|engine| restarts.mode_of(engine, *mode, at));
         let (groups, _, _, mut context) = self.deciders(at, step);
         // All alerts first: a remedy may depend on the state of other rules.
         let mut is_due = false;

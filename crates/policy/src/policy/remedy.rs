@@ -42,7 +42,8 @@ impl Case<'_> {
     /// What it does at a step, and to what, if it has such a step.
     fn aimed(&self, step: usize, context: &Context<'_>) -> Option<Aimed> {
         let step = self.remedy.steps.get(step)?;
-        Some(Aimed::of(step, self.alert, (context.engines, context.brake), context.at))
+        let now = (context.at, self.mode);
+        Some(Aimed::of(step, self.alert, (context.engines, context.brake), now))
     }
 
     pub(super) fn proposal<'p>(&'p self, step: usize, aimed: &'p Aimed) -> Proposal<'p> {

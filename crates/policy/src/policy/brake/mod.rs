@@ -12,7 +12,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::engines::facts;
 use crate::model::{
     EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GateMemory,
     GpuReadings, HOST_POOL, HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount,
-    MemoryPools, Owner, ProcessId, ProcessMemory, Reading, SeriesKey,
+    MemoryPools, Mode, Owner, ProcessId, ProcessMemory, Reading, SeriesKey,
 };
 use account::{Account, Grown};
 pub(super) use declared::Declared;
@@ -121,8 +121,8 @@ pub(super) struct Brake {
     scanned: Option<(Duration, Taken)>,
     is_cut: bool,
     account: Arc<MemoryAccount>,
-    /// Engines that this program starts again when they have ended, by name.
-    restarted: BTreeSet<Arc<str>>,
+    /// Engines that this program starts again when they have ended, and the mode in which it does.
+    restarted: BTreeMap<Arc<str>, Mode>,
 }
 
 /// The present value of a series without labels, in bytes.
@@ -277,19 +277,22 @@ impl Brake {
     }
 
     /// Takes which engines this program starts again when they have ended.
-    pub(super) fn take_restarted(&mut self, is_restarted: impl Fn(&EngineSeen) -> bool) {
-        let restarted = self.latest.iter().map(|(seen, _)| seen).filter(|seen| is_restarted(seen));
-        self.restarted = restarted.map(|seen| Arc::clone(&seen.name)).collect();
+    pub(super) fn take_restarted(&mut self, mode: impl Fn(&EngineSeen) -> Option<Mode>) {
+        let modes = self.latest.iter();
+        let modes = modes.filter_map(|(seen, _)| Some((Arc::clone(&seen.name), mode(seen)?)));
+        self.restarted = modes.collect();
     }
 
     /// An engine that is up and is started again after it was stopped, or why it is not stopped.
-    pub(super) fn stoppable(&self, name: &str) -> Result<EngineTarget, HoldReason> {
+    pub(super) fn stoppable(&self, name: &str, mode: Mode) -> Result<EngineTarget, HoldReason> {
         let is_it =
             |(seen, phase): &&(EngineSeen, EnginePhase)| *seen.name == *name && phase.is_up();
         let (seen, _) = self.latest.iter().find(is_it).ok_or(HoldReason::NoTarget)?;
-        match self.restarted.contains(name) {
-            true => Ok(EngineTarget::from(seen)),
-            false => Err(HoldReason::NotStartedAgain),
+        match self.restarted.get(name) {
+            Some(restarts) if mode == Mode::Observe || *restarts == Mode::Enforce => {
+                Ok(EngineTarget::from(seen))
+            }
+            _ => Err(HoldReason::NotStartedAgain),
         }
     }
 

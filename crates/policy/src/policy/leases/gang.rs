@@ -77,6 +77,12 @@ impl MemberCall {
 }
 
 impl Gang {
+    /// One whose calls come after all those that an earlier requester of the same lease made
+    /// before that time, in milliseconds of UTC.
+    pub fn after(utc_ms: i64) -> Self {
+        Self { turn: u64::try_from(utc_ms).unwrap_or(0), ..Self::default() }
+    }
+
     /// Whether all nodes have granted memory. The last calls are to be repeated as long as the
     /// start lives.
     pub fn is_complete(&self) -> bool {

@@ -198,6 +198,7 @@ impl World {
         let memory = node(TOTAL, held.copied().unwrap_or(1));
         let context = LeaseContext {
             now: at(tick),
+            utc_ms: i64::try_from(tick).unwrap() * 100,
             memory: &memory,
             sampled: at(tick.saturating_sub(before)),
             at_once: self.schedule.at_once,
@@ -305,6 +306,7 @@ impl World {
                 let memory = node(TOTAL, held);
                 self.books[place].advance(&LeaseContext {
                     now: at(tick),
+                    utc_ms: i64::try_from(tick).unwrap() * 100,
                     memory: &memory,
                     sampled: at(tick),
                     at_once: self.schedule.at_once,

@@ -53,10 +53,13 @@ const ALL_PART: u64 = 16;
 /// Nothing more is taken when there was no progress for so long.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
-/// Who waits lets others pass in one of so many minutes: those of the same priority in the first
-/// one, those of a lower priority in the last one. In the others they wait behind it. So neither
-/// starves, and who waits for ever holds nobody up for longer.
-const MINUTES: u64 = 5;
+/// In one of so many minutes nobody waits behind another start that waits. It is the same minute
+/// for all starts and, by UTC, on all nodes: so those behind several starts, or on several nodes,
+/// are not held up for ever by starts that never fit.
+const MINUTES: i64 = 5;
+
+/// Those of the same priority also pass a start that waits for less than this.
+const PASSED_FOR: Duration = Duration::from_secs(60);
 
 /// The most requests; further ones are refused.
 pub const MOST_LEASES: usize = 4096;
@@ -78,7 +81,7 @@ const MOST_NAMED: usize = 4;
 pub struct LeaseBook {
     leases: Vec<Lease>,
     /// By pool.
-    #[serde(default)]
+    #[serde(default, rename = "taken")]
     pools: BTreeMap<Arc<str>, Taken>,
     /// The last changes, oldest first.
     #[serde(default)]
@@ -120,6 +123,8 @@ impl Taken {
 pub struct LeaseContext<'c> {
     /// On the uptime clock.
     pub now: Duration,
+    /// The same in milliseconds of UTC.
+    pub utc_ms: i64,
     /// The memory.
     pub memory: &'c MemoryPools,
     /// When that was sampled, on the uptime clock.
@@ -200,15 +205,15 @@ impl LeaseBook {
     pub fn request(&mut self, now: Duration, request: &LeaseRequest) -> Result<(), String> {
         if let Some(known) = self.leases.iter_mut().find(|own| own.request.id == request.id) {
             known.request.turn = request.turn;
-            if let LeaseState::Waiting { seen, .. } = &mut known.state
-                && now.saturating_sub(*seen) >= NOTED_EVERY
-            {
-                *seen = now;
-                known.request = LeaseRequest {
-                    holder: request.holder.or(known.request.holder),
-                    requested_ms: known.request.requested_ms,
-                    ..request.clone()
-                };
+            known.request.holder = request.holder.or(known.request.holder);
+            match &mut known.state {
+                LeaseState::Waiting { seen, .. } if now.saturating_sub(*seen) >= NOTED_EVERY => {
+                    *seen = now;
+                    let (holder, requested_ms) = (known.request.holder, known.request.requested_ms);
+                    known.request = LeaseRequest { holder, requested_ms, ..request.clone() };
+                }
+                LeaseState::Granted { unheard, .. } if !request.spans_nodes => *unheard = None,
+                LeaseState::Waiting { .. } | LeaseState::Granted { .. } => {}
             }
             return Ok(());
         }
@@ -306,7 +311,8 @@ impl LeaseBook {
                 continue;
             }
             let priority = lease.request.priority;
-            let blocks = |other: &&Lease| other.blocks(priority, context.now);
+            let now = (context.now, context.utc_ms);
+            let blocks = |other: &&Lease| other.blocks(priority, now);
             let result = match before.iter().find(blocks) {
                 Some(before) => {
                     Err(vec![GateReason::Behind { who: Arc::clone(&before.request.who) }])
@@ -317,7 +323,13 @@ impl LeaseBook {
             let may_take = takes || !lease.request.spans_nodes;
             let Some(lease) = self.leases.get_mut(at) else { break };
             match result {
-                Ok(state) if may_take => {
+                Ok(mut state) if may_take => {
+                    // Its requester may have gone: it must be heard of once more.
+                    if let LeaseState::Granted { unheard, .. } = &mut state
+                        && !takes
+                    {
+                        *unheard = Some(context.now + SEEN_WITHIN);
+                    }
                     lease.state = state;
                     let lease = lease.clone();
                     self.record(lease, LeaseChange::Granted);
@@ -484,10 +496,10 @@ impl Lease {
     }
 
     /// Whether this one, which waits, holds back one of that priority behind it.
-    pub(super) fn blocks(&self, behind: i32, now: Duration) -> bool {
-        let minute = now.saturating_sub(self.since).as_secs() / 60 % MINUTES;
-        let is_higher = self.request.priority > behind;
-        minute != if is_higher { MINUTES - 1 } else { 0 }
+    pub(super) fn blocks(&self, behind: i32, (now, utc_ms): (Duration, i64)) -> bool {
+        let is_new = now.saturating_sub(self.since) < PASSED_FOR;
+        let is_passed = is_new && self.request.priority <= behind;
+        !is_passed && (utc_ms / 60_000).rem_euclid(MINUTES) != 0
     }
 
     /// It waits, for these reasons; `None`: only for other nodes.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
@@ -73,9 +72,11 @@ impl Leases {
 
     /// Why a start without a priority waits for others, if it does: they are starting, or wait with
     /// a higher one.
-    pub(in crate::policy) fn others_start(&self, who: &str, now: Duration) -> Option<String> {
+    pub(in crate::policy) fn others_start(&self, who: &str, at: Moment) -> Option<String> {
+        let now = at.uptime;
         let is_first = |lease: &&Lease| {
-            !lease.is_granted() && lease.request.priority > 0 && lease.blocks(0, now)
+            let is_higher = !lease.is_granted() && lease.request.priority > 0;
+            is_higher && lease.blocks(0, (now, at.utc_ms()))
         };
         if let Some(first) = self.leases.iter().find(is_first) {
             let who = Arc::clone(&first.request.who);

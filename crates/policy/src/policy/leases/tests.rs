@@ -38,11 +38,16 @@ fn advance(
     let known = book.news().last().map_or(0, |news| news.number);
     book.advance(&LeaseContext {
         now: Duration::from_secs(second),
+        utc_ms: i64::try_from(second).unwrap() * 1_000,
         memory,
         sampled: Duration::from_secs(second),
         at_once,
         has_ended: &|holder| holder.process.pid == 666,
     });
+    // Who lives repeats its request.
+    for lease in book.leases().to_vec().iter().filter(|lease| lease.is_granted()) {
+        book.request(Duration::from_secs(second), &lease.request).unwrap();
+    }
     let news = book.news().filter(|news| news.number > known);
     news.map(|news| (Arc::clone(&news.lease.request.id), news.change)).collect()
 }
@@ -150,6 +155,55 @@ fn priority_goes_first_and_what_does_not_fit_is_passed_for_a_minute() {
             assert_eq!(waits_for(&book, &small), "it waits its turn: large waits before it");
         }
     }
+}
+
+/// Whatever their priorities, and whenever they came.
+#[test]
+fn starts_that_never_fit_hold_nobody_up_for_longer_than_minutes() {
+    let mut book = LeaseBook::default();
+    let never = [("a", 60, 0), ("b", 180, 0), ("c", 230, 5)];
+    let comes = 240;
+    let granted = (60..900).find(|second| {
+        let at = Duration::from_secs(*second);
+        for (id, since, priority) in never.iter().filter(|(_, since, _)| since <= second) {
+            let request = LeaseRequest { priority: *priority, ..request(id, 60) };
+            book.request(
+                at,
+                &LeaseRequest { requested_ms: i64::try_from(*since).unwrap(), ..request },
+            )
+            .unwrap();
+        }
+        if *second >= comes {
+            book.request(at, &LeaseRequest { requested_ms: 999, ..request("fits", 5) }).unwrap();
+        }
+        !advance(&mut book, *second, &node(80, 40), 1).is_empty()
+    });
+    assert_eq!(granted, Some(300), "in the next minute in which nobody waits behind another");
+}
+
+#[test]
+fn a_start_that_was_granted_by_others_must_be_heard_of_once_more() {
+    let mut book = LeaseBook::default();
+    book.request(Duration::ZERO, &request("killed", 5)).unwrap();
+    let context = |second, memory| LeaseContext {
+        now: Duration::from_secs(second),
+        utc_ms: 0,
+        memory,
+        sampled: Duration::from_secs(second),
+        at_once: 1,
+        has_ended: &|_| false,
+    };
+    let memory = node(22, 1);
+    book.advance(&context(1, &memory));
+    assert!(book.get("killed").unwrap().is_granted(), "by the daemon, say");
+    book.advance(&context(10, &memory));
+    assert!(book.get("killed").is_some());
+    book.advance(&context(11, &memory));
+    assert!(book.get("killed").is_none());
+    book.request(Duration::from_secs(20), &request("lives", 5)).unwrap();
+    book.advance(&context(20, &memory));
+    let state = book.call(&request("lives", 5), LeaseCall::Take, &context(21, &memory));
+    assert!(matches!(state, Ok(Some(LeaseState::Granted { unheard: None, .. }))));
 }
 
 /// Today people stagger them with sleeps of minutes.

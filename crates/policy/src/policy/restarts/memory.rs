@@ -31,8 +31,8 @@ pub(super) fn check(
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
             let need = seen.need.request(peak_bytes);
-            let (name, now) = (&seen.target.name, context.at.uptime);
-            ruled.reasons.extend(context.leases.others_start(name, now));
+            let name = &seen.target.name;
+            ruled.reasons.extend(context.leases.others_start(name, context.at));
             let response =
                 gate::check_gate(&need, &context.leases.left_of(memory, &seen.target.name));
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));

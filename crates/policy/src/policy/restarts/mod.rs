@@ -23,7 +23,7 @@ use promql_rules::store::SeriesStore;
 use super::Context;
 use super::counters::Counters;
 use crate::model::{
-    EngineSeen, Event, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
+    EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
     RestartStatus, RuleId, Supervisor, Workload,
 };
 use restart::Restart;
@@ -161,12 +161,23 @@ impl Restarts {
 
     /// Whether that engine runs in a deferred restart, so that its death is reported here.
     pub(super) fn hold(&self, engine: &EngineSeen) -> bool {
+        self.of(engine).is_some()
+    }
+
+    /// The mode in which that engine is started again, if it is; `None` also where its supervisor
+    /// does not report.
+    pub(super) fn mode_of(&self, engine: &EngineSeen, mode: Mode, at: Moment) -> Option<Mode> {
+        let restart = self.of(engine)?;
+        self.is_observed(restart.supervisor(), at).then(|| restart.mode(mode))
+    }
+
+    fn of(&self, engine: &EngineSeen) -> Option<&Restart> {
         let is_its = |target: &Workload| match target.supervisor {
             Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
             Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
         };
         let mut its = self.restarts.values().filter(|restart| is_its(restart.target()));
-        its.any(|restart| !restart.is_left_to_others())
+        its.find(|restart| !restart.is_left_to_others())
     }
 
     /// Whether that supervisor reports at present.

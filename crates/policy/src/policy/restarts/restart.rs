@@ -146,6 +146,11 @@ impl Restart {
         &self.seen.target
     }
 
+    /// Its mode on a node with that one.
+    pub(super) fn mode(&self, of_node: Mode) -> Mode {
+        self.seen.mode.unwrap_or(of_node)
+    }
+
     /// It is not started by us: the death of an engine in it is reported as that of any other.
     pub(super) fn is_left_to_others(&self) -> bool {
         self.seen.obstacle.is_some()
