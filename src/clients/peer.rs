@@ -26,7 +26,7 @@ const REASON_CHARS: usize = 300;
 /// The longest estimated wait that is accepted.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The statuses whose body is read: a closed gate, and refusals of a lease.
+/// The statuses of a call for a lease whose body is read: a closed gate, and refusals.
 const READ: [u16; 7] = [400, 401, 403, 404, 405, 501, 503];
 
 /// The status of a gate that is closed, and of a node that cannot say for now.
@@ -97,7 +97,8 @@ impl Peer {
 
     fn send(&mut self, method: &Method, path: &str) -> Result<Answer, String> {
         let accept = "application/json";
-        let question = Question { method, path, accept, most_bytes: MOST_BYTES, also: &READ };
+        let also = if *method == Method::GET { &[CLOSED][..] } else { &READ };
+        let question = Question { method, path, accept, most_bytes: MOST_BYTES, also };
         let mut body = Vec::new();
         let mut take = |part: &[u8]| {
             body.extend_from_slice(part);
