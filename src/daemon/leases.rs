@@ -29,6 +29,10 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Reports that wait for the loop; further ones are dropped, and the next one repeats them.
 const QUEUE: usize = 4;
 
+/// Restarts that are found to be starting so soon after the program's own start were begun by an
+/// earlier run.
+const ADOPTS_FOR: Duration = Duration::from_secs(5);
+
 /// Ids of the leases of deferred restarts begin so.
 const RESTART: &str = "restart-";
 
@@ -47,6 +51,8 @@ struct Turns {
     at_once: u32,
     status: Arc<ArcSwap<Status>>,
     requested: Requested,
+    /// When this run began.
+    began: Instant,
     /// The last change that was reported; `None` before the first turn.
     known: Option<u64>,
     reported: Option<LeaseReadings>,
@@ -60,6 +66,11 @@ impl Requested {
     /// Forgets those that no longer start.
     fn keep(&mut self, starting: &[LeaseRequest]) {
         self.0.retain(|id| starting.iter().any(|request| request.id == *id));
+    }
+
+    /// Takes what starts as requested by an earlier run: its memory may be taken already.
+    fn adopt(&mut self, starting: &[LeaseRequest]) {
+        self.0.extend(starting.iter().map(|request| Arc::clone(&request.id)));
     }
 
     /// Requests the leases of those that start. One that is over is not requested again: its memory
@@ -91,6 +102,7 @@ impl LeaseWatch {
             at_once: settings.starts.at_once,
             status: Arc::clone(status),
             requested: Requested::default(),
+            began: Instant::now(),
             known: None,
             reported: None,
         };
@@ -187,6 +199,9 @@ impl Turns {
         let starting = status.restarts.iter().filter(|restart| is_starting(restart));
         let starting: Vec<LeaseRequest> = starting.map(request_of).collect();
         self.requested.keep(&starting);
+        if self.began.elapsed() < ADOPTS_FOR {
+            self.requested.adopt(&starting);
+        }
         let ledger = self.ledger.clone();
         let book = match ledger.read() {
             Ok(book) if book.leases().is_empty() && starting.is_empty() => Ok(book),
@@ -325,6 +340,11 @@ mod tests {
         book.end("restart-llm", LeaseEnd::Taken);
         assert_eq!(turn(2, &starting, &mut book), 0, "its engine loads");
         assert_eq!((turn(3, &[], &mut book), turn(4, &starting, &mut book)), (0, 1));
+        // The next run of the program does not know what was taken.
+        let (mut requested, mut book) = (Requested::default(), LeaseBook::default());
+        requested.adopt(&starting);
+        requested.repeat(Duration::ZERO, &starting, &mut book);
+        assert!(book.leases().is_empty());
     }
 
     #[test]
