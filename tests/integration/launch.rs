@@ -424,3 +424,33 @@ fn an_unreadable_kernel_log_is_reported() {
     assert_eq!(ended.report["killer"]["by"], "unknown", "{}", ended.report);
     assert!(ended.not_known().contains("OOM kills are not seen"), "{}", ended.report);
 }
+
+#[test]
+fn a_launched_engine_that_is_declared_by_its_command_line_is_one_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("c.yaml");
+    let text = format!(
+        "storage: {{path: {}}}\nengines: [{{name: one, match: {{cmdline: \"*sleep 31{}7\"}}}}]\n",
+        folder.path().join("data").display(),
+        std::process::id()
+    );
+    fs::write(&config, text).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
+    let mut launch = Command::new(binary());
+    launch.args(["launch", &config, "--name=one", "--", "sleep"]);
+    let mut launch = launch.arg(format!("31{}7", std::process::id())).spawn().unwrap();
+    let names = || {
+        let (_, body) = daemon.get("/api/v1/engines");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let engines = body["data"]["engines"].as_array().unwrap().clone();
+        let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
+        engines.iter().map(name).filter(|name| name.starts_with("one")).collect::<Vec<_>>()
+    };
+    daemon.wait_until("found", |_| !names().is_empty());
+    std::thread::sleep(Duration::from_secs(3));
+    let found = names();
+    kill_process(Pid::from_child(&launch), Signal::TERM).unwrap();
+    launch.wait().unwrap();
+    assert_eq!(found, ["one"]);
+}

@@ -82,11 +82,13 @@ impl Matcher {
         let holds = |pattern: &Option<Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };
+        // The command line of a launch or a gate contains that of its engine.
+        let is_own = self.comm.is_none() && process.comm == env!("CARGO_PKG_NAME");
         let all = holds(&self.comm, Some(process.comm))
             && self.is_container(process)
             && self.has_labels(process.reported)
             && holds(&self.unit, process.unit)
-            && (self.cmdline.is_none() || holds(&self.cmdline, Some(&line())));
+            && (self.cmdline.is_none() || !is_own && holds(&self.cmdline, Some(&line())));
         all.then(|| match (self, process.reported) {
             (Self { comm: Some(_), .. }, _) => "comm".to_owned(),
             (Self { cmdline: Some(_), .. }, _) => "cmdline".to_owned(),
