@@ -33,7 +33,7 @@ const READ: [u16; 7] = [400, 401, 403, 404, 405, 501, 503];
 const CLOSED: u16 = 503;
 
 /// After a refusal to reserve memory a node is only queried, so many times.
-const LOOKS: u32 = 60;
+const QUERIES_AFTER_REFUSAL: u32 = 60;
 
 /// The size limit of a response, in bytes.
 const MOST_BYTES: usize = 1 << 20;
@@ -134,12 +134,10 @@ impl Peer {
     }
 
     /// Calls for a lease; where none can be had, only queries.
-    pub fn call(&mut self, lease: &LeaseRequest, call: LeaseCall) -> PeerReply {
+    pub fn call(&mut self, lease: &LeaseRequest, (call, turn): (LeaseCall, u64)) -> PeerReply {
         let is_waiting = call == LeaseCall::Wait;
-        if let Some((why, looks)) =
-            self.refused.take().filter(|(_, looks)| is_waiting && *looks > 0)
-        {
-            self.refused = Some((Arc::clone(&why), looks - 1));
+        if let Some((why, left)) = self.refused.take().filter(|(_, left)| is_waiting && *left > 0) {
+            self.refused = Some((Arc::clone(&why), left - 1));
             return PeerReply { gate: self.query(), lease: PeerLease::Refused(why) };
         }
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -152,7 +150,7 @@ impl Peer {
             lease.lasts.as_secs().max(1),
             lease.requested_ms,
             call.name(),
-            lease.turn,
+            turn,
         );
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
         let answer = match self.send(&Method::POST, &path) {
@@ -168,12 +166,12 @@ impl Peer {
                 Err(why) => PeerReply { gate: unknown(why), lease: PeerLease::Unknown },
             },
             None if answer.status == CLOSED => {
-                let why = format!("it answers {CLOSED}: {}", said(&reply));
+                let why = format!("it answers {CLOSED}: {}", error_of(&reply));
                 PeerReply { gate: unknown(why), lease: PeerLease::Unknown }
             }
             None => {
                 let why: Arc<str> = refusal(answer.status, &reply).into();
-                self.refused = Some((Arc::clone(&why), LOOKS));
+                self.refused = Some((Arc::clone(&why), QUERIES_AFTER_REFUSAL));
                 PeerReply { gate: self.query(), lease: PeerLease::Refused(why) }
             }
         }
@@ -187,19 +185,19 @@ impl Peer {
     }
 }
 
-fn said(reply: &Value) -> String {
+fn error_of(reply: &Value) -> String {
     reply["error"].as_str().map(shown).unwrap_or_default()
 }
 
 /// Why a node reserves nothing.
 fn refusal(status: u16, reply: &Value) -> String {
-    let says = said(reply);
+    let error = error_of(reply);
     match status {
         401 | 403 => format!(
-            "it answers {status}: {says} (cluster: {{bearer_token_file: …}} with the role operate)"
+            "it answers {status}: {error} (cluster: {{bearer_token_file: …}} with the role operate)"
         ),
         404 | 405 => "its umawarden is older and has no leases over the network".to_owned(),
-        _ => format!("it answers {status}: {says}"),
+        _ => format!("it answers {status}: {error}"),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::exports::{LeaseOrder, LeaseReply, LeaseSender};
 use crate::leases::Ledger;
 use crate::model::{
     EngineSeen, Lease, LeaseCall, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState,
-    MemoryPools, Observation, ReservedPool, RestartState, RestartStatus,
+    MemoryPools, Observation, RESTART_LEASE, ReservedPool, RestartState, RestartStatus,
 };
 use crate::policy::leases::{LeaseBook, LeaseContext};
 use crate::policy::status::Status;
@@ -32,9 +32,6 @@ const QUEUE: usize = 4;
 /// Restarts that are found to be starting so soon after the program's own start were begun by an
 /// earlier run.
 const ADOPTS_FOR: Duration = Duration::from_secs(5);
-
-/// Ids of the leases of deferred restarts begin so.
-const RESTART: &str = "restart-";
 
 /// Calls that wait; further ones are refused.
 const CALLS: usize = 64;
@@ -265,7 +262,7 @@ fn is_starting(restart: &RestartStatus) -> bool {
 
 fn request_of(restart: &RestartStatus) -> LeaseRequest {
     let name = &restart.seen.target.name;
-    let (id, need) = (format!("{RESTART}{name}").into(), restart.seen.need.request(0));
+    let (id, need) = (format!("{RESTART_LEASE}{name}").into(), restart.seen.need.request(0));
     LeaseRequest {
         requested_ms: restart.since.utc_ms(),
         ..LeaseRequest::new(id, Arc::clone(name), need)
@@ -275,7 +272,7 @@ fn request_of(restart: &RestartStatus) -> LeaseRequest {
 /// Leases of restarts that no longer start, and why they end.
 fn over(leases: &[Lease], restarts: &[RestartStatus]) -> Vec<(Arc<str>, LeaseEnd)> {
     let ended = leases.iter().filter_map(|lease| {
-        let name = lease.request.id.strip_prefix(RESTART)?;
+        let name = lease.request.id.strip_prefix(RESTART_LEASE)?;
         let restart = restarts.iter().find(|restart| *restart.seen.target.name == *name);
         let end = match restart.map(|restart| restart.state) {
             Some(RestartState::Starting) => return None,
@@ -351,7 +348,8 @@ mod tests {
     fn a_lease_ends_when_the_engine_that_holds_or_follows_it_is_up() {
         let granted = |id: &str, pid| {
             let at = Duration::from_secs(100);
-            let state = LeaseState::Granted { at, shares: Vec::new(), progress: at, unheard: None };
+            let state =
+                LeaseState::Granted { at, shares: Vec::new(), progress: at, renew_by: None };
             Lease { request: request(id, pid), since: at, state }
         };
         let engine = |name: &str, pid, start_ticks| {

@@ -34,7 +34,7 @@ pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
         let by = status.reserved.iter().flat_map(|one| one.by.iter().cloned()).collect();
         result.reasons.push(GateReason::Reserved { bytes, by });
     }
-    response(&result, &Value::Null)
+    response(&result, None)
 }
 
 /// The memory of the last sample.
@@ -55,10 +55,10 @@ pub(super) fn fresh_memory<'s>(
 }
 
 /// The response of an open or a closed gate, and its lease, if there is one.
-pub(super) fn response(result: &GateResponse, lease: &Value) -> Response {
+pub(super) fn response(result: &GateResponse, lease: Option<Value>) -> Response {
     let mut data = json!(result);
-    if !lease.is_null() {
-        data["lease"] = lease.clone();
+    if let Some(lease) = lease {
+        data["lease"] = lease;
     }
     if result.is_open {
         return answer(StatusCode::OK, &json!({ "status": "success", "data": data }));

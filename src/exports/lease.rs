@@ -18,7 +18,9 @@ use super::gate::{fresh_memory, pairs, request, response};
 use super::order::Caller;
 use super::orders::sender;
 use super::routes::Site;
-use crate::model::{GateRequest, LeaseCall, LeaseRequest, LeaseStage, LeaseState, lease_lasts};
+use crate::model::{
+    GateRequest, LeaseCall, LeaseRequest, LeaseStage, LeaseState, RESTART_LEASE, lease_lasts,
+};
 use crate::policy::gate::{check_gate, with_turn};
 
 /// The queue of the ledger's thread.
@@ -98,7 +100,7 @@ pub(super) async fn lease(
         None => with_turn(&mut result, &["its lease has ended".into()]),
     }
     let stage = reply.state.as_ref().map_or(LeaseStage::Ended, LeaseState::stage);
-    response(&result, &json!({ "stage": stage, "node": reply.node }))
+    response(&result, Some(json!({ "stage": stage, "node": reply.node })))
 }
 
 /// `DELETE /api/v1/leases/{id}`.
@@ -163,8 +165,8 @@ fn read(uri: &Uri) -> Result<(GateRequest, LeaseRequest, LeaseCall), String> {
         }
         let wrong = |what: &str| format!("parameter {name:?}: {value:?} is no {what}; {EXAMPLE}");
         match name.as_str() {
-            "id" if value.starts_with("restart-") => {
-                return Err(wrong("id for a start: restart- is for deferred restarts"));
+            "id" if value.starts_with(RESTART_LEASE) => {
+                return Err(wrong("id of a start, but of a deferred restart"));
             }
             "id" if is_short(value) => lease.id = value.as_str().into(),
             "name" if is_short(value) => lease.who = value.as_str().into(),

@@ -17,6 +17,7 @@ use crate::model::{
     GateRequest, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
     duration_text, lease_lasts,
 };
+use crate::parse::process::is_of_users;
 use crate::policy::leases::{LeaseBook, LeaseContext};
 
 /// Between two counts of what a start has taken.
@@ -153,9 +154,9 @@ fn is_id(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a unit is one service of the system, and not all services of a user.
+/// Whether each invocation of a unit is one start, and not what users run in it.
 fn is_service(unit: &str) -> bool {
-    unit.ends_with(".service") && !unit.starts_with("user@")
+    unit.ends_with(".service") && !is_of_users(unit)
 }
 
 fn id_of(own: Option<LeaseHolder>) -> String {
@@ -320,7 +321,7 @@ mod tests {
                 assert_eq!(book.leases().is_empty(), expected);
             }
         }
-        assert!(is_service("chat.service") && !is_service("user@1000.service"));
+        assert!(is_service("chat.service") && !is_service("cron.service"));
         assert!(!is_service("session-3.scope"));
     }
 }

@@ -2,7 +2,7 @@
 //! since it may hang.
 //!
 //! A start that has a lease reserves memory there as well. What is reserved goes back when this is
-//! dropped, unless the peers were told to keep it.
+//! dropped, unless the peers keep it.
 
 use std::io;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ struct Answered {
 
 /// The answer of a peer that is only queried, or called.
 enum Replied {
-    Looked(PeerGate),
+    Queried(PeerGate),
     Called(PeerReply),
 }
 
@@ -255,7 +255,7 @@ impl OnePeer {
         }
         let gate = match &self.latest {
             Some(answered) if answered.at.elapsed() <= VALID_FOR => match &answered.reply {
-                Replied::Looked(gate) | Replied::Called(PeerReply { gate, .. }) => gate.clone(),
+                Replied::Queried(gate) | Replied::Called(PeerReply { gate, .. }) => gate.clone(),
             },
             Some(_) => PeerGate::Unknown { why: "its last response is outdated".into() },
             None => PeerGate::Unknown { why: "no response yet".into() },
@@ -293,10 +293,9 @@ fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wante
         // The response is at most as old as the request.
         let at = Instant::now();
         let reply = match &lease {
-            None => Replied::Looked(peer.query()),
+            None => Replied::Queried(peer.query()),
             Some((request, called)) => {
-                let request = LeaseRequest { turn: called.turn, ..LeaseRequest::clone(request) };
-                Replied::Called(peer.call(&request, called.call))
+                Replied::Called(peer.call(request, (called.call, called.turn)))
             }
         };
         let called = lease.as_ref().map(|(_, called)| *called);
@@ -324,10 +323,9 @@ fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wante
         match (newest, &lease) {
             (Wanted::Call(request, called), _) => lease = Some((request, called)),
             (Wanted::Keep, Some((request, called))) => {
-                let request = LeaseRequest { turn: called.turn, ..LeaseRequest::clone(request) };
                 // One that is busy may answer the second time.
                 return (0..2).any(|_| {
-                    let lease = peer.call(&request, LeaseCall::Keep).lease;
+                    let lease = peer.call(request, (LeaseCall::Keep, called.turn)).lease;
                     !matches!(lease, PeerLease::Unknown)
                 });
             }

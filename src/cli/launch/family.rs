@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::model::{ExitStatus, ProcessId};
 use crate::parse::process::{Stat, exit_status, resident, stat};
 use crate::policy::death::Relative;
+use crate::sources::gpu::HELPER;
 use crate::sys::process_end::status_of_reaped;
 
 /// The most tracked processes: each needs a descriptor.
@@ -19,9 +20,6 @@ const MOST_MEMBERS: usize = 384;
 
 /// Ended processes that are remembered. Loading compiles in thousands of short processes.
 const MOST_ENDED: usize = 384;
-
-/// The command of this program that queries the driver.
-const HELPER: &[u8] = b"nvml-child";
 
 /// The most processes of the machine that are scanned.
 const MOST_PROCESSES: usize = 65_536;
@@ -109,7 +107,7 @@ impl Family {
     /// Whether it is the process with which this program queries the driver, and not the command's.
     fn is_helper(&self, pid: u32) -> bool {
         let words = self.read(pid, "cmdline").unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(HELPER)
+        words.split(|byte| *byte == 0).nth(1) == Some(HELPER.as_bytes())
     }
 
     fn take(&mut self, pid: u32, stat: &Stat) {

@@ -163,7 +163,7 @@ fn own_stop(item: &Value) -> Option<OwnStop> {
     let is_void = outcome.is_some_and(|outcome| !outcome.result.is_begun());
     let Target::Engine(engine) = decision.target else { return None };
     (is_stop && is_done && !is_void).then_some(OwnStop {
-        makes_room: false,
+        is_for_start: false,
         decision: Some(decision.id),
         rule: Some(decision.rule),
         at: decision.at,

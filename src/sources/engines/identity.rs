@@ -7,47 +7,12 @@ use std::sync::Arc;
 
 use crate::model::{ProcessId, Proof};
 use crate::parse::container::{Containers, Runtime};
-use crate::parse::process::{cgroup, is_within, stat, system_unit};
+use crate::parse::process::{cgroup, is_of_users, is_within, stat, system_unit};
 use kernel_faults::container_id;
 
 /// The control group namespace whose paths start at the root of the machine (PROC_CGROUP_INIT_INO).
 /// In other namespaces they start anywhere.
 const ALL_GROUPS: &str = "cgroup:[4026531835]";
-
-/// Name prefixes of services that run commands of users: membership in such a service proves
-/// nothing about a process.
-const OF_USERS: [&str; 30] = [
-    "anacron.",
-    "at.",
-    "atd.",
-    "code-server.",
-    "code-server@",
-    "condor.",
-    "cron.",
-    "crond.",
-    "cronie.",
-    "dropbear.",
-    "dropbear@",
-    "exim4.",
-    "gitlab-runner.",
-    "jupyter.",
-    "jupyterhub.",
-    "mom.",
-    "pbs_mom.",
-    "postfix.",
-    "postfix@",
-    "rstudio-server.",
-    "slurmd.",
-    "ssh.",
-    "ssh@",
-    "sshd.",
-    "sshd@",
-    "systemd-nspawn@",
-    "tailscaled.",
-    "teleport.",
-    "user@",
-    "xinetd.",
-];
 
 /// The facts that are confirmed at the time of a scan.
 #[derive(Debug, Default)]
@@ -117,8 +82,7 @@ impl Confirmed {
     pub(super) fn proof(&self, member: &Membership, is_unit_named: bool) -> Proof {
         let service = || {
             let unit = system_unit(member.path.as_deref()?)?;
-            let is_of_users = OF_USERS.iter().any(|begins| unit.starts_with(begins));
-            (unit.ends_with(".service") && (is_unit_named || !is_of_users)).then_some(unit)
+            (unit.ends_with(".service") && (is_unit_named || !is_of_users(unit))).then_some(unit)
         };
         match &member.container {
             Some(_) => match member.confirmed_by {

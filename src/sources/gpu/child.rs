@@ -16,6 +16,9 @@ use crate::parse::gpu::{MAX_RESPONSE_BYTES, Request, VERSION};
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
+/// The command of this program that the child runs.
+pub const HELPER: &str = "nvml-child";
+
 /// The last bytes of its stderr that are kept.
 const LAST_STDERR_BYTES: usize = 300;
 
@@ -49,7 +52,7 @@ impl Child {
     /// environment is cleared, since it may hold secrets.
     pub(super) fn start(program: &Path, library: Option<&Path>) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.arg("nvml-child").env_clear();
+        command.arg(HELPER).env_clear();
         if let Some(path) = std::env::var_os(LIBRARY_PATH) {
             command.env(LIBRARY_PATH, path);
         }

@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
+pub use child::HELPER;
 pub use deadlines::Patience;
 
 use crate::model::{GpuDriver, Observation, Reading, Readings, Schema, SeriesKey, Source};

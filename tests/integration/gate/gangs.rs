@@ -130,7 +130,7 @@ fn a_gate_over_two_nodes_leaves_both_reserved_and_a_lost_peer_none() {
         assert_eq!(node.leases(), [("gate".to_owned(), "granted".to_owned())]);
         let text = fs::read(node.path("run/leases.json")).unwrap();
         let book: Value = serde_json::from_slice(&text).unwrap();
-        assert!(book["leases"][0]["unheard"].is_null(), "it lasts without its requester: {book}");
+        assert!(book["leases"][0]["renew_by"].is_null(), "it lasts without its requester: {book}");
     }
 }
 
@@ -144,8 +144,8 @@ fn a_peer_that_may_not_be_called_is_looked_at_and_that_is_said() {
         let mut gate = one.command("gate", &[two.daemon.address()], token.as_deref());
         let output = gate.args(["--need=4GiB", "--timeout=20s"]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
-        let told = format!("nothing is reserved on {}: {expected}", two.daemon.address());
-        assert_eq!(printed(&output).matches(&told).count(), 1, "{}", printed(&output));
+        let notice = format!("nothing is reserved on {}: {expected}", two.daemon.address());
+        assert_eq!(printed(&output).matches(&notice).count(), 1, "{}", printed(&output));
         assert_eq!(two.leases(), []);
         fs::remove_file(one.path("run/leases.json")).unwrap();
     }
@@ -217,4 +217,31 @@ fn a_pod_reserves_memory_by_the_api_until_it_gives_it_back() {
         let text = body["error"].as_str().unwrap();
         assert!(text.contains("write it like") || text.contains("1s to 1d"), "{wrong}: {text}");
     }
+}
+
+/// The snippet of the book: an init container repeats the request until memory is reserved.
+#[test]
+fn the_init_container_of_the_book_reserves_memory() {
+    const PAGE: &str = include_str!("../../../docs/src/tasks/leases.md");
+    if Command::new("curl").arg("--version").output().is_err() {
+        return eprintln!("skipped: there is no curl");
+    }
+    let script = PAGE.lines().find_map(|line| line.trim().strip_prefix("- until curl ")).unwrap();
+    let node = Node::new();
+    assert_eq!(node.post("/api/v1/gate?need=1GiB&id=first&name=first").0 / 100, 5, "not yet known");
+    node.daemon.wait_until("reserved", |_| node.post("/api/v1/gate?need=1GiB&id=first").0 == 200);
+    let (host, port) = node.daemon.address().rsplit_once(':').unwrap();
+    let script = script.replace(":9942", &format!(":{port}")).replace("90GiB", "2GiB");
+    let mut container = Command::new("sh");
+    container.args(["-c", &format!("until curl {script}")]).env("NODE", host);
+    container.env("POD", "pod-uid").env("TOKEN", &node.token.token);
+    let mut container = container.spawn().unwrap();
+    node.wait_until("waiting", &[("first", "granted"), ("vllm", "waiting")]);
+    let client = crate::daemon::http_client().build().unwrap();
+    let url = format!("http://{}/api/v1/leases/first", node.daemon.address());
+    assert!(
+        client.delete(url).bearer_auth(&node.token.token).send().unwrap().status().is_success()
+    );
+    assert!(container.wait().unwrap().success());
+    node.wait_until("reserved", &[("vllm", "granted")]);
 }

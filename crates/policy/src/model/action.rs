@@ -73,7 +73,7 @@ pub enum Action {
         behind_bytes: u64,
         /// How much memory shall stay free even where the engine takes half of all memory at once.
         /// What is mapped goes as far as that needs it, what is not goes at once.
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "super::is_default")]
         floor_bytes: u64,
         /// It ends after that time at the latest.
         for_at_most: Duration,
@@ -168,11 +168,6 @@ impl Lane {
             Self::Start => true,
         }
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 impl Action {

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 use super::{GateRequest, ProcessId, duration};
 
+/// Ids of leases of deferred restarts begin so.
+pub const RESTART_LEASE: &str = "restart-";
+
 /// A request for a lease. The same id again is the same request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
@@ -34,21 +37,11 @@ pub struct LeaseRequest {
     pub requested_ms: i64,
     /// Whether the start spans several nodes. Its memory is then granted only by
     /// [`LeaseCall::Take`], once all nodes can grant it.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub spans_nodes: bool,
     /// Which of its calls this is; messages may overtake each other.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub turn: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 named! {
@@ -121,7 +114,7 @@ pub enum LeaseState {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         missing: Vec<LeaseShare>,
         /// Whether it could be granted, and waits for other nodes.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "super::is_default")]
         is_grantable: bool,
     },
     /// Its memory is reserved.
@@ -132,9 +125,9 @@ pub enum LeaseState {
         shares: Vec<LeaseShare>,
         /// When more was last taken of what is reserved.
         progress: Duration,
-        /// When it ends unless its requester is heard of, if it must be.
+        /// When it ends unless its requester calls before, if that must.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        unheard: Option<Duration>,
+        renew_by: Option<Duration>,
     },
 }
 

@@ -83,7 +83,7 @@ pub use identity::{EngineUser, Proof};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use lease::{
     Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest,
-    LeaseShare, LeaseStage, LeaseState, ReservedPool, lease_lasts,
+    LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,
 };
 pub use moment::Moment;
 pub(crate) use names::named;
@@ -121,3 +121,8 @@ pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};
 pub use time_text::{duration, duration_text, end, instant, seconds_text};
 pub use wording::{because, bytes_text, counted, measured_bytes_text, size_bytes};
+
+/// Whether a field is left out of JSON.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -16,7 +16,7 @@ pub struct GateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contiguous_bytes: Option<u64>,
     /// What it takes beside that from the CPUs' memory. Where that is the same, it is added.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub host_need_bytes: u64,
     /// The pools that share the need evenly. Empty: the pool that engines use; of several, as
     /// the engine's is not known, each must have the whole need.
@@ -90,11 +90,6 @@ pub fn pool_names(text: &str) -> Result<Vec<Arc<str>>, String> {
         None if names.len() > MOST_POOLS => Err(format!("more than {MOST_POOLS} pools")),
         None => Ok(names.into_iter().map(Arc::from).collect()),
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 /// How starts are let in.

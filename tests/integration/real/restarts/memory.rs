@@ -1,6 +1,6 @@
 //! Restarts that wait for memory, which is really taken and released at once.
 
-mod room;
+mod for_start;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

@@ -212,6 +212,45 @@ pub fn system_unit(cgroup: &str) -> Option<&str> {
     (is_unit && !last.starts_with("user@")).then_some(last)
 }
 
+/// Name prefixes of services that run commands of users.
+const OF_USERS: [&str; 30] = [
+    "anacron.",
+    "at.",
+    "atd.",
+    "code-server.",
+    "code-server@",
+    "condor.",
+    "cron.",
+    "crond.",
+    "cronie.",
+    "dropbear.",
+    "dropbear@",
+    "exim4.",
+    "gitlab-runner.",
+    "jupyter.",
+    "jupyterhub.",
+    "mom.",
+    "pbs_mom.",
+    "postfix.",
+    "postfix@",
+    "rstudio-server.",
+    "slurmd.",
+    "ssh.",
+    "ssh@",
+    "sshd.",
+    "sshd@",
+    "systemd-nspawn@",
+    "tailscaled.",
+    "teleport.",
+    "user@",
+    "xinetd.",
+];
+
+/// Whether a service runs commands of users: membership in it proves nothing about a process.
+pub fn is_of_users(service: &str) -> bool {
+    OF_USERS.iter().any(|begins| service.starts_with(begins))
+}
+
 /// The units and slices of a control group's path that no user can choose: `user.slice`,
 /// `user-1000.slice` and `user@1000.service` are among them, and what is below those is not.
 pub fn system_units(cgroup: &str) -> impl Iterator<Item = &str> {

@@ -60,8 +60,8 @@ pub struct Relative {
 /// An act of this program that ended engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStop {
-    /// Whether it was stopped so that another engine has room.
-    pub makes_room: bool,
+    /// Whether it was stopped so that another engine can start.
+    pub is_for_start: bool,
     /// The decision.
     pub decision: Option<DecisionId>,
     /// The rule that made it.

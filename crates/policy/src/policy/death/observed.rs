@@ -59,7 +59,7 @@ impl Kills {
             && acts
         {
             let stop = OwnStop {
-                makes_room: named.is_some(),
+                is_for_start: named.is_some(),
                 decision: Some(decision.id),
                 rule: Some(decision.rule.clone()),
                 at: decision.at,
@@ -76,9 +76,9 @@ impl Kills {
         }
     }
 
-    /// Whether one of these processes was stopped by this program so that another engine has
-    /// room, shortly before that end.
-    pub(in crate::policy) fn made_room(
+    /// Whether this program had stopped one of these processes shortly before that end, so that
+    /// another engine can start.
+    pub(in crate::policy) fn stopped_for_start(
         &self,
         family: &BTreeSet<ProcessId>,
         end: &WorkloadEnd,
@@ -88,7 +88,7 @@ impl Kills {
             ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
         };
         let is_its = |stop: &OwnStop| stop.processes.iter().any(|one| family.contains(one));
-        self.stops.iter().any(|stop| stop.makes_room && is_its(stop) && is_near(stop))
+        self.stops.iter().any(|stop| stop.is_for_start && is_its(stop) && is_near(stop))
     }
 
     /// Whether one of its processes was killed for memory shortly before that end. Podman on

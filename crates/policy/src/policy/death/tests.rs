@@ -226,7 +226,7 @@ fn a_worker_that_dies_of_its_heads_death_is_no_cause_of_it() {
 fn the_brake_and_killers_in_user_space_are_named() {
     let family = family();
     let stop = OwnStop {
-        makes_room: false,
+        is_for_start: false,
         decision: Some(DecisionId(7)),
         rule: None,
         at: at(500),

@@ -185,16 +185,16 @@ impl LeaseBook {
     /// The requester of a granted lease was heard of.
     fn renew(&mut self, id: &str, call: LeaseCall, now: Duration) {
         let lease = self.leases.iter_mut().find(|lease| *lease.request.id == *id);
-        let Some(LeaseState::Granted { unheard, .. }) = lease.map(|lease| &mut lease.state) else {
+        let Some(LeaseState::Granted { renew_by, .. }) = lease.map(|lease| &mut lease.state) else {
             return;
         };
         let lasts = match call {
-            LeaseCall::Keep => return *unheard = None,
+            LeaseCall::Keep => return *renew_by = None,
             LeaseCall::Renew => RENEWED_WITHIN,
             LeaseCall::Take | LeaseCall::Wait => SEEN_WITHIN,
         };
-        if unheard.is_some_and(|then| now + lasts >= then + NOTED_EVERY) {
-            *unheard = Some(now + lasts);
+        if renew_by.is_some_and(|then| now + lasts >= then + NOTED_EVERY) {
+            *renew_by = Some(now + lasts);
         }
     }
 
@@ -212,7 +212,7 @@ impl LeaseBook {
                     let (holder, requested_ms) = (known.request.holder, known.request.requested_ms);
                     known.request = LeaseRequest { holder, requested_ms, ..request.clone() };
                 }
-                LeaseState::Granted { unheard, .. } if !request.spans_nodes => *unheard = None,
+                LeaseState::Granted { renew_by, .. } if !request.spans_nodes => *renew_by = None,
                 LeaseState::Waiting { .. } | LeaseState::Granted { .. } => {}
             }
             return Ok(());
@@ -325,10 +325,10 @@ impl LeaseBook {
             match result {
                 Ok(mut state) if may_take => {
                     // Its requester may have gone: it must be heard of once more.
-                    if let LeaseState::Granted { unheard, .. } = &mut state
+                    if let LeaseState::Granted { renew_by, .. } = &mut state
                         && !takes
                     {
-                        *unheard = Some(context.now + SEEN_WITHIN);
+                        *renew_by = Some(context.now + SEEN_WITHIN);
                     }
                     lease.state = state;
                     let lease = lease.clone();
@@ -402,7 +402,7 @@ impl LeaseBook {
             LeaseState::Waiting { seen, .. } => {
                 (since(*seen) >= SEEN_WITHIN).then_some(LeaseEnd::Withdrawn)
             }
-            LeaseState::Granted { unheard: Some(then), .. } if context.now >= *then => {
+            LeaseState::Granted { renew_by: Some(then), .. } if context.now >= *then => {
                 Some(LeaseEnd::Withdrawn)
             }
             LeaseState::Granted { at, shares, progress, .. } => {
@@ -451,7 +451,7 @@ impl LeaseBook {
                 at: context.now,
                 shares: shares(need, context.memory),
                 progress: context.now,
-                unheard: lease.request.spans_nodes.then_some(context.now + SEEN_WITHIN),
+                renew_by: lease.request.spans_nodes.then_some(context.now + SEEN_WITHIN),
             });
         }
         let mut reasons = response.reasons;

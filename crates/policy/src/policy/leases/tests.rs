@@ -203,7 +203,7 @@ fn a_start_that_was_granted_by_others_must_be_heard_of_once_more() {
     book.request(Duration::from_secs(20), &request("lives", 5)).unwrap();
     book.advance(&context(20, &memory));
     let state = book.call(&request("lives", 5), LeaseCall::Take, &context(21, &memory));
-    assert!(matches!(state, Ok(Some(LeaseState::Granted { unheard: None, .. }))));
+    assert!(matches!(state, Ok(Some(LeaseState::Granted { renew_by: None, .. }))));
 }
 
 /// Today people stagger them with sleeps of minutes.

@@ -435,7 +435,7 @@ impl Restart {
             return;
         };
         let is_counted = attempt.is_counted;
-        if end.mark != attempt.after && context.kills.made_room(&self.family, end) {
+        if end.mark != attempt.after && context.kills.stopped_for_start(&self.family, end) {
             self.check_aim(true, None, context);
         } else if end.mark != attempt.after {
             if !is_counted {

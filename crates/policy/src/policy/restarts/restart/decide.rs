@@ -28,7 +28,7 @@ impl Restart {
         let mut end = end.clone();
         let is_killed =
             end.requested == Requested::Unknown && context.kills.explain(&self.seen.target, &end);
-        if is_killed || context.kills.made_room(&self.family, &end) {
+        if is_killed || context.kills.stopped_for_start(&self.family, &end) {
             end.requested = Requested::No;
         }
         let mode = self.seen.mode.unwrap_or(context.mode);

@@ -1,4 +1,4 @@
-//! An engine makes room for a start with a higher priority, and is started again afterwards.
+//! Engines give memory to a start with a higher priority; one that was stopped is started again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use super::world::{GIB, RestartWorld, engine_in};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, EngineHealth, EngineLoad, EngineSeen, GateRequest, HealthResponse, HoldReason, Lease,
-    LeaseReadings, LeaseRequest, LeaseShare, LeaseState, Mode, Observation, Requested,
-    RestartState, Target, WorkloadState,
+    Action, DecisionRecord, EngineHealth, EngineKind, EngineLoad, EngineSeen, GateRequest,
+    HealthResponse, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseShare, LeaseState, Mode,
+    Observation, OutcomeResult, Requested, RestartState, Target, WorkloadState,
 };
 
 const RULE: &str = "
@@ -27,27 +27,32 @@ groups:
 /// A container with an engine that is ready, and this rule.
 fn world(mode: Mode) -> RestartWorld {
     let mut world = RestartWorld::with(mode, &["low"]);
-    let rules = parse_rules(&[SourceText::new("room.yaml", RULE)], Duration::from_secs(1));
+    let rules = parse_rules(&[SourceText::new("for-start.yaml", RULE)], Duration::from_secs(1));
     world.policy.replace_rules(world.at, mode, &rules.unwrap());
     world.engines = vec![EngineSeen {
         health_url: Some("http://127.0.0.1:8000/health".into()),
         ..engine_in("low", 50, 12 * GIB)
     }];
     world.free = 8 * GIB;
-    let engine = world.engines[0].clone();
     for _ in 0..3 {
-        world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
-            engine: Arc::clone(&engine.name),
-            server: engine.server,
-            asked_at: world.at.uptime,
-            answer: HealthResponse::Ready,
-            requests: EngineLoad::default().requests(),
-            load: EngineLoad::default(),
-            key_withheld: None,
-        })));
+        answers(&mut world, 0);
         world.run(1);
     }
     world
+}
+
+/// The engine of that index is ready.
+fn answers(world: &mut RestartWorld, index: usize) {
+    let engine = world.engines[index].clone();
+    world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
+        engine: Arc::clone(&engine.name),
+        server: engine.server,
+        asked_at: world.at.uptime,
+        answer: HealthResponse::Ready,
+        requests: EngineLoad::default().requests(),
+        load: EngineLoad::default(),
+        key_withheld: None,
+    })));
 }
 
 /// A start waits: with this priority, and so much is missing.
@@ -69,18 +74,18 @@ fn waits(world: &mut RestartWorld, priority: i32, missing: u64) {
 }
 
 fn stopped(world: &RestartWorld) -> usize {
-    let is_stop = |decision: &&crate::model::DecisionRecord| {
+    let is_stop = |decision: &&DecisionRecord| {
         decision.is_act() && matches!(decision.action, Action::StopEngine { .. })
     };
     world.decisions.iter().filter(is_stop).count()
 }
 
 #[test]
-fn an_engine_makes_room_and_comes_back_after_the_start() {
+fn an_engine_is_stopped_for_a_start_and_started_again_after_it() {
     let mut world = world(Mode::Enforce);
     waits(&mut world, 0, 8 * GIB);
     world.run(10);
-    assert_eq!(stopped(&world), 0, "without a priority no room is made");
+    assert_eq!(stopped(&world), 0, "without a priority nothing is stopped");
     waits(&mut world, 5, 8 * GIB);
     assert_eq!(world.value("uma_lease_priority{who=\"chat\"}"), Some(0.0));
     while stopped(&world) == 0 {
@@ -97,7 +102,7 @@ fn an_engine_makes_room_and_comes_back_after_the_start() {
         ("engine-low", "starts/FreeForStart".into())
     );
     // Docker was asked to kill it, and says so.
-    world.report(&stop, crate::model::OutcomeResult::Done);
+    world.report(&stop, OutcomeResult::Done);
     let mut end = world.end(137);
     (end.requested, end.is_oom_killed) = (Requested::Yes, false);
     world.of("low").state = WorkloadState::Ended(end);
@@ -137,4 +142,40 @@ fn an_engine_that_nobody_starts_again_and_an_absent_one_are_not_stopped() {
     observed.run(10);
     let reported = observed.decisions.iter().filter(|one| one.is_act()).count();
     assert_eq!(reported, 1, "observe mode says what it would do");
+}
+
+#[test]
+fn an_ollama_unloads_its_models_before_an_engine_is_stopped() {
+    let mut world = world(Mode::Enforce);
+    let steps = RULE.replace(
+        "      - stop_engine",
+        "      - empty_cache: {engine: ollama}\n      - stop_engine",
+    );
+    let rules = parse_rules(&[SourceText::new("a.yaml", &steps)], Duration::from_secs(1));
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules.unwrap());
+    let ollama = EngineSeen {
+        name: "ollama".into(),
+        kind: EngineKind::Ollama,
+        container: None,
+        ..engine_in("ollama", 90, GIB)
+    };
+    world.engines.push(EngineSeen { health_url: Some("http://127.0.0.1:11434/".into()), ..ollama });
+    for _ in 0..3 {
+        answers(&mut world, 1);
+        world.run(1);
+    }
+    waits(&mut world, 5, 8 * GIB);
+    while !world.decisions.iter().any(DecisionRecord::is_act) {
+        world.tick();
+    }
+    let act = world.decisions.last().unwrap().clone();
+    assert!(
+        matches!(&act.action, Action::EmptyCache { engine, .. } if engine == "ollama"),
+        "{act:?}"
+    );
+    world.report(&act, OutcomeResult::Done);
+    // It frees too little.
+    while stopped(&world) == 0 {
+        world.tick();
+    }
 }

@@ -1,4 +1,4 @@
-//! An engine is stopped so that a start with a higher priority has room, and starts again.
+//! An engine is stopped for a start with a higher priority, and is started again.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::real::restarts::{LABEL, Node, starts, state_of, wait_for};
 const HOLDS: u64 = 3;
 
 fn rules(node: &Node) -> String {
-    let path = node.folder.path().join("room.yaml");
+    let path = node.folder.path().join("for-start.yaml");
     let rules = "
 groups:
 - name: starts
@@ -27,7 +27,7 @@ groups:
 }
 
 #[test]
-fn real_engine_makes_room_for_a_start_and_is_started_again() {
+fn real_engine_is_stopped_for_a_start_and_started_again() {
     if !enabled() {
         return;
     }
