@@ -269,13 +269,14 @@ fn request_of(restart: &RestartStatus) -> LeaseRequest {
     }
 }
 
-/// Leases of restarts that no longer start, and why they end.
+/// Leases of restarts that are known to start no longer, and why they end.
 fn over(leases: &[Lease], restarts: &[RestartStatus]) -> Vec<(Arc<str>, LeaseEnd)> {
     let ended = leases.iter().filter_map(|lease| {
         let name = lease.request.id.strip_prefix(RESTART_LEASE)?;
         let restart = restarts.iter().find(|restart| *restart.seen.target.name == *name);
         let end = match restart.map(|restart| restart.state) {
-            Some(RestartState::Starting) => return None,
+            // The first reports of the supervisors come after the program's own start.
+            None | Some(RestartState::Starting | RestartState::Unknown) => return None,
             Some(RestartState::Running) => LeaseEnd::Ready,
             _ => LeaseEnd::ProcessEnded,
         };
@@ -342,6 +343,13 @@ mod tests {
         requested.adopt(&starting);
         requested.repeat(Duration::ZERO, &starting, &mut book);
         assert!(book.leases().is_empty());
+    }
+
+    #[test]
+    fn the_lease_of_a_restart_outlives_the_daemon() {
+        let state = LeaseState::waiting(Duration::ZERO);
+        let lease = Lease { request: request("restart-llm", 1), since: Duration::ZERO, state };
+        assert_eq!(over(&[lease], &[]), [], "its supervisor was not queried yet");
     }
 
     #[test]

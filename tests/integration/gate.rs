@@ -159,6 +159,20 @@ fn wait(mut child: Child) -> (Output, Instant) {
     (child.wait_with_output().unwrap(), ended)
 }
 
+/// As a script with `free` and sleeps does it: 70 GB, for up to 300 s.
+#[test]
+fn a_start_waits_for_70_gb_up_to_300_s() {
+    let node = Node::new(Memory::free(40));
+    let child = node.gate(&["--need=70GB", "--timeout=300s"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    // 70 GB are 65.2 GiB.
+    node.set(Memory::free(70));
+    let (output, _) = wait(child);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("65.2 GiB needed"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("closed for 0s of 5m"), "{}", stderr(&output));
+}
+
 #[test]
 fn the_gate_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     let node = Node::new(Memory::free(20));

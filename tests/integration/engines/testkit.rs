@@ -17,7 +17,7 @@ use serde_json::Value;
 use umawarden::model::EnginePhase;
 
 use super::live::PhaseTracker;
-use crate::daemon::binary;
+use crate::daemon::{Daemon, binary, of_kind};
 
 /// Starts a server with additional flags; `log` gets its output.
 pub fn start(script: &str, port: u16, flags: &[&str], log: Option<File>) -> Option<Server> {
@@ -210,4 +210,56 @@ fn real_servers_sglang() {
 fn real_servers_vllm() {
     let body = r#"{"model": "tiny", "prompt": "hello", "max_tokens": 3000, "ignore_eos": true}"#;
     track("run-vllm.sh", "/v1/completions", body, false);
+}
+
+/// Its first start is given a need, the second takes what the first one took.
+#[test]
+#[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
+fn real_servers_vllm_needs_what_it_took_before() {
+    if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
+        return eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
+    }
+    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
+    let script = format!("{}/run-vllm.sh", std::env::var("ENGINE_SCRIPTS").unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let (config, storage) = (folder.path().join("c.yaml"), folder.path().join("data"));
+    let run = folder.path().join("run");
+    std::fs::write(&config, format!("starts: {{folder: {}}}\n", run.display())).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(&storage, &[&config]);
+    let loads = || {
+        let all = crate::daemon::history(&storage);
+        of_kind(&all, "engine_load").filter(|load| load["engine"] == "tiny").count()
+    };
+    for (number, need) in ["4GiB", "auto"].into_iter().enumerate() {
+        let log = folder.path().join("log");
+        let port = free_port().to_string();
+        let child = Command::new(binary())
+            .args(["launch", &config, "--need", need, "--name=tiny", "--storage.path"])
+            .arg(&storage)
+            .args(["--", &script, &environment])
+            .env("PORT", port)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut server = Server(child);
+        let deadline = Instant::now() + Duration::from_secs(300);
+        while loads() <= number {
+            let log = || std::fs::read_to_string(&log).unwrap();
+            assert!(Instant::now() < deadline, "{need}: {}", log());
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        if need == "auto" {
+            let log = std::fs::read_to_string(&log).unwrap();
+            assert!(log.contains("--need auto is ") && log.contains("1 earlier load"), "{log}");
+        }
+        kill_process(Pid::from_child(&server.0), Signal::TERM).unwrap();
+        server.0.wait().unwrap();
+        daemon.wait_until("no lease is left", |daemon| {
+            daemon.get("/metrics").1.contains("uma_leases{state=\"granted\"} 0")
+        });
+    }
 }

@@ -196,6 +196,12 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
     });
     other.kill().unwrap();
     other.wait().unwrap();
+    // A daemon that is killed changes nothing.
+    daemon.kill();
+    let daemon = Daemon::start(&ledger.path("data"), &[&config]);
+    daemon.wait_until("the lease of before", |daemon| {
+        daemon.get("/metrics").1.contains("uma_leases{state=\"granted\"} 1")
+    });
     // It counts for everybody who asks.
     let total = available();
     let (status, body) = daemon.get(&format!("/api/v1/gate?need={total}"));
