@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Exit;
+use crate::cli::gate::has_own_memory;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
 use crate::model::{Sysctl, bytes_text};
@@ -71,7 +72,7 @@ Compares the kernel's settings with a profile for a node of this kind and size, 
 the reason, its certainty (measured, derived, default, guess) and its cost. A value within the
 profile's bounds is kept. The profile reserves memory that the driver gets without waiting. That
 memory is not available, and vLLM refuses to start if less is available than its share of all
-memory (--gpu-memory-utilization): tune warns about such values.
+memory (--gpu-memory-utilization): tune warns about such values, where CPU and GPU share memory.
 
 --apply sets what differs now; --persist writes the settings to a file for each boot (systemd-sysctl
 reads it); both may be combined. A file that umawarden did not write, or that was changed, is
@@ -168,7 +169,10 @@ fn compare<'p>(
         rows.push(Row::new(advice, files.present(advice.name)?, huge_pages));
     }
     let mut warnings = raised(&rows, huge_pages);
-    warnings.extend(vllm(&rows, &memory, arguments.gpu_memory_utilization));
+    // Where a GPU has memory of its own, vLLM's share is of that.
+    if !has_own_memory(files.procfs, files.sysfs) {
+        warnings.extend(vllm(&rows, &memory, arguments.gpu_memory_utilization));
+    }
     if arguments.persist || arguments.check {
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
     }

@@ -282,8 +282,8 @@ fn shm(container: &ContainerFacts, total: u64) -> Option<Finding> {
         _ => return None,
     };
     let text = format!(
-        "its /dev/shm may take {} of this node's {}: it is memory of the same pool, and stays \
-         in use after a kill, since the kernel's reaper does not free it",
+        "its /dev/shm may take {} of this node's {}: files there are memory, and stay \
+         in use after a kill, since the kernel's reaper does not free them",
         bytes_text(bytes),
         bytes_text(total)
     );

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,25 @@ impl SeriesView for Latest {
     }
 }
 
+/// Whether a GPU of this node may have memory of its own, by sysfs alone.
+pub(crate) fn has_own_memory(procfs: &Path, sysfs: &Path) -> bool {
+    let (began, mut seen) = (Instant::now(), Vec::new());
+    MemorySource::open(procfs, sysfs).read(&move || began.elapsed(), &mut seen);
+    let mut latest = Latest::default();
+    latest.take(seen.drain(..));
+    needs_driver(&latest)
+}
+
+impl Latest {
+    fn take(&mut self, seen: impl Iterator<Item = Observation>) {
+        for observation in seen {
+            if let Observation::Readings(readings) = observation {
+                self.0.insert(readings.source, readings);
+            }
+        }
+    }
+}
+
 impl GateNode {
     /// Starts the scan of processes, and the query of the NVIDIA driver where memory depends on it.
     /// Waits a moment for their first results.
@@ -144,11 +163,7 @@ impl GateNode {
     fn read_memory(&mut self) {
         let began = self.began;
         self.memory.read(&move || began.elapsed(), &mut self.seen);
-        for observation in self.seen.drain(..) {
-            if let Observation::Readings(readings) = observation {
-                self.latest.0.insert(readings.source, readings);
-            }
-        }
+        self.latest.take(self.seen.drain(..));
     }
 
     /// Takes reports of the driver. Returns whether its state is known.

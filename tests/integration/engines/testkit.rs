@@ -212,15 +212,25 @@ fn real_servers_vllm() {
     track("run-vllm.sh", "/v1/completions", body, false);
 }
 
-/// Its first start is given a need, the second takes what the first one took.
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
 fn real_servers_vllm_needs_what_it_took_before() {
+    needs_what_it_took_before("run-vllm.sh");
+}
+
+#[test]
+#[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
+fn real_servers_sglang_needs_what_it_took_before() {
+    needs_what_it_took_before("run-sglang.sh");
+}
+
+/// Its first start is given a need, the second takes what the first one took.
+fn needs_what_it_took_before(script: &str) {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         return eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
     }
     let environment = std::env::var("ENGINE_TESTKIT").unwrap();
-    let script = format!("{}/run-vllm.sh", std::env::var("ENGINE_SCRIPTS").unwrap());
+    let script = format!("{}/{script}", std::env::var("ENGINE_SCRIPTS").unwrap());
     let folder = tempfile::tempdir().unwrap();
     let (config, storage) = (folder.path().join("c.yaml"), folder.path().join("data"));
     let run = folder.path().join("run");

@@ -117,6 +117,13 @@ pub enum AssessmentEvidence {
         /// The baseline.
         baseline: Baseline,
     },
+    /// The part of that memory that is in one pool, where the node has several.
+    InPool {
+        /// Name of the pool: `gpu0`.
+        pool: Arc<str>,
+        /// Memory above the pool's baseline.
+        bytes: u64,
+    },
     /// An engine runs.
     Engine {
         /// Name of the engine.
@@ -157,7 +164,7 @@ pub enum AssessmentEvidence {
     /// The driver responds.
     DriverAnswers,
     /// Used memory of a GPU's own that the driver attributes to no process. It shows nothing about
-    /// the machine's memory.
+    /// the CPUs' memory.
     OnGpu {
         /// Index of the GPU.
         gpu: u32,
@@ -247,6 +254,7 @@ impl fmt::Display for AssessmentEvidence {
                 if baseline.is_learned { "usual amount" } else { "allowance" },
                 of(baseline.bytes)
             ),
+            Self::InPool { pool, bytes } => write!(f, "{} of them are in {pool}", of(*bytes)),
             Self::Engine { name, phase } => write!(f, "engine {name} is {phase}"),
             Self::Holder(holder) => holder.fmt(f),
             Self::MoreHolders { count } => write!(f, "and {count} more have it open"),
@@ -271,8 +279,8 @@ impl fmt::Display for AssessmentEvidence {
             Self::DriverAnswers => f.write_str("the driver answers"),
             Self::OnGpu { gpu, bytes } => write!(
                 f,
-                "{} of GPU {gpu}'s own memory are taken, and the driver names no process that has \
-                 them; the machine's memory is another",
+                "{} of GPU {gpu}'s own memory are in use, and the driver names no process that has \
+                 them",
                 of(*bytes)
             ),
             Self::CountedAfterExit => f.write_str(

@@ -189,6 +189,20 @@ impl MemoryPools {
         sum
     }
 
+    /// What each pool has above its baseline in no counter of the kernel, in bytes; empty where the
+    /// kernel manages one pool only.
+    pub fn unaccounted_by_pool(&self) -> Vec<(Arc<str>, u64)> {
+        if !self.pools.iter().any(|pool| pool.kind == PoolKind::NumaNode) {
+            return Vec::new();
+        }
+        let of_kernel = self.pools.iter().filter(|pool| pool.kind != PoolKind::Driver);
+        let above = of_kernel.filter_map(|pool| {
+            let bytes = pool.memory.unaccounted.value()?;
+            Some((Arc::clone(&pool.pool), bytes.saturating_sub(pool.memory.baseline.bytes)))
+        });
+        above.collect()
+    }
+
     /// Used memory of GPUs that only the driver reports, in bytes.
     pub fn used_on_gpus(&self) -> Reading<u64> {
         let on_gpus = self.pools.iter().filter(|pool| pool.kind == PoolKind::Driver);

@@ -254,8 +254,11 @@ impl Policy {
             return;
         }
         let living = self.engines.living(at.uptime);
-        let memory = self.gate.memory().map(MemoryPools::of_kernel);
-        let context = AssessmentContext { memory: memory.as_ref(), engines: living };
+        let pools = self.gate.memory();
+        let memory = pools.map(MemoryPools::of_kernel);
+        let by_pool = pools.map_or_else(Vec::new, MemoryPools::unaccounted_by_pool);
+        let context =
+            AssessmentContext { memory: memory.as_ref(), by_pool: &by_pool, engines: living };
         self.assessment.assess(at, &context, &mut self.counters, &mut step.events);
     }
 

@@ -38,6 +38,8 @@ pub(super) enum DriverState {
 pub(super) struct Facts<'f> {
     pub(super) unaccounted: Reading<u64>,
     pub(super) baseline: Baseline,
+    /// What of `unaccounted` is in each pool above its baseline, where there are several.
+    pub(super) by_pool: &'f [(Arc<str>, u64)],
     pub(super) shmem: Reading<u64>,
     pub(super) unaccounted_trend: Option<Trend>,
     pub(super) shmem_trend: Option<Trend>,
@@ -80,6 +82,11 @@ pub(super) struct Assessed {
 impl Facts<'_> {
     fn held(&self) -> Reading<u64> {
         self.unaccounted.map(|bytes| bytes.saturating_sub(self.baseline.bytes))
+    }
+
+    /// GPUs whose own memory the driver attributes to no process, and how much.
+    fn unattributed(&self) -> impl Iterator<Item = &(u32, u64)> {
+        self.on_gpus.iter().filter(|(_, bytes)| *bytes >= self.limits.leaked_bytes)
     }
 
     /// Processes that use memory now, without orphans.
@@ -142,8 +149,10 @@ impl Assessor<'_, '_> {
         };
         let is_held = held >= facts.limits.leaked_bytes;
         self.add(AssessmentEvidence::Held { bytes: held, baseline: facts.baseline });
-        let most = facts.limits.leaked_bytes;
-        for (gpu, bytes) in facts.on_gpus.iter().filter(|(_, bytes)| *bytes >= most).take(NAMED) {
+        for (pool, bytes) in facts.by_pool.iter().filter(|(_, bytes)| *bytes >= LEAST_HELD) {
+            self.add(AssessmentEvidence::InPool { pool: Arc::clone(pool), bytes: *bytes });
+        }
+        for (gpu, bytes) in facts.unattributed().take(NAMED) {
             self.add(AssessmentEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
         }
         if self.uses() {
@@ -214,7 +223,11 @@ impl Assessor<'_, '_> {
             return MemoryState::Unknown;
         };
         if shmem < facts.limits.leaked_bytes {
-            return MemoryState::Clean;
+            if facts.unattributed().next().is_none() {
+                return MemoryState::Clean;
+            }
+            self.not_known("who has a GPU's own memory");
+            return MemoryState::Unknown;
         }
         self.add(AssessmentEvidence::Shmem { bytes: shmem });
         let holders = facts.holders.value().unwrap_or_default();

@@ -60,6 +60,8 @@ enum Try {
 pub(super) struct AssessmentContext<'b> {
     /// The memory that the kernel manages, if current.
     pub(super) memory: Option<&'b GateMemory>,
+    /// What each pool has above its baseline in no counter, where the kernel manages several.
+    pub(super) by_pool: &'b [(Arc<str>, u64)],
     /// Engines that live.
     pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
 }
@@ -296,6 +298,7 @@ impl AssessmentWatch {
         Facts {
             unaccounted: known(memory.map(|memory| memory.unaccounted)),
             baseline: memory.map_or_else(unlearned, |memory| memory.baseline),
+            by_pool: context.by_pool,
             shmem: known(memory.map(|memory| memory.shmem)),
             unaccounted_trend: memory.and_then(|memory| memory.motion.unaccounted),
             shmem_trend: memory.and_then(|memory| memory.motion.shmem),

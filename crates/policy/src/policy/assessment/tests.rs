@@ -39,6 +39,7 @@ struct Inputs {
     ghosts: Vec<u32>,
     signs: Vec<WedgeSign>,
     on_gpus: Vec<(u32, u64)>,
+    by_pool: Vec<(Arc<str>, u64)>,
     platform: MemoryPlatform,
 }
 
@@ -57,6 +58,7 @@ impl Inputs {
             ghosts: Vec::new(),
             signs: Vec::new(),
             on_gpus: Vec::new(),
+            by_pool: Vec::new(),
             platform: MemoryPlatform::Unified,
         }
     }
@@ -83,6 +85,7 @@ impl Inputs {
             ghosts: &self.ghosts,
             signs: &self.signs,
             on_gpus: &self.on_gpus,
+            by_pool: &self.by_pool,
             platform: self.platform,
             limits: AssessmentLimits::default(),
         }
@@ -246,7 +249,7 @@ fn counted_memory_is_normal_on_superchips_and_clean_without_a_driver() {
 }
 
 #[test]
-fn unattributed_memory_of_a_gpu_is_evidence_and_changes_no_state() {
+fn unattributed_memory_of_a_gpu_is_no_leak_and_not_clean() {
     let assessed_gpus = |inputs: &Inputs| {
         let (assessed, evidence) = inputs.assess(None);
         let on = |gpu| evidence.contains(&AssessmentEvidence::OnGpu { gpu, bytes: 30 * GIB });
@@ -257,11 +260,24 @@ fn unattributed_memory_of_a_gpu_is_evidence_and_changes_no_state() {
     inputs.on_gpus = vec![(0, GIB), (1, 30 * GIB)];
     assert_eq!(assessed_gpus(&inputs), (MemoryState::Reclaimable, false, true), "as without it");
     inputs.unaccounted = Reading::Value(GIB);
-    assert_eq!(assessed_gpus(&inputs), (MemoryState::Clean, false, true));
+    assert_eq!(assessed_gpus(&inputs), (MemoryState::Unknown, false, true));
     let (_, evidence) = inputs.assess(None);
     let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
     assert!(
         texts.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")),
         "{texts:?}"
     );
+    assert!(texts.iter().any(|text| text.ends_with("who has a GPU's own memory")), "{texts:?}");
+    inputs.on_gpus = vec![(0, GIB)];
+    assert_eq!(assessed_gpus(&inputs), (MemoryState::Clean, false, false));
+}
+
+#[test]
+fn memory_without_an_owner_is_named_by_pool() {
+    let mut inputs = Inputs::leak();
+    inputs.by_pool = vec![("host".into(), 100 << 20), ("gpu0".into(), 60 * GIB)];
+    let (_, evidence) = inputs.assess(None);
+    let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
+    assert_eq!(texts[1], "60.0 GiB of them are in gpu0", "{texts:?}");
+    assert!(!texts.iter().any(|text| text.contains("in host")), "{texts:?}");
 }
