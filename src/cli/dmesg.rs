@@ -99,7 +99,13 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
-            let file = open_log(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = open_log(path).with_context(|| {
+                format!(
+                    "cannot open {}: give the file of a saved kernel log, - for standard input, \
+                     or nothing for this node's kernel log",
+                    path.display()
+                )
+            })?;
             read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),

@@ -66,6 +66,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "container": seen.container,
         "container_name": seen.container_name,
         "claimed_container": seen.claimed_container,
+        "image": seen.image,
         "unit": seen.unit,
         "uid": seen.uid,
         "proof": seen.proof,

@@ -116,8 +116,9 @@ pub(crate) fn expected(
 
 fn unknown(like: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "no earlier load of {} is known in full: write the need, as in --need 90GiB, or run it \
-         once while `umawarden run` watches (`umawarden loads` lists what is known)",
+        "no earlier load of {} is known in full: give its size (gate and launch: --need 90GiB, \
+         fit: --weights 60GiB), or run it once while `umawarden run` watches (`umawarden loads` \
+         lists what is known)",
         printable(like)
     )
 }

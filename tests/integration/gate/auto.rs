@@ -57,7 +57,7 @@ fn without_a_load_nothing_is_guessed() {
     let node = node();
     for (arguments, expected) in [
         (&["--need=auto", "--like=nobody"][..], "no earlier load of nobody is known in full"),
-        (&["--need=auto", "--like=a\u{1b}[2J"], "a\\u{1b}[2J is known in full: write the need"),
+        (&["--need=auto", "--like=a\u{1b}[2J"], "a\\u{1b}[2J is known in full: give its size"),
         (&["--need=auto"], "--need auto needs --like NAME"),
         (&["--need=1GiB", "--like=qwen"], "--like goes with --need auto"),
         (&["--need=Auto", "--like=qwen"], "invalid value 'Auto'"),

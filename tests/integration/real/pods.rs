@@ -352,6 +352,7 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     daemon.wait_until("named", |daemon| engine(daemon, "pod")["container_name"] == "engine");
     let found = engine(&daemon, "pod");
     assert_eq!(found["kind"], "vllm", "{found}");
+    assert!(found["image"].as_str().is_some_and(|image| image.contains("sha256:")), "{found}");
     assert!(found["claimed_container"].is_null() && found["key_withheld"].is_null(), "{found}");
     daemon.wait_until("withheld", |daemon| engine(daemon, "false")["key_withheld"].is_string());
     assert_eq!(engine(&daemon, "false")["claimed_container"], *id);
