@@ -67,6 +67,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "container_name": seen.container_name,
         "claimed_container": seen.claimed_container,
         "image": seen.image,
+        "rank": seen.rank,
         "unit": seen.unit,
         "uid": seen.uid,
         "proof": seen.proof,

@@ -151,6 +151,113 @@ fn a_server_and_its_descendants_are_one_engine() {
     assert_eq!(engine.processes[0].cpu_ms, 150);
 }
 
+/// A node of a Ray cluster, as real Ray 2.60 and vLLM 0.32 show it.
+mod ray {
+    use super::*;
+
+    const SESSION: &str = "session_2026-11-27_00-13-51_527656_30927";
+
+    fn raylet(pid: u32) -> Process {
+        let line = format!("/ray/raylet --gcs-address=10.77.0.1:6379 --session-name={SESSION}");
+        process(pid, 1, "raylet", &line)
+    }
+
+    fn worker(pid: u32, raylet: u32) -> Process {
+        process(pid, raylet, "ray::RayWorkerP", "ray::RayWorkerProc.run")
+    }
+
+    /// A vLLM server whose engine core has ordered Ray's workers as that job.
+    fn driver(pid: u32, port: u16, job: &str) -> Vec<Process> {
+        let mut all = vllm(pid, port);
+        all.truncate(3);
+        all[2].open = vec![format!("/tmp/ray/{SESSION}/logs/python-core-driver-{job}ffff_9.log")];
+        all
+    }
+
+    /// Writes what each worker has written to its standard output.
+    fn jobs(tree: &Tree, of: &[(u32, &str)]) {
+        for (pid, job) in of {
+            let output = tree.folder.path().join(format!("{pid}/fd/1"));
+            fs::write(output, format!(":job_id:{job}\n:actor_name:RayWorkerProc\n")).unwrap();
+        }
+    }
+
+    fn gang(engine: &EngineSeen) -> &str {
+        engine.rank.as_ref().map_or("", |rank| &*rank.gang)
+    }
+
+    #[test]
+    fn workers_on_a_node_without_the_server_are_one_engine_that_is_no_orphan() {
+        let mut tree = Tree::new(Vec::new());
+        tree.set(&[
+            raylet(10),
+            process(11, 10, "ray::IDLE", "ray::IDLE"),
+            worker(12, 10),
+            worker(13, 10),
+        ]);
+        jobs(&tree, &[(12, "01000000"), (13, "01000000")]);
+        let engines = tree.scan().engines;
+        assert_eq!(names(&engines), [("vllm", vec![12, 13])]);
+        assert!(!engines[0].is_left_behind, "{engines:?}");
+        assert_eq!((engines[0].port, gang(&engines[0])), (None, &*format!("{SESSION}/01000000")));
+        assert_eq!(engines[0].kind, EngineKind::Vllm);
+    }
+
+    #[test]
+    fn workers_beside_their_server_are_its_engine_and_stay_it_after_its_end() {
+        let mut tree = Tree::new(Vec::new());
+        let server = driver(20, 8000, "01000000");
+        let all = [vec![raylet(10), worker(30, 10)], server].concat();
+        tree.set(&all);
+        jobs(&tree, &[(30, "01000000")]);
+        assert_eq!(names(&tree.scan().engines), [("vllm-8000", vec![20, 21, 22, 30])]);
+        let left = tree.scan_of(&all[..2]);
+        assert_eq!(names(&left), [("vllm-8000", vec![30])]);
+        // Another server does not take them.
+        let next = [all[..2].to_vec(), driver(40, 8001, "02000000")].concat();
+        let engines = tree.scan_of(&next);
+        let expected = [("vllm-8000", vec![30]), ("vllm-8001", vec![40, 41, 42])];
+        assert_eq!(names(&engines), expected);
+    }
+
+    #[test]
+    fn workers_of_two_engines_are_distinguished_by_their_jobs() {
+        let mut tree = Tree::new(Vec::new());
+        let servers = [driver(20, 8000, "01000000"), driver(50, 8001, "02000000")].concat();
+        let all = [vec![raylet(10), worker(30, 10), worker(31, 10)], servers].concat();
+        tree.set(&all);
+        jobs(&tree, &[(30, "02000000"), (31, "01000000")]);
+        let expected = [("vllm-8000", vec![20, 21, 22, 31]), ("vllm-8001", vec![50, 51, 52, 30])];
+        let of = |engines: &[EngineSeen]| {
+            let sorted = |engine: &EngineSeen| {
+                let mut all = pids(engine);
+                all.sort_unstable();
+                (engine.name.to_string(), all)
+            };
+            engines.iter().map(sorted).collect::<Vec<_>>()
+        };
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(name, mut all)| {
+                all.sort_unstable();
+                (name.to_owned(), all)
+            })
+            .collect();
+        assert_eq!(of(&tree.scan().engines), expected);
+    }
+
+    /// Without root neither outputs nor open files are readable.
+    #[test]
+    fn a_job_that_is_not_to_be_known_is_that_of_the_only_server() {
+        let mut tree = Tree::new(Vec::new());
+        let all = [vec![raylet(10), worker(30, 10)], driver(20, 8000, "01000000")].concat();
+        assert_eq!(names(&tree.scan_of(&all)), [("vllm-8000", vec![20, 21, 22, 30])]);
+        let mut tree = Tree::new(Vec::new());
+        let engines = tree.scan_of(&[raylet(10), worker(30, 10)]);
+        assert_eq!((names(&engines), gang(&engines[0])), (vec![("vllm", vec![30])], SESSION));
+    }
+}
+
 #[test]
 fn leftover_processes_stay_one_engine_and_a_restart_is_another() {
     let mut tree = Tree::new(Vec::new());

@@ -70,6 +70,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "engines",
             "clients",
             "supervisors",
+            "files",
             "sys::descriptors",
             "sys::process_end",
             "sys::socket_queue",

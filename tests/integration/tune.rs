@@ -203,8 +203,7 @@ fn a_gpu_with_memory_of_its_own_needs_no_such_warning() {
     let node = Node::new(90);
     let device = node.path("sys/bus/pci/devices/0009:01:00.0");
     fs::create_dir_all(&device).unwrap();
-    for (file, text) in [("class", "0x030200\n"), ("vendor", "0x10de\n"), ("device", "0x2342\n")]
-    {
+    for (file, text) in [("class", "0x030200\n"), ("vendor", "0x10de\n"), ("device", "0x2342\n")] {
         fs::write(device.join(file), text).unwrap();
     }
     assert_eq!(json(&node.tune(&["--json"]))["warnings"].to_string(), "[]");

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use super::health_address::{HealthAddresses, HealthTarget};
 use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
 use crate::engines::Serving;
-use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
+use crate::files::open_regular;
+use crate::model::{EngineKind, EngineProcess, EngineRank, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
@@ -105,6 +106,8 @@ pub(super) struct EngineQuery<'a> {
     pub(super) matcher: Option<&'a Matcher>,
     pub(super) found_by: String,
     pub(super) is_left_behind: bool,
+    /// Its job in a Ray cluster.
+    pub(super) job: Option<&'a Arc<str>>,
     pub(super) containers: &'a Containers,
     pub(super) confirmed: &'a Confirmed,
 }
@@ -254,6 +257,7 @@ impl Details {
             is_launched: false,
             is_left_behind: query.is_left_behind,
             keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
+            rank: serving.part.rank.or_else(|| query.job.map(of_job)),
             uid: self.user(first),
             proof,
             processes,
@@ -380,6 +384,31 @@ impl Details {
         found
     }
 
+    /// Calls that for the path of each open file of a process.
+    pub(super) fn each_open(&self, pid: u32, call: &mut dyn FnMut(&str)) {
+        let folder = with_reserve(|| fs::read_dir(self.procfs.join(pid.to_string()).join("fd")));
+        let folder = folder.inspect_err(|error| self.notice(error)).into_iter().flatten();
+        for entry in folder.flatten().take(MAX_OPEN) {
+            if let Ok(target) = fs::read_link(entry.path())
+                && let Some(path) = target.to_str()
+            {
+                call(path);
+            }
+        }
+    }
+
+    /// The beginning of what a process has written to its standard output, if that is a file.
+    pub(super) fn output(&self, id: ProcessId, most: u64) -> Option<Vec<u8>> {
+        let path = self.procfs.join(id.pid.to_string()).join("fd/1");
+        // Its file system may hang.
+        let read = move || {
+            let mut text = Vec::new();
+            open_regular(&path).ok()?.take(most).read_to_end(&mut text).ok()?;
+            Some(text)
+        };
+        self.bounded.borrow_mut().read(id, read).flatten()
+    }
+
     fn open_files(
         &self,
         pid: u32,
@@ -451,4 +480,9 @@ impl Details {
         };
         self.bounded.borrow_mut().read(id, length).map_or(Reading::Failed, Reading::from)
     }
+}
+
+/// A part that Ray has started. Ray numbers no nodes.
+fn of_job(job: &Arc<str>) -> EngineRank {
+    EngineRank { gang: Arc::clone(job), rank: None, ranks: None }
 }

@@ -1,6 +1,7 @@
 //! Groups processes by engine: a server and everything that it has started.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::engines::{ProcessRole, facts};
 use crate::model::{EngineKind, ProcessId};
@@ -16,6 +17,8 @@ pub(super) struct Kin {
     pub(super) recognised: Option<(EngineKind, ProcessRole)>,
     /// Index among the declared engines.
     pub(super) declared: Option<usize>,
+    /// Whether it starts Ray's workers on this node.
+    pub(super) is_raylet: bool,
     /// Whether `umawarden launch` started it. It is then the head of all processes below it.
     pub(super) is_launched: bool,
 }
@@ -45,10 +48,12 @@ impl Kin {
 }
 
 /// The head of each process that belongs to an engine. `before` is the last result: a process stays
-/// with its engine even if all processes between them have ended.
-pub(super) fn heads(
+/// with its engine even if all processes between them have ended. `job` is the job of a process in a
+/// Ray cluster.
+pub(super) fn heads<'j>(
     processes: &BTreeMap<u32, Kin>,
     before: &BTreeMap<ProcessId, ProcessId>,
+    job: impl Fn(ProcessId) -> Option<&'j Arc<str>>,
 ) -> BTreeMap<ProcessId, ProcessId> {
     let mut heads = BTreeMap::new();
     for (pid, kin) in processes {
@@ -62,6 +67,7 @@ pub(super) fn heads(
             heads.insert(id, head);
         }
     }
+    join(&mut heads, processes, job);
     // Heads may have got heads meanwhile: a script that has become a server.
     let resolved = heads.clone();
     for head in heads.values_mut() {
@@ -70,6 +76,36 @@ pub(super) fn heads(
         }
     }
     heads
+}
+
+/// Makes one engine of all processes with the same job of a Ray cluster: that of their server on
+/// this node, else that of the oldest.
+fn join<'j>(
+    heads: &mut BTreeMap<ProcessId, ProcessId>,
+    processes: &BTreeMap<u32, Kin>,
+    job: impl Fn(ProcessId) -> Option<&'j Arc<str>>,
+) {
+    let is_worker = |head: &ProcessId| {
+        let kin = processes.get(&head.pid).filter(|kin| kin.start_ticks == head.start_ticks);
+        kin.is_some_and(|kin| {
+            matches!(kin.recognised, Some((_, ProcessRole::Worker))) && !kin.is_launched
+        })
+    };
+    let mut first: BTreeMap<&Arc<str>, (bool, u64, ProcessId)> = BTreeMap::new();
+    for (id, head) in heads.iter() {
+        if let Some(job) = job(*id) {
+            let own = (is_worker(head), head.start_ticks, *head);
+            let least = first.entry(job).or_insert(own);
+            *least = own.min(*least);
+        }
+    }
+    let moved: BTreeMap<ProcessId, ProcessId> =
+        heads.iter().filter_map(|(id, head)| Some((*head, first.get(job(*id)?)?.2))).collect();
+    for head in heads.values_mut() {
+        if let Some(joined) = moved.get(head) {
+            *head = *joined;
+        }
+    }
 }
 
 /// The topmost ancestor in the same engine, or the process itself.

@@ -17,6 +17,7 @@ mod identity;
 mod inspect;
 mod matching;
 mod pods;
+mod ray;
 mod scan;
 mod selection;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::details::{Details, EngineQuery};
 use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
 use super::matching::{Matcher, Traits};
+use super::ray::{RAYLET, RayJobs};
 use super::selection::{Candidate, LeftOut, MAX_ENGINES, ranked};
 use crate::engines::{ProcessRole, Serving, facts, recognise, serving_with};
 use crate::model::{
@@ -75,6 +76,7 @@ pub struct Scanner {
     /// The containers that Docker has reported.
     containers: Arc<Containers>,
     confirmed: Confirmed,
+    jobs: RayJobs,
     may_docker_report: bool,
     /// The containers have changed: every process is compared again.
     has_new_containers: bool,
@@ -106,6 +108,7 @@ impl Scanner {
             launched: Vec::new(),
             containers: Arc::default(),
             confirmed: Confirmed::default(),
+            jobs: RayJobs::default(),
             may_docker_report: false,
             has_new_containers: false,
             waiting: BTreeMap::new(),
@@ -203,7 +206,8 @@ impl Scanner {
         self.has_new_containers = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
-        self.members = heads(&kin, &self.members);
+        self.jobs.find(&kin, &self.details);
+        self.members = heads(&kin, &self.members, |id| self.jobs.job(id));
         // A process that ended without descendants is removed.
         let members = &self.members;
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
@@ -316,7 +320,9 @@ impl Scanner {
 
     fn classify(&self, id: ProcessId, stat: Stat, first: u64, line: &[u8]) -> Known {
         let pid = id.pid;
-        let kin = Kin { start_ticks: stat.start_ticks, parent: stat.parent, ..Kin::default() };
+        let (start_ticks, parent) = (stat.start_ticks, stat.parent);
+        let is_raylet = stat.comm == RAYLET;
+        let kin = Kin { start_ticks, parent, is_raylet, ..Kin::default() };
         let (found_by, member, serving) = (String::new(), Membership::default(), None);
         let mut known = Known { kin, stat, first, member, found_by, serving };
         if known.stat.is_kernel {
@@ -512,6 +518,9 @@ impl Scanner {
         let base = match (launched_as, matcher) {
             (Some(name), _) => name,
             (None, Some(matcher)) => matcher.declared.name.to_string(),
+            (None, None) if serving.part.name.is_some() => {
+                serving.part.name.unwrap_or_default().to_owned()
+            }
             (None, None) => {
                 let kind = kind.name().replace('_', "-");
                 serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
@@ -527,6 +536,7 @@ impl Scanner {
             matcher,
             found_by,
             is_left_behind,
+            job: members.iter().find_map(|id| self.jobs.job(*id)),
             containers,
             confirmed,
         };
@@ -551,6 +561,9 @@ impl Scanner {
             return false;
         }
         let parent = known.kin.parent;
+        if self.known.get(&parent).is_some_and(|parent| parent.kin.is_raylet) {
+            return false;
+        }
         let program = |pid| self.details.link(pid, "exe");
         match (program(head.pid), program(parent)) {
             (Some(own), Some(above)) => own != above,

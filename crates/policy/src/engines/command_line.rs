@@ -4,7 +4,7 @@
 //! read from the server process, which keeps its command line.
 
 use super::{ENGINES, EngineFacts, facts, without_secrets};
-use crate::model::EngineKind;
+use crate::model::{EngineKind, EngineRank};
 
 /// The role of a process in its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,29 @@ pub struct Serving {
     pub model: Option<String>,
     /// All arguments without secrets, one a line; none where they come from the environment.
     pub arguments: Option<String>,
+    /// What it is a part of, and what it does.
+    pub part: EnginePart,
+}
+
+/// What an engine's process does of the engine's work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnginePart {
+    /// Its rank, where the engine spans several nodes.
+    pub rank: Option<EngineRank>,
+    /// Whether it serves no HTTP.
+    pub is_headless: bool,
+    /// Its name, where the kind of engine does not say what it is.
+    pub name: Option<&'static str>,
+}
+
+impl EnginePart {
+    /// All of an engine on one node.
+    pub(super) const WHOLE: Self = Self { rank: None, is_headless: false, name: None };
 }
 
 impl Serving {
-    pub(super) const NONE: Self = Self { host: None, port: None, model: None, arguments: None };
+    pub(super) const NONE: Self =
+        Self { host: None, port: None, model: None, arguments: None, part: EnginePart::WHOLE };
 }
 
 /// What a command line runs.
@@ -110,17 +129,20 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let rest = program.rest;
     let facts = facts(kind);
     let port = option(rest, facts.port_options).and_then(|text| text.parse().ok());
+    let part = (facts.part)(rest);
     // Behind an option it might be that option's value, which may be a key.
-    let commands = ["serve", "api_server"];
+    let commands = [&["serve", "preload"][..], &["api_server"]];
     let mut words = rest.iter().zip(commands);
-    let index = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
+    let index = words.position(|(word, commands)| !commands.contains(&&**word));
+    let index = index.unwrap_or(rest.len().min(2));
     let may_be_named = facts.may_name_model_first;
     let named = rest.get(index).filter(|name| may_be_named && !name.starts_with('-'));
     Serving {
         host: option(rest, facts.host_options).map(str::to_owned),
-        port: port.filter(|port| *port != 0).or(facts.port),
+        port: port.filter(|port| *port != 0).or(facts.port).filter(|_| !part.is_headless),
         model: option(rest, facts.model_options).map(str::to_owned).or_else(|| named.cloned()),
         arguments: Some(without_secrets(arguments).join("\n")),
+        part,
     }
 }
 
@@ -137,18 +159,19 @@ pub fn serving_with(
         .is_some_and(|program| option(program.rest, facts.port_options).is_some());
     Serving {
         host: read.host.or(environment.host).filter(|host| !host.is_empty()),
-        port: if is_given {
+        port: if is_given || read.part.is_headless {
             read.port
         } else {
             environment.port.filter(|port| *port != 0).or(read.port)
         },
         model: read.model.or(environment.model),
         arguments: read.arguments,
+        part: read.part,
     }
 }
 
 /// The last value of an option, as `--name value` or `--name=value`.
-fn option<'a>(arguments: &'a [String], names: &[&str]) -> Option<&'a str> {
+pub(super) fn option<'a>(arguments: &'a [String], names: &[&str]) -> Option<&'a str> {
     let mut found = None;
     for (at, argument) in arguments.iter().enumerate() {
         for name in names {

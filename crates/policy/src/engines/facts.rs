@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command_line::{ProcessRole, Program, Serving};
+use super::command_line::{EnginePart, ProcessRole, Program, Serving};
 use super::emptying::{GivesBack, GoOn};
 use super::last_words::LastWords;
 use super::launch_command::SizeOptions;
@@ -38,6 +38,8 @@ pub struct EngineFacts {
     pub model_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
+    /// Reads from its arguments what it does where an engine has several parts.
+    pub part: fn(&[String]) -> EnginePart,
     /// The options that set how much memory it takes.
     pub sizes: SizeOptions,
     /// What an official image runs, before the arguments behind the image. Empty: nothing.
@@ -124,6 +126,7 @@ impl EngineFacts {
             host_options: &[],
             model_options: &[],
             may_name_model_first: false,
+            part: |_| EnginePart::WHOLE,
             sizes: SizeOptions::NONE,
             entry_point: &[],
             variables: &[],

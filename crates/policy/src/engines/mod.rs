@@ -31,7 +31,9 @@ mod triton;
 mod vllm;
 
 pub use arguments::{HIDDEN, without_secrets};
-pub use command_line::{ProcessRole, Program, Serving, recognise, serving, serving_with};
+pub use command_line::{
+    EnginePart, ProcessRole, Program, Serving, recognise, serving, serving_with,
+};
 pub use emptying::{
     Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
 };

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::command_line::{ProcessRole, Program};
+use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
-use crate::model::{CachePermission, EngineKind, EngineLoad, Reading, counted};
+use crate::model::{CachePermission, EngineKind, EngineLoad, EngineRank, Reading, counted};
 use crate::parse::answer::Answer;
 
 /// It refuses ranks whose free memory is below this share of another's.
@@ -35,6 +35,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model-path", "--model"],
+    part,
     sizes: SizeOptions {
         context: &["--context-length"],
         all_tokens: &["--max-total-tokens"],
@@ -112,6 +113,19 @@ fn metrics(text: &str) -> Option<EngineLoad> {
         ),
         ..EngineLoad::NONE
     })
+}
+
+/// Ranks meet at `--dist-init-addr`. All serve HTTP; those after the first answer health checks
+/// only (SGLang 0.5.23).
+fn part(words: &[String]) -> EnginePart {
+    let number = |name| option(words, &[name])?.parse::<u32>().ok();
+    let nodes = number("--nnodes").filter(|nodes| *nodes > 1);
+    let address = option(words, &["--dist-init-addr", "--nccl-init-addr"]);
+    let rank = nodes.zip(address).map(|(nodes, address)| {
+        let rank = number("--node-rank").or(Some(0));
+        EngineRank { gang: address.into(), rank, ranks: Some(nodes) }
+    });
+    EnginePart { rank, ..EnginePart::WHOLE }
 }
 
 /// Reads the response of [`LOADS`]: of all ranks.

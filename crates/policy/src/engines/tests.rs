@@ -40,6 +40,7 @@ fn engines_are_recognised_by_every_way_of_starting_them() {
         ("python -m lmdeploy serve api_server /m --server-port 1", Lmdeploy),
         ("python -m lmdeploy.serve.openai.api_server /m", Lmdeploy),
         ("text-generation-launcher --model-id a/b", Tgi),
+        ("python /env/bin/vllm preload --model /m --tensor-parallel-size 4", Vllm),
     ] {
         assert_eq!(actual(line), Some((kind, ProcessRole::Server)), "{line}");
     }
@@ -53,6 +54,8 @@ fn workers_are_recognised_by_their_titles() {
     for (comm, line, kind) in [
         ("VLLM::EngineCor", "VLLM::EngineCore", Vllm),
         ("python", "VLLM::Worker_TP0", Vllm),
+        ("ray::RayWorkerP", "ray::RayWorkerProc.run", Vllm),
+        ("ray::RayWorkerW", "ray::RayWorkerWrapper.execute_method", Vllm),
         ("sglang::schedul", "sglang::scheduler_TP0", Sglang),
         ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
         ("text-generation", "text-generation-router --port 80", Tgi),
@@ -101,6 +104,7 @@ fn port_host_and_model_are_read_and_keys_are_ignored() {
         arguments: Some(
             "python\nvllm\nserve\n/m\n--api-key\n[hidden]\n--port=8001\n--host\n0.0.0.0".to_owned(),
         ),
+        part: EnginePart::default(),
     };
     assert_eq!(vllm, expected);
     let hidden = of(Vllm, "vllm serve --api-key secret /m");
@@ -124,6 +128,42 @@ fn port_host_and_model_are_read_and_keys_are_ignored() {
     );
     assert_eq!(of(EngineKind::Declared, "my-server").port, None);
     assert_eq!(of(EngineKind::Declared, "my-server --port 5").port, Some(5));
+}
+
+/// vLLM 0.32 and SGLang 0.5.23, as their documents start them over two nodes.
+#[test]
+fn the_parts_of_an_engine_over_several_nodes_are_read_from_its_arguments() {
+    let part = |kind, line: &str| {
+        let serving = serving(kind, &words(line));
+        let rank = serving.part.rank.map(|rank| (rank.gang.to_string(), rank.rank, rank.ranks));
+        (rank, serving.port)
+    };
+    let of = |gang: &str, rank, ranks| Some((gang.to_owned(), rank, ranks));
+    let two = "--nnodes 2 --master-addr 10.0.0.1";
+    let vllm = |rest: &str| part(Vllm, &format!("python vllm serve /m {rest}"));
+    let first = of("10.0.0.1:29501", Some(0), Some(2));
+    assert_eq!(vllm(two), (first.clone(), Some(8000)));
+    assert_eq!(vllm(&format!("{two} --node-rank 0")), (first, Some(8000)));
+    let second = of("10.0.0.1:29501", Some(1), Some(2));
+    assert_eq!(vllm(&format!("{two} --headless -r 1 --port 8000")), (second, None));
+    let third = of("a:1234", Some(2), Some(3));
+    let line = "-n 3 --node-rank=2 --headless --master-addr=a --master-port=1234";
+    assert_eq!(vllm(line), (third, None));
+    let data = "--data-parallel-size 4 --data-parallel-address 10.0.0.1";
+    let all = of("10.0.0.1:29550", None, None);
+    assert_eq!(vllm(data), (all, Some(8000)));
+    let line = format!("{data} --data-parallel-rpc-port 13345 --headless");
+    assert_eq!(vllm(&line), (of("10.0.0.1:13345", None, None), None));
+    assert_eq!(vllm("--nnodes 1 --node-rank 0"), (None, Some(8000)));
+    let sglang = |rest: &str| {
+        part(Sglang, &format!("python -m sglang.launch_server --model-path /m {rest}"))
+    };
+    let line = "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:50000";
+    assert_eq!(sglang(line), (of("10.0.0.1:50000", Some(1), Some(2)), Some(30000)));
+    assert_eq!(sglang("--nnodes 1 --dist-init-addr 10.0.0.1:50000"), (None, Some(30000)));
+    let preload = serving(Vllm, &words("python vllm preload --model /m --port 8000"));
+    assert_eq!((preload.part.name, preload.port), (Some("vllm-preload"), None));
+    assert_eq!(preload.model.as_deref(), Some("/m"));
 }
 
 proptest! {

@@ -1,23 +1,28 @@
 //! vLLM.
 
-use super::command_line::{ProcessRole, Program};
+use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::GivesBack;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::{LastWords, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, samples, sum};
-use crate::model::{EngineKind, EngineLoad, Reading};
+use crate::model::{EngineKind, EngineLoad, EngineRank, Reading};
+
+/// Holds the weights on the GPU for engines that come and go (`--load-format ipc_cache`, 0.32).
+const PRELOAD: &str = "preload";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("vLLM"),
     recognise,
-    titles: &["VLLM::"],
+    // Ray's workers are titled by their class: of the classic executor, and of the one since 0.32.
+    titles: &["VLLM::", "ray::RayWorkerW", "ray::RayWorkerP"],
     port: Some(8000),
     host: "0.0.0.0",
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model"],
     may_name_model_first: true,
+    part,
     sizes: SizeOptions {
         context: &["--max-model-len"],
         requests: &["--max-num-seqs"],
@@ -68,7 +73,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {
-        "vllm" | "vllm.entrypoints.cli.main" if program.has_command("serve") => {
+        "vllm" | "vllm.entrypoints.cli.main"
+            if program.has_command("serve") || program.has_command(PRELOAD) =>
+        {
             Some(ProcessRole::Server)
         }
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => {
@@ -76,6 +83,34 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         }
         _ => None,
     }
+}
+
+/// The ranks of one engine meet at the master's address, data-parallel ones at the first rank's.
+/// Of the others `--headless` ones serve no HTTP (vLLM 0.32).
+fn part(words: &[String]) -> EnginePart {
+    let value = |names: &[&str]| option(words, names);
+    let number = |names: &[&str]| value(names)?.parse::<u32>().ok();
+    if words.first().is_some_and(|first| first == PRELOAD) {
+        let name = Some("vllm-preload");
+        return EnginePart { is_headless: true, name, ..EnginePart::WHOLE };
+    }
+    let meet = |address: &str, port: &[&str], usual: &str| {
+        format!("{address}:{}", value(port).unwrap_or(usual)).into()
+    };
+    let nodes = number(&["--nnodes", "-n"]).filter(|nodes| *nodes > 1);
+    let rank = if nodes.is_some() {
+        let address = value(&["--master-addr"]).unwrap_or("127.0.0.1");
+        let rank = number(&["--node-rank", "-r"]).or(Some(0));
+        let gang = meet(address, &["--master-port"], "29501");
+        Some(EngineRank { gang, rank, ranks: nodes })
+    } else {
+        value(&["--data-parallel-address", "-dpa"]).map(|address| {
+            let gang = meet(address, &["--data-parallel-rpc-port", "-dpp"], "29550");
+            EngineRank { gang, rank: None, ranks: None }
+        })
+    };
+    let is_headless = words.iter().any(|word| word == "--headless");
+    EnginePart { rank, is_headless, name: None }
 }
 
 fn metrics(text: &str) -> Option<EngineLoad> {

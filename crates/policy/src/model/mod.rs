@@ -65,7 +65,7 @@ pub use decision::{
     OutcomeResult, RuleId,
 };
 pub use engine::{
-    DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
+    DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess, EngineRank,
     EngineReadings, EngineSeen, HealthResponse, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};

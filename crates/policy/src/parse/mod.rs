@@ -14,5 +14,6 @@ pub mod model_files;
 pub mod proc;
 pub mod process;
 pub mod prometheus_answer;
+pub mod ray;
 pub mod utmp;
 pub mod weight_files;
