@@ -157,6 +157,9 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         }
         ProgramEvent::EngineDied { report } => {
             let mut text = report.sentence();
+            if let Some(cause) = &report.cause {
+                text.push_str(&format!("; why: {cause}"));
+            }
             if let Some(advice) = report.advice.first() {
                 text.push_str(&format!("; what to do: {advice}"));
             }

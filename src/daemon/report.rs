@@ -163,8 +163,9 @@ fn event(event: &Event, now: Moment) {
 fn death(report: &DeathReport) {
     let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
     let advice = report.advice.join("; ");
+    let cause = report.cause.as_deref();
     if is_failure {
-        tracing::warn!(%engine, killer, advice, "{}", report.sentence());
+        tracing::warn!(%engine, killer, cause, advice, "{}", report.sentence());
     } else {
         tracing::info!(%engine, killer, "{}", report.sentence());
     }

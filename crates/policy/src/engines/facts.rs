@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::command_line::{EnginePart, ProcessRole, Program, Serving};
 use super::emptying::{GivesBack, GoOn};
-use super::last_words::LastWords;
+use super::last_words::{LastWords, Phrase};
 use super::launch_command::SizeOptions;
 use crate::model::{EngineKind, EngineLoad};
 
@@ -62,7 +62,7 @@ pub struct EngineFacts {
     /// Names of requests that are never sent, even if a rule allows them, and the reason.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
     /// Parts of lines that it logs when it dies, in addition to those that any engine may log.
-    pub last_words: &'static [(&'static str, LastWords)],
+    pub(super) last_words: &'static [Phrase],
     /// Reads a line that reports the end of a worker.
     pub worker_died: fn(&str) -> Option<LastWords>,
     /// The options with which it takes less memory.

@@ -1,9 +1,15 @@
 //! Log lines of dying engines. A logged prompt may contain the same text, so a line can name a
 //! reason but proves no kill.
 
+mod reason;
+#[cfg(test)]
+mod tests;
+
 use super::ENGINES;
 use crate::model::ExitStatus;
 use crate::parse::process::{MAX_TEXT, printable};
+
+pub use reason::Reason;
 
 /// The reason of an engine's end in a line of its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,51 +23,170 @@ pub enum LastWords {
         /// Exit code or signal.
         status: ExitStatus,
     },
-    /// An allocation failed.
-    OutOfMemory,
-    /// It refused to start with as little memory as there was.
-    TooLittleMemory,
-    /// It refused to start, as another rank has less memory than this one.
-    Unbalanced,
-    /// Another node, or another rank, was lost.
-    PeerLost,
-    /// It gave up; another line has the reason.
-    Fatal,
+    /// Another reason.
+    Because(Reason),
 }
 
-/// Parts of lines that any engine may log.
-const PHRASES: [(&str, LastWords); 6] = [
-    ("CUDA out of memory", LastWords::OutOfMemory),
-    ("torch.OutOfMemoryError", LastWords::OutOfMemory),
-    ("torch.cuda.OutOfMemoryError", LastWords::OutOfMemory),
-    ("CUDA_ERROR_OUT_OF_MEMORY", LastWords::OutOfMemory),
-    ("Watchdog caught collective operation timeout", LastWords::PeerLost),
-    ("Connection closed by peer", LastWords::PeerLost),
-];
-
 impl LastWords {
-    /// Rank among the reasons in one line; the lowest counts.
-    fn rank(&self) -> u8 {
+    /// The reason.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::WorkerDied { .. } => 0,
-            Self::TooLittleMemory => 1,
-            Self::Unbalanced => 2,
-            Self::OutOfMemory => 3,
-            Self::PeerLost => 4,
-            Self::Fatal => 5,
+            Self::WorkerDied { .. } => Reason::WorkerDied,
+            Self::Because(reason) => *reason,
         }
     }
 }
 
+/// A part of a line, and its meaning. `*` is any text, and `$` the end of the line. The first word
+/// of a phrase does not begin within a word of the line.
+pub(super) type Phrase = (&'static str, Reason);
+
+/// Lines that engines log while they go on.
+const SURVIVED: [&str; 6] = [
+    "KV cache pool is full. Retract requests",
+    "is preempted by",
+    "may not be an issue",
+    "failed to mlock",
+    "out of resource: shared memory",
+    "falling back to",
+];
+
+/// Parts of lines of libraries, which any engine may log.
+const PHRASES: &[Phrase] = &[
+    // torch, CUDA and its libraries.
+    ("CUDA out of memory", Reason::OutOfMemory),
+    ("HIP out of memory", Reason::OutOfMemory),
+    ("torch.OutOfMemoryError", Reason::OutOfMemory),
+    ("torch.cuda.OutOfMemoryError", Reason::OutOfMemory),
+    ("CUDA error*out of memory", Reason::OutOfMemory),
+    ("CUDA driver error*out of memory", Reason::OutOfMemory),
+    ("Cuda Runtime (out of memory)", Reason::OutOfMemory),
+    ("cudaError error: 2 (out of memory)", Reason::OutOfMemory),
+    ("CUDA runtime error*out of memory", Reason::OutOfMemory),
+    ("CUDA error*the resource allocation failed", Reason::OutOfMemory),
+    ("Cuda failure*out of memory", Reason::OutOfMemory),
+    ("Failed to CUDA calloc", Reason::OutOfMemory),
+    ("Failed to CUDA host alloc", Reason::OutOfMemory),
+    ("CUDA_ERROR_OUT_OF_MEMORY", Reason::OutOfMemory),
+    ("cudaErrorMemoryAllocation", Reason::OutOfMemory),
+    ("cudaMalloc*failed*out of memory", Reason::OutOfMemory),
+    ("cudaMalloc*: out of memory", Reason::OutOfMemory),
+    ("cuMem*out of memory", Reason::OutOfMemory),
+    ("CUBLAS_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
+    ("CUDNN_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
+    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Reason::OutOfMemory),
+    ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", Reason::HostOutOfMemory),
+    ("NVML_SUCCESS*INTERNAL ASSERT FAILED*CUDACachingAllocator", Reason::OutOfUnreportedMemory),
+    ("NvMapMemAllocInternalTagged*error 12", Reason::NvMapFailed),
+    ("NvMapMemHandleAlloc: error", Reason::NvMapFailed),
+    // Engines in Rust: mistral.rs, vllm.rs.
+    ("KVCache allocation failed", Reason::OutOfMemory),
+    ("Failed to allocate KVCache", Reason::OutOfMemory),
+    ("Insufficient GPU memory", Reason::OutOfMemory),
+    ("This model does not fit on the devices", Reason::TooLittleMemory),
+    // The CPU's memory: C++, LLVM, Python, numpy, Rust, Go, the C library.
+    ("std::bad_alloc", Reason::HostOutOfMemory),
+    ("LLVM ERROR: out of memory", Reason::HostOutOfMemory),
+    ("MemoryError$", Reason::HostOutOfMemory),
+    ("MemoryError:", Reason::HostOutOfMemory),
+    ("Unable to allocate*for an array with shape", Reason::HostOutOfMemory),
+    ("DefaultCPUAllocator: *memory", Reason::HostOutOfMemory),
+    ("memory allocation of*bytes failed", Reason::HostOutOfMemory),
+    ("fatal error: runtime: out of memory", Reason::HostOutOfMemory),
+    ("runtime: cannot allocate memory", Reason::HostOutOfMemory),
+    ("Cannot allocate memory", Reason::HostOutOfMemory),
+    ("ibv_reg_mr*Cannot allocate memory", Reason::LockedMemoryLimit),
+    // Shared memory.
+    ("shared memory*No space left on device", Reason::SharedMemoryFull),
+    ("/dev/shm*No space left on device", Reason::SharedMemoryFull),
+    ("No space left on device*/dev/shm", Reason::SharedMemoryFull),
+    ("unable to write to file </torch_*No space left on device", Reason::SharedMemoryFull),
+    ("posix_fallocate failed*No space left on device", Reason::SharedMemoryFull),
+    ("Error while creating shared memory segment", Reason::SharedMemoryFull),
+    ("insufficient shared memory", Reason::SharedMemoryFull),
+    ("out of shared memory", Reason::SharedMemoryFull),
+    ("Unexpected bus error encountered in worker", Reason::SharedMemoryFull),
+    // Ray.
+    ("ray.exceptions.OutOfMemoryError", Reason::RayMemoryMonitor),
+    ("killed due to the node running low on memory", Reason::RayMemoryMonitor),
+    ("killed due to memory pressure (OOM)", Reason::RayMemoryMonitor),
+    ("RayOutOfMemoryError", Reason::RayMemoryMonitor),
+    ("Ray killed this worker", Reason::RayMemoryMonitor),
+    ("Node memory usage above threshold", Reason::RayMemoryMonitor),
+    ("Killing worker with*to free up memory", Reason::RayMemoryMonitor),
+    ("which exceeds the memory usage threshold of", Reason::RayMemoryMonitor),
+    ("The actor died unexpectedly", Reason::PeerLost),
+    ("The actor died because its node has died", Reason::PeerLost),
+    ("The actor is dead because its", Reason::PeerLost),
+    ("ray.exceptions.ActorDiedError", Reason::PeerLost),
+    ("ray.exceptions.RayActorError", Reason::PeerLost),
+    ("ray.exceptions.NodeDiedError", Reason::PeerLost),
+    ("ray.exceptions.WorkerCrashedError", Reason::PeerLost),
+    ("has been marked dead because", Reason::PeerLost),
+    ("the node it was running on is dead or unavailable", Reason::PeerLost),
+    // Communication between ranks: NCCL, Gloo, c10d.
+    ("Watchdog caught collective operation timeout", Reason::PeerLost),
+    ("Connection closed by peer", Reason::PeerLost),
+    ("Connection closed by remote peer", Reason::PeerLost),
+    ("gloo*Connection reset by peer", Reason::PeerLost),
+    ("gloo*Timed out waiting", Reason::PeerLost),
+    ("ncclRemoteError", Reason::PeerLost),
+    ("remote process exited or there was a network error", Reason::PeerLost),
+    ("unexpected exit of a remote peer", Reason::PeerLost),
+    ("NET/IB*Got completion", Reason::PeerLost),
+    ("ProcessGroupNCCL's watchdog got stuck", Reason::PeerLost),
+    ("Some NCCL operations have failed or timed out", Reason::PeerLost),
+    ("Gloo connectFullMesh failed", Reason::PeerLost),
+    ("store->get*got error", Reason::PeerLost),
+    ("torch.distributed.DistNetworkError", Reason::PeerLost),
+    ("torch.distributed.DistStoreError", Reason::PeerLost),
+    ("The client socket has timed out", Reason::PeerLost),
+    ("Did the remote server shutdown or crash", Reason::PeerLost),
+    ("TCPStore*Broken pipe", Reason::PeerLost),
+    ("TCPStore*Connection reset by peer", Reason::PeerLost),
+    ("TCPStore server has shut down", Reason::PeerLost),
+    // Reasons that another line has.
+    ("torch.distributed.DistBackendError", Reason::GaveUp),
+    ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", Reason::GaveUp),
+    ("unhandled cuda error", Reason::GaveUp),
+    ("ncclUnhandledCudaError", Reason::GaveUp),
+    ("MPI_ABORT was invoked", Reason::GaveUp),
+];
+
 /// Reads one line of the log of any engine.
 pub fn last_words(line: &str) -> Option<LastWords> {
-    let line = cut(line);
+    let line = cut(line).trim_end();
     if let Some(died) = ENGINES.iter().find_map(|facts| (facts.worker_died)(line)) {
         return Some(died);
     }
-    let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(&PHRASES);
-    let found = phrases.filter(|(phrase, _)| line.contains(phrase)).map(|(_, words)| words);
-    found.min_by_key(|words| words.rank()).cloned()
+    if SURVIVED.iter().any(|phrase| line.contains(phrase)) {
+        return None;
+    }
+    let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(PHRASES);
+    let found = phrases.filter(|(phrase, _)| is_in(phrase, line)).map(|(_, reason)| *reason);
+    found.min().map(LastWords::Because)
+}
+
+/// Whether a line has a phrase of a table.
+fn is_in(phrase: &str, line: &str) -> bool {
+    let (phrase, is_end) = match phrase.strip_suffix('$') {
+        Some(phrase) => (phrase, true),
+        None => (phrase, false),
+    };
+    let mut parts = phrase.split('*');
+    let first = parts.next().unwrap_or_default();
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_whole = |at: usize| {
+        let before = at.checked_sub(1).and_then(|at| line.as_bytes().get(at));
+        !first.as_bytes().first().copied().is_some_and(is_word)
+            || !before.copied().is_some_and(is_word)
+    };
+    let begins = line.match_indices(first).find(|(at, _)| is_whole(*at));
+    let Some(rest) = begins.and_then(|(at, found)| line.get(at + found.len()..)) else {
+        return false;
+    };
+    let rest = parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
+    rest.is_some_and(|rest| !is_end || rest.is_empty())
 }
 
 fn cut(line: &str) -> &str {
@@ -90,88 +215,5 @@ pub(super) fn python_status(text: &str) -> Option<ExitStatus> {
         code @ 0..=255 => Some(ExitStatus::Code { code }),
         signal @ -64..0 => Some(ExitStatus::Signal { signal: -signal }),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn died(worker: &str, pid: Option<u32>, signal: i32) -> Option<LastWords> {
-        let status = ExitStatus::Signal { signal };
-        Some(LastWords::WorkerDied { worker: worker.to_owned(), pid, status })
-    }
-
-    #[test]
-    fn last_words_of_engines_are_recognised() {
-        let table = [
-            (
-                "[2026-11-20 10:00:00] Rank 0 scheduler died during initialization (exit code: \
-                 -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.",
-                died("scheduler of rank 0", None, 9),
-            ),
-            (
-                "[2026-11-20 10:00:00] Subprocess scheduler_0 (pid=4711) crashed with exit code \
-                 -9.",
-                died("scheduler_0", Some(4711), 9),
-            ),
-            (
-                "(EngineCore_DP0 pid=12) ERROR 11-20 10:00:00 [multiproc_executor.py:154] Worker \
-                 proc VllmWorker-0 died unexpectedly (exit code: -9)",
-                died("VllmWorker-0", None, 9),
-            ),
-            (
-                "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
-                Some(LastWords::TooLittleMemory),
-            ),
-            (
-                "ValueError: Free memory on device cuda:0 (30.1/121.69 GiB) on startup is less \
-                 than desired GPU memory utilization (0.92, 111.95 GiB).",
-                Some(LastWords::TooLittleMemory),
-            ),
-            (
-                "ValueError: No available memory for the cache blocks.",
-                Some(LastWords::TooLittleMemory),
-            ),
-            (
-                "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. \
-                 pre_model_load_memory=33.77, local_gpu_memory=101.33, local_gpu_memory * \
-                 0.9=91.20",
-                Some(LastWords::Unbalanced),
-            ),
-            ("torch.OutOfMemoryError: CUDA out of memory.", Some(LastWords::OutOfMemory)),
-            (
-                "RuntimeError: CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
-                Some(LastWords::OutOfMemory),
-            ),
-            (
-                "ggml_backend_cuda_buffer: cudaMalloc failed: out of memory",
-                Some(LastWords::OutOfMemory),
-            ),
-            ("Watchdog caught collective operation timeout: WorkNCCL", Some(LastWords::PeerLost)),
-            ("EngineCore encountered a fatal error.", Some(LastWords::Fatal)),
-            ("RuntimeError: Engine core initialization failed.", Some(LastWords::Fatal)),
-            ("KV cache pool is full. Retract requests.", None),
-            ("INFO: 127.0.0.1 - \"GET /health HTTP/1.1\" 200 OK", None),
-            ("Subprocess scheduler_0 (pid=4711) was started", None),
-            ("Subprocess a b (pid=4711) crashed with exit code -9.", None),
-            ("Subprocess s (pid=1) crashed with exit code -99999999999.", None),
-        ];
-        for (line, expected) in table {
-            assert_eq!(last_words(line), expected, "{line}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_lines_do_not_panic(line in "\\PC{0,200}", cut in 0_usize..200) {
-            let _read = last_words(&line);
-            let whole = "Subprocess scheduler_0 (pid=4711) crashed with exit code -9.";
-            let part = whole.get(..cut.min(whole.len())).unwrap_or_default();
-            let read = last_words(&format!("{line}{part}"));
-            prop_assert!(read.is_none() || part.len() > 50 || last_words(&line).is_some());
-        }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{Emptying, GivesBack, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
-use super::last_words::LastWords;
+use super::last_words::Reason;
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, counted};
@@ -43,7 +43,16 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
-    last_words: &[("cudaMalloc failed: out of memory", LastWords::OutOfMemory)],
+    last_words: &[
+        ("unable to allocate CUDA*buffer", Reason::OutOfMemory),
+        ("failed to allocate CUDA*buffer", Reason::OutOfMemory),
+        ("failed to allocate buffer for kv cache", Reason::OutOfMemory),
+        ("failed to allocate compute", Reason::OutOfMemory),
+        ("unable to allocate CPU*buffer", Reason::HostOutOfMemory),
+        ("failed to allocate CPU*buffer", Reason::HostOutOfMemory),
+        ("failed to allocate buffer of size", Reason::HostOutOfMemory),
+        ("ggml_aligned_malloc: insufficient memory", Reason::HostOutOfMemory),
+    ],
     takes_less: Some("a lower --ctx-size, or fewer --n-gpu-layers"),
     images: &["ghcr.io/ggml-org/llama.cpp"],
     ..EngineFacts::new(EngineKind::LlamaServer)

@@ -38,7 +38,7 @@ pub use emptying::{
     Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
 };
 pub use facts::{EngineFacts, HealthPath, LoadSource, SlowHealth, Variable};
-pub use last_words::{LastWords, last_words};
+pub use last_words::{LastWords, Reason, last_words};
 pub use launch_command::{Given, LaunchCommand, SizeOptions, count};
 
 use crate::model::EngineKind;

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::command_line::{ProcessRole, Program, Serving};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath};
-use crate::model::{EngineKind, counted};
+use super::last_words::{LastWords, Reason};
+use crate::model::{EngineKind, ExitStatus, counted};
 
 const HOST: &str = "OLLAMA_HOST";
 
@@ -22,6 +23,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     of_variables: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
     health: &[HealthPath::of("/api/version")],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
+    last_words: &[
+        ("model requires more system memory", Reason::TooLittleMemory),
+        ("model requires more gpu memory", Reason::TooLittleMemory),
+        ("insufficient memory - required allocations", Reason::TooLittleMemory),
+        ("model request too large for system", Reason::TooLittleMemory),
+    ],
+    worker_died,
     takes_less: Some("a lower OLLAMA_MAX_LOADED_MODELS or context length"),
     images: &["ollama/ollama"],
     ..EngineFacts::new(EngineKind::Ollama)
@@ -33,6 +41,21 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         ("ollama", "runner") => Some(ProcessRole::Worker),
         _ => None,
     }
+}
+
+/// Go's names of the signals that end a runner.
+const SIGNALS: [(&str, i32); 5] =
+    [("killed", 9), ("aborted", 6), ("segmentation fault", 11), ("bus error", 7), ("quit", 3)];
+
+/// `llama runner process has terminated: signal: killed`, `msg="llama runner terminated"
+/// error="signal: killed"`.
+fn worker_died(line: &str) -> Option<LastWords> {
+    let (_, rest) = line.split_once("llama runner ")?;
+    let (_, rest) = rest.split_once("terminated")?;
+    let (_, name) = rest.split_once("signal: ")?;
+    let (_, signal) = SIGNALS.into_iter().find(|(signal, _)| name.starts_with(signal))?;
+    let status = ExitStatus::Signal { signal };
+    Some(LastWords::WorkerDied { worker: "llama runner".to_owned(), pid: None, status })
 }
 
 /// `http://host:port/path`, of which any part may be missing.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
-use super::last_words::{LastWords, python_status, worker_name};
+use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, EngineRank, Reading, counted};
@@ -78,9 +78,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     last_words: &[
         (
             "Not enough memory. Please try to increase --mem-fraction-static",
-            LastWords::TooLittleMemory,
+            Reason::KvCacheTooSmall,
         ),
-        ("The memory capacity is unbalanced", LastWords::Unbalanced),
+        ("out of memory. Try to lower your batch size", Reason::KvCacheTooSmall),
+        ("The memory capacity is unbalanced", Reason::Unbalanced),
+        ("Watchdog timeout (", Reason::WorkerTimedOut),
+        ("Scheduler hit an exception", Reason::GaveUp),
+        ("Received sigquit from a child", Reason::GaveUp),
     ],
     worker_died,
     takes_less: Some("a lower --mem-fraction-static or --max-total-tokens"),

@@ -2,6 +2,7 @@
 
 use super::command_line::{ProcessRole, Program};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -13,6 +14,15 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model"],
     may_name_model_first: true,
     health: &[HealthPath::of("/health")],
+    last_words: &[
+        ("[TensorRT-LLM][ERROR]*out of memory", Reason::OutOfMemory),
+        ("Executor worker*out of memory", Reason::OutOfMemory),
+        ("Executor creation failed due to insufficient GPU memory", Reason::OutOfMemory),
+        ("Requested amount of GPU memory*could not be allocated", Reason::OutOfMemory),
+        ("OutOfMemory (", Reason::OutOfMemory),
+        ("Impossible to fit in any sequence in kvCache", Reason::KvCacheTooSmall),
+        ("Executor worker returned error", Reason::GaveUp),
+    ],
     images: &["nvcr.io/nvidia/tensorrt-llm/release"],
     ..EngineFacts::new(EngineKind::TensorRtLlm)
 };

@@ -2,6 +2,7 @@
 
 use super::command_line::{ProcessRole, Program, Serving};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
+use super::last_words::Reason;
 use super::load::sum;
 use crate::model::{EngineKind, EngineLoad};
 
@@ -22,6 +23,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
+    last_words: &[("Not enough memory to handle", Reason::KvCacheTooSmall)],
     takes_less: Some("a lower --cuda-memory-fraction or --max-batch-total-tokens"),
     images: &["ghcr.io/huggingface/text-generation-inference"],
     ..EngineFacts::new(EngineKind::Tgi)

@@ -3,7 +3,7 @@
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::GivesBack;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
-use super::last_words::{LastWords, python_status, worker_name};
+use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, samples, sum};
 use crate::model::{EngineKind, EngineLoad, EngineRank, Reading};
@@ -59,10 +59,25 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
          is taken again then",
     )],
     last_words: &[
-        ("No available memory for the cache blocks", LastWords::TooLittleMemory),
-        ("on startup is less than desired GPU memory utilization", LastWords::TooLittleMemory),
-        ("EngineCore encountered a fatal error", LastWords::Fatal),
-        ("Engine core initialization failed", LastWords::Fatal),
+        ("larger than the available KV cache memory", Reason::KvCacheTooSmall),
+        ("larger than the maximum number of tokens*in KV cache", Reason::KvCacheTooSmall),
+        ("No available memory for the cache blocks", Reason::KvCacheTooSmall),
+        ("KV cache memory: -", Reason::KvCacheTooSmall),
+        ("KV cache memory (-", Reason::KvCacheTooSmall),
+        // The rest of the sentence is another line in some versions.
+        ("Free memory on device*on startup is less than", Reason::TooLittleMemory),
+        ("Error in memory profiling", Reason::MeasurementDisturbed),
+        ("RPC call to*timed out", Reason::WorkerTimedOut),
+        ("Timed out waiting for engine", Reason::WorkerTimedOut),
+        ("Engine iteration timed out", Reason::WorkerTimedOut),
+        ("EngineCore encountered", Reason::GaveUp),
+        ("EngineCore failed to start", Reason::GaveUp),
+        ("Engine core initialization failed", Reason::GaveUp),
+        ("Engine process failed to start", Reason::GaveUp),
+        ("WorkerProc initialization failed", Reason::GaveUp),
+        ("Got fatal signal from worker processes", Reason::GaveUp),
+        ("EngineDeadError", Reason::GaveUp),
+        ("AsyncEngineDeadError", Reason::GaveUp),
     ],
     worker_died,
     takes_less: Some("a lower --gpu-memory-utilization or --max-model-len"),

@@ -412,6 +412,9 @@ pub struct DeathReport {
     /// The last lines of its log, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
+    /// What the reason in its log means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// What to do, the most important first.
     pub advice: Vec<String>,
     /// Facts that could not be read.

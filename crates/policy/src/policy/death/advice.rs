@@ -1,6 +1,6 @@
 //! What to do about a death, the most important first.
 
-use crate::engines::{LastWords, facts};
+use crate::engines::{Reason, facts};
 use crate::model::{
     DeathReport, EnginePhase, Killer, OomConstraint, Survivor, bytes_text, signal_name,
 };
@@ -12,11 +12,11 @@ const WORTH_REPORTING_BYTES: u64 = 64 << 20;
 const MUCH_UNACCOUNTED_BYTES: u64 = 8 << 30;
 
 /// What to do.
-pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec<String> {
+pub(super) fn advice(report: &DeathReport, reason: Option<Reason>) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(orphans(&report.orphans));
+    lines.extend(reason.map(|reason| reason.cure().to_owned()));
     lines.extend(killer(report));
-    lines.extend(own_words(words));
     if report.is_exit_code_a_lie() {
         lines.push(
             "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes, \
@@ -75,13 +75,14 @@ fn killer(report: &DeathReport) -> Vec<String> {
         }
         Killer::Signal { sender: Some(_), .. } => Vec::new(),
         Killer::Signal { signal, sender: None } => vec![format!(
-            "no watched program sent {}: look for the sender (docker kill, systemctl, a health \
-             check, a script); auditd or bpftrace's killsnoop names the sender next time",
+            "no watched program sent {}: find the sender (docker kill, systemctl, a health check, \
+             a script); auditd or bpftrace's killsnoop names the sender next time",
             signal_name(*signal)
         )],
         Killer::Itself { .. } | Killer::Unknown { .. } => {
-            if report.is_failure && report.exit.signal().is_none_or(|signal| signal != 9) {
-                vec!["its own log says why: read its last lines".to_owned()]
+            let is_own_end = report.exit.signal().is_none_or(|signal| signal != 9);
+            if report.is_failure && is_own_end && report.cause.is_none() {
+                vec!["read the last lines of its own log".to_owned()]
             } else {
                 Vec::new()
             }
@@ -107,29 +108,6 @@ fn out_of_memory(report: &DeathReport) -> Vec<String> {
 fn less(report: &DeathReport) -> Option<String> {
     let how = facts(report.who.engine?).takes_less?;
     Some(format!("let it take less: {how}"))
-}
-
-fn own_words(words: &[(String, LastWords)]) -> Vec<String> {
-    let says = |wanted: LastWords| words.iter().any(|(_, words)| *words == wanted);
-    let mut lines = Vec::new();
-    if says(LastWords::TooLittleMemory) || says(LastWords::OutOfMemory) {
-        lines.push(
-            "it found too little memory: what page cache or a dead engine still holds counts as \
-             taken; wait for it (`umawarden gate --need SIZE --prepare`)"
-                .to_owned(),
-        );
-    }
-    if says(LastWords::Unbalanced) {
-        lines.push(
-            "the ranks have unequal memory, and the one that complains is the healthy one: free \
-             memory on the other nodes, their page cache above all"
-                .to_owned(),
-        );
-    }
-    if says(LastWords::PeerLost) {
-        lines.push("it lost another rank: the cause is in that node's log".to_owned());
-    }
-    lines
 }
 
 /// Memory that is still held though it is dead.

@@ -14,7 +14,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engines::{LastWords, last_words};
+use crate::engines::{LastWords, Reason, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
     KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
@@ -159,10 +159,13 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         orphans: orphans(death),
         memory: death.memory,
         last_lines: last_lines(death.log),
+        cause: None,
         advice: Vec::new(),
         not_known,
     };
-    report.advice = advice::advice(&report, &words);
+    let reason = logged_reason(&report.killer, &words);
+    report.cause = reason.map(|reason| reason.cause().to_owned());
+    report.advice = advice::advice(&report, reason);
     report
 }
 
@@ -214,16 +217,26 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
     }
 }
 
+/// The first of its last words that explain its end best.
+fn best(words: &[(String, LastWords)]) -> Option<&(String, LastWords)> {
+    words.iter().min_by_key(|(_, words)| words.reason())
+}
+
+/// The reason in its log, unless something else is known to have ended it.
+fn logged_reason(killer: &Killer, words: &[(String, LastWords)]) -> Option<Reason> {
+    let (_, words) = best(words)?;
+    let is_known = match killer {
+        Killer::Itself { .. } | Killer::Unknown { .. } => false,
+        // A log that only repeats that a worker died adds nothing.
+        Killer::Signal { sender: None, .. } => words.reason() >= Reason::WorkerDied,
+        _ => true,
+    };
+    (!is_known).then(|| words.reason())
+}
+
 /// The log line that best explains an end without a killer.
 fn reason(words: &[(String, LastWords)]) -> Option<String> {
-    let rank = |words: &LastWords| match words {
-        LastWords::TooLittleMemory | LastWords::Unbalanced => 0,
-        LastWords::OutOfMemory => 1,
-        LastWords::WorkerDied { .. } => 2,
-        LastWords::PeerLost => 3,
-        LastWords::Fatal => 4,
-    };
-    words.iter().min_by_key(|(_, words)| rank(words)).map(|(line, _)| line.clone())
+    best(words).map(|(line, _)| line.clone())
 }
 
 /// What it wrote of its end, oldest first.
@@ -297,7 +310,7 @@ fn is_failure(
         // It was asked to end, and however it did that, it did.
         return matches!(killer, Killer::Itself { .. });
     }
-    let gave_up = words.iter().any(|(_, words)| *words == LastWords::Fatal);
+    let gave_up = words.iter().any(|(_, words)| words.reason() == Reason::GaveUp);
     let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_unreported;
     !death.exit.is_success() && !is_unknown || gave_up
 }

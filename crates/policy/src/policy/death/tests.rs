@@ -187,6 +187,29 @@ fn normal_ends_and_failures_are_distinguished() {
 }
 
 #[test]
+fn a_log_leads_to_one_cause_and_one_cure() {
+    let lines = [
+        "ValueError: Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less than",
+        "desired GPU memory utilization (0.85, 103.38 GiB).",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ];
+    let (family, log) = ([relative(SERVER, "vllm")], lines.map(str::to_owned));
+    let exit = ExitStatus::Code { code: 1 };
+    let death = Circumstances { exit, log: &log, ..vllm(&family, &[]) };
+    let report = explain(&death, at(502));
+    let reason = Reason::TooLittleMemory;
+    assert_eq!(report.killer, Killer::Itself { reason: Some(lines[0].to_owned()) });
+    assert_eq!(report.cause.as_deref(), Some(reason.cause()));
+    assert_eq!(report.advice, [reason.cure()]);
+    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(502).uptime };
+    let report = explain(&Circumstances { asked: Some(asked), ..death.clone() }, at(502));
+    assert_eq!(report.cause, None, "it had a prompt with that text, perhaps");
+    let events = oom_of_worker(100, 500);
+    let report = explain(&Circumstances { events: &events, ..death }, at(502));
+    assert_eq!((report.killer.name(), report.cause), ("kernel_oom", None));
+}
+
+#[test]
 fn a_requested_end_is_no_failure() {
     let asked = AskedToEnd {
         signal: 15,
