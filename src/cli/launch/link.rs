@@ -122,9 +122,7 @@ fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>)
             Ok(reply) if reply.status == 200 => {
                 let phase = serde_json::from_value(reply.data["phase"].clone()).ok();
                 // The phase before stopping is the relevant one.
-                let is_life = |phase: &EnginePhase| {
-                    !matches!(phase, EnginePhase::Stopping | EnginePhase::Gone)
-                };
+                let is_life = |phase: &EnginePhase| !phase.is_ending();
                 set(&|known| {
                     known.is_reported = true;
                     known.phase = phase.filter(is_life).or(known.phase);

@@ -80,6 +80,11 @@ impl EnginePhase {
     pub fn is_up(self) -> bool {
         matches!(self, Self::Ready | Self::Serving)
     }
+
+    /// Whether it ends, or has ended.
+    pub fn is_ending(self) -> bool {
+        matches!(self, Self::Stopping | Self::Gone)
+    }
 }
 
 /// One process of an engine.

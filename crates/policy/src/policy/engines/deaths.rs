@@ -52,7 +52,7 @@ impl Dead {
             seen: seen.clone(),
             last_alive: life.last_alive(),
             noticed: at,
-            phase: life.phase().min(EnginePhase::Serving),
+            phase: life.phase_alive(),
             memory: None,
         })
     }

@@ -79,6 +79,8 @@ fn old_holders(seen: &EngineSeen, read_at: Duration) -> BTreeSet<ProcessId> {
 pub(super) struct Life {
     seen: EngineSeen,
     phase: EnginePhase,
+    /// The phase before it began to end.
+    phase_alive: EnginePhase,
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
@@ -127,6 +129,7 @@ impl Life {
             },
             alive: (read_at, levels, Own::of(seen)),
             phase: EnginePhase::Starting,
+            phase_alive: EnginePhase::Starting,
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             is_stuck: false,
@@ -201,6 +204,10 @@ impl Life {
 
     pub(super) fn phase(&self) -> EnginePhase {
         self.phase
+    }
+
+    pub(super) fn phase_alive(&self) -> EnginePhase {
+        self.phase_alive
     }
 
     pub(super) fn reason(&self) -> &str {
@@ -359,6 +366,9 @@ impl Life {
     fn turn(&mut self, at: Moment, to: EnginePhase, reason: String) -> Turn {
         if to.is_up() {
             self.settled = self.holders().map(|process| process.id).collect();
+        }
+        if !to.is_ending() {
+            self.phase_alive = to;
         }
         let from = Some(std::mem::replace(&mut self.phase, to));
         self.since = at;

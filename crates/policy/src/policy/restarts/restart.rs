@@ -396,7 +396,12 @@ impl Restart {
         events: &mut Vec<Event>,
     ) -> bool {
         let now = context.at.uptime;
-        self.phase = self.phase.max(readiness.phase.min(EnginePhase::Serving));
+        // Its server may end before its container does. Then the container's age shows no phase.
+        let has_ended =
+            !self.family.is_empty() && context.engines.of_held(&self.seen.target).is_none();
+        if !has_ended && !readiness.phase.is_ending() {
+            self.phase = self.phase.max(readiness.phase);
+        }
         if readiness.is_ready && self.ready_since.is_none() {
             self.ready_since = Some(now);
             if let Some(attempt) = self.attempt.as_mut().filter(|attempt| !attempt.is_counted) {

@@ -7,8 +7,8 @@ use super::world::{GIB, RestartWorld, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
-    Mode, Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Requested, RuleId,
-    Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
+    Mode, Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Reading, Requested,
+    RuleId, Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// An engine started in a shell.
@@ -211,6 +211,47 @@ fn a_container_without_engine_restarted_by_docker_is_reported_by_its_state() {
     world.dies("vllm");
     world.run(8);
     assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
+}
+
+/// Its server may be seen as a zombie before its container has ended, or its container may live on.
+#[test]
+fn an_engine_that_was_never_ready_did_not_die_serving() {
+    for is_seen_as_zombie in [true, false] {
+        let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
+        world.dies("vllm");
+        world.run(1);
+        world.starts("vllm");
+        world.events.clear();
+        world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
+        world.run(5);
+        match is_seen_as_zombie {
+            true => world.engines[0].processes[0].state = 'Z',
+            false => {
+                world.engines.clear();
+                world.run(70);
+            }
+        }
+        world.run(1);
+        world.engines.clear();
+        world.dies("vllm");
+        world.run(8);
+        let phase = only(&world).phase;
+        assert!(phase.is_some_and(|phase| phase <= EnginePhase::Loading), "{phase:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_stops_listening_dies_in_the_phase_before() {
+    let mut world = with(bare(50));
+    world.engines[0].port = Some(8000);
+    for listens in [true, false] {
+        world.engines[0].is_listening = Reading::Value(listens);
+        world.run(2);
+    }
+    assert_eq!(world.policy.engines()[0].phase, EnginePhase::Stopping);
+    world.engines.clear();
+    world.run(3);
+    assert_eq!(only(&world).phase, Some(EnginePhase::Ready), "it had no request");
 }
 
 fn ended(world: &RestartWorld, code: i32, requested: Requested) -> EndedWorkload {
