@@ -439,6 +439,18 @@ impl DeathReport {
             text.push_str(&format!(", {phase},"));
         }
         text.push_str(&format!(" with {}", self.exit));
+        text.push_str(&self.killer_text());
+        if self.is_exit_code_a_lie() {
+            text.push_str("; the exit code does not show it");
+        }
+        text
+    }
+
+    /// What killed it and its workers. A signal that did not end the main process is said to have
+    /// ended a worker, or to have been a request.
+    fn killer_text(&self) -> String {
+        let is_of_head = |signal: i32| self.exit.signal() == Some(signal);
+        let (mut text, mut by) = (String::new(), String::new());
         match &self.killer {
             Killer::Itself { reason: None } if !self.is_failure => {}
             Killer::Itself { reason: None } => text.push_str("; it ended by itself"),
@@ -446,21 +458,26 @@ impl DeathReport {
                 text.push_str(&format!("; it ended by itself: {reason}"));
             }
             Killer::Unknown { why } => text.push_str(&format!("; why is not known: {why}")),
+            killer @ Killer::Signal { signal, sender: Some(_) } if !is_of_head(*signal) => {
+                text.push_str(&format!("; asked to end by {killer}"));
+            }
+            killer @ Killer::Signal { signal, sender: None }
+                if !is_of_head(*signal) && !self.killed_workers.is_empty() =>
+            {
+                by = format!(" by {killer}");
+            }
             killer => text.push_str(&format!("; killed by {killer}")),
         }
         match self.killed_workers.as_slice() {
             [] => {}
-            [one] => text.push_str(&format!("; its worker {one} was killed")),
+            [one] => text.push_str(&format!("; its worker {one} was killed{by}")),
             [first, ..] => {
                 let number = self.killed_workers.len() as u64;
                 text.push_str(&format!(
-                    "; {} of it were killed, {first} first",
+                    "; {} of it were killed{by}, {first} first",
                     counted(number, "worker")
                 ));
             }
-        }
-        if self.is_exit_code_a_lie() {
-            text.push_str("; the exit code does not show it");
         }
         text
     }

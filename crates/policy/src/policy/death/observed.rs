@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hits::is_own_fault;
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EnginePhase, EngineProcess,
@@ -183,16 +184,17 @@ impl ObservedDeath<'_> {
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
         let server = server.map(|end| end.status);
+        let exit = code.or(server).unwrap_or_default();
         let circumstances = Circumstances {
             who: self.who(),
-            exit: code.or(server).unwrap_or_default(),
+            exit,
             is_exit_unreported: self.end.is_none() && server.is_none(),
             began,
             phase: Some(self.phase),
             family: &family,
             events: &events,
             own_stops: &own_stops,
-            asked: self.asked(ended),
+            asked: self.asked(exit, ended),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_cgroup_own: self.held.is_some(),
             are_pids_global: true,
@@ -221,13 +223,16 @@ impl ObservedDeath<'_> {
         }
     }
 
-    fn asked(&self, ended: Moment) -> Option<AskedToEnd> {
+    /// A stop of its supervisor. Docker and systemd do not report the signal: the one that ended it
+    /// is theirs, unless a fault of its own raised that.
+    fn asked(&self, exit: ExitStatus, ended: Moment) -> Option<AskedToEnd> {
         self.end.filter(|end| end.requested == Requested::Yes)?;
+        let signal = exit.signal().filter(|signal| !is_own_fault(*signal)).unwrap_or(SIGTERM);
         let sender = match self.held?.supervisor {
             Supervisor::Docker => "docker stop or docker kill",
             Supervisor::Systemd => "systemctl",
         };
-        Some(AskedToEnd { signal: SIGTERM, sender: sender.to_owned(), at: ended.uptime })
+        Some(AskedToEnd { signal, sender: sender.to_owned(), at: ended.uptime })
     }
 
     /// Lines of its own log, and why they are unknown.

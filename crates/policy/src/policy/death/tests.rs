@@ -235,6 +235,46 @@ fn a_requested_end_is_no_failure() {
     assert_eq!(explain(&death, at(502)).killer.name(), "kernel_oom");
 }
 
+/// Neither signal nor exit code is said to have had the effect of another.
+#[test]
+fn the_sentence_names_one_signal_for_one_end() {
+    let asked = || AskedToEnd { signal: 15, sender: "bash (pid 7)".to_owned(), at: at(495).uptime };
+    let alone = [relative(SERVER, "vllm")];
+    let worker = [relative(SERVER, "vllm"), ended(WORKER, "VLLM::EngineCor", 490, 9)];
+    let code = |code| ExitStatus::Code { code };
+    let killed = ExitStatus::Signal { signal: 15 };
+    let table: [(&[Relative], ExitStatus, Option<AskedToEnd>, &str); 6] = [
+        (&alone, killed, Some(asked()), "with SIGTERM (15); killed by SIGTERM from bash (pid 7)"),
+        (
+            &alone,
+            code(137),
+            Some(asked()),
+            "with exit code 137, which means SIGKILL; asked to end by SIGTERM from bash (pid 7)",
+        ),
+        (&alone, code(0), Some(asked()), "code 0; asked to end by SIGTERM from bash (pid 7)"),
+        (&alone, code(143), None, "which means SIGTERM; killed by SIGTERM from an unknown process"),
+        (
+            &worker,
+            code(143),
+            None,
+            "with exit code 143, which means SIGTERM; its worker VLLM::EngineCor (pid 101) was \
+             killed by SIGKILL from an unknown process",
+        ),
+        (
+            &worker,
+            code(0),
+            None,
+            "with exit code 0; its worker VLLM::EngineCor (pid 101) was killed by SIGKILL from an \
+             unknown process; the exit code does not show it",
+        ),
+    ];
+    for (family, exit, asked, ends_with) in table {
+        let death = Circumstances { exit, asked, ..vllm(family, &[]) };
+        let sentence = explain(&death, at(502)).sentence();
+        assert!(sentence.ends_with(ends_with), "{sentence}");
+    }
+}
+
 #[test]
 fn a_worker_that_dies_of_its_heads_death_is_no_cause_of_it() {
     let family = [relative(SERVER, "python"), ended(WORKER, "sglang::schedul", 503, 9)];

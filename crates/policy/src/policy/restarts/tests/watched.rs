@@ -357,6 +357,42 @@ fn a_stopped_engine_is_no_failure() {
     assert!(sender.contains("docker stop") && !report.is_failure, "{report:#?}");
 }
 
+/// Docker ends with SIGKILL what does not stop in time.
+#[test]
+fn the_signal_of_a_stop_does_not_contradict_the_exit_code() {
+    for (code, signal, ends_with) in [
+        (
+            137,
+            9,
+            "with exit code 137, which means SIGKILL; killed by SIGKILL from docker stop or \
+                  docker kill",
+        ),
+        (
+            130,
+            2,
+            "with exit code 130, which means SIGINT; killed by SIGINT from docker stop or \
+                  docker kill",
+        ),
+        (0, 15, "with exit code 0; asked to end by SIGTERM from docker stop or docker kill"),
+        (
+            139,
+            15,
+            "with exit code 139, which means SIGSEGV; asked to end by SIGTERM from docker \
+                   stop or docker kill",
+        ),
+    ] {
+        let mut world = with(in_container());
+        world.engines.clear();
+        world.ended = vec![ended(&world, code, Requested::Yes)];
+        world.run(2);
+        let report = only(&world);
+        let sentence = report.sentence();
+        assert!(sentence.ends_with(ends_with), "{sentence}");
+        let is_it = matches!(report.killer, Killer::Signal { signal: is, .. } if is == signal);
+        assert!(is_it && !report.is_failure, "{report:#?}");
+    }
+}
+
 fn stop(engine: &EngineSeen) -> DecisionRecord {
     DecisionRecord {
         id: DecisionId(7),
