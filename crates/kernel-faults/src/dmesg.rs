@@ -15,6 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::KernelLine;
+use super::faults::TALOS;
 use super::kmsg;
 
 pub use local::LocalTime;
@@ -59,12 +60,14 @@ pub struct Message {
 impl Message {
     /// The message as input of the assembler.
     pub fn kernel_line(&self) -> KernelLine<'_> {
+        let is_of_talos = !self.from_kernel && self.text.starts_with(TALOS);
+        let identifier = self.identifier.as_deref().or(is_of_talos.then_some(TALOS));
         KernelLine {
             seq: self.seq,
             utc: self.utc,
             uptime: self.position,
             from_kernel: self.from_kernel,
-            identifier: self.identifier.as_deref(),
+            identifier,
             caller: self.caller.as_deref(),
             text: &self.text,
         }

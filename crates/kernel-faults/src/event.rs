@@ -66,6 +66,18 @@ pub enum KillerDaemon {
     /// `earlyoom`.
     #[serde(rename = "earlyoom")]
     Earlyoom,
+    /// `nohang`.
+    #[serde(rename = "nohang")]
+    Nohang,
+    /// Facebook's `oomd`.
+    #[serde(rename = "oomd")]
+    Oomd,
+    /// The OOM controller of Talos Linux.
+    #[serde(rename = "talos")]
+    Talos,
+    /// The memory monitor of Ray. Its log lines are read with those of engines.
+    #[serde(rename = "ray")]
+    Ray,
 }
 
 /// A fault that the kernel log reports.

@@ -82,6 +82,10 @@ impl Display for KillerDaemon {
         f.write_str(match self {
             Self::SystemdOomd => "systemd-oomd",
             Self::Earlyoom => "earlyoom",
+            Self::Nohang => "nohang",
+            Self::Oomd => "oomd",
+            Self::Talos => "Talos' OOM controller",
+            Self::Ray => "Ray's memory monitor",
         })
     }
 }

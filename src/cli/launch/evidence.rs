@@ -171,14 +171,17 @@ fn earlier(utc: Timestamp) -> Timestamp {
     utc.checked_sub(BEFORE).unwrap_or(utc)
 }
 
-/// earlyoom and systemd-oomd log to journald alone.
+/// Units of daemons that kill for memory.
+const KILLERS: [&str; 5] = ["earlyoom", "systemd-oomd", "nohang", "nohang-desktop", "oomd"];
+
+/// They log to journald alone.
 fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
     let since = format!("--since=@{}", earlier(since).as_second());
     let mut command = Command::new("journalctl");
     command
         .args(["--quiet", "--no-pager", "--boot", "--output=json", &since])
         // By unit, which others cannot forge. By name anybody could.
-        .args(["--unit=earlyoom.service", "--unit=systemd-oomd.service"])
+        .args(KILLERS.map(|unit| format!("--unit={unit}.service")))
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .stdout(Stdio::piped());
@@ -205,8 +208,9 @@ fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
         Ok(Some(Ok(bytes))) => Ok(events_in(&bytes)),
         Ok(_) => Err("cannot read the output of journalctl".to_owned()),
         Err(_) => Err(format!(
-            "journald has not answered within {} s: kills by earlyoom or systemd-oomd are not seen",
-            JOURNAL_TAKES.as_secs()
+            "journald has not answered within {} s: kills by {} are not seen",
+            JOURNAL_TAKES.as_secs(),
+            KILLERS.join(", ")
         )),
     }
 }

@@ -9,21 +9,55 @@ use super::text::{pid, whole_pid};
 pub(super) enum Killer {
     /// A kill.
     Kill(KernelEvent),
-    /// earlyoom: the announced kill failed.
+    /// The process or cgroup that is killed next, or a part of that fact.
+    Victim(Victim),
+    /// The kill of the last named victim.
+    KillOfVictim(KillerDaemon),
+    /// The announced kill failed.
     Failed,
 }
+
+/// A victim that was named before its kill.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Victim {
+    pub pid: Option<u32>,
+    pub comm: Option<String>,
+    pub memcg: Option<String>,
+}
+
+impl Victim {
+    /// Takes the facts of a later line: of the same process, or of a cgroup.
+    pub(super) fn add(&mut self, later: Self) {
+        self.pid = later.pid.or(self.pid.filter(|_| later.memcg.is_none()));
+        self.comm = later.comm.or(self.comm.take().filter(|_| later.memcg.is_none()));
+        self.memcg = later.memcg;
+    }
+
+    /// Its kill; `None`: it is not known.
+    pub(super) fn kill(self, by: KillerDaemon) -> Option<KernelEvent> {
+        let Self { pid, comm, memcg } = self;
+        let is_known = pid.is_some() || memcg.is_some();
+        is_known.then_some(KernelEvent::UserspaceKill { by, pid, comm, memcg })
+    }
+}
+
+/// The mount point of cgroups, in the paths of some daemons.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Parses a line of a program.
 pub(super) fn parse(identifier: &str, text: &str) -> Option<Killer> {
     match identifier.strip_suffix(".service").unwrap_or(identifier) {
-        "systemd-oomd" => oomd(text),
+        "systemd-oomd" => systemd_oomd(text),
         "earlyoom" => earlyoom(text),
+        "nohang" | "nohang-desktop" => nohang(text.trim()),
+        "oomd" => oomd(text),
+        TALOS => talos(text),
         _ => None,
     }
 }
 
 /// Up to systemd 256 `Killed /path due to …`, then `Marked /path for killing due to …`.
-fn oomd(text: &str) -> Option<Killer> {
+fn systemd_oomd(text: &str) -> Option<Killer> {
     let old = text.strip_prefix("Killed ").and_then(|rest| {
         rest.split_once(" due to memory ").or_else(|| rest.split_once(" due to "))
     });
@@ -36,6 +70,62 @@ fn oomd(text: &str) -> Option<Killer> {
         comm: None,
         memcg: Some(path.to_owned()),
     }))
+}
+
+/// `Process with highest badness …` and `  PID: 1234, Name: comm, badness: 572`; `Victim status …`
+/// and `  Name: comm` and `  PID: 1234`, or both in one line. `  Sending SIGTERM to the victim`.
+fn nohang(text: &str) -> Option<Killer> {
+    if text.starts_with("Selected process died") || text.starts_with("Cannot send a signal") {
+        return Some(Killer::Failed);
+    }
+    if text.starts_with("Sending SIG") {
+        let is_kill = text.contains(" to the victim");
+        return is_kill.then_some(Killer::KillOfVictim(KillerDaemon::Nohang));
+    }
+    if let Some(comm) = text.strip_prefix("Name:") {
+        let comm = Some(comm.trim().to_owned());
+        return Some(Killer::Victim(Victim { comm, ..Victim::default() }));
+    }
+    let (victim, rest) = pid(text.strip_prefix("PID:")?.trim_start())?;
+    let named = rest.strip_prefix(", Name: ").or_else(|| rest.strip_prefix(", name: "));
+    let end = |rest: &str| rest.rfind(", badness: ").or_else(|| rest.rfind(", state: "));
+    let comm = named.and_then(|rest| rest.get(..end(rest)?)).map(str::to_owned);
+    Some(Killer::Victim(Victim { pid: Some(victim), comm, memcg: None }))
+}
+
+/// `[file:line] Trying to kill /path`, then `[file:line] Killed 4: …`, or at least a line with
+/// `ruleset:[…]` and `killer:…`, which is `killer:(dry)…` where nothing is killed.
+fn oomd(text: &str) -> Option<Killer> {
+    let place = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    let text = place.map_or(text, |(_, text)| text);
+    if let Some(path) = text.strip_prefix("Trying to kill ") {
+        let path = path.split_once(" with cgroup.").map_or(path, |(path, _)| path);
+        let memcg = Some(cgroup(path)?);
+        return Some(Killer::Victim(Victim { memcg, ..Victim::default() }));
+    }
+    let number = text.strip_prefix("Killed ").and_then(|rest| rest.split_once(':'));
+    let killed = number.is_some_and(|(number, _)| whole_pid(number).is_some_and(|n| n > 0));
+    let reported =
+        text.contains(" ruleset:[") && text.contains("killer:") && !text.contains("killer:(dry)");
+    (killed || reported).then_some(Killer::KillOfVictim(KillerDaemon::Oomd))
+}
+
+/// What a kernel log of Talos has instead of an identifier. Any container with root may write it.
+pub(crate) const TALOS: &str = "[talos]";
+
+/// `[talos] Sending SIGKILL to cgroup {…, "cgroup": "/sys/fs/cgroup/…"}`.
+fn talos(text: &str) -> Option<Killer> {
+    let fields = text.strip_prefix("[talos] Sending SIGKILL to cgroup ")?;
+    let (_, path) = fields.split_once("\"cgroup\": \"")?;
+    let memcg = Some(cgroup(path.split_once('"')?.0)?);
+    let victim = Victim { memcg, ..Victim::default() };
+    victim.kill(KillerDaemon::Talos).map(Killer::Kill)
+}
+
+/// The path below the mount point.
+fn cgroup(path: &str) -> Option<String> {
+    let below = path.strip_prefix(CGROUPS).unwrap_or(path);
+    below.starts_with('/').then(|| below.to_owned())
 }
 
 /// `sending SIGTERM to process 1234 uid 1000 "comm": …`; before 1.3 `Killing process 1234 (comm)`,

@@ -25,7 +25,8 @@ use jiff::Timestamp;
 
 use crate::{KernelEvent, LoggedEvent};
 
-use killers::Killer;
+pub(crate) use killers::TALOS;
+use killers::{Killer, Victim};
 use nvidia::Nvidia;
 use trace::{Anchor, Position, Trace};
 
@@ -97,13 +98,23 @@ struct BrokenMessage {
     event: Option<KernelEvent>,
 }
 
-/// A kill of earlyoom that its next line may revoke.
+/// A kill that its next line may revoke.
 #[derive(Debug)]
 struct PendingKiller {
+    /// The line that named the victim.
+    first: Anchor,
     anchor: Anchor,
     at: Position,
     pid: u32,
     event: KernelEvent,
+}
+
+/// A victim whose kill is not logged yet.
+#[derive(Debug)]
+struct PendingVictim {
+    anchor: Anchor,
+    at: Position,
+    victim: Victim,
 }
 
 /// A process that was killed or reaped.
@@ -139,6 +150,7 @@ pub struct EventAssembler {
     killed: VecDeque<Remembered>,
     reaped: VecDeque<Remembered>,
     pending_killer: Option<PendingKiller>,
+    pending_victim: Option<PendingVictim>,
     terminated: VecDeque<Remembered>,
 }
 
@@ -262,8 +274,23 @@ impl EventAssembler {
     }
 
     fn feed_killer(&mut self, identifier: &str, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
+        let (anchor, at) = (Anchor::of(line), self.now);
+        let mut first = anchor;
         let kill = match killers::parse(identifier, line.text) {
             Some(Killer::Kill(kill)) => kill,
+            Some(Killer::Victim(victim)) => {
+                let new = || PendingVictim { anchor, at, victim: Victim::default() };
+                self.pending_victim.get_or_insert_with(new).victim.add(victim);
+                return;
+            }
+            Some(Killer::KillOfVictim(by)) => {
+                let Some(pending) = self.pending_victim.take() else { return };
+                first = pending.anchor;
+                match pending.victim.kill(by) {
+                    Some(kill) => kill,
+                    None => return,
+                }
+            }
             Some(Killer::Failed) => {
                 self.pending_killer = None;
                 return;
@@ -271,7 +298,7 @@ impl EventAssembler {
             None => return,
         };
         let KernelEvent::UserspaceKill { pid: Some(pid), comm, .. } = &kill else {
-            out.push(Anchor::of(line).event(kill));
+            out.push(anchor.event(kill));
             return;
         };
         let pid = *pid;
@@ -286,8 +313,7 @@ impl EventAssembler {
                 && !earlier.at.is_before(self.now.uptime, ESCALATION)
         });
         if !escalated {
-            let anchor = Anchor::of(line);
-            self.pending_killer = Some(PendingKiller { anchor, at: self.now, pid, event: kill });
+            self.pending_killer = Some(PendingKiller { first, anchor, at, pid, event: kill });
         }
     }
 
@@ -321,7 +347,7 @@ impl EventAssembler {
         }
         out.extend(self.hung.drain(..).map(|pending| pending.finish(None)));
         self.release_killer(out);
-        (self.current, self.broken_cgroup) = (None, None);
+        (self.current, self.broken_cgroup, self.pending_victim) = (None, None, None);
     }
 
     /// The first record that must be read again after a restart to rebuild the pending events.
@@ -330,8 +356,9 @@ impl EventAssembler {
         let hung = self.hung.iter().map(|pending| pending.anchor.seq);
         let broken = self.broken.iter().map(|pending| pending.anchor.seq);
         let kill = self.broken_kill.iter().map(|pending| pending.anchor.seq);
-        let killer = self.pending_killer.iter().map(|pending| pending.anchor.seq);
-        traces.chain(hung).chain(broken).chain(kill).chain(killer).flatten().min()
+        let killer = self.pending_killer.iter().map(|pending| pending.first.seq);
+        let victim = self.pending_victim.iter().map(|pending| pending.anchor.seq);
+        traces.chain(hung).chain(broken).chain(kill).chain(killer).chain(victim).flatten().min()
     }
 
     /// The next deadline of [`Self::tick`], on the clock of [`KernelLine::uptime`].
@@ -368,6 +395,7 @@ impl EventAssembler {
         if self.broken_kill.as_ref().is_some_and(|pending| over(&pending.at, SILENCE, 2)) {
             self.finish_broken_kill(out);
         }
+        self.pending_victim.take_if(|pending| over(&pending.at, LONGEST_WAIT, SILENT_LINES));
         let gone = |trace: &mut Trace| {
             over(&trace.last, SILENCE, SILENT_LINES)
                 || over(&trace.opened, LONGEST_WAIT, LONGEST_WAIT_LINES)

@@ -499,3 +499,46 @@ impl FloorBoundary for String {
         (0..=at.min(self.len())).rev().find(|at| self.is_char_boundary(*at)).unwrap_or(0)
     }
 }
+
+fn kills_of(identifier: Option<&str>, lines: &[&str]) -> Vec<LoggedEvent> {
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for (seq, text) in (0..).zip(lines) {
+        let line = KernelLine { seq: Some(seq), identifier, text, ..KernelLine::default() };
+        assembler.feed(&line, &mut out);
+    }
+    assembler.finish(&mut out);
+    out
+}
+
+#[test]
+fn a_victim_that_was_named_before_its_kill_is_its_victim() {
+    let of = |lines: &[&str]| kills_of(Some("nohang"), lines);
+    let named = "  PID: 7, Name: a b, badness: 572";
+    let kill = "  Sending SIGKILL to the victim";
+    assert_eq!(
+        of(&[named, kill]).iter().map(|event| event.kind.to_string()).collect::<Vec<_>>(),
+        ["nohang killed 7 (a b)"]
+    );
+    assert_eq!(of(&[kill]), [], "its victim is unknown");
+    assert_eq!(of(&[named, kill, "Cannot send a signal: PermissionError"]), []);
+    let many = vec!["x"; 3000];
+    assert_eq!(of(&[&[named], &*many, &[kill]].concat()), [], "long before");
+}
+
+/// Any container with root can write such a record into the kernel's ring.
+#[test]
+fn a_line_of_talos_counts_in_texts_only() {
+    let text = "[talos] Sending SIGKILL to cgroup {\"component\": \"controller-runtime\", \
+                \"cgroup\": \"/sys/fs/cgroup/kubepods/burstable/pod1\"}";
+    assert_eq!(kills_of(None, &[text]), []);
+    let mut log = crate::dmesg::LogText::new();
+    let mut out = Vec::new();
+    let mut assembler = EventAssembler::new();
+    let first = log.feed(format!("<12>[   12.345678] {text}").as_bytes());
+    for message in first.into_iter().chain(log.finish()) {
+        assembler.feed(&message.kernel_line(), &mut out);
+    }
+    let [event] = &*out else { panic!("{out:?}") };
+    assert_eq!(event.kind.to_string(), "Talos' OOM controller killed /kubepods/burstable/pod1");
+}

@@ -263,8 +263,7 @@ impl fmt::Display for Killer {
                 }
                 f.write_str(if *driver { " through the NVIDIA driver" } else { "" })
             }
-            Self::UserspaceOom { daemon: KillerDaemon::Earlyoom } => f.write_str("earlyoom"),
-            Self::UserspaceOom { daemon: KillerDaemon::SystemdOomd } => f.write_str("systemd-oomd"),
+            Self::UserspaceOom { daemon } => write!(f, "{daemon}"),
             Self::Umawarden { rule, decision } => {
                 f.write_str("umawarden's own brake")?;
                 if let Some(rule) = rule {

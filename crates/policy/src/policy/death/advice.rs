@@ -55,11 +55,11 @@ fn orphans(orphans: &[Survivor]) -> Option<String> {
 fn killer(report: &DeathReport) -> Vec<String> {
     match &report.killer {
         Killer::KernelOom { constraint: Some(OomConstraint::Memcg), cgroup, .. } => {
-            let cgroup = cgroup.as_deref().map_or_else(String::new, |path| format!(" {path}"));
+            let path = cgroup.as_deref().unwrap_or_default();
+            let (space, limit) = (if path.is_empty() { "" } else { " " }, limit_of(path));
             vec![format!(
-                "the limit of control group{cgroup} was too low for it: raise it (docker --memory, \
-                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit \
-                 bounds what CUDA takes"
+                "the limit of control group{space}{path} was too low for it: raise it ({limit}), \
+                 or let the engine take less; on GB10 no such limit bounds what CUDA takes"
             )]
         }
         Killer::KernelOom { .. } | Killer::UserspaceOom { .. } => out_of_memory(report),
@@ -76,7 +76,8 @@ fn killer(report: &DeathReport) -> Vec<String> {
         Killer::Signal { sender: Some(_), .. } => Vec::new(),
         Killer::Signal { signal, sender: None } => vec![format!(
             "no watched program sent {}: find the sender (docker kill, systemctl, a health check, \
-             a script); auditd or bpftrace's killsnoop names the sender next time",
+             a script, on Talos its OOM controller: talosctl dmesg); auditd or bpftrace's \
+             killsnoop names the sender next time",
             signal_name(*signal)
         )],
         Killer::Itself { .. } | Killer::Unknown { .. } => {
@@ -87,6 +88,18 @@ fn killer(report: &DeathReport) -> Vec<String> {
                 Vec::new()
             }
         }
+    }
+}
+
+/// What sets the limit of a control group.
+fn limit_of(path: &str) -> &'static str {
+    let has = |part: &str| path.split('/').any(|name| name.starts_with(part));
+    if has("kubepods") {
+        "resources.limits.memory of its container"
+    } else if has("lxc") {
+        "lxc.cgroup2.memory.max of its container, `pct set ID --memory` on Proxmox"
+    } else {
+        "docker --memory, MemoryMax= of its unit"
     }
 }
 

@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::{Circumstances, Relative};
-use crate::engines::LastWords;
+use crate::engines::{LastWords, Reason};
 use crate::model::{
-    DeathProof, Event, EventKind, ExitStatus, KernelEvent, KilledWorker, Killer, Moment,
-    signal_name,
+    DeathProof, Event, EventKind, ExitStatus, KernelEvent, KilledWorker, Killer, KillerDaemon,
+    Moment, signal_name,
 };
 
 /// The kernel's clock of start times counts hundredths of a second; wall clocks are set.
@@ -68,7 +68,23 @@ pub(super) fn of(
     if !has_workers {
         hits.extend(words.iter().find_map(|(line, words)| of_words(death, line, words)));
     }
+    hits.extend(of_ray(death, words, &hits));
     hits
+}
+
+/// A kill of Ray's memory monitor, which only log lines show: those count where something else
+/// shows that the engine failed.
+fn of_ray(death: &Circumstances<'_>, words: &[(String, LastWords)], hits: &[Hit]) -> Option<Hit> {
+    let is = |wanted: Reason| words.iter().find(|(_, words)| words.reason() == wanted);
+    let (line, _) = is(Reason::RayMemoryMonitor)?;
+    let has_code = matches!(death.exit, ExitStatus::Code { code: 1.. } | ExitStatus::Signal { .. });
+    (has_code || !hits.is_empty() || is(Reason::GaveUp).is_some()).then(|| Hit {
+        at: None,
+        killer: Killer::UserspaceOom { daemon: KillerDaemon::Ray },
+        proof: DeathProof::LogLine { line: line.clone() },
+        worker: None,
+        is_certain: false,
+    })
 }
 
 /// The uptime at that wall time, as the clock goes when it ended.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::engines::{LastWords, Reason, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
+    KilledWorker, Killer, KillerDaemon, Moment, ProcessId, RuleId, Survivor, signal_name,
 };
 use hits::Hit;
 pub(super) use observed::{Kills, ObservedDeath, REPORT_AFTER, memory, own_bytes};
@@ -173,10 +173,13 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
 fn cause<'h>(death: &Circumstances<'_>, ended: Moment, hits: &'h [Hit]) -> Option<&'h Hit> {
     let is_near =
         |hit: &&Hit| hit.at.is_none_or(|at| ended.uptime.saturating_sub(at) <= CAUSES_WITHIN);
-    let mut near = hits.iter().filter(is_near);
+    let near = hits.iter().filter(is_near);
     let certain = near.clone().find(|hit| hit.is_certain);
-    // What only a process' own status shows may be what its end was asked for.
-    certain.or_else(|| near.find(|hit| !is_answer(death, ended, hit)))
+    // What only a process' own status shows may be what its end was asked for. A log line that
+    // names a killer says more than a bare signal.
+    let mut others = near.filter(|hit| !is_answer(death, ended, hit));
+    let named = || others.clone().find(|hit| hit.killer.is_for_memory());
+    certain.or_else(named).or_else(|| others.next())
 }
 
 /// Whether that is how one ends that was asked to, or whose head has ended before.
@@ -227,6 +230,8 @@ fn logged_reason(killer: &Killer, words: &[(String, LastWords)]) -> Option<Reaso
     let (_, words) = best(words)?;
     let is_known = match killer {
         Killer::Itself { .. } | Killer::Unknown { .. } => false,
+        // Only its log shows this one.
+        Killer::UserspaceOom { daemon: KillerDaemon::Ray } => false,
         // A log that only repeats that a worker died adds nothing.
         Killer::Signal { sender: None, .. } => words.reason() >= Reason::WorkerDied,
         _ => true,

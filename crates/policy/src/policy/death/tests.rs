@@ -1,3 +1,5 @@
+mod killers;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -76,7 +76,14 @@ fn kill() -> impl Strategy<Value = KernelEvent> {
         Just(OomConstraint::Memcg),
         Just(OomConstraint::MemoryPolicy)
     ]);
-    let daemon = prop_oneof![Just(KillerDaemon::SystemdOomd), Just(KillerDaemon::Earlyoom)];
+    let daemon = prop_oneof![
+        Just(KillerDaemon::SystemdOomd),
+        Just(KillerDaemon::Earlyoom),
+        Just(KillerDaemon::Nohang),
+        Just(KillerDaemon::Oomd),
+        Just(KillerDaemon::Talos),
+        Just(KillerDaemon::Ray)
+    ];
     prop_oneof![
         (any::<u32>(), text(), constraint, [words(), words(), words(), words()]).prop_map(
             |(pid, comm, constraint, [memcg, oom_memcg, trigger_comm, container])| {

@@ -1,0 +1,54 @@
+//! Killers that need more than one line, and what to do about them.
+
+use super::*;
+
+#[test]
+fn rays_memory_monitor_is_named_where_the_engine_failed() {
+    let line = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on \
+                memory.";
+    let log = [line.to_owned()];
+    let worker = [relative(SERVER, "vllm"), ended(WORKER, "ray::RayWorkerW", 500, 9)];
+    let alone = [relative(SERVER, "vllm")];
+    let ray = Killer::UserspaceOom { daemon: KillerDaemon::Ray };
+    let code = |code| ExitStatus::Code { code };
+    let table: [(&[Relative], ExitStatus, bool); 3] =
+        [(&worker, code(0), true), (&alone, code(1), true), (&alone, code(0), false)];
+    for (family, exit, is_killed) in table {
+        let death = Circumstances { exit, log: &log, ..vllm(family, &[]) };
+        let report = explain(&death, at(502));
+        assert_eq!((report.killer == ray, report.is_failure), (is_killed, is_killed));
+        assert_eq!(report.cause.as_deref(), Some(Reason::RayMemoryMonitor.cause()));
+        assert!(report.advice[0].contains("RAY_memory_usage_threshold"), "{:?}", report.advice);
+    }
+    let events = oom_of_worker(101, 500);
+    let report = explain(&Circumstances { log: &log, ..vllm(&worker, &events) }, at(502));
+    assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own event says more");
+    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
+    let death =
+        Circumstances { asked: Some(asked), log: &log, exit: code(143), ..vllm(&worker, &[]) };
+    assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
+}
+
+#[test]
+fn the_limit_of_a_control_group_is_named_as_its_supervisor_names_it() {
+    for (group, named) in [
+        ("/kubepods.slice/kubepods-burstable.slice/a", "resources.limits.memory"),
+        ("/lxc/101", "lxc.cgroup2.memory.max"),
+        ("/lxc.payload.llm", "lxc.cgroup2.memory.max"),
+        ("/system.slice/vllm.service", "MemoryMax="),
+    ] {
+        let lines = [
+            format!(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+                 oom_memcg={group},task_memcg={group},task=VLLM::EngineCor,pid=101,uid=0"
+            ),
+            "Memory cgroup out of memory: Killed process 101 (VLLM::EngineCor) total-vm:1kB, \
+             anon-rss:1kB, file-rss:1kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"
+                .to_owned(),
+        ];
+        let events = kernel_log(&[(500, &lines[0]), (500, &lines[1])]);
+        let report = explain(&vllm(&family(), &events), at(502));
+        let advice = &report.advice[0];
+        assert!(advice.contains(named) && advice.contains(group), "{advice}");
+    }
+}
