@@ -40,6 +40,7 @@ fn oom_kill() -> Event {
         trigger_comm: None,
         anon_rss_bytes: Some(3 << 29),
         driver: false,
+        manual: false,
         container: None,
     };
     Event { utc: Some(at(1).utc), seq: Some(77), kind: kind.into() }

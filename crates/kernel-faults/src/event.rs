@@ -150,6 +150,9 @@ pub enum KernelEvent {
         anon_rss_bytes: Option<u64>,
         /// Whether the trace has frames of the NVIDIA driver.
         driver: bool,
+        /// Whether a person requested a kill: sysrq f.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        manual: bool,
         /// Container id from the cgroup's path.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         container: Option<String>,

@@ -42,6 +42,7 @@ impl Display for KernelEvent {
                 trigger_comm,
                 anon_rss_bytes,
                 driver,
+                manual,
                 ..
             } => {
                 let rss = Opt(", ", anon_rss_bytes.map(|bytes| bytes >> 20), " MiB anonymous");
@@ -51,7 +52,8 @@ impl Display for KernelEvent {
                 };
                 let trigger = Opt(", requested by ", trigger_comm.as_deref(), "");
                 let driver = if *driver { ", through the NVIDIA driver" } else { "" };
-                write!(f, "killed {pid} ({comm}){rss}{limit}{trigger}{driver}")
+                let manual = if *manual { ", as a person requested by sysrq f" } else { "" };
+                write!(f, "killed {pid} ({comm}){rss}{limit}{trigger}{driver}{manual}")
             }
             Self::OomNoVictim => f.write_str("nothing could be killed"),
             Self::OomReaped { pid, comm } => write!(f, "reaped {pid} ({comm})"),

@@ -81,6 +81,7 @@ fn oom_kill(pid: u32) -> Event {
         trigger_comm: None,
         anon_rss_bytes: None,
         driver: true,
+        manual: false,
         container: None,
     };
     Event { kind: kind.into(), utc: None, seq: Some(u64::from(pid)) }

@@ -17,7 +17,8 @@ impl EventAssembler {
         out: &mut Vec<LoggedEvent>,
     ) {
         match message {
-            OomLine::Invoked { comm } => self.invoked(comm, line, out),
+            OomLine::Invoked { comm, manual } => self.invoked(comm, manual, line, out),
+            OomLine::Requested => self.requested = Some((Anchor::of(line), self.now)),
             OomLine::Summary => self.summary(line, out),
             OomLine::Killed(killed) => self.killed(killed, line, out),
             OomLine::KilledUnfinished(_) => self.killed_unfinished(line, out),
@@ -50,7 +51,13 @@ impl EventAssembler {
         }
     }
 
-    fn invoked(&mut self, comm: &str, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
+    fn invoked(
+        &mut self,
+        comm: &str,
+        manual: bool,
+        line: &KernelLine<'_>,
+        out: &mut Vec<LoggedEvent>,
+    ) {
         let repeated = self.traces.last().is_some_and(|trace| {
             trace.last.line + 1 == self.now.line
                 && trace.body_lines == 0
@@ -73,6 +80,12 @@ impl EventAssembler {
         let mut trace = Trace::open(line, self.now);
         trace.invoked = true;
         trace.trigger_comm = Some(comm.to_owned());
+        // A worker of the kernel does what was requested.
+        let request = self.requested.take_if(|_| manual || comm.starts_with("kworker/"));
+        trace.manual = manual || request.is_some();
+        if let Some((anchor, _)) = request {
+            trace.first = anchor;
+        }
         self.traces_begun += 1;
         self.other_stack = None;
         self.push_trace(trace, out);

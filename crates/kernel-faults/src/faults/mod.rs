@@ -149,6 +149,8 @@ pub struct EventAssembler {
     hung: VecDeque<PendingHungTask>,
     killed: VecDeque<Remembered>,
     reaped: VecDeque<Remembered>,
+    /// A person has requested a kill whose trace has not begun.
+    requested: Option<(Anchor, Position)>,
     pending_killer: Option<PendingKiller>,
     pending_victim: Option<PendingVictim>,
     terminated: VecDeque<Remembered>,
@@ -348,6 +350,7 @@ impl EventAssembler {
         out.extend(self.hung.drain(..).map(|pending| pending.finish(None)));
         self.release_killer(out);
         (self.current, self.broken_cgroup, self.pending_victim) = (None, None, None);
+        self.requested = None;
     }
 
     /// The first record that must be read again after a restart to rebuild the pending events.
@@ -358,7 +361,9 @@ impl EventAssembler {
         let kill = self.broken_kill.iter().map(|pending| pending.anchor.seq);
         let killer = self.pending_killer.iter().map(|pending| pending.first.seq);
         let victim = self.pending_victim.iter().map(|pending| pending.anchor.seq);
-        traces.chain(hung).chain(broken).chain(kill).chain(killer).chain(victim).flatten().min()
+        let requested = self.requested.iter().map(|(anchor, _)| anchor.seq);
+        let killers = killer.chain(victim).chain(requested);
+        traces.chain(hung).chain(broken).chain(kill).chain(killers).flatten().min()
     }
 
     /// The next deadline of [`Self::tick`], on the clock of [`KernelLine::uptime`].
@@ -395,6 +400,7 @@ impl EventAssembler {
         if self.broken_kill.as_ref().is_some_and(|pending| over(&pending.at, SILENCE, 2)) {
             self.finish_broken_kill(out);
         }
+        self.requested.take_if(|(_, at)| over(at, SILENCE, 2));
         self.pending_victim.take_if(|pending| over(&pending.at, LONGEST_WAIT, SILENT_LINES));
         let gone = |trace: &mut Trace| {
             over(&trace.last, SILENCE, SILENT_LINES)

@@ -10,8 +10,11 @@ use super::text::{fits_comm, number, pid, whole_pid};
 /// One line of a trace.
 #[derive(Debug, PartialEq)]
 pub(super) enum OomLine<'a> {
-    /// `comm invoked oom-killer: …`: the trace's first line.
-    Invoked { comm: &'a str },
+    /// `comm invoked oom-killer: …`: the trace's first line. `manual`: its order is -1, as that of
+    /// sysrq f from Linux 4.3 on.
+    Invoked { comm: &'a str, manual: bool },
+    /// `sysrq: Manual OOM execution`: a person requested a kill.
+    Requested,
     /// `oom-kill:constraint=…`: the victim and the reason; perhaps incomplete.
     Summary,
     /// The kill itself.
@@ -50,6 +53,13 @@ pub(super) struct Killed<'a> {
     pub anon_rss_bytes: Option<u64>,
 }
 
+/// The line of sysrq f, in the forms of Linux 3.10 to 6.18.
+const REQUESTED: [&str; 3] = [
+    "sysrq: Manual OOM execution",
+    "SysRq : Manual OOM execution",
+    "sysrq: SysRq : Manual OOM execution",
+];
+
 const GROUP: &str = " are going to be killed due to memory.oom.group set";
 pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
@@ -57,6 +67,9 @@ pub(super) const LIMIT: &str = " killed as a result of limit of ";
 pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
     if text.starts_with("oom-kill:constraint=") {
         return Some(OomLine::Summary);
+    }
+    if REQUESTED.contains(&text.trim_end()) {
+        return Some(OomLine::Requested);
     }
     if let Some(rest) = text.strip_prefix("oom_reaper: ") {
         return reaper(rest);
@@ -86,7 +99,8 @@ pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
     }
     let at = text.find(" invoked oom-killer: gfp_mask=0x")?;
     let comm = text.get(..at)?;
-    fits_comm(comm).then_some(OomLine::Invoked { comm })
+    let manual = text.get(at..)?.contains(", order=-1,");
+    fits_comm(comm).then_some(OomLine::Invoked { comm, manual })
 }
 
 fn victim(text: &str) -> Option<OomLine<'_>> {

@@ -90,6 +90,7 @@ fn a_trace_is_one_kill_with_all_its_details() {
             trigger_comm: Some("python3".to_owned()),
             anon_rss_bytes: Some(30464 * 1024),
             driver: true,
+            manual: false,
             container: None,
         }
     );
@@ -541,4 +542,30 @@ fn a_line_of_talos_counts_in_texts_only() {
     }
     let [event] = &*out else { panic!("{out:?}") };
     assert_eq!(event.kind.to_string(), "Talos' OOM controller killed /kubepods/burstable/pod1");
+}
+
+#[test]
+fn a_kill_that_a_person_requested_is_distinguished() {
+    let request = "sysrq: Manual OOM execution";
+    let killed = "Out of memory: Killed process 7 (a) total-vm:1kB, anon-rss:1kB, file-rss:0kB, \
+                  shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0";
+    let invoked = |comm: &str, order: i32| {
+        let flags = "gfp_mask=0xcc0(GFP_KERNEL)";
+        format!("{comm} invoked oom-killer: {flags}, order={order}, oom_score_adj=0")
+    };
+    let (new, old) = (invoked("kworker/0:2", -1), invoked("kworker/0:2", 0));
+    let other = invoked("python3", 0);
+    for (lines, expected) in [
+        (vec![request, &new, killed], true),
+        (vec![&new, killed], true),
+        (vec!["SysRq : Manual OOM execution", &old, killed], true),
+        (vec![&old, killed], false),
+        (vec![request, &other, killed], false),
+    ] {
+        let events = events(&lines);
+        let [LoggedEvent { kind: KernelEvent::OomKill { manual, .. }, .. }] = &*events else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*manual, expected, "{lines:?}");
+    }
 }

@@ -56,6 +56,8 @@ pub(super) struct Trace {
     pub invoked: bool,
     pub trigger_comm: Option<String>,
     pub trigger_pid: Option<u32>,
+    /// A person requested it.
+    pub manual: bool,
     /// Another stack of the same task follows; its frames are not of this one.
     pub muted: bool,
     pub oom_frames: bool,
@@ -231,6 +233,7 @@ impl Trace {
             trigger_comm: self.trigger_comm.clone(),
             anon_rss_bytes: line.and_then(|line| line.anon_rss_bytes),
             driver: self.driver,
+            manual: self.manual,
             container,
         }
     }

@@ -188,6 +188,9 @@ pub enum Killer {
         trigger: Option<String>,
         /// Whether the allocation was the NVIDIA driver's.
         driver: bool,
+        /// Whether a person requested a kill: sysrq f.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        manual: bool,
     },
     /// A daemon in user space that kills for memory.
     UserspaceOom {
@@ -241,7 +244,10 @@ impl Killer {
 impl fmt::Display for Killer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::KernelOom { constraint, cgroup, trigger, driver } => {
+            Self::KernelOom { manual: true, .. } => {
+                f.write_str("the kernel's OOM killer, which a person started by sysrq f")
+            }
+            Self::KernelOom { constraint, cgroup, trigger, driver, manual: false } => {
                 f.write_str("the kernel's OOM killer")?;
                 match (constraint, cgroup) {
                     (Some(OomConstraint::Memcg), Some(path)) => {

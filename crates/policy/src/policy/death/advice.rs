@@ -54,6 +54,11 @@ fn orphans(orphans: &[Survivor]) -> Option<String> {
 
 fn killer(report: &DeathReport) -> Vec<String> {
     match &report.killer {
+        Killer::KernelOom { manual: true, .. } => vec![
+            "find who requested an OOM kill (Alt+SysRq+F, or f in /proc/sysrq-trigger): it does \
+             not show that memory was short"
+                .to_owned(),
+        ],
         Killer::KernelOom { constraint: Some(OomConstraint::Memcg), cgroup, .. } => {
             let path = cgroup.as_deref().unwrap_or_default();
             let (space, limit) = (if path.is_empty() { "" } else { " " }, limit_of(path));

@@ -115,6 +115,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
             oom_memcg,
             trigger_comm,
             driver,
+            manual,
             container,
             ..
         }) => {
@@ -123,6 +124,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
                 cgroup: oom_memcg.clone(),
                 trigger: trigger_comm.clone(),
                 driver: *driver,
+                manual: *manual,
             };
             (killer, Some(*pid), Some(comm.as_str()), memcg.as_deref(), container.as_deref())
         }
@@ -245,7 +247,13 @@ fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
     }
     let hit = |proof| Hit {
         at: None,
-        killer: Killer::KernelOom { constraint: None, cgroup: None, trigger: None, driver: false },
+        killer: Killer::KernelOom {
+            constraint: None,
+            cgroup: None,
+            trigger: None,
+            driver: false,
+            manual: false,
+        },
         proof,
         worker: None,
         is_certain: true,

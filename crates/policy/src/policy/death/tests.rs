@@ -484,6 +484,7 @@ fn kills() -> impl Strategy<Value = Event> {
             trigger_comm: None,
             anon_rss_bytes: None,
             driver: false,
+            manual: false,
             container: None,
         }),
         (95_u32..110).prop_map(|pid| KernelEvent::UserspaceKill {

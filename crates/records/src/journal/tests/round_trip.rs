@@ -96,6 +96,7 @@ fn kill() -> impl Strategy<Value = KernelEvent> {
                     trigger_comm,
                     anon_rss_bytes: Some(u64::from(pid) << 32),
                     driver: pid.is_multiple_of(2),
+                    manual: pid.is_multiple_of(3),
                     container,
                 }
             }

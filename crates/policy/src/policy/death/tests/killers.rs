@@ -52,3 +52,19 @@ fn the_limit_of_a_control_group_is_named_as_its_supervisor_names_it() {
         assert!(advice.contains(named) && advice.contains(group), "{advice}");
     }
 }
+
+#[test]
+fn a_kill_that_a_person_requested_is_no_shortage_of_memory() {
+    let invoked = "kworker/0:2 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=-1, \
+                   oom_score_adj=0";
+    let killed = "Out of memory: Killed process 101 (VLLM::EngineCor) total-vm:1kB, anon-rss:1kB, \
+                  file-rss:1kB, shmem-rss:1kB, UID:0 pgtables:1kB oom_score_adj:0";
+    let lines = [(500, "sysrq: Manual OOM execution"), (500, invoked), (500, killed)];
+    let (family, events) = (family(), kernel_log(&lines));
+    let report = explain(&vllm(&family, &events), at(502));
+    assert!(report.is_failure, "{report:#?}");
+    let killer = "killed by the kernel's OOM killer, which a person started by sysrq f; its worker";
+    assert!(report.sentence().contains(killer), "{}", report.sentence());
+    assert!(report.advice[0].contains("Alt+SysRq+F"), "{:?}", report.advice);
+    assert!(!report.advice.iter().any(|line| line.contains("take less")), "{:?}", report.advice);
+}
