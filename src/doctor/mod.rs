@@ -9,6 +9,7 @@ mod engines;
 mod faults;
 mod loaders;
 mod node;
+mod ray;
 mod systemctl;
 mod time_span;
 mod units;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use crate::model::{Event, Sysctl};
 pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
+pub use ray::{RayVariables, Raylet};
 pub use systemctl::{OF_OTHERS, PROPERTIES, SystemdState, UnitState, unit_states};
 pub use units::{UnitFacts, unit};
 
@@ -136,6 +138,8 @@ pub struct Facts {
     pub engines: Fact<Vec<EngineFacts>>,
     /// How running engines read their weights.
     pub loaders: Fact<Vec<RunningLoader>>,
+    /// Ray's processes with a memory monitor.
+    pub raylets: Fact<Vec<Raylet>>,
     /// Docker's containers.
     pub containers: Fact<Vec<ContainerFacts>>,
     /// systemd units that run engines, and the names of all units.
@@ -149,6 +153,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(engines::examine(facts));
     findings.extend(loaders::examine(facts));
+    findings.extend(ray::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

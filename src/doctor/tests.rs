@@ -26,6 +26,7 @@ pub(super) fn well() -> Facts {
         has_daemon: Fact::Is(true),
         engines: Fact::Is(Vec::new()),
         loaders: Fact::Is(Vec::new()),
+        raylets: Fact::Is(Vec::new()),
         containers: Fact::Is(Vec::new()),
         units: Fact::Is((Vec::new(), BTreeSet::new())),
         systemd: Fact::Absent,
@@ -447,4 +448,31 @@ proptest! {
             prop_assert!(found.iter().all(|one| !one.text.contains(char::is_control)));
         }
     }
+}
+
+#[test]
+fn rays_memory_monitor_is_a_warning_unless_its_threshold_is_high_or_it_is_off() {
+    let found = |variables| {
+        let raylet = Raylet { pid: 7, variables };
+        let findings = examine(&Facts { raylets: Fact::Is(vec![raylet]), ..well() });
+        findings.into_iter().find(|finding| finding.check == "ray").unwrap()
+    };
+    let set = |threshold: &str, refresh_ms: &str| {
+        let owned = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        found(Ok(RayVariables { threshold: owned(threshold), refresh_ms: owned(refresh_ms) }))
+    };
+    for (threshold, refresh_ms, severity) in [
+        ("", "", Severity::Warning),
+        ("0.9", "250", Severity::Warning),
+        ("x", "", Severity::Warning),
+        ("0.99", "", Severity::Ok),
+        ("", "0", Severity::Ok),
+    ] {
+        let finding = set(threshold, refresh_ms);
+        assert_eq!(finding.severity, severity, "{finding:?}");
+        assert_eq!(finding.subject.as_deref(), Some("raylet (pid 7)"));
+        assert_eq!(finding.fix.is_some(), severity == Severity::Warning);
+    }
+    assert!(set("", "").text.contains("95 %"), "{:?}", set("", ""));
+    assert_eq!(found(Err("no right".to_owned())).severity, Severity::Unknown);
 }

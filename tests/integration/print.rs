@@ -78,6 +78,7 @@ fn the_doctor_finds_nothing_wrong_with_them() {
         has_daemon: Fact::Absent,
         engines: Fact::Absent,
         loaders: Fact::Absent,
+        raylets: Fact::Absent,
         containers: Fact::Is(Vec::<ContainerFacts>::new()),
         units: Fact::Is((vec![engine], names)),
         systemd: Fact::Absent,

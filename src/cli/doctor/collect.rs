@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::loaders::loaders;
+use super::loaders::{loaders, raylets};
 use super::{DoctorArguments, systemctl};
 use crate::cli::control::{ClientError, entries};
 use crate::cli::launch::kernel_events;
@@ -70,6 +70,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         Fact::Absent | Fact::Unknown(_) => Vec::new(),
     };
     let program = arguments.systemctl.clone();
+    let of_ray = procfs.clone();
     Ok(Facts {
         systemd: within("systemd", move || systemctl::query(program.as_deref(), of_engines)),
         memory: memory(&procfs),
@@ -96,6 +97,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
             Err(error) => Fact::Unknown(error.to_string()),
         },
         loaders: within("the command lines of engines", move || loaders(&procfs)),
+        raylets: within("the processes of Ray", move || raylets(&of_ray)),
         containers: within("Docker", move || containers(&docker)),
         units,
     })

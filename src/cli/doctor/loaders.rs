@@ -1,10 +1,10 @@
-//! The loaders of running engines, by their command lines.
+//! The loaders of running engines, and Ray's processes, by their command lines.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::doctor::{Fact, RunningLoader};
+use crate::doctor::{Fact, RayVariables, Raylet, RunningLoader};
 use crate::engines::loaders::{VARIABLES, holds_weights};
 use crate::engines::{LaunchCommand, ProcessRole, recognise};
 use crate::parse::process::{arguments, variable};
@@ -15,6 +15,14 @@ const MOST_LINE_BYTES: u64 = 64 << 10;
 const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
 
 pub(super) fn loaders(procfs: &Path) -> Fact<Vec<RunningLoader>> {
+    of_processes(procfs, of_process)
+}
+
+pub(super) fn raylets(procfs: &Path) -> Fact<Vec<Raylet>> {
+    of_processes(procfs, raylet)
+}
+
+fn of_processes<T>(procfs: &Path, of: impl Fn(&Path, u32) -> Option<T>) -> Fact<Vec<T>> {
     let listed = match fs::read_dir(procfs) {
         Ok(listed) => listed,
         Err(error) => return Fact::Unknown(format!("cannot list {}: {error}", procfs.display())),
@@ -23,7 +31,7 @@ pub(super) fn loaders(procfs: &Path) -> Fact<Vec<RunningLoader>> {
     let mut pids: Vec<u32> =
         names.filter_map(|name| name.parse().ok()).take(MOST_PROCESSES).collect();
     pids.sort_unstable();
-    Fact::Is(pids.into_iter().filter_map(|pid| of_process(procfs, pid)).collect())
+    Fact::Is(pids.into_iter().filter_map(|pid| of(procfs, pid)).collect())
 }
 
 fn of_process(procfs: &Path, pid: u32) -> Option<RunningLoader> {
@@ -42,6 +50,22 @@ fn of_process(procfs: &Path, pid: u32) -> Option<RunningLoader> {
     let words: Vec<String> = set.chain(line).collect();
     let command = LaunchCommand::read(&words)?;
     Some(RunningLoader::Server { pid, engine: command.engine, loader: command.loader })
+}
+
+/// `…/ray/core/src/ray/raylet/raylet --raylet_socket_name=…`, with the environment of `ray start`.
+fn raylet(procfs: &Path, pid: u32) -> Option<Raylet> {
+    let folder = procfs.join(pid.to_string());
+    let line = arguments(&read(&folder.join("cmdline"), MOST_LINE_BYTES)?);
+    (Path::new(line.first()?).file_name()? == "raylet").then_some(())?;
+    let path = folder.join("environ");
+    let variables = match read(&path, MOST_ENVIRONMENT_BYTES) {
+        Some(environment) => Ok(RayVariables {
+            threshold: variable(&environment, "RAY_memory_usage_threshold"),
+            refresh_ms: variable(&environment, "RAY_memory_monitor_refresh_ms"),
+        }),
+        None => Err(format!("cannot read {}", path.display())),
+    };
+    Some(Raylet { pid, variables })
 }
 
 fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
@@ -82,5 +106,33 @@ mod tests {
             [(11, "instanttensor"), (12, "holder"), (15, "mmap with a table in its file")];
         assert_eq!(named, expected);
         assert!(matches!(loaders(&procfs.path().join("none")), Fact::Unknown(_)));
+    }
+
+    #[test]
+    fn raylets_are_found_with_their_variables() {
+        let procfs = tempfile::tempdir().unwrap();
+        let raylet = "/env/ray/core/src/ray/raylet/raylet\0--raylet_socket_name=x\0";
+        for (pid, line, environment) in [
+            ("11", raylet, Some("KEY=secret\0RAY_memory_usage_threshold=0.97\0")),
+            ("12", raylet, Some("RAY_memory_monitor_refresh_ms=0\0")),
+            ("13", raylet, None),
+            ("14", "grep\0raylet\0", Some("")),
+        ] {
+            let folder = procfs.path().join(pid);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cmdline"), line).unwrap();
+            if let Some(environment) = environment {
+                fs::write(folder.join("environ"), environment).unwrap();
+            }
+        }
+        let Fact::Is(found) = raylets(procfs.path()) else { panic!() };
+        let set = |threshold: Option<&str>, refresh_ms: Option<&str>| {
+            let owned = |text: Option<&str>| text.map(str::to_owned);
+            Ok(RayVariables { threshold: owned(threshold), refresh_ms: owned(refresh_ms) })
+        };
+        assert_eq!(found.iter().map(|one| one.pid).collect::<Vec<_>>(), [11, 12, 13]);
+        assert_eq!(found[0].variables, set(Some("0.97"), None));
+        assert_eq!(found[1].variables, set(None, Some("0")));
+        assert!(found[2].variables.is_err());
     }
 }
