@@ -48,8 +48,8 @@ impl Kin {
 }
 
 /// The head of each process that belongs to an engine. `before` is the last result: a process stays
-/// with its engine even if all processes between them have ended. `job` is the job of a process in a
-/// Ray cluster.
+/// with its engine even if all processes between them have ended. `job` is the job of a process in
+/// a Ray cluster.
 pub(super) fn heads<'j>(
     processes: &BTreeMap<u32, Kin>,
     before: &BTreeMap<ProcessId, ProcessId>,
