@@ -46,6 +46,7 @@ struct Engine {
     seconds: f64,
     reason: String,
     stuck: bool,
+    lost_rank: Option<String>,
     without_progress_seconds: Option<f64>,
     found_by: String,
     server: ProcessId,
@@ -109,6 +110,7 @@ fn lines(engine: &Engine) -> String {
     let Engine { name, phase, reason, stuck, found_by, server, .. } = engine;
     let (kind, lasts) = (engine.kind.name(), time(engine.seconds));
     let stuck = if *stuck { ", STUCK" } else { "" };
+    let lost = engine.lost_rank.as_ref().map(|lost| format!(", LOST: {lost}")).unwrap_or_default();
     let mut about = vec![
         kind.to_owned(),
         format!("pid {server}"),
@@ -134,7 +136,7 @@ fn lines(engine: &Engine) -> String {
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
     about.push(format!("found by {found_by}"));
-    format!("{name:<20} {phase}{stuck} for {lasts}: {reason}; {}", about.join(", "))
+    format!("{name:<20} {phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "))
 }
 
 fn time(seconds: f64) -> String {
@@ -151,6 +153,9 @@ pub(super) fn event_text(event: &ProgramEvent) -> String {
         ProgramEvent::EngineStuck { engine, stuck, reason, .. } => {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
+        }
+        ProgramEvent::EngineRankLost { engine, reason, .. } => {
+            format!("{engine} cannot go on: {reason}")
         }
         ProgramEvent::EngineRestart { engine, to, reason, .. } => {
             format!("{engine}: {}: {reason}", to.meaning())

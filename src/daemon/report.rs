@@ -109,6 +109,9 @@ fn event(event: &Event, now: Moment) {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
+    if let EventKind::Program(ProgramEvent::EngineRankLost { engine, reason, .. }) = &event.kind {
+        return tracing::warn!(engine, "engine {engine} cannot go on: {reason}");
+    }
     if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, reason, .. }) = &event.kind
     {
         let meaning = to.meaning();

@@ -68,6 +68,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "claimed_container": seen.claimed_container,
         "image": seen.image,
         "rank": seen.rank,
+        "lost_rank": status.lost_rank,
         "unit": seen.unit,
         "uid": seen.uid,
         "proof": seen.proof,

@@ -2,6 +2,7 @@
 
 mod guarded;
 mod hostile;
+mod ranks;
 mod replayed;
 
 use std::fs;
@@ -32,6 +33,9 @@ const RULES: &str = r#"groups:
   rules:
   - alert: Silent
     expr: uma_cluster_peer_up == 0
+  - alert: RankLost
+    expr: uma_engine_rank_lost == 1
+    remedy: {steps: [{stop_engine: {engine: '{{ $labels.engine }}', grace: 1s}}], cooldown: 1h}
 "#;
 
 /// A node whose available memory a test sets.

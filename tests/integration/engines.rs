@@ -19,7 +19,7 @@ use umawarden::sources::engines::Scanner;
 
 /// One process of a fake `/proc`.
 #[derive(Clone)]
-struct Process {
+pub struct Process {
     pid: u32,
     parent: u32,
     comm: Vec<u8>,
@@ -30,7 +30,7 @@ struct Process {
     open: Vec<String>,
 }
 
-fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
+pub fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
     Process {
         pid,
         parent,
@@ -44,7 +44,7 @@ fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
 }
 
 impl Process {
-    fn write(&self, procfs: &Path) {
+    pub fn write(&self, procfs: &Path) {
         let folder = procfs.join(self.pid.to_string());
         // It may not exist.
         let _ = fs::remove_dir_all(&folder);

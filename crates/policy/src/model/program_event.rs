@@ -65,6 +65,17 @@ pub enum ProgramEvent {
         /// Pid of its server.
         pid: u32,
     },
+    /// A part on another node of an engine that spans nodes has ended; the engine cannot go on.
+    EngineRankLost {
+        /// Name of the engine on this node.
+        engine: String,
+        /// What its parts have in common.
+        gang: String,
+        /// The other node.
+        node: String,
+        /// The part, and how it has ended.
+        reason: String,
+    },
     /// The state of a deferred restart has changed.
     EngineRestart {
         /// Name of the engine.

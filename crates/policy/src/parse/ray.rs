@@ -22,8 +22,8 @@ pub fn driver(path: &str) -> Option<(&str, &str)> {
     is_session(session).then_some((session, job))
 }
 
-/// The job of a worker, by the beginning of its standard output: `:job_id:JOB`. The last one counts,
-/// since a worker may serve several jobs in turn.
+/// The job of a worker, by the beginning of its standard output: `:job_id:JOB`. The last one
+/// counts, since a worker may serve several jobs in turn.
 pub fn worker_job(output: &str) -> Option<&str> {
     let mut jobs = output.lines().rev().filter_map(|line| line.strip_prefix(":job_id:"));
     jobs.find(|job| is_job(job))

@@ -59,7 +59,10 @@ fn target(
             let own = group.filter(|path| !matches!(&**path, "" | "/"));
             return Ok(Target::Cgroup { path: own.ok_or(HoldReason::NoTarget)? });
         }
-        Action::StopEngine { engine: Some(engine), .. } => Some(brake.stoppable(engine, mode)?),
+        Action::StopEngine { engine: Some(engine), .. } => {
+            let rest = engines.without_its_gang(engine);
+            Some(rest.map_or_else(|| brake.stoppable(engine, mode), Ok)?)
+        }
         Action::StopEngine { engine: None, .. } => Some(brake.choose(at.uptime)?),
         _ => None,
     };

@@ -241,6 +241,16 @@ impl Policy {
         self.engines.measure(at, &view, &mut self.counters, &mut step.events);
     }
 
+    /// Compares the parts of engines that span nodes with those on other nodes.
+    pub(super) fn track_ranks(&mut self, at: Moment, step: &mut Step) {
+        if !self.engines.has_ranks() {
+            return;
+        }
+        let others = self.cluster.ranks();
+        let world = (&mut self.counters, &mut self.store);
+        self.engines.track_ranks(at, others.as_ref(), world, &mut step.events);
+    }
+
     /// All memory of all pools.
     fn total_memory(&self) -> Option<u64> {
         let mut pools = self.gate.memory()?.pools.iter();

@@ -309,6 +309,7 @@ impl Policy {
         self.kills.take(&step.events);
         self.measure_gate_memory(at, &mut step);
         self.assess_memory(at, &mut step);
+        self.track_ranks(at, &mut step);
         self.count_events(at, &step.events);
         if self.sources.memory_measured().is_none() {
             return step;

@@ -86,6 +86,8 @@ pub struct EngineStatus {
     pub reason: Arc<str>,
     /// Whether it makes no progress, although it is not ready yet.
     pub is_stuck: bool,
+    /// The part of it on another node that has ended, and how.
+    pub lost_rank: Option<Arc<str>>,
     /// For how long nothing was read and no memory taken, while it is not ready yet.
     pub without_progress: Option<Duration>,
     /// What it read from storage until it was ready.

@@ -15,6 +15,7 @@ use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
 
 use self::mirror::Mirror;
 use super::counters::{Cell, Counters};
+use super::engines::ranks::{OtherRanks, START};
 use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
 use crate::model::{
@@ -25,7 +26,7 @@ use crate::model::{
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
 /// series that is absent there from an unknown one.
-const ALWAYS_WANTED: [&str; 3] = [TOTAL, AVAILABLE, "uma_source_up"];
+const ALWAYS_WANTED: [&str; 4] = [TOTAL, AVAILABLE, "uma_source_up", START];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";
@@ -107,6 +108,11 @@ impl Cluster {
     /// What rules with scope cluster read, if there is anything to read.
     pub(super) fn store(&self) -> Option<&SeriesStore> {
         self.names.as_ref().map(|_| &self.store)
+    }
+
+    /// The parts of engines on other nodes, if there is a cluster.
+    pub(super) fn ranks(&self) -> Option<OtherRanks> {
+        Some(OtherRanks::read(self.store()?, |node| self.is_other(node)))
     }
 
     /// Whether rules with scope cluster have nothing to read.

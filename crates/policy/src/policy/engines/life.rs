@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::footprint::{Footprint, Mark};
+use super::ranks::Parts;
 use super::recent::RecentLevels;
 use super::release::{Levels, Own};
 use crate::engines::facts;
@@ -84,6 +85,8 @@ pub(super) struct Life {
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
+    /// Its parts on other nodes.
+    pub(super) parts: Parts,
     /// At the first sample.
     begun: Footprint,
     /// When it was found, on the uptime clock.
@@ -133,6 +136,7 @@ impl Life {
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             is_stuck: false,
+            parts: Parts::default(),
             begun: footprint.clone(),
             found: read_at,
             now: footprint.clone(),
@@ -486,6 +490,12 @@ impl Life {
             return (still >= SETTLED)
                 .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
         }
+        let serves_nothing = self.seen.health_url.is_none() && self.seen.port.is_none();
+        match self.parts.first_is_up.filter(|_| serves_nothing && self.seen.rank.is_some()) {
+            Some(true) => return Some("the rank that serves is up".to_owned()),
+            Some(false) => return None,
+            None => {}
+        }
         self.can_be_asked().or_else(|| {
             let still = self.sampled.saturating_sub(self.mark.at);
             let listens = self.seen.is_listening.value();
@@ -566,6 +576,7 @@ impl Life {
             since: self.since,
             reason: Arc::clone(&self.reason),
             is_stuck: self.is_stuck,
+            lost_rank: self.parts.lost.clone(),
             without_progress: self.without_progress(),
             load_read_bytes: self.load_read,
             memory_bytes: self.now.memory,

@@ -9,6 +9,7 @@ mod deaths;
 mod ends;
 mod footprint;
 mod life;
+pub(super) mod ranks;
 mod receipt;
 mod recent;
 mod release;
@@ -33,6 +34,7 @@ use crate::model::{
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
 use life::{Life, Turn};
+use ranks::Ranks;
 pub(super) use receipt::NodeView;
 use receipt::{Loading, Loads};
 use recent::RecentLevels;
@@ -83,6 +85,7 @@ pub(super) struct Engines {
     living: Vec<(Arc<str>, EnginePhase)>,
     /// Deaths since [`Self::take_dead`].
     dead: Vec<Dead>,
+    ranks: Ranks,
     /// How their processes ended.
     pub(super) ends: ProcessEnds,
 }
@@ -101,6 +104,7 @@ impl Engines {
             loads: Loads::default(),
             living: Vec::new(),
             dead: Vec::new(),
+            ranks: Ranks::default(),
             ends: ProcessEnds::default(),
         }
     }

@@ -1,0 +1,426 @@
+//! The parts of an engine on other nodes: whether its first one serves, and whether one has ended.
+//!
+//! vLLM's and SGLang's parts do not always end with each other: a headless rank outlives its head,
+//! and a head answers its health check while generation is dead. Each node publishes its parts as a
+//! series, which the other nodes of the cluster read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use promql_rules::store::SeriesStore;
+
+use super::Engines;
+use super::life::Life;
+use crate::model::{
+    EnginePhase, EngineRank, EngineTarget, Event, Moment, ProcessId, ProgramEvent, Reading,
+    SeriesKey,
+};
+use crate::policy::counters::{Cell, Counters};
+use crate::policy::pools::SeriesView as _;
+
+/// The series of a part. Its value distinguishes two runs of the same part.
+pub(in crate::policy) const START: &str = "uma_engine_rank_start_seconds";
+
+/// A part that its node no longer reports for so long has ended: it may restart umawarden.
+const ABSENT_AFTER: Duration = Duration::from_secs(10);
+
+/// A part that is stopping for so long does not come back: one that refuses connections may.
+const STOPS_FOR: Duration = Duration::from_secs(2);
+
+/// Parts of one engine on other nodes that are tracked.
+const MOST_OTHERS: usize = 256;
+
+/// Clock ticks per second in `/proc`, on every architecture.
+const TICKS: f64 = 100.0;
+
+/// The parts on other nodes, by the names of their gangs.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct OtherRanks {
+    gangs: BTreeMap<String, Vec<OtherRank>>,
+    /// Nodes of which something is unknown now.
+    unknown: BTreeSet<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+struct OtherRank {
+    node: Arc<str>,
+    engine: Arc<str>,
+    rank: Arc<str>,
+    phase: EnginePhase,
+    start: f64,
+}
+
+impl OtherRanks {
+    /// Reads the parts of nodes for which `is_other` holds.
+    pub(in crate::policy) fn read(store: &SeriesStore, is_other: impl Fn(&str) -> bool) -> Self {
+        let mut all = Self::default();
+        store.each(START, &mut |key, reading| {
+            let label = |name: &str| {
+                let (_, value) = key.labels.iter().find(|(label, _)| &**label == name)?;
+                Some(Arc::<str>::from(&**value))
+            };
+            let Some(node) = label("node").filter(|node| is_other(node)) else { return };
+            let start = match reading {
+                Reading::Value(start) if start.is_nan() => return,
+                Reading::Value(start) => start,
+                Reading::Failed => {
+                    all.unknown.insert(node);
+                    return;
+                }
+                Reading::Unsupported => return,
+            };
+            let phase = label("phase")
+                .and_then(|name| EnginePhase::ALL.into_iter().find(|phase| *phase.name() == *name));
+            let (Some(phase), Some(engine), Some(gang), Some(rank)) =
+                (phase, label("engine"), label("gang"), label("rank"))
+            else {
+                return;
+            };
+            let gang = all.gangs.entry(gang.to_string()).or_default();
+            gang.push(OtherRank { node, engine, rank, phase, start });
+        });
+        all
+    }
+}
+
+/// What an engine's life has to do with its parts on other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Whether the part that serves is up; `None`: unknown.
+    pub(super) first_is_up: Option<bool>,
+    /// The part that has ended, and how: the engine cannot go on.
+    pub(super) lost: Option<Arc<str>>,
+}
+
+/// An engine's part on this node, and what is known of the others.
+#[derive(Debug)]
+struct OwnRank {
+    server: ProcessId,
+    rank: EngineRank,
+    phases: [Cell; EnginePhase::ALL.len()],
+    /// How many parts there are, and whether one is lost; none without a cluster.
+    others: Option<[Cell; 2]>,
+    /// Parts that have lived while this one did: start, number, and since when they are missing.
+    seen: BTreeMap<(Arc<str>, Arc<str>), Seen>,
+    has_lost: bool,
+}
+
+#[derive(Debug)]
+struct Seen {
+    start: f64,
+    rank: Arc<str>,
+    missing: Option<Duration>,
+}
+
+/// The parts on this node, by engine.
+#[derive(Debug, Default)]
+pub(super) struct Ranks(BTreeMap<Arc<str>, OwnRank>);
+
+impl Engines {
+    /// An engine as a target if a part of it on another node has ended, or its server on this one:
+    /// nothing of it serves any more.
+    pub(in crate::policy) fn without_its_gang(&self, name: &str) -> Option<EngineTarget> {
+        let (life, _) = self.lives.get(name)?;
+        let own = self.ranks.0.get(name).filter(|own| own.is_lost(life));
+        own.map(|_| EngineTarget::from(life.seen()))
+    }
+
+    /// Whether an engine on this node is part of one that spans nodes.
+    pub(in crate::policy) fn has_ranks(&self) -> bool {
+        let is_rank = |life: &Life| life.seen().rank.is_some();
+        !self.ranks.0.is_empty() || self.lives.values().any(|(life, _)| is_rank(life))
+    }
+
+    /// Compares the parts on this node with those on others; `None`: there is no cluster.
+    pub(in crate::policy) fn track_ranks(
+        &mut self,
+        at: Moment,
+        others: Option<&OtherRanks>,
+        (counters, store): (&mut Counters, &mut SeriesStore),
+        events: &mut Vec<Event>,
+    ) {
+        let lives = &self.lives;
+        self.ranks.0.retain(|name, own| {
+            let life = lives.get(name).map(|(life, _)| life);
+            // What a server has left behind shows no rank any more.
+            let is_same = life.is_some_and(|life| {
+                let rank = life.seen().rank.as_ref();
+                life.server() == own.server && rank.is_none_or(|rank| *rank == own.rank)
+            });
+            if !is_same {
+                own.retire(counters);
+            }
+            is_same
+        });
+        let is_known = self.is_known(at.uptime);
+        for (name, (life, _)) in &mut self.lives {
+            if let Some(rank) = &life.seen().rank
+                && !self.ranks.0.contains_key(name)
+            {
+                let own = OwnRank::new(name, life.server(), rank.clone(), counters, store);
+                self.ranks.0.insert(Arc::clone(name), own);
+            }
+            let Some(own) = self.ranks.0.get_mut(name) else { continue };
+            if let (Some(others), false) = (others, life.has_ended()) {
+                let lost = own.compare(at.uptime, others);
+                life.parts.first_is_up = own.first_is_up(others);
+                if let Some((node, reason)) = lost {
+                    self.has_changed = true;
+                    life.parts.lost = Some(reason.as_str().into());
+                    let (engine, gang) = (name.to_string(), own.rank.gang.to_string());
+                    let kind = ProgramEvent::EngineRankLost { engine, gang, node, reason };
+                    events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
+                }
+            }
+            own.publish(life, is_known, counters);
+            if others.is_some() {
+                own.publish_others(life, name, counters, store);
+            }
+        }
+    }
+}
+
+impl OwnRank {
+    fn new(
+        name: &str,
+        server: ProcessId,
+        rank: EngineRank,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) -> Self {
+        let number = number(&rank);
+        let phases = EnginePhase::ALL.map(|phase| {
+            let labels = [
+                ("engine", name),
+                ("gang", &*rank.gang),
+                ("phase", phase.name()),
+                ("rank", &*number),
+            ];
+            counters.cell(store, &SeriesKey::new(START, &labels))
+        });
+        Self { server, rank, phases, others: None, seen: BTreeMap::new(), has_lost: false }
+    }
+
+    /// Whether it lives on without another part, or without its server.
+    fn is_lost(&self, life: &Life) -> bool {
+        !life.is_gone() && (self.has_lost || life.has_ended())
+    }
+
+    fn others<'o>(&self, all: &'o OtherRanks) -> &'o [OtherRank] {
+        all.gangs.get(&*self.rank.gang).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes what other nodes report. Returns the first part that has ended, and why.
+    fn compare(&mut self, now: Duration, all: &OtherRanks) -> Option<(String, String)> {
+        let mut ended = None;
+        for other in self.others(all) {
+            let key = (Arc::clone(&other.node), Arc::clone(&other.engine));
+            let is_alive = !matches!(other.phase, EnginePhase::Stopping | EnginePhase::Gone);
+            let is_full = self.seen.len() >= MOST_OTHERS;
+            match self.seen.get_mut(&key) {
+                Some(seen) if seen.start == other.start && is_alive => seen.missing = None,
+                Some(seen) if seen.start == other.start => {
+                    let since = *seen.missing.get_or_insert(now);
+                    let is_gone = other.phase == EnginePhase::Gone;
+                    if is_gone || now.saturating_sub(since) >= STOPS_FOR {
+                        ended = ended.or(Some((key, Arc::clone(&seen.rank), "has ended")));
+                    }
+                }
+                Some(seen) => {
+                    ended = ended.or(Some((key, Arc::clone(&seen.rank), "was started anew")));
+                }
+                None if is_alive && !is_full => {
+                    let rank = Arc::clone(&other.rank);
+                    self.seen.insert(key, Seen { start: other.start, rank, missing: None });
+                }
+                None => {}
+            }
+        }
+        let present: BTreeSet<_> =
+            self.others(all).iter().map(|other| (&*other.node, &*other.engine)).collect();
+        for (key, seen) in &mut self.seen {
+            if present.contains(&(&*key.0, &*key.1)) || all.unknown.contains(&key.0) {
+                continue;
+            }
+            let missing = *seen.missing.get_or_insert(now);
+            if now.saturating_sub(missing) >= ABSENT_AFTER {
+                let rank = Arc::clone(&seen.rank);
+                ended = ended.or(Some((key.clone(), rank, "is no longer reported")));
+            }
+        }
+        let ((node, engine), rank, what) = ended?;
+        if std::mem::replace(&mut self.has_lost, true) {
+            return None;
+        }
+        let part = if *rank == *UNKNOWN { String::new() } else { format!(" {rank}") };
+        let reason = format!("its rank{part} on {node} ({engine}) {what}");
+        Some((node.to_string(), reason))
+    }
+
+    /// Whether the part that serves is up; `None` where no other part is known.
+    fn first_is_up(&self, all: &OtherRanks) -> Option<bool> {
+        let is_numbered = self.rank.rank.is_some();
+        let firsts = self.others(all).iter().filter(|other| !is_numbered || *other.rank == *"0");
+        firsts.map(|other| other.phase.is_up()).reduce(|one, other| one || other)
+    }
+
+    fn publish(&self, life: &Life, is_known: bool, counters: &mut Counters) {
+        let start = self.server.start_ticks as f64 / TICKS;
+        for (cell, phase) in self.phases.iter().zip(EnginePhase::ALL) {
+            match (phase == life.phase(), is_known) {
+                (true, true) => counters.set(*cell, start),
+                (true, false) => counters.set_reading(*cell, Reading::Failed),
+                (false, _) => counters.retire(*cell),
+            }
+        }
+    }
+
+    fn publish_others(
+        &mut self,
+        life: &Life,
+        name: &str,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) {
+        let mut cell = |metric| counters.cell(store, &SeriesKey::new(metric, &[("engine", name)]));
+        let [count, lost] = *self
+            .others
+            .get_or_insert_with(|| ["uma_engine_ranks", "uma_engine_rank_lost"].map(&mut cell));
+        let there = self.seen.values().filter(|seen| seen.missing.is_none()).count();
+        let own = usize::from(!life.has_ended());
+        counters.set(count, (there + own) as f64);
+        counters.set(lost, f64::from(self.is_lost(life)));
+    }
+
+    fn retire(&self, counters: &mut Counters) {
+        for cell in self.phases.into_iter().chain(self.others.into_iter().flatten()) {
+            counters.retire(cell);
+        }
+    }
+}
+
+/// The label of a part without a number.
+const UNKNOWN: &str = "unknown";
+
+fn number(rank: &EngineRank) -> Arc<str> {
+    rank.rank.map_or_else(|| UNKNOWN.into(), |rank| rank.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rank 1 on this node, and the series of the other nodes.
+    struct World {
+        own: OwnRank,
+        store: SeriesStore,
+        now: u64,
+    }
+
+    impl World {
+        fn new(rank: Option<u32>) -> Self {
+            let mut store = SeriesStore::default();
+            let mut counters = Counters::new(&mut store);
+            let rank = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
+            let server = ProcessId { pid: 7, start_ticks: 700 };
+            let own = OwnRank::new("vllm", server, rank, &mut counters, &mut store);
+            Self { own, store: SeriesStore::default(), now: 1000 }
+        }
+
+        fn set(&mut self, node: &str, rank: &str, phase: EnginePhase, reading: Reading<f64>) {
+            for other in EnginePhase::ALL {
+                let labels = [
+                    ("engine", "vllm-8000"),
+                    ("gang", "a:29501"),
+                    ("node", node),
+                    ("phase", other.name()),
+                    ("rank", rank),
+                ];
+                let id = self.store.intern(&SeriesKey::new(START, &labels));
+                let ended = Reading::Value(promql_rules::store::stale_marker());
+                let reading = if other == phase { reading } else { ended };
+                self.store.append(id, self.now as i64 * 1000, reading);
+            }
+        }
+
+        /// Compares after so many seconds.
+        fn after(&mut self, seconds: u64) -> Option<(String, String)> {
+            self.now += seconds;
+            let all = OtherRanks::read(&self.store, |node| node != "own");
+            self.own.compare(Duration::from_secs(self.now), &all)
+        }
+
+        fn first_is_up(&self) -> Option<bool> {
+            self.own.first_is_up(&OtherRanks::read(&self.store, |node| node != "own"))
+        }
+    }
+
+    const A: Reading<f64> = Reading::Value(50.0);
+
+    #[test]
+    fn a_rank_is_lost_once_another_one_that_it_has_seen_alive_has_ended() {
+        let mut world = World::new(Some(1));
+        world.set("spark-1", "0", EnginePhase::Serving, A);
+        assert_eq!(world.after(0), None);
+        world.set("spark-1", "0", EnginePhase::Gone, A);
+        let (node, reason) = world.after(1).unwrap();
+        assert_eq!((&*node, &*reason), ("spark-1", "its rank 0 on spark-1 (vllm-8000) has ended"));
+        assert!(world.own.has_lost);
+        assert_eq!(world.after(1), None, "it is reported once");
+    }
+
+    #[test]
+    fn a_rank_that_only_stops_for_a_moment_is_not_lost() {
+        let mut world = World::new(Some(1));
+        world.set("spark-1", "0", EnginePhase::Ready, A);
+        world.after(0);
+        world.set("spark-1", "0", EnginePhase::Stopping, A);
+        assert_eq!((world.after(1), world.after(1)), (None, None));
+        world.set("spark-1", "0", EnginePhase::Ready, A);
+        assert_eq!(world.after(5), None);
+        world.set("spark-1", "0", EnginePhase::Stopping, A);
+        assert_eq!(world.after(1), None);
+        assert!(world.after(2).is_some());
+    }
+
+    #[test]
+    fn another_run_of_a_rank_has_ended_the_one_before() {
+        let mut world = World::new(None);
+        world.set("spark-1", "unknown", EnginePhase::Ready, A);
+        world.after(0);
+        world.set("spark-1", "unknown", EnginePhase::Starting, Reading::Value(90.0));
+        let (_, reason) = world.after(1).unwrap();
+        assert_eq!(reason, "its rank on spark-1 (vllm-8000) was started anew");
+    }
+
+    #[test]
+    fn an_earlier_run_that_is_gone_and_a_silent_node_prove_nothing() {
+        let mut world = World::new(Some(1));
+        world.set("spark-1", "0", EnginePhase::Gone, A);
+        assert_eq!((world.after(0), world.after(60)), (None, None));
+        world.set("spark-1", "0", EnginePhase::Loading, Reading::Value(90.0));
+        assert_eq!(world.after(1), None);
+        world.set("spark-1", "0", EnginePhase::Loading, Reading::Failed);
+        assert_eq!((world.after(1), world.after(600)), (None, None));
+        // It answers again, and does not report the rank: umawarden has just started there.
+        world.set("spark-1", "0", EnginePhase::Loading, Reading::Value(f64::NAN));
+        assert_eq!((world.after(1), world.after(9)), (None, None));
+        let (_, reason) = world.after(1).unwrap();
+        assert!(reason.ends_with("is no longer reported"), "{reason}");
+    }
+
+    #[test]
+    fn the_rank_that_serves_is_the_first_where_ranks_have_numbers() {
+        let mut world = World::new(Some(1));
+        assert_eq!(world.first_is_up(), None);
+        world.set("spark-3", "2", EnginePhase::Ready, A);
+        assert_eq!(world.first_is_up(), None);
+        world.set("spark-1", "0", EnginePhase::Loading, A);
+        assert_eq!(world.first_is_up(), Some(false));
+        world.set("spark-1", "0", EnginePhase::Serving, A);
+        assert_eq!(world.first_is_up(), Some(true));
+        world.own.rank.gang = "other:29501".into();
+        assert_eq!(world.first_is_up(), None, "it is of another engine");
+    }
+}
