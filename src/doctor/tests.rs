@@ -251,6 +251,11 @@ fn the_engine_of_a_container_is_recognised_by_its_command_or_image() {
     assert_eq!(named("openmmlab/lmdeploy:latest-cu12"), Some(EngineKind::Lmdeploy));
     let tgi = "ghcr.io/huggingface/text-generation-inference:3.3.5";
     assert_eq!(named(tgi), Some(EngineKind::Tgi));
+    assert_eq!(named("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.0"), Some(EngineKind::Dynamo));
+    assert_eq!(named("nvcr.io/nvidia/ai-dynamo/kubernetes-operator:1.6.0"), None);
+    assert_eq!(named("localai/localai:latest"), Some(EngineKind::LocalAi));
+    assert_eq!(named("ghcr.io/theroyallab/tabbyapi"), Some(EngineKind::TabbyApi));
+    assert_eq!(named("ghcr.io/ericlbuehler/mistral.rs:latest"), Some(EngineKind::MistralRs));
     assert_eq!(named("vllm/vllm-openai-tools:1"), None);
     assert_eq!(named("myvllm/vllm-openai"), None);
     let bare = ContainerFacts::read(&serde_json::json!({ "Name": "x" })).unwrap();

@@ -27,18 +27,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_it = match program.name {
         "comfyui" => true,
-        "main.py" => is_in_its_folder(program),
+        "main.py" => program.is_in_folder("comfyui"),
         _ => false,
     };
     is_it.then_some(ProcessRole::Server)
-}
-
-fn is_in_its_folder(program: &Program<'_>) -> bool {
-    let is_its = |part: &str| part.eq_ignore_ascii_case("comfyui");
-    match program.path.rsplit('/').nth(1) {
-        Some(part) if part != "." => is_its(part),
-        _ => program.folder.is_some_and(is_its),
-    }
 }
 
 /// Reads the response of [`QUEUE`].

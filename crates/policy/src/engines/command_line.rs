@@ -69,6 +69,25 @@ impl Program<'_> {
     pub(super) fn has_command(&self, command: &str) -> bool {
         self.rest.first().is_some_and(|first| first == command)
     }
+
+    /// Whether one of its arguments is one of those words.
+    pub(super) fn has_any(&self, words: &[&str]) -> bool {
+        self.rest.iter().any(|argument| words.contains(&&**argument))
+    }
+
+    /// Whether it only prints its usage or its version.
+    pub(super) fn only_informs(&self) -> bool {
+        self.has_any(&["-h", "--help", "-V", "--version"])
+    }
+
+    /// Whether its script is in a folder of that name; upper and lower case do not matter.
+    pub(super) fn is_in_folder(&self, name: &str) -> bool {
+        let is_its = |part: &str| part.eq_ignore_ascii_case(name);
+        match self.path.rsplit('/').nth(1) {
+            Some(part) if part != "." => is_its(part),
+            _ => self.folder.is_some_and(is_its),
+        }
+    }
 }
 
 /// The program that the arguments run. Shells, Python and wrappers of scripts are skipped.
@@ -128,8 +147,11 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let Some(program) = program(arguments) else { return Serving::default() };
     let rest = program.rest;
     let facts = facts(kind);
+    let address = option(rest, facts.address_options).map_or(Serving::NONE, address);
     let port = option(rest, facts.port_options).and_then(|text| text.parse().ok());
-    let part = (facts.part)(rest);
+    let port = port.or(address.port);
+    let host = option(rest, facts.host_options).map(str::to_owned);
+    let part = (facts.part)(&program);
     // Behind an option it might be that option's value, which may be a key.
     let commands = [&["serve", "preload"][..], &["api_server"]];
     let mut words = rest.iter().zip(commands);
@@ -138,7 +160,7 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let may_be_named = facts.may_name_model_first;
     let named = rest.get(index).filter(|name| may_be_named && !name.starts_with('-'));
     Serving {
-        host: option(rest, facts.host_options).map(str::to_owned),
+        host: host.or(address.host.filter(|host| !host.is_empty())),
         port: port.filter(|port| *port != 0).or(facts.port).filter(|_| !part.is_headless),
         model: option(rest, facts.model_options).map(str::to_owned).or_else(|| named.cloned()),
         arguments: Some(without_secrets(arguments).join("\n")),
@@ -155,8 +177,10 @@ pub fn serving_with(
     let read = serving(kind, arguments);
     let facts = facts(kind);
     let environment = (facts.of_variables)(&variable);
-    let is_given = program(arguments)
-        .is_some_and(|program| option(program.rest, facts.port_options).is_some());
+    let has = |program: &Program<'_>, names| option(program.rest, names).is_some();
+    let is_given = program(arguments).is_some_and(|program| {
+        has(&program, facts.port_options) || has(&program, facts.address_options)
+    });
     Serving {
         host: read.host.or(environment.host).filter(|host| !host.is_empty()),
         port: if is_given || read.part.is_headless {
@@ -168,6 +192,28 @@ pub fn serving_with(
         arguments: read.arguments,
         part: read.part,
     }
+}
+
+/// `http://host:port/path`, of which any part may be missing.
+pub(super) fn address(text: &str) -> Serving {
+    let text = text.trim().trim_matches(['"', '\'']);
+    let (usual, rest) = match text.split_once("://") {
+        Some(("http", rest)) => (Some(80), rest),
+        Some(("https", rest)) => (Some(443), rest),
+        Some((_, rest)) => (None, rest),
+        None => (None, text),
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port))
+            if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) =>
+        {
+            (host, port.parse().ok())
+        }
+        _ => (authority, None),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Serving { host: Some(host.to_owned()), port: port.or(usual), ..Serving::NONE }
 }
 
 /// The last value of an option, as `--name value` or `--name=value`.

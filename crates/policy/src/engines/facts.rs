@@ -34,12 +34,14 @@ pub struct EngineFacts {
     pub port_options: &'static [&'static str],
     /// The options that name the address.
     pub host_options: &'static [&'static str],
+    /// The options that name both, as `HOST:PORT`.
+    pub address_options: &'static [&'static str],
     /// The options that name the model.
     pub model_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
-    /// Reads from its arguments what it does where an engine has several parts.
-    pub part: fn(&[String]) -> EnginePart,
+    /// Reads from its command what it does where an engine has several parts.
+    pub part: fn(&Program<'_>) -> EnginePart,
     /// The options that set how much memory it takes.
     pub sizes: SizeOptions,
     /// What an official image runs, before the arguments behind the image. Empty: nothing.
@@ -124,6 +126,7 @@ impl EngineFacts {
             host: "127.0.0.1",
             port_options: &[],
             host_options: &[],
+            address_options: &[],
             model_options: &[],
             may_name_model_first: false,
             part: |_| EnginePart::WHOLE,

@@ -13,22 +13,30 @@ mod arguments;
 mod comfyui;
 mod command_line;
 mod declared;
+mod ds4;
+mod dynamo;
 mod emptying;
+mod exo;
 mod facts;
 mod last_words;
 mod launch_command;
 mod llama_server;
+mod lm_studio;
 mod lmdeploy;
 mod load;
 pub mod loaders;
+mod localai;
+mod mistralrs;
 mod ollama;
 pub mod sglang;
+mod tabbyapi;
 mod tensorrt_llm;
 #[cfg(test)]
 mod tests;
 mod tgi;
 mod triton;
 mod vllm;
+mod vllm_rs;
 
 pub use arguments::{HIDDEN, without_secrets};
 pub use command_line::{
@@ -54,6 +62,14 @@ pub static ENGINES: [&EngineFacts; EngineKind::ALL.len()] = [
     &triton::FACTS,
     &lmdeploy::FACTS,
     &tgi::FACTS,
+    &dynamo::FACTS,
+    &tabbyapi::FACTS,
+    &lm_studio::FACTS,
+    &localai::FACTS,
+    &exo::FACTS,
+    &ds4::FACTS,
+    &mistralrs::FACTS,
+    &vllm_rs::FACTS,
     &declared::FACTS,
 ];
 

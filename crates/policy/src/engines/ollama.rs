@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::command_line::{ProcessRole, Program, Serving};
+use super::command_line::{ProcessRole, Program, Serving, address};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath};
 use super::last_words::{LastWords, Reason};
@@ -20,7 +20,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     loads_while_up: true,
     port: Some(11434),
     variables: &[HOST],
-    of_variables: |variable| variable(HOST).map_or(Serving::NONE, |text| serving(&text)),
+    of_variables: |variable| variable(HOST).map_or(Serving::NONE, |text| address(&text)),
     health: &[HealthPath::of("/api/version")],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
     last_words: &[
@@ -56,28 +56,6 @@ fn worker_died(line: &str) -> Option<LastWords> {
     let (_, signal) = SIGNALS.into_iter().find(|(signal, _)| name.starts_with(signal))?;
     let status = ExitStatus::Signal { signal };
     Some(LastWords::WorkerDied { worker: "llama runner".to_owned(), pid: None, status })
-}
-
-/// `http://host:port/path`, of which any part may be missing.
-fn serving(text: &str) -> Serving {
-    let text = text.trim().trim_matches(['"', '\'']);
-    let (usual, rest) = match text.split_once("://") {
-        Some(("http", rest)) => (Some(80), rest),
-        Some(("https", rest)) => (Some(443), rest),
-        Some((_, rest)) => (None, rest),
-        None => (None, text),
-    };
-    let authority = rest.split('/').next().unwrap_or_default();
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port))
-            if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) =>
-        {
-            (host, port.parse().ok())
-        }
-        _ => (authority, None),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Serving { host: Some(host.to_owned()), port: port.or(usual), ..Serving::NONE }
 }
 
 const LOADED: &str = "/api/ps";

@@ -121,7 +121,8 @@ fn metrics(text: &str) -> Option<EngineLoad> {
 
 /// Ranks meet at `--dist-init-addr`. All serve HTTP; those after the first answer health checks
 /// only (SGLang 0.5.23).
-fn part(words: &[String]) -> EnginePart {
+fn part(program: &Program<'_>) -> EnginePart {
+    let words = program.rest;
     let number = |name| option(words, &[name])?.parse::<u32>().ok();
     let nodes = number("--nnodes").filter(|nodes| *nodes > 1);
     let address = option(words, &["--dist-init-addr", "--nccl-init-addr"]);

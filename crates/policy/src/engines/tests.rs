@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::load::sum;
 use super::*;
 use crate::model::EngineKind::{
-    ComfyUi, LlamaServer, Lmdeploy, Ollama, Sglang, TensorRtLlm, Tgi, Triton, Vllm,
+    ComfyUi, Ds4, Dynamo, Exo, LlamaServer, LmStudio, Lmdeploy, LocalAi, MistralRs, Ollama, Sglang,
+    TabbyApi, TensorRtLlm, Tgi, Triton, Vllm, VllmRs,
 };
 use crate::model::{EngineLoad, Reading};
 use crate::parse::process::arguments;
@@ -41,11 +42,41 @@ fn engines_are_recognised_by_every_way_of_starting_them() {
         ("python -m lmdeploy.serve.openai.api_server /m", Lmdeploy),
         ("text-generation-launcher --model-id a/b", Tgi),
         ("python /env/bin/vllm preload --model /m --tensor-parallel-size 4", Vllm),
+        ("python -m dynamo.frontend --http-port 8001", Dynamo),
+        ("python3 -m dynamo.vllm --model /m", Dynamo),
+        ("python3 -m dynamo.sglang --model-path /m", Dynamo),
+        ("python3 -m dynamo.trtllm --model-path /m", Dynamo),
+        ("dynamo-run in=http out=mistralrs /m", Dynamo),
+        ("dynamo-run out=vllm in=dyn://a.b.c /m", Dynamo),
+        ("python3 /opt/tabbyAPI/main.py --host 0.0.0.0", TabbyApi),
+        ("/opt/tabbyAPI/venv/bin/python3 /opt/tabbyAPI/start.py", TabbyApi),
+        ("/home/u/.lmstudio/llmster/0.0.6-1/bin/llmster", LmStudio),
+        ("llmster", LmStudio),
+        ("/tmp/.mount_LM-Stu1/lm-studio --no-sandbox", LmStudio),
+        ("./local-ai", LocalAi),
+        ("/usr/local/bin/local-ai run --address :8081", LocalAi),
+        ("local-ai phi-2", LocalAi),
+        ("local-ai worker --register-to http://a:8080", LocalAi),
+        ("local-ai p2p-worker llama-cpp-rpc", LocalAi),
+        ("/opt/local-ai-v4.9.0-linux-arm64 --debug", LocalAi),
+        ("/src/exo/.venv/bin/python /src/exo/.venv/bin/exo", Exo),
+        ("python3 -m exo -v --api-port 8000 --no-batch", Exo),
+        ("exo --namespace a --no-api", Exo),
+        ("./ds4-server --ctx 100000 --kv-disk-dir /tmp/kv", Ds4),
+        ("mistralrs serve -m a/b", MistralRs),
+        ("./mistralrs-server --port 1234 plain -m a/b", MistralRs),
+        ("vllm-rs --m a/b --server", VllmRs),
+        ("./target/release/vllm-rs --w /m --d 0,1", VllmRs),
+        ("python3 -m vllm_rs.server --f /m.gguf --ui-server", VllmRs),
     ] {
         assert_eq!(actual(line), Some((kind, ProcessRole::Server)), "{line}");
     }
     let here = |folder| recognise("python", &words("python3 main.py --listen"), Some(folder));
     assert_eq!(here("ComfyUI"), Some((ComfyUi, ProcessRole::Server)));
+    assert_eq!(here("tabbyAPI"), Some((TabbyApi, ProcessRole::Server)));
+    let start = |folder| recognise("python3", &words("python3 start.py"), Some(folder));
+    assert_eq!(start("tabbyAPI"), Some((TabbyApi, ProcessRole::Server)));
+    assert_eq!(start("ComfyUI"), None);
     assert_eq!(here("srv"), None);
 }
 
@@ -84,6 +115,46 @@ fn commands_that_only_mention_an_engine_are_no_engine() {
         "lmdeploy chat /m",
         "text-generation-benchmark --tokenizer-name x",
         "tail -f /var/log/llama-server",
+        "python3 -m dynamo.planner",
+        "python3 -m dynamo.router",
+        "python3 -m dynamo.frontend --interactive",
+        "python3 -m dynamo.vllm --help",
+        "dynamo-run /m",
+        "dynamo-run in=text out=vllm /m",
+        "dynamo-run in=batch:/data out=vllm /m",
+        "python3 /opt/tabbyAPI/main.py download a/b",
+        "python3 /opt/tabbyAPI/main.py export-config",
+        "python3 /opt/tabbyAPI/tests/main.py",
+        "python3 start.py",
+        "lms chat a/b",
+        "lms daemon up",
+        "lms server start --port 1234",
+        "/opt/lm-studio/lm-studio --type=renderer",
+        "local-ai models list",
+        "local-ai chat",
+        "local-ai federated",
+        "local-ai agent-worker",
+        "local-ai --help",
+        "local-ai-launcher",
+        "exo --help",
+        "exo compute instance list",
+        "exo --quiet compute instance list",
+        "exo dev",
+        "exo run llama-3.2-3b",
+        "exo --multiprocessing-fork tracker_fd=5",
+        "ds4-server --help",
+        "ds4 -m /m.gguf",
+        "ds4-agent",
+        "mistralrs run -m a/b",
+        "mistralrs bench -m a/b",
+        "mistralrs serve --help",
+        "mistralrs-server -i plain -m a/b",
+        "vllm-rs --m a/b --i",
+        "vllm-rs --m a/b --prompts=x",
+        "vllm-rs --m a/b --batch 8",
+        "vllm-rs --help",
+        "vllm-rs serve a/b --m x",
+        "runner --sock x --uuid y",
         "python3 main.py",
         "python3 -m",
         "python3",
@@ -126,6 +197,36 @@ fn port_host_and_model_are_read_and_keys_are_ignored() {
         (tgi.model.as_deref(), tgi.port, tgi.host.as_deref()),
         (Some("a/b"), Some(8085), Some("::"))
     );
+    // As their documentation and sources say.
+    for (kind, line, host, port, model) in [
+        (Dynamo, "python -m dynamo.frontend --http-host ::", Some("::"), Some(8000), None),
+        (Dynamo, "python -m dynamo.vllm --model /m --http-port 1", None, None, Some("/m")),
+        (Dynamo, "dynamo-run in=http out=x --http-port 5 --model-path a", None, Some(5), Some("a")),
+        (TabbyApi, "python main.py --host a --model-name b", Some("a"), Some(5000), Some("b")),
+        (LmStudio, "llmster", None, None, None),
+        (LocalAi, "local-ai", None, Some(8080), None),
+        (LocalAi, "local-ai run --address :81", None, Some(81), None),
+        (LocalAi, "local-ai run --address=127.0.0.1:82", Some("127.0.0.1"), Some(82), None),
+        (LocalAi, "local-ai run --address [::1]:83", Some("::1"), Some(83), None),
+        (LocalAi, "local-ai worker", None, None, None),
+        (Exo, "python -m exo", None, Some(52415), None),
+        (Exo, "exo --chatgpt-api-port 8000", None, Some(8000), None),
+        (Exo, "exo --no-api", None, None, None),
+        (Ds4, "ds4-server -m a.gguf", None, Some(8000), Some("a.gguf")),
+        (MistralRs, "mistralrs serve -p 5 -m a/b", None, Some(5), Some("a/b")),
+        (MistralRs, "mistralrs serve --model-id a/b", None, Some(1234), Some("a/b")),
+        (MistralRs, "mistralrs-server --mcp-port 5 plain -m a/b", None, None, Some("a/b")),
+        (VllmRs, "vllm-rs --m a/b --port 5", None, Some(5), Some("a/b")),
+        (VllmRs, "vllm-rs --w /m --pd-server", None, None, Some("/m")),
+    ] {
+        let actual = of(kind, line);
+        let actual = (actual.host.as_deref(), actual.port, actual.model.as_deref());
+        assert_eq!(actual, (host, port, model), "{line}");
+    }
+    let name = |kind, line: &str| of(kind, line).part.name;
+    assert_eq!(name(Dynamo, "python -m dynamo.sglang --model /m"), Some("dynamo-sglang"));
+    assert_eq!(name(Dynamo, "python -m dynamo.frontend"), None);
+    assert_eq!(name(LocalAi, "local-ai worker"), Some("localai-worker"));
     assert_eq!(of(EngineKind::Declared, "my-server").port, None);
     assert_eq!(of(EngineKind::Declared, "my-server --port 5").port, Some(5));
 }
@@ -218,6 +319,17 @@ fn the_environment_supplies_missing_arguments() {
     let launcher = "text-generation-launcher --model-id a/b";
     assert_eq!(actual(Tgi, launcher, &image), (None, Some(80)), "of its image");
     assert_eq!(actual(Tgi, &format!("{launcher} -p 5"), &image), (None, Some(5)), "flags win");
+    let address = [("LOCALAI_ADDRESS", "127.0.0.1:9000"), ("ADDRESS", ":1")];
+    let wanted = (Some("127.0.0.1".to_owned()), Some(9000));
+    assert_eq!(actual(LocalAi, "local-ai", &address), wanted);
+    let flags = "local-ai run --address 0.0.0.0:9001";
+    assert_eq!(actual(LocalAi, flags, &address), (Some("0.0.0.0".to_owned()), Some(9001)));
+    let frontend = [("DYN_HTTP_PORT", "9002")];
+    assert_eq!(actual(Dynamo, "python -m dynamo.frontend", &frontend), (None, Some(9002)));
+    assert_eq!(actual(Dynamo, "python -m dynamo.vllm --model a", &frontend), (None, None));
+    let network = [("TABBY_NETWORK_HOST", "::"), ("TABBY_NETWORK_PORT", "9003")];
+    let wanted = (Some("::".to_owned()), Some(9003));
+    assert_eq!(actual(TabbyApi, "python main.py", &network), wanted);
     let of_nobody = [("OLLAMA_HOST", "1.2.3.4:5"), ("PORT", "7")];
     assert_eq!(actual(Vllm, "vllm serve /m", &of_nobody), (None, Some(8000)));
 }
@@ -307,6 +419,10 @@ fn the_reported_load_of_engines_is_read() {
     assert_eq!(lmdeploy.kv_cache_usage, Reading::Value(0.25));
     assert_eq!(load_in_metrics(Tgi, text).requests(), Reading::Value(7));
     assert_eq!(load_in_metrics(Tgi, text).kv_cache_usage, Reading::Unsupported);
+    let text = "mistralrs_sequences_running 2\nmistralrs_sequences_waiting 1\n\
+        mistralrs_sequences_capacity 32\n";
+    let mistral = load_in_metrics(MistralRs, text);
+    assert_eq!((mistral.running, mistral.waiting), (Reading::Value(2), Reading::Value(1)));
 }
 
 proptest! {

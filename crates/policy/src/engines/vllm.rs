@@ -102,7 +102,8 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
 
 /// The ranks of one engine meet at the master's address, data-parallel ones at the first rank's.
 /// Of the others `--headless` ones serve no HTTP (vLLM 0.32).
-fn part(words: &[String]) -> EnginePart {
+fn part(program: &Program<'_>) -> EnginePart {
+    let words = program.rest;
     let value = |names: &[&str]| option(words, names);
     let number = |names: &[&str]| value(names)?.parse::<u32>().ok();
     if words.first().is_some_and(|first| first == PRELOAD) {

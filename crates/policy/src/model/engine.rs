@@ -49,6 +49,22 @@ named! {
         Lmdeploy = "lmdeploy",
         /// Hugging Face's text-generation-inference.
         Tgi = "tgi",
+        /// NVIDIA Dynamo, with the engines below its workers.
+        Dynamo = "dynamo",
+        /// TabbyAPI, which serves ExLlama.
+        TabbyApi = "tabbyapi",
+        /// LM Studio, and its daemon without a desktop.
+        LmStudio = "lm_studio",
+        /// LocalAI, with the backends that it starts.
+        LocalAi = "localai",
+        /// A node of exo.
+        Exo = "exo",
+        /// ds4, which serves DeepSeek V4 alone.
+        Ds4 = "ds4",
+        /// mistral.rs.
+        MistralRs = "mistralrs",
+        /// vllm.rs.
+        VllmRs = "vllm_rs",
         /// Something else, which the configuration declares.
         #[default]
         Declared = "declared",

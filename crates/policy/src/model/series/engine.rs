@@ -198,7 +198,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["engine"],
         "Requests that the engine processes (SGLang num_running_reqs, vLLM num_requests_running, \
          llama-server requests_processing, ComfyUI queue_running, LMDeploy num_requests_running, \
-         text-generation-inference tgi_batch_current_size).",
+         text-generation-inference tgi_batch_current_size, mistral.rs sequences_running).",
     ),
     Metric::gauge(
         Source::Engines,
@@ -206,7 +206,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["engine"],
         "Requests that the engine queues (SGLang num_waiting_reqs, vLLM num_requests_waiting, \
          llama-server requests_deferred, ComfyUI queue_pending, LMDeploy num_requests_waiting, \
-         text-generation-inference tgi_queue_size).",
+         text-generation-inference tgi_queue_size, mistral.rs sequences_waiting).",
     ),
     Metric::gauge(
         Source::Engines,
