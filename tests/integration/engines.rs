@@ -58,7 +58,7 @@ impl Process {
         fs::write(folder.join("stat"), stat).unwrap();
         fs::write(folder.join("cmdline"), [&self.line[..], b"\0"].concat()).unwrap();
         fs::write(folder.join("cgroup"), format!("0::{}\n", self.cgroup)).unwrap();
-        let status = "RssAnon:\t 1024 kB\nRssFile:\t 512 kB\nRssShmem:\t 0 kB\n";
+        let status = "Uid:\t0\t0\t0\t0\nRssAnon:\t 1024 kB\nRssFile:\t 512 kB\nRssShmem:\t 0 kB\n";
         fs::write(folder.join("status"), status).unwrap();
         fs::write(folder.join("io"), "rchar: 9\nread_bytes: 4096\n").unwrap();
         fs::write(folder.join("maps"), &self.maps).unwrap();
@@ -244,6 +244,18 @@ mod ray {
             })
             .collect();
         assert_eq!(of(&tree.scan().engines), expected);
+    }
+
+    /// Names, arguments and logs are free to choose, users are not.
+    #[test]
+    fn processes_of_another_user_do_not_join_a_job() {
+        let mut tree = Tree::new(Vec::new());
+        tree.set(&[vec![raylet(10), worker(30, 10)], driver(20, 8000, "01000000")].concat());
+        jobs(&tree, &[(30, "01000000")]);
+        let status = "Uid:\t7\t7\t7\t7\nRssAnon:\t 1024 kB\n";
+        fs::write(tree.folder.path().join("22/status"), status).unwrap();
+        let expected = [("vllm", vec![30]), ("vllm-8000", vec![20, 21, 22])];
+        assert_eq!(names(&tree.scan().engines), expected);
     }
 
     /// Without root neither outputs nor open files are readable.

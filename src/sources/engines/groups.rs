@@ -1,8 +1,8 @@
 //! Groups processes by engine: a server and everything that it has started.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use super::ray::RayJob;
 use crate::engines::{ProcessRole, facts};
 use crate::model::{EngineKind, ProcessId};
 
@@ -53,7 +53,7 @@ impl Kin {
 pub(super) fn heads<'j>(
     processes: &BTreeMap<u32, Kin>,
     before: &BTreeMap<ProcessId, ProcessId>,
-    job: impl Fn(ProcessId) -> Option<&'j Arc<str>>,
+    job: impl Fn(ProcessId) -> Option<&'j RayJob>,
 ) -> BTreeMap<ProcessId, ProcessId> {
     let mut heads = BTreeMap::new();
     for (pid, kin) in processes {
@@ -83,7 +83,7 @@ pub(super) fn heads<'j>(
 fn join<'j>(
     heads: &mut BTreeMap<ProcessId, ProcessId>,
     processes: &BTreeMap<u32, Kin>,
-    job: impl Fn(ProcessId) -> Option<&'j Arc<str>>,
+    job: impl Fn(ProcessId) -> Option<&'j RayJob>,
 ) {
     let is_worker = |head: &ProcessId| {
         let kin = processes.get(&head.pid).filter(|kin| kin.start_ticks == head.start_ticks);
@@ -91,7 +91,7 @@ fn join<'j>(
             matches!(kin.recognised, Some((_, ProcessRole::Worker))) && !kin.is_launched
         })
     };
-    let mut first: BTreeMap<&Arc<str>, (bool, u64, ProcessId)> = BTreeMap::new();
+    let mut first: BTreeMap<&RayJob, (bool, u64, ProcessId)> = BTreeMap::new();
     for (id, head) in heads.iter() {
         if let Some(job) = job(*id) {
             let own = (is_worker(head), head.start_ticks, *head);

@@ -17,15 +17,25 @@ pub(super) const RAYLET: &str = "raylet";
 const FIRST_LINES_BYTES: u64 = 64 << 10;
 
 /// The job of each process that is of a Ray cluster. What was found once stays: a later server must
-/// not take the workers of an earlier one.
+/// not take the workers of an earlier one. Names and logs are of a process's own choosing, so jobs
+/// of different users are different.
 #[derive(Debug, Default)]
 pub(super) struct RayJobs {
-    jobs: BTreeMap<ProcessId, Arc<str>>,
+    jobs: BTreeMap<ProcessId, RayJob>,
+}
+
+/// A job of a Ray cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RayJob {
+    /// `SESSION/JOB`; without `/JOB` where that is not to be known.
+    pub(super) name: Arc<str>,
+    /// The user of all its processes.
+    user: u32,
 }
 
 impl RayJobs {
-    /// The job of a process, as `SESSION/JOB`; without `/JOB` where that is not to be known.
-    pub(super) fn job(&self, id: ProcessId) -> Option<&Arc<str>> {
+    /// The job of a process.
+    pub(super) fn job(&self, id: ProcessId) -> Option<&RayJob> {
         self.jobs.get(&id)
     }
 
@@ -48,27 +58,32 @@ impl RayJobs {
         if workers.is_empty() {
             return;
         }
-        let drivers: Vec<(ProcessId, String)> = of_engines()
+        let drivers: Vec<(ProcessId, RayJob)> = of_engines()
             .filter(|(_, kin)| raylet(kin).is_none())
             .map(|(pid, kin)| id(*pid, kin))
             .filter_map(|id| Some((id, of_driver(id, details)?)))
             .collect();
         for (worker, raylet) in workers {
+            let user = details.user(worker.pid);
+            let Some(user) = user.filter(|_| user == details.user(raylet.pid)) else { continue };
             let Some(session) = of_raylet(raylet, details) else { continue };
-            let job = of_worker(worker, details).map(|job| format!("{session}/{job}"));
-            let job = job.or_else(|| only_job(&session, &drivers)).unwrap_or(session);
-            self.jobs.insert(worker, job.into());
+            let job = of_worker(worker, details).map(|job| format!("{session}/{job}").into());
+            let job = job.or_else(|| only_job(&session, user, &drivers));
+            let name = job.unwrap_or_else(|| session.into());
+            self.jobs.insert(worker, RayJob { name, user });
         }
-        self.jobs.extend(drivers.into_iter().map(|(id, job)| (id, job.into())));
+        self.jobs.extend(drivers);
     }
 }
 
-/// The job of the session's drivers on this node, if they have one in common.
-fn only_job(session: &str, drivers: &[(ProcessId, String)]) -> Option<String> {
-    let is_of_it = |job: &&String| job.split_once('/').is_some_and(|(of, _)| of == session);
+/// The job of the session's drivers of that user on this node, if they have one in common.
+fn only_job(session: &str, user: u32, drivers: &[(ProcessId, RayJob)]) -> Option<Arc<str>> {
+    let is_of_it = |job: &&RayJob| {
+        job.user == user && job.name.split_once('/').is_some_and(|(of, _)| of == session)
+    };
     let mut jobs = drivers.iter().map(|(_, job)| job).filter(is_of_it);
     let first = jobs.next()?;
-    jobs.all(|job| job == first).then(|| first.clone())
+    jobs.all(|job| job == first).then(|| Arc::clone(&first.name))
 }
 
 fn of_raylet(id: ProcessId, details: &Details) -> Option<String> {
@@ -76,12 +91,12 @@ fn of_raylet(id: ProcessId, details: &Details) -> Option<String> {
     session(&arguments(&line)).map(str::to_owned)
 }
 
-fn of_driver(id: ProcessId, details: &Details) -> Option<String> {
+fn of_driver(id: ProcessId, details: &Details) -> Option<RayJob> {
     let mut found = None;
     details.each_open(id.pid, &mut |path| {
         found = found.take().or_else(|| driver(path).map(|(of, job)| format!("{of}/{job}")));
     });
-    found
+    Some(RayJob { name: found?.into(), user: details.user(id.pid)? })
 }
 
 fn of_worker(id: ProcessId, details: &Details) -> Option<String> {

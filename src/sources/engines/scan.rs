@@ -540,7 +540,7 @@ impl Scanner {
             matcher,
             found_by,
             is_left_behind,
-            job: members.iter().find_map(|id| self.jobs.job(*id)),
+            job: members.iter().find_map(|id| self.jobs.job(*id)).map(|job| &job.name),
             containers,
             confirmed,
         };

@@ -14,7 +14,7 @@ fn add_hanging(tree: &Tree, pid: u32, user: u32) {
 fn set_user(tree: &Tree, pid: u32, user: u32) {
     let status = tree.folder.path().join(format!("{pid}/status"));
     let text = fs::read_to_string(&status).unwrap();
-    fs::write(&status, format!("{text}Uid:\t{user}\t0\t0\t0\n")).unwrap();
+    fs::write(&status, text.replacen("Uid:\t0", &format!("Uid:\t{user}"), 1)).unwrap();
 }
 
 fn block_cmdline(tree: &Tree, pid: u32) {

@@ -25,10 +25,10 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
         Source::Engines,
         "uma_engine_rank_start_seconds",
-        &["engine", "gang", "phase", "rank"],
+        &["engine", "gang", "phase", "rank", "uid"],
         "Start of the engine's server, in seconds after the node's boot, where the engine spans \
-         nodes: what its parts have in common (gang), the number of this part, from 0 or unknown, \
-         and its phase.",
+         nodes: what its parts have in common (gang, uid), the number of this part, from 0 or \
+         unknown, and its phase.",
     )
     .closed(&[("phase", &EnginePhase::NAMES)]),
     Metric::gauge(

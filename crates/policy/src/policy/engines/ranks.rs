@@ -2,7 +2,8 @@
 //!
 //! vLLM's and SGLang's parts do not always end with each other: a headless rank outlives its head,
 //! and a head answers its health check while generation is dead. Each node publishes its parts as a
-//! series, which the other nodes of the cluster read.
+//! series, which the other nodes of the cluster read. A command line proves nothing, so that only
+//! parts of the same user belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,10 +38,13 @@ const TICKS: f64 = 100.0;
 /// The parts on other nodes, by the names of their gangs.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
-    gangs: BTreeMap<String, Vec<OtherRank>>,
+    gangs: BTreeMap<Gang, Vec<OtherRank>>,
     /// Nodes of which something is unknown now.
     unknown: BTreeSet<Arc<str>>,
 }
+
+/// What parts have in common: their meeting place, and the number of their user.
+type Gang = (Arc<str>, Arc<str>);
 
 #[derive(Clone, Debug)]
 struct OtherRank {
@@ -72,12 +76,12 @@ impl OtherRanks {
             };
             let phase = label("phase")
                 .and_then(|name| EnginePhase::ALL.into_iter().find(|phase| *phase.name() == *name));
-            let (Some(phase), Some(engine), Some(gang), Some(rank)) =
-                (phase, label("engine"), label("gang"), label("rank"))
+            let (Some(phase), Some(engine), Some(gang), Some(user), Some(rank)) =
+                (phase, label("engine"), label("gang"), label("uid"), label("rank"))
             else {
                 return;
             };
-            let gang = all.gangs.entry(gang.to_string()).or_default();
+            let gang = all.gangs.entry((gang, user)).or_default();
             gang.push(OtherRank { node, engine, rank, phase, start });
         });
         all
@@ -98,6 +102,7 @@ pub(super) struct Parts {
 struct OwnRank {
     server: ProcessId,
     rank: EngineRank,
+    gang: Gang,
     phases: [Cell; EnginePhase::ALL.len()],
     /// How many parts there are, and whether one is lost; none without a cluster.
     others: Option<[Cell; 2]>,
@@ -155,10 +160,11 @@ impl Engines {
         });
         let is_known = self.is_known(at.uptime);
         for (name, (life, _)) in &mut self.lives {
-            if let Some(rank) = &life.seen().rank
+            if let (Some(rank), Some(user)) = (&life.seen().rank, life.seen().uid)
                 && !self.ranks.0.contains_key(name)
             {
-                let own = OwnRank::new(name, life.server(), rank.clone(), counters, store);
+                let own = (rank.clone(), user);
+                let own = OwnRank::new(name, life.server(), own, counters, store);
                 self.ranks.0.insert(Arc::clone(name), own);
             }
             let Some(own) = self.ranks.0.get_mut(name) else { continue };
@@ -185,21 +191,23 @@ impl OwnRank {
     fn new(
         name: &str,
         server: ProcessId,
-        rank: EngineRank,
+        (rank, user): (EngineRank, u32),
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Self {
-        let number = number(&rank);
+        let (number, user) = (number(&rank), user.to_string());
         let phases = EnginePhase::ALL.map(|phase| {
             let labels = [
                 ("engine", name),
                 ("gang", &*rank.gang),
                 ("phase", phase.name()),
                 ("rank", &*number),
+                ("uid", &*user),
             ];
             counters.cell(store, &SeriesKey::new(START, &labels))
         });
-        Self { server, rank, phases, others: None, seen: BTreeMap::new(), has_lost: false }
+        let gang = (Arc::clone(&rank.gang), user.into());
+        Self { server, rank, gang, phases, others: None, seen: BTreeMap::new(), has_lost: false }
     }
 
     /// Whether it lives on without another part, or without its server.
@@ -208,7 +216,7 @@ impl OwnRank {
     }
 
     fn others<'o>(&self, all: &'o OtherRanks) -> &'o [OtherRank] {
-        all.gangs.get(&*self.rank.gang).map_or(&[], Vec::as_slice)
+        all.gangs.get(&self.gang).map_or(&[], Vec::as_slice)
     }
 
     /// Takes what other nodes report. Returns the first part that has ended, and why.
@@ -324,11 +332,21 @@ mod tests {
             let mut counters = Counters::new(&mut store);
             let rank = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
             let server = ProcessId { pid: 7, start_ticks: 700 };
-            let own = OwnRank::new("vllm", server, rank, &mut counters, &mut store);
+            let own = OwnRank::new("vllm", server, (rank, 0), &mut counters, &mut store);
             Self { own, store: SeriesStore::default(), now: 1000 }
         }
 
         fn set(&mut self, node: &str, rank: &str, phase: EnginePhase, reading: Reading<f64>) {
+            self.set_of("0", node, rank, (phase, reading));
+        }
+
+        fn set_of(
+            &mut self,
+            uid: &str,
+            node: &str,
+            rank: &str,
+            (phase, reading): (EnginePhase, Reading<f64>),
+        ) {
             for other in EnginePhase::ALL {
                 let labels = [
                     ("engine", "vllm-8000"),
@@ -336,6 +354,7 @@ mod tests {
                     ("node", node),
                     ("phase", other.name()),
                     ("rank", rank),
+                    ("uid", uid),
                 ];
                 let id = self.store.intern(&SeriesKey::new(START, &labels));
                 let ended = Reading::Value(promql_rules::store::stale_marker());
@@ -410,6 +429,16 @@ mod tests {
         assert!(reason.ends_with("is no longer reported"), "{reason}");
     }
 
+    /// A command line with the same address is free to choose.
+    #[test]
+    fn the_rank_of_another_user_is_of_another_engine() {
+        let mut world = World::new(Some(1));
+        world.set_of("1000", "spark-1", "0", (EnginePhase::Serving, A));
+        assert_eq!((world.after(0), world.first_is_up()), (None, None));
+        world.set_of("1000", "spark-1", "0", (EnginePhase::Gone, A));
+        assert_eq!(world.after(1), None);
+    }
+
     #[test]
     fn the_rank_that_serves_is_the_first_where_ranks_have_numbers() {
         let mut world = World::new(Some(1));
@@ -420,7 +449,7 @@ mod tests {
         assert_eq!(world.first_is_up(), Some(false));
         world.set("spark-1", "0", EnginePhase::Serving, A);
         assert_eq!(world.first_is_up(), Some(true));
-        world.own.rank.gang = "other:29501".into();
+        world.own.gang.0 = "other:29501".into();
         assert_eq!(world.first_is_up(), None, "it is of another engine");
     }
 }
