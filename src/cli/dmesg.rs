@@ -99,18 +99,23 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
-            let file = open_log(path).with_context(|| {
-                format!(
-                    "cannot open {}: give the file of a saved kernel log, - for standard input, \
-                     or nothing for this node's kernel log",
-                    path.display()
-                )
-            })?;
+            let file = open_log(path).map_err(|error| cannot_open(path, error))?;
             read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),
         None => read_log(BufReader::new(io::stdin()), STANDARD_INPUT, None, report),
     }
+}
+
+fn cannot_open(path: &Path, error: io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => {
+            ": give the file of a saved kernel log, - for standard input, or nothing for this \
+             node's kernel log"
+        }
+        _ => "",
+    };
+    anyhow::anyhow!("cannot open {}: {error}{advice}", path.display())
 }
 
 /// Whether standard input is a pipe or file, and not a terminal, /dev/null, or the socket that sshd

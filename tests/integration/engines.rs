@@ -5,6 +5,7 @@ pub mod live;
 mod recorded;
 mod silent;
 pub mod testkit;
+mod two_nodes;
 
 use std::fs;
 use std::os::unix::fs::symlink;
