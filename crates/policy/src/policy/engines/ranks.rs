@@ -5,7 +5,7 @@
 //! series, which the other nodes of the cluster read. A command line proves nothing, so that only
 //! parts of the same user belong together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +23,6 @@ use crate::policy::pools::SeriesView as _;
 /// The series of a part. Its value distinguishes two runs of the same part.
 pub(in crate::policy) const START: &str = "uma_engine_rank_start_seconds";
 
-/// A part that its node no longer reports for so long has ended: it may restart umawarden.
-const ABSENT_AFTER: Duration = Duration::from_secs(10);
-
 /// A part that is stopping for so long does not come back: one that refuses connections may.
 const STOPS_FOR: Duration = Duration::from_secs(2);
 
@@ -39,12 +36,13 @@ const TICKS: f64 = 100.0;
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
     gangs: BTreeMap<Gang, Vec<OtherRank>>,
-    /// Nodes of which something is unknown now.
-    unknown: BTreeSet<Arc<str>>,
 }
 
 /// What parts have in common: their meeting place, and the number of their user.
 type Gang = (Arc<str>, Arc<str>);
+
+/// The node of a part, and the start of its server, in clock ticks: an engine may be renamed.
+type RankId = (Arc<str>, u64);
 
 #[derive(Clone, Debug)]
 struct OtherRank {
@@ -52,7 +50,13 @@ struct OtherRank {
     engine: Arc<str>,
     rank: Arc<str>,
     phase: EnginePhase,
-    start: f64,
+    start_ticks: u64,
+}
+
+impl OtherRank {
+    fn id(&self) -> RankId {
+        (Arc::clone(&self.node), self.start_ticks)
+    }
 }
 
 impl OtherRanks {
@@ -65,14 +69,15 @@ impl OtherRanks {
                 Some(Arc::<str>::from(&**value))
             };
             let Some(node) = label("node").filter(|node| is_other(node)) else { return };
-            let start = match reading {
+            let start_ticks = match reading {
                 Reading::Value(start) if start.is_nan() => return,
-                Reading::Value(start) => start,
-                Reading::Failed => {
-                    all.unknown.insert(node);
-                    return;
-                }
-                Reading::Unsupported => return,
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "ticks since boot; others are no start"
+                )]
+                Reading::Value(start) => (start * TICKS).round() as u64,
+                Reading::Unsupported | Reading::Failed => return,
             };
             let phase = label("phase")
                 .and_then(|name| EnginePhase::ALL.into_iter().find(|phase| *phase.name() == *name));
@@ -82,7 +87,7 @@ impl OtherRanks {
                 return;
             };
             let gang = all.gangs.entry((gang, user)).or_default();
-            gang.push(OtherRank { node, engine, rank, phase, start });
+            gang.push(OtherRank { node, engine, rank, phase, start_ticks });
         });
         all
     }
@@ -106,16 +111,42 @@ struct OwnRank {
     phases: [Cell; EnginePhase::ALL.len()],
     /// How many parts there are, and whether one is lost; none without a cluster.
     others: Option<[Cell; 2]>,
-    /// Parts that have lived while this one did: start, number, and since when they are missing.
-    seen: BTreeMap<(Arc<str>, Arc<str>), Seen>,
+    seen: BTreeMap<RankId, Seen>,
     has_lost: bool,
 }
 
+/// A part that has lived while this one did.
 #[derive(Debug)]
 struct Seen {
-    start: f64,
+    engine: Arc<str>,
     rank: Arc<str>,
+    /// Since when it is ending, or not reported.
     missing: Option<Duration>,
+}
+
+impl Seen {
+    /// How it has ended, by its phase.
+    fn ends_at(&mut self, now: Duration, phase: EnginePhase) -> Option<&'static str> {
+        if !phase.is_ending() {
+            self.missing = None;
+            return None;
+        }
+        let since = *self.missing.get_or_insert(now);
+        let has_ended = phase == EnginePhase::Gone || now.saturating_sub(since) >= STOPS_FOR;
+        has_ended.then_some("has ended")
+    }
+
+    /// Whether that is a later run of the same part.
+    fn is_replaced_by(&self, id: &RankId, other: &OtherRank) -> bool {
+        let is_same = other.node == id.0 && other.engine == self.engine && other.rank == self.rank;
+        is_same && other.id().1 > id.1
+    }
+
+    /// Its node, and the reason for people.
+    fn lost(&self, node: &str, what: &str) -> (String, String) {
+        let part = if *self.rank == *UNKNOWN { String::new() } else { format!(" {}", self.rank) };
+        (node.to_owned(), format!("its rank{part} on {node} ({}) {what}", self.engine))
+    }
 }
 
 /// The parts on this node, by engine.
@@ -221,49 +252,34 @@ impl OwnRank {
 
     /// Takes what other nodes report. Returns the first part that has ended, and why.
     fn compare(&mut self, now: Duration, all: &OtherRanks) -> Option<(String, String)> {
-        let mut ended = None;
-        for other in self.others(all) {
-            let key = (Arc::clone(&other.node), Arc::clone(&other.engine));
-            let is_alive = !matches!(other.phase, EnginePhase::Stopping | EnginePhase::Gone);
+        let others = self.others(all);
+        for other in others.iter().filter(|other| !other.phase.is_ending()) {
             let is_full = self.seen.len() >= MOST_OTHERS;
-            match self.seen.get_mut(&key) {
-                Some(seen) if seen.start == other.start && is_alive => seen.missing = None,
-                Some(seen) if seen.start == other.start => {
-                    let since = *seen.missing.get_or_insert(now);
-                    let is_gone = other.phase == EnginePhase::Gone;
-                    if is_gone || now.saturating_sub(since) >= STOPS_FOR {
-                        ended = ended.or(Some((key, Arc::clone(&seen.rank), "has ended")));
-                    }
-                }
-                Some(seen) => {
-                    ended = ended.or(Some((key, Arc::clone(&seen.rank), "was started anew")));
-                }
-                None if is_alive && !is_full => {
-                    let rank = Arc::clone(&other.rank);
-                    self.seen.insert(key, Seen { start: other.start, rank, missing: None });
-                }
-                None => {}
+            if !is_full && !self.seen.contains_key(&other.id()) {
+                let (engine, rank) = (Arc::clone(&other.engine), Arc::clone(&other.rank));
+                self.seen.insert(other.id(), Seen { engine, rank, missing: None });
             }
         }
-        let present: BTreeSet<_> =
-            self.others(all).iter().map(|other| (&*other.node, &*other.engine)).collect();
-        for (key, seen) in &mut self.seen {
-            if present.contains(&(&*key.0, &*key.1)) || all.unknown.contains(&key.0) {
-                continue;
-            }
-            let missing = *seen.missing.get_or_insert(now);
-            if now.saturating_sub(missing) >= ABSENT_AFTER {
-                let rank = Arc::clone(&seen.rank);
-                ended = ended.or(Some((key.clone(), rank, "is no longer reported")));
-            }
+        let mut ended = None;
+        for (id, seen) in &mut self.seen {
+            let what = match others.iter().find(|other| other.id() == *id) {
+                Some(other) => {
+                    seen.engine = Arc::clone(&other.engine);
+                    seen.ends_at(now, other.phase)
+                }
+                None if others.iter().any(|other| seen.is_replaced_by(id, other)) => {
+                    Some("was started anew")
+                }
+                // Nobody has seen it end: umawarden may have been restarted there.
+                None => {
+                    seen.missing.get_or_insert(now);
+                    None
+                }
+            };
+            ended = ended.or_else(|| Some(seen.lost(&id.0, what?)));
         }
-        let ((node, engine), rank, what) = ended?;
-        if std::mem::replace(&mut self.has_lost, true) {
-            return None;
-        }
-        let part = if *rank == *UNKNOWN { String::new() } else { format!(" {rank}") };
-        let reason = format!("its rank{part} on {node} ({engine}) {what}");
-        Some((node.to_string(), reason))
+        let ended = ended?;
+        (!std::mem::replace(&mut self.has_lost, true)).then_some(ended)
     }
 
     /// Whether the part that serves is up; `None` where no other part is known.
@@ -323,6 +339,7 @@ mod tests {
     struct World {
         own: OwnRank,
         store: SeriesStore,
+        engine: &'static str,
         now: u64,
     }
 
@@ -333,7 +350,7 @@ mod tests {
             let rank = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
             let server = ProcessId { pid: 7, start_ticks: 700 };
             let own = OwnRank::new("vllm", server, (rank, 0), &mut counters, &mut store);
-            Self { own, store: SeriesStore::default(), now: 1000 }
+            Self { own, store: SeriesStore::default(), engine: "vllm-8000", now: 1000 }
         }
 
         fn set(&mut self, node: &str, rank: &str, phase: EnginePhase, reading: Reading<f64>) {
@@ -349,7 +366,7 @@ mod tests {
         ) {
             for other in EnginePhase::ALL {
                 let labels = [
-                    ("engine", "vllm-8000"),
+                    ("engine", self.engine),
                     ("gang", "a:29501"),
                     ("node", node),
                     ("phase", other.name()),
@@ -413,6 +430,20 @@ mod tests {
         assert_eq!(reason, "its rank on spark-1 (vllm-8000) was started anew");
     }
 
+    /// As by Docker's late answer, or by another configuration.
+    #[test]
+    fn a_rank_that_is_renamed_is_not_lost() {
+        let mut world = World::new(Some(1));
+        world.set("spark-1", "0", EnginePhase::Ready, A);
+        world.after(0);
+        world.engine = "chat";
+        world.set("spark-1", "0", EnginePhase::Ready, A);
+        let ended = Reading::Value(promql_rules::store::stale_marker());
+        world.engine = "vllm-8000";
+        world.set("spark-1", "0", EnginePhase::Ready, ended);
+        assert_eq!((world.after(1), world.after(60)), (None, None));
+    }
+
     #[test]
     fn an_earlier_run_that_is_gone_and_a_silent_node_prove_nothing() {
         let mut world = World::new(Some(1));
@@ -422,11 +453,10 @@ mod tests {
         assert_eq!(world.after(1), None);
         world.set("spark-1", "0", EnginePhase::Loading, Reading::Failed);
         assert_eq!((world.after(1), world.after(600)), (None, None));
-        // It answers again, and does not report the rank: umawarden has just started there.
+        // It answers again, and does not report the rank: nobody has seen it end.
         world.set("spark-1", "0", EnginePhase::Loading, Reading::Value(f64::NAN));
-        assert_eq!((world.after(1), world.after(9)), (None, None));
-        let (_, reason) = world.after(1).unwrap();
-        assert!(reason.ends_with("is no longer reported"), "{reason}");
+        assert_eq!((world.after(1), world.after(600)), (None, None));
+        assert!(world.own.seen.values().all(|seen| seen.missing.is_some()), "it is not counted");
     }
 
     /// A command line with the same address is free to choose.
