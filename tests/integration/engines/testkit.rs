@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,26 @@ fn track(script: &str, path: &'static str, body: &'static str, ends_alone: bool)
     assert!(phases.contains(&EnginePhase::Loading), "{phases:?}");
 }
 
+/// Starts a server under `umawarden launch`, with its folder of data, and a log for its errors.
+fn launch(script: &str, port: u16, (data, log): (&Path, &Path), arguments: &[&str]) -> Server {
+    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
+    let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
+    let child = Command::new(binary())
+        .arg("launch")
+        .args(arguments)
+        .arg("--storage.path")
+        .arg(data)
+        .args(["--", &format!("{scripts}/{script}"), &environment])
+        .env("PORT", port.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(log).unwrap())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    Server(child)
+}
+
 /// Runs a server under `umawarden launch` and kills the worker of that name once it is ready;
 /// returns the launcher's exit code and report.
 fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
@@ -117,22 +138,11 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
         return None;
     }
-    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
-    let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
     let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
     let log = folder.path().join("log");
-    let child = Command::new(binary())
-        .args(["launch", "--json", "--name", "chat", "--kill-orphans", "--storage.path"])
-        .arg(folder.path().join("data"))
-        .args(["--", &format!("{scripts}/{script}"), &environment])
-        .env("PORT", port.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(&log).unwrap())
-        .process_group(0)
-        .spawn()
-        .unwrap();
-    let mut server = Server(child);
+    let data = folder.path().join("data");
+    let arguments = ["--json", "--name=chat", "--kill-orphans"];
+    let mut server = launch(script, port, (&data, &log), &arguments);
     let client = crate::daemon::http_client().build().unwrap();
     let deadline = Instant::now() + Duration::from_secs(300);
     let is_up = || {
@@ -229,8 +239,6 @@ fn needs_what_it_took_before(script: &str) {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         return eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
     }
-    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
-    let script = format!("{}/{script}", std::env::var("ENGINE_SCRIPTS").unwrap());
     let folder = tempfile::tempdir().unwrap();
     let (config, storage) = (folder.path().join("c.yaml"), folder.path().join("data"));
     let run = folder.path().join("run");
@@ -243,19 +251,8 @@ fn needs_what_it_took_before(script: &str) {
     };
     for (number, need) in ["4GiB", "auto"].into_iter().enumerate() {
         let log = folder.path().join("log");
-        let port = free_port().to_string();
-        let child = Command::new(binary())
-            .args(["launch", &config, "--need", need, "--name=tiny", "--storage.path"])
-            .arg(&storage)
-            .args(["--", &script, &environment])
-            .env("PORT", port)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let mut server = Server(child);
+        let arguments = [&*config, "--need", need, "--name=tiny"];
+        let mut server = launch(script, free_port(), (&storage, &log), &arguments);
         let deadline = Instant::now() + Duration::from_secs(300);
         while loads() <= number {
             let log = || std::fs::read_to_string(&log).unwrap();

@@ -3,7 +3,7 @@
 //! A title (`VLLM::EngineCore`) replaces the command line of its process. So ports and models are
 //! read from the server process, which keeps its command line.
 
-use super::{ENGINES, EngineFacts, facts, without_secrets};
+use super::{ENGINES, EngineFacts, Variable, facts, without_secrets};
 use crate::model::{EngineKind, EngineRank};
 
 /// The role of a process in its engine.
@@ -49,6 +49,22 @@ impl EnginePart {
 impl Serving {
     pub(super) const NONE: Self =
         Self { host: None, port: None, model: None, arguments: None, part: EnginePart::WHOLE };
+}
+
+impl Serving {
+    /// From environment variables with the names of host, port and model; "" stands for none.
+    pub(super) fn of_environment(
+        variable: &Variable<'_>,
+        [host, port, model]: [&'static str; 3],
+    ) -> Self {
+        let value = |name: &str| if name.is_empty() { None } else { variable(name) };
+        Self {
+            host: value(host),
+            port: value(port).and_then(|text| text.parse().ok()),
+            model: value(model),
+            ..Self::NONE
+        }
+    }
 }
 
 /// What a command line runs.

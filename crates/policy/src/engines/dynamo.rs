@@ -21,11 +21,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model", "--model-path"],
     part,
     variables: &[HOST, PORT],
-    of_variables: |variable| Serving {
-        host: variable(HOST),
-        port: variable(PORT).and_then(|text| text.parse().ok()),
-        ..Serving::NONE
-    },
+    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, ""]),
     // Its /health also reads the discovery service.
     health: &[HealthPath::of("/live")],
     images: &[

@@ -34,12 +34,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     entry_point: &["llama-server"],
     variables: &[HOST, PORT, MODEL],
-    of_variables: |variable| Serving {
-        host: variable(HOST),
-        port: variable(PORT).and_then(|text| text.parse().ok()),
-        model: variable(MODEL),
-        ..Serving::NONE
-    },
+    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, MODEL]),
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),

@@ -20,12 +20,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     host_options: &["--host"],
     model_options: &["--model-name"],
     variables: &[HOST, PORT, MODEL],
-    of_variables: |variable| Serving {
-        host: variable(HOST),
-        port: variable(PORT).and_then(|text| text.parse().ok()),
-        model: variable(MODEL),
-        ..Serving::NONE
-    },
+    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, MODEL]),
     // Its /health returns 503 from the first failed request on, for as long as it lives.
     health: &[HealthPath::of("/.well-known/serviceinfo"), HealthPath::of("/health")],
     images: &["ghcr.io/theroyallab/tabbyapi"],

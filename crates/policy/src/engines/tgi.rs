@@ -15,12 +15,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model-id"],
     // HOSTNAME is the container's own name, and no address that it listens at.
     variables: &["PORT", "MODEL_ID"],
-    of_variables: |variable| Serving {
-        host: None,
-        port: variable("PORT").and_then(|text| text.parse().ok()),
-        model: variable("MODEL_ID"),
-        ..Serving::NONE
-    },
+    of_variables: |variable| Serving::of_environment(variable, ["", "PORT", "MODEL_ID"]),
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     last_words: &[("Not enough memory to handle", Reason::KvCacheTooSmall)],

@@ -173,15 +173,15 @@ impl EngineProcess {
     }
 }
 
-/// The part of an engine on one node, where it spans several.
+/// The rank of an engine on one node, where it spans several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineRank {
-    /// What all its parts have in common: the address at which they meet (`HOST:PORT`), or the
+    /// What all its ranks have in common: the address at which they meet (`HOST:PORT`), or the
     /// session of the Ray cluster and the job.
     pub gang: Arc<str>,
-    /// The number of this part, from 0, where it is known. The first one serves requests.
+    /// The number of this rank, from 0, where it is known. The first one serves requests.
     pub rank: Option<u32>,
-    /// The number of parts, where it is known.
+    /// The number of ranks, where it is known.
     pub ranks: Option<u32>,
 }
 
@@ -259,7 +259,7 @@ pub struct EngineSeen {
     /// What proves its container or unit.
     #[serde(default, skip_serializing_if = "Proof::is_claimed")]
     pub proof: Proof,
-    /// Its part of an engine that spans nodes.
+    /// Its rank in an engine that spans nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<EngineRank>,
 }

@@ -65,15 +65,15 @@ pub enum ProgramEvent {
         /// Pid of its server.
         pid: u32,
     },
-    /// A part on another node of an engine that spans nodes has ended; the engine cannot go on.
+    /// A rank on another node of an engine that spans nodes has ended; the engine cannot go on.
     EngineRankLost {
         /// Name of the engine on this node.
         engine: String,
-        /// What its parts have in common.
+        /// What its ranks have in common.
         gang: String,
         /// The other node.
         node: String,
-        /// The part, and how it has ended.
+        /// The rank, and how it has ended.
         reason: String,
     },
     /// The state of a deferred restart has changed.

@@ -27,7 +27,7 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_engine_rank_start_seconds",
         &["engine", "gang", "phase", "rank", "uid"],
         "Start of the engine's server, in seconds after the node's boot, where the engine spans \
-         nodes: what its parts have in common (gang, uid), the number of this part, from 0 or \
+         nodes: what its ranks have in common (gang, uid), the number of this rank, from 0 or \
          unknown, and its phase.",
     )
     .closed(&[("phase", &EnginePhase::NAMES)]),
@@ -35,13 +35,13 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_ranks",
         &["engine"],
-        "Living parts of an engine that spans nodes, on this and the other nodes of the cluster.",
+        "Living ranks of an engine that spans nodes, on this and the other nodes of the cluster.",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_rank_lost",
         &["engine"],
-        "1 once a part of an engine that spans nodes has ended, on another node or the server on \
+        "1 once a rank of an engine that spans nodes has ended, on another node or the server on \
          this one: what is left holds memory and cannot serve.",
     )
     .flag(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::footprint::{Footprint, Mark};
-use super::ranks::Parts;
+use super::ranks::GangState;
 use super::recent::RecentLevels;
 use super::release::{Levels, Own};
 use crate::engines::facts;
@@ -85,8 +85,8 @@ pub(super) struct Life {
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
-    /// Its parts on other nodes.
-    pub(super) parts: Parts,
+    /// Its ranks on other nodes.
+    pub(super) gang: GangState,
     /// At the first sample.
     begun: Footprint,
     /// When it was found, on the uptime clock.
@@ -136,7 +136,7 @@ impl Life {
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             is_stuck: false,
-            parts: Parts::default(),
+            gang: GangState::default(),
             begun: footprint.clone(),
             found: read_at,
             now: footprint.clone(),
@@ -491,7 +491,7 @@ impl Life {
                 .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
         }
         let serves_nothing = self.seen.health_url.is_none() && self.seen.port.is_none();
-        match self.parts.first_is_up.filter(|_| serves_nothing && self.seen.rank.is_some()) {
+        match self.gang.first_is_up.filter(|_| serves_nothing && self.seen.rank.is_some()) {
             Some(true) => return Some("the rank that serves is up".to_owned()),
             Some(false) => return None,
             None => {}
@@ -576,7 +576,7 @@ impl Life {
             since: self.since,
             reason: Arc::clone(&self.reason),
             is_stuck: self.is_stuck,
-            lost_rank: self.parts.lost.clone(),
+            lost_rank: self.gang.lost.clone(),
             without_progress: self.without_progress(),
             load_read_bytes: self.load_read,
             memory_bytes: self.now.memory,

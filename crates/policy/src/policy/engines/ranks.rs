@@ -1,9 +1,9 @@
-//! The parts of an engine on other nodes: whether its first one serves, and whether one has ended.
+//! The ranks of an engine on other nodes: whether its first one serves, and whether one has ended.
 //!
-//! vLLM's and SGLang's parts do not always end with each other: a headless rank outlives its head,
-//! and a head answers its health check while generation is dead. Each node publishes its parts as a
+//! vLLM's and SGLang's ranks do not always end with each other: a headless rank outlives its head,
+//! and a head answers its health check while generation is dead. Each node publishes its ranks as a
 //! series, which the other nodes of the cluster read. A command line proves nothing, so that only
-//! parts of the same user belong together.
+//! ranks of the same user belong together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use crate::model::{
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::pools::SeriesView as _;
 
-/// The series of a part. Its value distinguishes two runs of the same part.
+/// The series of a rank. Its value distinguishes two runs of the same rank.
 pub(in crate::policy) const START: &str = "uma_engine_rank_start_seconds";
 
-/// A part that is stopping for so long does not come back: one that refuses connections may.
+/// A rank that is stopping for so long does not come back: one that refuses connections may.
 const STOPS_FOR: Duration = Duration::from_secs(2);
 
-/// Parts of one engine on other nodes that are tracked.
+/// Ranks of one engine on other nodes that are tracked.
 const MOST_OTHERS: usize = 256;
 
 /// Clock ticks per second in `/proc`, on every architecture.
 const TICKS: f64 = 100.0;
 
-/// The parts on other nodes, by the names of their gangs.
+/// The ranks on other nodes, by the names of their gangs.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
     gangs: BTreeMap<Gang, Vec<OtherRank>>,
 }
 
-/// What parts have in common: their meeting place, and the number of their user.
+/// What ranks have in common: their meeting place, and the number of their user.
 type Gang = (Arc<str>, Arc<str>);
 
-/// The node of a part, and the start of its server, in clock ticks: an engine may be renamed.
+/// The node of a rank, and the start of its server, in clock ticks: an engine may be renamed.
 type RankId = (Arc<str>, u64);
 
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl OtherRank {
 }
 
 impl OtherRanks {
-    /// Reads the parts of nodes for which `is_other` holds.
+    /// Reads the ranks of nodes for which `is_other` holds.
     pub(in crate::policy) fn read(store: &SeriesStore, is_other: impl Fn(&str) -> bool) -> Self {
         let mut all = Self::default();
         store.each(START, &mut |key, reading| {
@@ -93,29 +93,29 @@ impl OtherRanks {
     }
 }
 
-/// What an engine's life has to do with its parts on other nodes.
+/// What an engine's life has to do with its ranks on other nodes.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
-    /// Whether the part that serves is up; `None`: unknown.
+pub(super) struct GangState {
+    /// Whether the rank that serves is up; `None`: unknown.
     pub(super) first_is_up: Option<bool>,
-    /// The part that has ended, and how: the engine cannot go on.
+    /// The rank that has ended, and how: the engine cannot go on.
     pub(super) lost: Option<Arc<str>>,
 }
 
-/// An engine's part on this node, and what is known of the others.
+/// An engine's rank on this node, and what is known of the others.
 #[derive(Debug)]
 struct OwnRank {
     server: ProcessId,
     rank: EngineRank,
     gang: Gang,
     phases: [Cell; EnginePhase::ALL.len()],
-    /// How many parts there are, and whether one is lost; none without a cluster.
+    /// How many ranks there are, and whether one is lost; none without a cluster.
     others: Option<[Cell; 2]>,
     seen: BTreeMap<RankId, Seen>,
     has_lost: bool,
 }
 
-/// A part that has lived while this one did.
+/// A rank that has lived while this one did.
 #[derive(Debug)]
 struct Seen {
     engine: Arc<str>,
@@ -136,7 +136,7 @@ impl Seen {
         has_ended.then_some("has ended")
     }
 
-    /// Whether that is a later run of the same part.
+    /// Whether that is a later run of the same rank.
     fn is_replaced_by(&self, id: &RankId, other: &OtherRank) -> bool {
         let is_same = other.node == id.0 && other.engine == self.engine && other.rank == self.rank;
         is_same && other.id().1 > id.1
@@ -144,17 +144,17 @@ impl Seen {
 
     /// Its node, and the reason for people.
     fn lost(&self, node: &str, what: &str) -> (String, String) {
-        let part = if *self.rank == *UNKNOWN { String::new() } else { format!(" {}", self.rank) };
-        (node.to_owned(), format!("its rank{part} on {node} ({}) {what}", self.engine))
+        let number = if *self.rank == *UNKNOWN { String::new() } else { format!(" {}", self.rank) };
+        (node.to_owned(), format!("its rank{number} on {node} ({}) {what}", self.engine))
     }
 }
 
-/// The parts on this node, by engine.
+/// The ranks on this node, by engine.
 #[derive(Debug, Default)]
 pub(super) struct Ranks(BTreeMap<Arc<str>, OwnRank>);
 
 impl Engines {
-    /// An engine as a target if a part of it on another node has ended, or its server on this one:
+    /// An engine as a target if a rank of it on another node has ended, or its server on this one:
     /// nothing of it serves any more.
     pub(in crate::policy) fn without_its_gang(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
@@ -162,13 +162,13 @@ impl Engines {
         own.map(|_| EngineTarget::from(life.seen()))
     }
 
-    /// Whether an engine on this node is part of one that spans nodes.
+    /// Whether an engine on this node is a rank of one that spans nodes.
     pub(in crate::policy) fn has_ranks(&self) -> bool {
         let is_rank = |life: &Life| life.seen().rank.is_some();
         !self.ranks.0.is_empty() || self.lives.values().any(|(life, _)| is_rank(life))
     }
 
-    /// Compares the parts on this node with those on others; `None`: there is no cluster.
+    /// Compares the ranks on this node with those on others; `None`: there is no cluster.
     pub(in crate::policy) fn track_ranks(
         &mut self,
         at: Moment,
@@ -201,10 +201,10 @@ impl Engines {
             let Some(own) = self.ranks.0.get_mut(name) else { continue };
             if let (Some(others), false) = (others, life.has_ended()) {
                 let lost = own.compare(at.uptime, others);
-                life.parts.first_is_up = own.first_is_up(others);
+                life.gang.first_is_up = own.first_is_up(others);
                 if let Some((node, reason)) = lost {
                     self.has_changed = true;
-                    life.parts.lost = Some(reason.as_str().into());
+                    life.gang.lost = Some(reason.as_str().into());
                     let (engine, gang) = (name.to_string(), own.rank.gang.to_string());
                     let kind = ProgramEvent::EngineRankLost { engine, gang, node, reason };
                     events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
@@ -241,7 +241,7 @@ impl OwnRank {
         Self { server, rank, gang, phases, others: None, seen: BTreeMap::new(), has_lost: false }
     }
 
-    /// Whether it lives on without another part, or without its server.
+    /// Whether it lives on without another rank, or without its server.
     fn is_lost(&self, life: &Life) -> bool {
         !life.is_gone() && (self.has_lost || life.has_ended())
     }
@@ -282,7 +282,7 @@ impl OwnRank {
         (!std::mem::replace(&mut self.has_lost, true)).then_some(ended)
     }
 
-    /// Whether the part that serves is up; `None` where no other part is known.
+    /// Whether the rank that serves is up; `None` where no other rank is known.
     fn first_is_up(&self, all: &OtherRanks) -> Option<bool> {
         let is_numbered = self.rank.rank.is_some();
         let firsts = self.others(all).iter().filter(|other| !is_numbered || *other.rank == *"0");
@@ -324,7 +324,7 @@ impl OwnRank {
     }
 }
 
-/// The label of a part without a number.
+/// The label of a rank without a number.
 const UNKNOWN: &str = "unknown";
 
 fn number(rank: &EngineRank) -> Arc<str> {
