@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Exit;
-use crate::cli::gate::has_own_memory;
+use crate::cli::gate::may_have_own_memory;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
 use crate::model::{Sysctl, bytes_text};
@@ -170,7 +170,7 @@ fn compare<'p>(
     }
     let mut warnings = raised(&rows, huge_pages);
     // Where a GPU has memory of its own, vLLM's share is of that.
-    if !has_own_memory(files.procfs, files.sysfs) {
+    if !may_have_own_memory(files.procfs, files.sysfs) {
         warnings.extend(vllm(&rows, &memory, arguments.gpu_memory_utilization));
     }
     if arguments.persist || arguments.check {

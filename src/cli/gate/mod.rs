@@ -33,7 +33,7 @@ use crate::parse::process::{cgroup, system_unit};
 
 use lease::StartLease;
 pub(crate) use lease::{Holder, LeaseArguments};
-pub(crate) use node::{GateNode, GateSetup, has_own_memory};
+pub(crate) use node::{GateNode, GateSetup, may_have_own_memory};
 pub(crate) use peers::Peers;
 pub(crate) use prepare::{PrepareSetup, Preparer};
 pub(crate) use show::ProgressPrinter;

@@ -80,7 +80,7 @@ impl SeriesView for Latest {
 }
 
 /// Whether a GPU of this node may have memory of its own, by sysfs alone.
-pub(crate) fn has_own_memory(procfs: &Path, sysfs: &Path) -> bool {
+pub(crate) fn may_have_own_memory(procfs: &Path, sysfs: &Path) -> bool {
     let (began, mut seen) = (Instant::now(), Vec::new());
     MemorySource::open(procfs, sysfs).read(&move || began.elapsed(), &mut seen);
     let mut latest = Latest::default();

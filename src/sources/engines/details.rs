@@ -384,10 +384,10 @@ impl Details {
         found
     }
 
-    /// Calls that for the path of each open file of a process.
-    pub(super) fn each_open(&self, pid: u32, call: &mut dyn FnMut(&str)) {
+    /// Calls that for the path of each open file of a process. `None`: they cannot be listed.
+    pub(super) fn each_open(&self, pid: u32, call: &mut dyn FnMut(&str)) -> Option<()> {
         let folder = with_reserve(|| fs::read_dir(self.procfs.join(pid.to_string()).join("fd")));
-        let folder = folder.inspect_err(|error| self.notice(error)).into_iter().flatten();
+        let folder = folder.inspect_err(|error| self.notice(error)).ok()?;
         for entry in folder.flatten().take(MAX_OPEN) {
             if let Ok(target) = fs::read_link(entry.path())
                 && let Some(path) = target.to_str()
@@ -395,6 +395,7 @@ impl Details {
                 call(path);
             }
         }
+        Some(())
     }
 
     /// The beginning of what a process has written to its standard output, if that is a file.
@@ -415,20 +416,15 @@ impl Details {
         is_one: &dyn Fn(&str) -> bool,
         files: &mut Files,
     ) -> Option<Open> {
-        let path = self.procfs.join(pid.to_string()).join("fd");
-        let folder = with_reserve(|| fs::read_dir(&path));
-        let folder = folder.inspect_err(|error| self.notice(error)).ok()?;
         let mut open = Open::default();
-        for entry in folder.flatten().take(MAX_OPEN) {
-            let Ok(target) = fs::read_link(entry.path()) else { continue };
-            let Some(path) = target.to_str() else { continue };
+        self.each_open(pid, &mut |path| {
             if path.starts_with(DEVICES) {
                 open.devices += 1;
             } else if is_one(path) {
                 files.add(path);
                 open.files += 1;
             }
-        }
+        })?;
         Some(open)
     }
 

@@ -95,7 +95,7 @@ fn of_driver(id: ProcessId, details: &Details) -> Option<RayJob> {
     let mut found = None;
     details.each_open(id.pid, &mut |path| {
         found = found.take().or_else(|| driver(path).map(|(of, job)| format!("{of}/{job}")));
-    });
+    })?;
     Some(RayJob { name: found?.into(), user: details.user(id.pid)? })
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::Engines;
-use super::life::Life;
+use super::life::{Life, ticks};
 use crate::model::{
     EnginePhase, EngineRank, EngineTarget, Event, Moment, ProcessId, ProgramEvent, Reading,
     SeriesKey,
@@ -29,9 +29,6 @@ const STOPS_FOR: Duration = Duration::from_secs(2);
 /// Ranks of one engine on other nodes that are tracked.
 const MOST_OTHERS: usize = 256;
 
-/// Clock ticks per second in `/proc`, on every architecture.
-const TICKS: f64 = 100.0;
-
 /// The ranks on other nodes, by the names of their gangs.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
@@ -41,8 +38,8 @@ pub(in crate::policy) struct OtherRanks {
 /// What ranks have in common: their meeting place, and the number of their user.
 type Gang = (Arc<str>, Arc<str>);
 
-/// The node of a rank, and the start of its server, in clock ticks: an engine may be renamed.
-type RankId = (Arc<str>, u64);
+/// The node of a rank, and the start of its server: an engine may be renamed.
+type RankId = (Arc<str>, Duration);
 
 #[derive(Clone, Debug)]
 struct OtherRank {
@@ -50,12 +47,13 @@ struct OtherRank {
     engine: Arc<str>,
     rank: Arc<str>,
     phase: EnginePhase,
-    start_ticks: u64,
+    /// After the boot of its node.
+    start: Duration,
 }
 
 impl OtherRank {
     fn id(&self) -> RankId {
-        (Arc::clone(&self.node), self.start_ticks)
+        (Arc::clone(&self.node), self.start)
     }
 }
 
@@ -69,25 +67,17 @@ impl OtherRanks {
                 Some(Arc::<str>::from(&**value))
             };
             let Some(node) = label("node").filter(|node| is_other(node)) else { return };
-            let start_ticks = match reading {
-                Reading::Value(start) if start.is_nan() => return,
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "ticks since boot; others are no start"
-                )]
-                Reading::Value(start) => (start * TICKS).round() as u64,
-                Reading::Unsupported | Reading::Failed => return,
-            };
+            // A series that has ended is no number.
+            let start = reading.value().and_then(|start| Duration::try_from_secs_f64(start).ok());
             let phase = label("phase")
                 .and_then(|name| EnginePhase::ALL.into_iter().find(|phase| *phase.name() == *name));
-            let (Some(phase), Some(engine), Some(gang), Some(user), Some(rank)) =
-                (phase, label("engine"), label("gang"), label("uid"), label("rank"))
+            let (Some(start), Some(phase), Some(engine), Some(gang), Some(user), Some(rank)) =
+                (start, phase, label("engine"), label("gang"), label("uid"), label("rank"))
             else {
                 return;
             };
             let gang = all.gangs.entry((gang, user)).or_default();
-            gang.push(OtherRank { node, engine, rank, phase, start_ticks });
+            gang.push(OtherRank { node, engine, rank, phase, start });
         });
         all
     }
@@ -290,7 +280,7 @@ impl OwnRank {
     }
 
     fn publish(&self, life: &Life, is_known: bool, counters: &mut Counters) {
-        let start = self.server.start_ticks as f64 / TICKS;
+        let start = ticks(self.server.start_ticks).as_secs_f64();
         for (cell, phase) in self.phases.iter().zip(EnginePhase::ALL) {
             match (phase == life.phase(), is_known) {
                 (true, true) => counters.set(*cell, start),
