@@ -123,7 +123,7 @@ to read the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, which th
 
 Exit codes: the command's own, 128 and the number of the signal that ended it, or
    79  the command said 0, but a process of it was killed, or it gave up (not with --pass-exit-code)
-  124  there was no memory for it in time: it was not run
+  124  there was no memory for it in time, or never is: it was not run
   125  umawarden itself failed: it was not run
   126  the command cannot be executed
   127  there is no such command

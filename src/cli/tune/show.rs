@@ -38,8 +38,9 @@ pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
     for warning in warnings {
         outln!("warning: {warning}");
     }
+    let lasts = if done.persisted.is_some() { "" } else { ", until the next boot" };
     for (sysctl, value) in &done.applied {
-        outln!("set: {sysctl} = {value}, until the next boot");
+        outln!("set: {sysctl} = {value}{lasts}");
     }
     for error in &done.failed {
         errln!("umawarden: {error}");
