@@ -69,6 +69,8 @@ pub struct EngineFacts {
     pub worker_died: fn(&str) -> Option<LastWords>,
     /// The options with which it takes less memory.
     pub takes_less: Option<&'static str>,
+    /// The option with which it captures no CUDA graphs.
+    pub without_cuda_graphs: Option<&'static str>,
     /// A command that exits with 0 although one of its workers was killed.
     pub hides_killed_workers: Option<&'static str>,
     /// A health path that answers slowly in one of its states.
@@ -143,6 +145,7 @@ impl EngineFacts {
             last_words: &[],
             worker_died: |_| None,
             takes_less: None,
+            without_cuda_graphs: None,
             hides_killed_workers: None,
             slow_health: None,
             images: &[],

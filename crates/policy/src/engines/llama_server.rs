@@ -63,6 +63,8 @@ fn metrics(text: &str) -> Option<EngineLoad> {
         running: sum(text, &["llamacpp:requests_processing"]),
         waiting: sum(text, &["llamacpp:requests_deferred"]),
         kv_cache_usage: greatest_share(text, "llamacpp:kv_cache_usage_ratio"),
+        // Its counters of tokens rise only when a request ends.
+        work: sum(text, &["llamacpp:n_decode_total"]),
         ..EngineLoad::NONE
     })
 }

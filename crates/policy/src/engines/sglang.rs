@@ -88,6 +88,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ],
     worker_died,
     takes_less: Some("a lower --mem-fraction-static or --max-total-tokens"),
+    without_cuda_graphs: Some("--disable-cuda-graph"),
     slow_health: Some(SlowHealth {
         path: "/health",
         who: "a paused SGLang",
@@ -152,7 +153,7 @@ pub(super) fn loads(text: &str) -> Option<EngineLoad> {
             let used = number(load, "num_used_tokens")?;
             Some(number(load, "max_total_num_tokens")?.saturating_sub(used))
         }),
-        is_sleeping: Reading::Unsupported,
+        ..EngineLoad::NONE
     })
 }
 

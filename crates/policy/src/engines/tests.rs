@@ -389,6 +389,7 @@ fn the_reported_load_of_engines_is_read() {
     let vllm = load_in_metrics(Vllm, &recorded("vllm", "busy", "/metrics"));
     assert_eq!((vllm.running, vllm.waiting), (Reading::Value(1), Reading::Value(0)));
     assert_eq!(vllm.is_sleeping, Reading::Value(false));
+    assert!(vllm.work.value().is_some_and(|tokens| tokens > 0), "{vllm:?}");
     assert!(vllm.kv_cache_usage.value().is_some_and(|usage| usage > 0.0 && usage < 1.0));
     let asleep = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0.0\n";
     assert_eq!(load_in_metrics(Vllm, asleep).is_sleeping, Reading::Value(true));
@@ -407,6 +408,8 @@ fn the_reported_load_of_engines_is_read() {
     let llama = recorded("llama-server", "busy", "/metrics?model=tiny&autoload=false");
     let llama = load_in_metrics(LlamaServer, &llama);
     assert_eq!((llama.running, llama.waiting), (Reading::Value(1), Reading::Value(0)));
+    let steps = load_in_metrics(LlamaServer, "llamacpp:n_decode_total 16\n");
+    assert_eq!(steps.work, Reading::Value(16));
     assert_eq!(load_in_metrics(LlamaServer, "x 1\n"), EngineLoad::default());
     // As their documentation names them.
     let text = "lmdeploy:num_requests_running{engine=\"0\",model_name=\"m\"} 2.0\n\

@@ -81,6 +81,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ],
     worker_died,
     takes_less: Some("a lower --gpu-memory-utilization or --max-model-len"),
+    without_cuda_graphs: Some("--enforce-eager"),
     hides_killed_workers: Some("vllm serve"),
     images: &["vllm/vllm-openai", "nvcr.io/nvidia/vllm"],
     ..EngineFacts::new(EngineKind::Vllm)
@@ -135,6 +136,7 @@ fn metrics(text: &str) -> Option<EngineLoad> {
         waiting: sum(text, &["vllm:num_requests_waiting"]),
         kv_cache_usage: greatest_share(text, "vllm:kv_cache_usage_perc"),
         is_sleeping: sleeps(text).into(),
+        work: sum(text, &["vllm:prompt_tokens_total", "vllm:generation_tokens_total"]),
         ..EngineLoad::NONE
     })
 }

@@ -60,6 +60,13 @@ pub struct EngineLoad {
     pub kv_cache_available_tokens: Reading<u64>,
     /// Whether it sleeps on request, without its weights or its KV cache.
     pub is_sleeping: Reading<bool>,
+    /// A count that rises while any request makes progress: tokens, or decoding steps.
+    #[serde(default = "unsupported")]
+    pub work: Reading<u64>,
+}
+
+fn unsupported() -> Reading<u64> {
+    Reading::Unsupported
 }
 
 impl Default for EngineLoad {
@@ -76,6 +83,7 @@ impl EngineLoad {
         kv_cache_usage: Reading::Unsupported,
         kv_cache_available_tokens: Reading::Unsupported,
         is_sleeping: Reading::Unsupported,
+        work: Reading::Unsupported,
     };
 
     /// Its requests could not be read.

@@ -70,9 +70,10 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_stuck",
         &["engine"],
-        "1 while a starting or loading engine has made no progress for its stuck_after. Progress \
-         is data read, memory taken or released, a process begun or ended, or more than a few \
-         lines in its log.",
+        "1 while an engine has made no progress for its stuck_after. Progress of a starting or \
+         loading engine is data read, memory taken or released, a process begun or ended, or more \
+         than a few lines in its log; of the running requests of vLLM or llama-server, a token or \
+         a change of the KV cache in use.",
     )
     .flag(),
     Metric::gauge(

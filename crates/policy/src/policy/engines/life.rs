@@ -1,5 +1,7 @@
 //! One life of one engine: from the first sample of its server to the end of its last process.
 
+mod stuck;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use crate::model::{
     ProcessId, Reading, WhyUnknown,
 };
 use crate::policy::status::EngineStatus;
+use stuck::Stall;
 
 /// An engine that cannot be asked is ready when it has not read or grown for so long since it began
 /// to load; one that never seemed to load, for longer.
@@ -85,6 +88,7 @@ pub(super) struct Life {
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
+    stall: Stall,
     /// Its ranks on other nodes.
     pub(super) gang: GangState,
     /// At the first sample.
@@ -136,6 +140,7 @@ impl Life {
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             is_stuck: false,
+            stall: Stall::default(),
             gang: GangState::default(),
             begun: footprint.clone(),
             found: read_at,
@@ -313,7 +318,7 @@ impl Life {
             self.load_read = Some(now.saturating_sub(begun).max(self.load_read.unwrap_or(0)));
         }
         let mut turns = Vec::new();
-        if progressed && self.is_stuck {
+        if progressed && self.is_stuck && self.is_on_its_way() {
             turns.push(self.unstick("it reads, grows or works again"));
         }
         self.advance(at, &mut turns);
@@ -336,6 +341,10 @@ impl Life {
             Reading::Unsupported | Reading::Failed => {}
         }
         self.health = Some(health.clone());
+        self.stall.take(health);
+        if self.is_stuck && self.phase.is_up() && self.stalled().is_none() {
+            turns.push(self.unstick("its requests make progress again, or none runs"));
+        }
         self.advance(at, &mut turns);
         turns
     }
@@ -345,26 +354,11 @@ impl Life {
         for _ in 0..EnginePhase::ALL.len() {
             let Some((to, reason)) = self.next() else { break };
             if self.is_stuck {
-                turns.push(self.unstick("it is on its way no more"));
+                turns.push(self.unstick(&format!("it is {to} now")));
             }
             turns.push(self.turn(at, to, reason));
         }
-        let waited = self.sampled.saturating_sub(self.mark.at);
-        if self.is_on_its_way() && !self.is_stuck && waited >= self.seen.stuck_after {
-            self.is_stuck = true;
-            let cores = self.mark.cores(self.sampled, &self.now);
-            let reason = format!(
-                "nothing was read and no memory taken for {} s, while its processes used \
-                 {cores:.1} cores",
-                waited.as_secs()
-            );
-            turns.push(Turn::Stuck { stuck: true, reason });
-        }
-    }
-
-    fn unstick(&mut self, reason: &str) -> Turn {
-        self.is_stuck = false;
-        Turn::Stuck { stuck: false, reason: reason.to_owned() }
+        turns.extend(self.stick());
     }
 
     fn turn(&mut self, at: Moment, to: EnginePhase, reason: String) -> Turn {
