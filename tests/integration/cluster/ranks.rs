@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Node;
 use crate::engines::process;
@@ -84,10 +85,28 @@ fn a_rank_whose_head_has_ended_is_known_and_would_be_stopped() {
     }
     assert!((ranks(&nodes[0], "vllm-8000") - 1.0).abs() < f64::EPSILON, "the other one lives");
     end(&nodes[0], &[51, 52]);
+    // What is read of another node may be 2.5 s old.
+    std::thread::sleep(Duration::from_secs(4));
     end(&nodes[1], &[50, 51, 52]);
     for (node, _) in both {
         node.wait_for("RankLost", "inactive");
     }
+    // One death: the head's own, and the rank's report names it.
+    let [first, second] = nodes.each_ref().map(|node| {
+        node.daemon().wait_until("the death is reported", |_| death(node).is_object());
+        death(node)["ranks"].clone()
+    });
+    assert_eq!((&first["first"], &first["others"]), (&"this".into(), &serde_json::Value::Null));
+    assert_eq!(second["first"], "other", "{second}");
+    let other = &second["others"][0];
+    let named = ["node", "engine", "rank"].map(|key| other[key].as_str().unwrap());
+    assert_eq!(named, ["one", "vllm-8000", "0"], "{second}");
+    assert!(other["seconds"].as_f64().unwrap() < 0.0, "{second}");
+}
+
+/// The report on the death of the node's engine.
+fn death(node: &Node) -> serde_json::Value {
+    node.data("/api/v1/events?kind=engine_died")["events"][0]["report"].clone()
 }
 
 #[test]

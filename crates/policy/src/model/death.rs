@@ -4,12 +4,16 @@
 //! The JSON form is public: `umawarden launch`, `umawarden history --json` and `/api/v1/events`
 //! speak it.
 
+mod ranks;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+pub use ranks::{FirstDeath, RankDeath, RankDeaths};
 
 use super::{
     DecisionId, EngineKind, EnginePhase, Event, KillerDaemon, OomConstraint, ProcessId, RuleId,
@@ -417,6 +421,9 @@ pub struct DeathReport {
     /// The last lines of its log, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
+    /// The ends of its ranks on other nodes, where it spans nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<RankDeaths>,
     /// What the reason in its log means.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
@@ -445,6 +452,7 @@ impl DeathReport {
         }
         text.push_str(&format!(" with {}", self.exit));
         text.push_str(&self.killer_text());
+        text.extend(self.ranks.as_ref().map(RankDeaths::text));
         if self.is_exit_code_a_lie() {
             text.push_str("; the exit code does not show it");
         }

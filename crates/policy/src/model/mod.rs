@@ -57,8 +57,8 @@ pub use cluster::{
     PEERS_ASKED_CHEAPLY, PrometheusServer, Rejection, TlsFiles, series_of_node,
 };
 pub use death::{
-    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
-    signal_name,
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, FirstDeath, KilledWorker, Killer,
+    RankDeath, RankDeaths, Survivor, signal_name,
 };
 pub use decision::{
     AimCheck, Decision, DecisionId, DecisionRecord, Evidence, HoldReason, Mode, Outcome,

@@ -249,6 +249,13 @@ impl Policy {
         let others = self.cluster.ranks();
         let world = (&mut self.counters, &mut self.store);
         self.engines.track_ranks(at, others.as_ref(), world, &mut step.events);
+        self.record_rank_deaths(at, &step.events);
+    }
+
+    /// Publishes the deaths of ranks among these events for the other nodes.
+    pub(super) fn record_rank_deaths(&mut self, at: Moment, events: &[Event]) {
+        let world = (&mut self.counters, &mut self.store);
+        self.engines.record_rank_deaths(at, events, world);
     }
 
     /// All memory of all pools.

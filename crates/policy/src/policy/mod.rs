@@ -540,10 +540,11 @@ impl Policy {
         let is_docker_observed = restarts.is_observed(Supervisor::Docker, at);
         let is_held = |engine: &EngineSeen| restarts.hold(engine);
         deaths.step(&context, is_held, is_docker_observed, &mut events);
-        for event in events {
+        for event in &events {
             context.counters.count_event(event.kind.kind(), at.utc, None);
-            context.step.events.push(event);
         }
+        self.record_rank_deaths(at, &events);
+        step.events.extend(events);
     }
 
     /// Evaluates the groups that are due; returns whether any was.

@@ -1,6 +1,6 @@
 //! Inference engines and where in their lives they are.
 
-use super::super::{EngineKind, EnginePhase, ReleaseEnd, Source};
+use super::super::{EngineKind, EnginePhase, Killer, ReleaseEnd, Source};
 use super::{Metric, MetricKind};
 
 const LEFT: &[&str] = &["unaccounted", "shmem", "page_cache", "orphans"];
@@ -31,6 +31,14 @@ pub(super) const METRICS: &[Metric] = &[
          unknown, and its phase.",
     )
     .closed(&[("phase", &EnginePhase::NAMES)]),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_rank_ended_seconds",
+        &["engine", "gang", "killer", "rank", "uid"],
+        "Time since the end of a rank of an engine that spans nodes, and the cause of its death, \
+         for ten minutes. The other nodes find out by it which rank ended first.",
+    )
+    .closed(&[("killer", &Killer::NAMES)]),
     Metric::gauge(
         Source::Engines,
         "uma_engine_ranks",

@@ -15,6 +15,7 @@ use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
 
 use self::mirror::Mirror;
 use super::counters::{Cell, Counters};
+use super::engines::ranks::ended::ENDED;
 use super::engines::ranks::{OtherRanks, START};
 use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
@@ -26,7 +27,7 @@ use crate::model::{
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
 /// series that is absent there from an unknown one.
-const ALWAYS_WANTED: [&str; 4] = [TOTAL, AVAILABLE, "uma_source_up", START];
+const ALWAYS_WANTED: [&str; 5] = [TOTAL, AVAILABLE, "uma_source_up", START, ENDED];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";

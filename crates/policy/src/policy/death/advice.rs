@@ -2,7 +2,7 @@
 
 use crate::engines::{Reason, facts};
 use crate::model::{
-    DeathReport, EnginePhase, Killer, OomConstraint, Survivor, bytes_text, signal_name,
+    DeathReport, EnginePhase, Killer, OomConstraint, RankDeaths, Survivor, bytes_text, signal_name,
 };
 
 /// An orphan with less memory than this does not prevent a start.
@@ -14,6 +14,9 @@ const MUCH_UNACCOUNTED_BYTES: u64 = 8 << 30;
 /// What to do.
 pub(super) fn advice(report: &DeathReport, reason: Option<Reason>) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(report.ranks.as_ref().and_then(RankDeaths::first_elsewhere).map(|first| {
+        format!("find the cause on {}: `umawarden history` there reports that death", first.node)
+    }));
     lines.extend(orphans(&report.orphans));
     lines.extend(reason.map(|reason| reason.cure().to_owned()));
     lines.extend(killer(report));

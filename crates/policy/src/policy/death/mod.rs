@@ -17,7 +17,8 @@ use std::time::Duration;
 use crate::engines::{LastWords, Reason, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, KillerDaemon, Moment, ProcessId, RuleId, Survivor, signal_name,
+    KilledWorker, Killer, KillerDaemon, Moment, ProcessId, RankDeaths, RuleId, Survivor,
+    signal_name,
 };
 use hits::Hit;
 pub(super) use observed::{Kills, ObservedDeath, REPORT_AFTER, memory, own_bytes};
@@ -83,8 +84,11 @@ pub struct AskedToEnd {
     pub at: Duration,
 }
 
+/// The ends of the other ranks of an engine, by the report on the end of this one.
+pub type RanksOf<'a> = &'a dyn Fn(&DeathReport) -> Option<RankDeaths>;
+
 /// All that was seen of a death.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Circumstances<'a> {
     /// Who.
     pub who: Deceased,
@@ -119,6 +123,8 @@ pub struct Circumstances<'a> {
     pub is_kernel_log_read: bool,
     /// Memory when it died.
     pub memory: Option<DeathMemory>,
+    /// Its ranks on other nodes, if it may have any.
+    pub ranks: Option<RanksOf<'a>>,
     /// Sources that could not be read.
     pub not_known: Vec<String>,
 }
@@ -159,12 +165,14 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         orphans: orphans(death),
         memory: death.memory,
         last_lines: last_lines(death.log),
+        ranks: None,
         cause: None,
         advice: Vec::new(),
         not_known,
     };
     let reason = logged_reason(&report.killer, &words);
     report.cause = reason.map(|reason| reason.cause().to_owned());
+    report.ranks = death.ranks.and_then(|ranks| ranks(&report));
     report.advice = advice::advice(&report, reason);
     report
 }

@@ -201,6 +201,11 @@ impl ObservedDeath<'_> {
             is_kernel_log_read: context.counters.kernel_log_is_believed(),
             memory: self.memory,
             log,
+            ranks: Some(&|report| {
+                // When the kernel or a supervisor saw it end.
+                let is_exact = self.end.is_some() || server.is_some();
+                context.engines.rank_deaths(report, ended.uptime, is_exact)
+            }),
             not_known,
             ..Circumstances::default()
         };

@@ -119,7 +119,11 @@ impl Deaths {
             let waited = now.saturating_sub(dead.noticed);
             let waits_for = dead.seen.container.is_some() && answers;
             let is_reported = !waits_for || end_of(ends, dead, context).is_some();
-            waited >= REPORT_AFTER && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
+            let are_ranks_known =
+                context.engines.rank_ends_are_known(dead.seen.server, dead.noticed, now);
+            waited >= REPORT_AFTER
+                && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
+                && are_ranks_known
         };
         for dead in self.pending.extract_if(.., is_due) {
             let family: BTreeSet<ProcessId> =

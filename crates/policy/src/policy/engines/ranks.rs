@@ -5,17 +5,20 @@
 //! series, which the other nodes of the cluster read. A command line proves nothing, so that only
 //! ranks of the same user belong together.
 
-use std::collections::BTreeMap;
+pub(in crate::policy) mod ended;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
+use self::ended::{End, RankEnds, ReadEnd};
 use super::Engines;
 use super::life::{Life, ticks};
 use crate::model::{
-    EnginePhase, EngineRank, EngineTarget, Event, Moment, ProcessId, ProgramEvent, Reading,
-    SeriesKey,
+    DeathReport, EnginePhase, EngineRank, EngineTarget, Event, EventKind, Moment, ProcessId,
+    ProgramEvent, RankDeaths, Reading, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::pools::SeriesView as _;
@@ -33,6 +36,7 @@ const MOST_OTHERS: usize = 256;
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
     gangs: BTreeMap<Gang, Vec<OtherRank>>,
+    ends: Vec<ReadEnd>,
 }
 
 /// What ranks have in common: their meeting place, and the number of their user.
@@ -60,7 +64,7 @@ impl OtherRank {
 impl OtherRanks {
     /// Reads the ranks of nodes for which `is_other` holds.
     pub(in crate::policy) fn read(store: &SeriesStore, is_other: impl Fn(&str) -> bool) -> Self {
-        let mut all = Self::default();
+        let mut all = Self { gangs: BTreeMap::new(), ends: ended::read(store, &is_other) };
         store.each(START, &mut |key, reading| {
             let label = |name: &str| {
                 let (_, value) = key.labels.iter().find(|(label, _)| &**label == name)?;
@@ -139,23 +143,63 @@ impl Seen {
     }
 }
 
-/// The ranks on this node, by engine.
+/// Ranks of this node that are gone, and for how long they are remembered: reports of their deaths
+/// take a while.
+const MOST_PAST: usize = 16;
+const PAST_FOR: Duration = Duration::from_secs(60);
+
+/// The ranks on this node.
 #[derive(Debug, Default)]
-pub(super) struct Ranks(BTreeMap<Arc<str>, OwnRank>);
+pub(super) struct Ranks {
+    /// By engine.
+    own: BTreeMap<Arc<str>, OwnRank>,
+    /// Those that are gone, and since when.
+    past: VecDeque<(Duration, OwnRank)>,
+    ends: RankEnds,
+}
+
+impl Ranks {
+    fn of(&self, server: ProcessId) -> Option<&OwnRank> {
+        let past = self.past.iter().map(|(_, own)| own);
+        self.own.values().chain(past).find(|own| own.server == server)
+    }
+
+    /// Those whose server is still that of the engine go on.
+    fn retire(
+        &mut self,
+        now: Duration,
+        is_same: impl Fn(&str, &OwnRank) -> bool,
+        to: &mut Counters,
+    ) {
+        let (same, gone) =
+            std::mem::take(&mut self.own).into_iter().partition(|(name, own)| is_same(name, own));
+        self.own = same;
+        for own in BTreeMap::into_values(gone) {
+            own.retire(to);
+            self.past.push_back((now, own));
+        }
+        let is_old = |(since, _): &(Duration, OwnRank)| now.saturating_sub(*since) > PAST_FOR;
+        while self.past.len() > MOST_PAST || self.past.front().is_some_and(is_old) {
+            self.past.pop_front();
+        }
+    }
+}
 
 impl Engines {
     /// An engine as a target if a rank of it on another node has ended, or its server on this one:
     /// nothing of it serves any more.
     pub(in crate::policy) fn without_its_gang(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
-        let own = self.ranks.0.get(name).filter(|own| own.is_lost(life));
+        let own = self.ranks.own.get(name).filter(|own| own.is_lost(life));
         own.map(|_| EngineTarget::from(life.seen()))
     }
 
     /// Whether an engine on this node is a rank of one that spans nodes.
     pub(in crate::policy) fn has_ranks(&self) -> bool {
         let is_rank = |life: &Life| life.seen().rank.is_some();
-        !self.ranks.0.is_empty() || self.lives.values().any(|(life, _)| is_rank(life))
+        !self.ranks.own.is_empty()
+            || !self.ranks.past.is_empty()
+            || self.lives.values().any(|(life, _)| is_rank(life))
     }
 
     /// Compares the ranks on this node with those on others; `None`: there is no cluster.
@@ -167,32 +211,32 @@ impl Engines {
         events: &mut Vec<Event>,
     ) {
         let lives = &self.lives;
-        self.ranks.0.retain(|name, own| {
-            let life = lives.get(name).map(|(life, _)| life);
-            // What a server has left behind shows no rank any more.
-            let is_same = life.is_some_and(|life| {
+        // What a server has left behind shows no rank any more.
+        let is_same = |name: &str, own: &OwnRank| {
+            lives.get(name).is_some_and(|(life, _)| {
                 let rank = life.seen().rank.as_ref();
                 life.server() == own.server && rank.is_none_or(|rank| *rank == own.rank)
-            });
-            if !is_same {
-                own.retire(counters);
-            }
-            is_same
-        });
+            })
+        };
+        self.ranks.retire(at.uptime, is_same, counters);
+        for (_, own) in &mut self.ranks.past {
+            // Only what other nodes report of their ranks is of use.
+            others.map(|others| own.compare(at.uptime, others));
+        }
         let is_known = self.is_known(at.uptime);
         for (name, (life, _)) in &mut self.lives {
             if let (Some(rank), Some(user)) = (&life.seen().rank, life.seen().uid)
-                && !self.ranks.0.contains_key(name)
+                && !self.ranks.own.contains_key(name)
             {
                 let own = (rank.clone(), user);
                 let own = OwnRank::new(name, life.server(), own, counters, store);
-                self.ranks.0.insert(Arc::clone(name), own);
+                self.ranks.own.insert(Arc::clone(name), own);
             }
-            let Some(own) = self.ranks.0.get_mut(name) else { continue };
-            if let (Some(others), false) = (others, life.has_ended()) {
+            let Some(own) = self.ranks.own.get_mut(name) else { continue };
+            if let Some(others) = others {
                 let lost = own.compare(at.uptime, others);
                 life.gang.first_is_up = own.first_is_up(others);
-                if let Some((node, reason)) = lost {
+                if let (Some((node, reason)), false) = (lost, life.has_ended()) {
                     self.has_changed = true;
                     life.gang.lost = Some(reason.as_str().into());
                     let (engine, gang) = (name.to_string(), own.rank.gang.to_string());
@@ -205,6 +249,51 @@ impl Engines {
                 own.publish_others(life, name, counters, store);
             }
         }
+        self.ranks.ends.advance(at.uptime, others, counters);
+    }
+
+    /// Publishes the deaths of ranks among these events for the other nodes.
+    pub(in crate::policy) fn record_rank_deaths(
+        &mut self,
+        at: Moment,
+        events: &[Event],
+        (counters, store): (&mut Counters, &mut SeriesStore),
+    ) {
+        for event in events {
+            let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind else {
+                continue;
+            };
+            let Some(own) = report.who.server.and_then(|server| self.ranks.of(server)) else {
+                continue;
+            };
+            let rank = (&*report.who.name, own.gang.clone(), own.rank.clone());
+            let ago = Duration::try_from(at.utc.duration_since(report.ended)).unwrap_or_default();
+            let ended = at.uptime.saturating_sub(ago);
+            let end = End { at: ended, is_exact: true, killer: report.killer.name() };
+            self.ranks.ends.record((rank.0, &rank.1, &rank.2), end, counters, store);
+        }
+    }
+
+    /// Whether all is known of the other ranks that can be known at the death of this one.
+    pub(super) fn rank_ends_are_known(
+        &self,
+        server: ProcessId,
+        noticed: Duration,
+        now: Duration,
+    ) -> bool {
+        self.ranks.of(server).is_none_or(|own| self.ranks.ends.are_known(own, noticed, now))
+    }
+
+    /// The ends of the other ranks of an engine that has died; `None`: none is known.
+    pub(in crate::policy) fn rank_deaths(
+        &self,
+        report: &DeathReport,
+        ended: Duration,
+        is_exact: bool,
+    ) -> Option<RankDeaths> {
+        let own = self.ranks.of(report.who.server?)?;
+        let end = End { at: ended, is_exact, killer: report.killer.name() };
+        self.ranks.ends.around(own, end)
     }
 }
 
@@ -326,15 +415,15 @@ mod tests {
     use super::*;
 
     /// Rank 1 on this node, and the series of the other nodes.
-    struct World {
-        own: OwnRank,
+    pub(super) struct World {
+        pub(super) own: OwnRank,
         store: SeriesStore,
         engine: &'static str,
-        now: u64,
+        pub(super) now: u64,
     }
 
     impl World {
-        fn new(rank: Option<u32>) -> Self {
+        pub(super) fn new(rank: Option<u32>) -> Self {
             let mut store = SeriesStore::default();
             let mut counters = Counters::new(&mut store);
             let rank = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
@@ -343,7 +432,13 @@ mod tests {
             Self { own, store: SeriesStore::default(), engine: "vllm-8000", now: 1000 }
         }
 
-        fn set(&mut self, node: &str, rank: &str, phase: EnginePhase, reading: Reading<f64>) {
+        pub(super) fn set(
+            &mut self,
+            node: &str,
+            rank: &str,
+            phase: EnginePhase,
+            reading: Reading<f64>,
+        ) {
             self.set_of("0", node, rank, (phase, reading));
         }
 
@@ -370,15 +465,31 @@ mod tests {
             }
         }
 
+        pub(super) fn end(&mut self, node: &str, rank: &str, killer: &str, age: Reading<f64>) {
+            let labels = [
+                ("engine", self.engine),
+                ("gang", "a:29501"),
+                ("killer", killer),
+                ("node", node),
+                ("rank", rank),
+                ("uid", "0"),
+            ];
+            let id = self.store.intern(&SeriesKey::new(ended::ENDED, &labels));
+            self.store.append(id, self.now as i64 * 1000, age);
+        }
+
+        pub(super) fn others(&self) -> OtherRanks {
+            OtherRanks::read(&self.store, |node| node != "own")
+        }
+
         /// Compares after so many seconds.
-        fn after(&mut self, seconds: u64) -> Option<(String, String)> {
+        pub(super) fn after(&mut self, seconds: u64) -> Option<(String, String)> {
             self.now += seconds;
-            let all = OtherRanks::read(&self.store, |node| node != "own");
-            self.own.compare(Duration::from_secs(self.now), &all)
+            self.own.compare(Duration::from_secs(self.now), &self.others())
         }
 
         fn first_is_up(&self) -> Option<bool> {
-            self.own.first_is_up(&OtherRanks::read(&self.store, |node| node != "own"))
+            self.own.first_is_up(&self.others())
         }
     }
 

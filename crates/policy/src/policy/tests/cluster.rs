@@ -337,6 +337,7 @@ fn peers_are_asked_for_the_series_that_rules_read() {
     assert_eq!(
         wanted,
         [
+            "uma_engine_rank_ended_seconds []",
             "uma_engine_rank_start_seconds []",
             "uma_memory_available_bytes []",
             "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",
