@@ -16,6 +16,7 @@ mod http;
 mod identity;
 mod inspect;
 mod matching;
+mod outputs;
 mod pods;
 mod ray;
 mod scan;
@@ -40,6 +41,7 @@ use containers::{ContainerWatch, DockerState, Shared};
 use ends::Ends;
 use health::{HealthProber, Targets};
 pub use inspect::{NotInspected, inspect_containers};
+use outputs::Outputs;
 pub use scan::Scanner;
 
 /// Interval between two full scans, and between two samples of known engines while one loads.
@@ -129,6 +131,7 @@ impl EngineWatch {
         let mut scan_thread = ScanThread {
             scanner,
             ends: Ends::new(procfs.clone()),
+            outputs: Outputs::new(procfs.clone()),
             procfs,
             to,
             targets,
@@ -214,6 +217,7 @@ fn schema() -> Arc<Schema> {
 struct ScanThread {
     scanner: Scanner,
     ends: Ends,
+    outputs: Outputs,
     procfs: PathBuf,
     to: SyncSender<Observation>,
     targets: Targets,
@@ -277,9 +281,12 @@ impl ScanThread {
             Ok(mut readings) => {
                 self.ends.update(began, &readings.engines);
                 readings.ended = self.ends.unreported().to_vec();
+                self.outputs.update(began, &readings.engines);
+                readings.outputs = self.outputs.unreported().to_vec();
                 // The loop must learn of an engine before its health.
                 if self.send(Observation::Engines(Box::new(readings.clone()))) {
                     self.ends.mark_reported();
+                    self.outputs.mark_reported();
                 }
                 self.targets.set(&readings.engines, &self.procfs);
                 let counts = [self.scanner.processes(), self.scanner.silent()];

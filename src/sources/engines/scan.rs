@@ -260,6 +260,7 @@ impl Scanner {
             is_partial: true,
             turned: Vec::new(),
             ended: Vec::new(),
+            outputs: Vec::new(),
         }
     }
 

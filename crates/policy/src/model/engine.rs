@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{EngineKeys, EngineLoad, ExitStatus, Proof, Reading};
+use super::{EngineKeys, EngineLoad, ExitStatus, Proof, Reading, WorkloadLog};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
 #[derive(
@@ -341,6 +341,19 @@ pub struct EngineReadings {
     /// known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<ProcessEnd>,
+    /// The last output of servers that have ended since the previous scan, where they wrote to
+    /// files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<LastOutput>,
+}
+
+/// The last lines that a server wrote to files as its output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastOutput {
+    /// The server.
+    pub server: ProcessId,
+    /// The lines, the newest last; or why they are unknown.
+    pub log: WorkloadLog,
 }
 
 /// The end of a process of an engine, as the kernel reports it to processes other than its parent.

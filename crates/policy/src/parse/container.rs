@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::process::printable;
 use crate::model::ProcessId;
 pub use cri::pod_container;
-pub use log::{log_end, may_hold_secret};
+pub use log::{log_end, may_hold_secret, output_end};
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
 /// Containers of a node that are read; the rest are ignored.

@@ -47,7 +47,17 @@ pub fn log_end(
     for output in 0..lines.open.len() {
         lines.end(output);
     }
-    let mut lines = lines.ended;
+    end_of(lines.ended, is_reason)
+}
+
+/// The same of plain output of a program, such as a file that it writes to.
+pub fn output_end(outputs: &[Vec<u8>], is_reason: impl Fn(&str) -> bool) -> Vec<String> {
+    let lines = outputs.iter().flat_map(|output| output.split(|byte| *byte == b'\n'));
+    let shown = lines.map(|line| shown(&line[..line.len().min(LONGEST_LINE_BYTES)]));
+    end_of(shown.filter(|line| !line.is_empty()).collect(), is_reason)
+}
+
+fn end_of(mut lines: Vec<String>, is_reason: impl Fn(&str) -> bool) -> Vec<String> {
     let last = lines.split_off(lines.len().saturating_sub(LAST_LINES));
     lines.retain(|line| is_reason(line));
     let mut kept = lines.split_off(lines.len().saturating_sub(REASON_LINES));

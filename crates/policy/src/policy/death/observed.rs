@@ -179,7 +179,7 @@ impl ObservedDeath<'_> {
         let events: Vec<Event> = context.kills.events.iter().cloned().collect();
         let own_stops: Vec<OwnStop> = context.kills.stops.iter().cloned().collect();
         let family = self.family(context);
-        let (log, not_known) = self.own_log();
+        let (log, not_known) = self.own_log(context);
         let is_container = self.held.is_some_and(|held| held.supervisor == Supervisor::Docker);
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
@@ -241,21 +241,25 @@ impl ObservedDeath<'_> {
     }
 
     /// Lines of its own log, and why they are unknown.
-    fn own_log(&self) -> (&[String], Vec<String>) {
-        match self.end.map(|end| end.log.as_deref()) {
-            Some(Some(WorkloadLog::Lines(lines))) => (lines, Vec::new()),
-            Some(Some(WorkloadLog::Unknown(why))) => {
-                (&[], vec![format!("what it wrote itself: {why}")])
-            }
-            Some(None) | None => {
-                let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
-                let why = unit.map_or_else(
-                    || "its own log was not read".to_owned(),
-                    |held| format!("its own output: journalctl -u {}", held.name),
-                );
-                (&[], vec![why])
-            }
+    fn own_log<'c>(&'c self, context: &'c Context<'_>) -> (&'c [String], Vec<String>) {
+        let server = self.engine.map(|engine| engine.server);
+        let written = server.and_then(|server| context.engines.ends.output_of(server));
+        let reported = self.end.and_then(|end| end.log.as_deref());
+        let of = |log: Option<&'c WorkloadLog>| match log {
+            Some(WorkloadLog::Lines(lines)) => (!lines.is_empty()).then_some(&**lines),
+            Some(WorkloadLog::Unknown(_)) | None => None,
+        };
+        if let Some(lines) = of(reported).or_else(|| of(written)) {
+            return (lines, Vec::new());
         }
+        let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
+        let why = match (reported.or(written), unit) {
+            (Some(WorkloadLog::Lines(_)), _) => return (&[], Vec::new()),
+            (Some(WorkloadLog::Unknown(why)), _) => format!("what it wrote itself: {why}"),
+            (None, Some(unit)) => format!("its own output: journalctl -u {}", unit.name),
+            (None, None) => "its own log was not read".to_owned(),
+        };
+        (&[], vec![why])
     }
 
     /// When it ended, on both clocks.

@@ -1,39 +1,55 @@
-//! How processes of engines ended lately, as the kernel reports to other than their parents.
+//! How processes of engines ended lately, as the kernel reports to other than their parents, and
+//! what their servers wrote last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::model::{EngineReadings, ProcessEnd, ProcessId};
+use crate::model::{EngineReadings, LastOutput, ProcessEnd, ProcessId, WorkloadLog};
 
 /// More are not remembered.
 const MOST: usize = 512;
+const MOST_OUTPUTS: usize = 32;
 
-/// They, the newest last.
+/// Process ends and outputs, the newest last.
 #[derive(Debug, Default)]
-pub(in crate::policy) struct ProcessEnds(VecDeque<(Duration, ProcessEnd)>);
+pub(in crate::policy) struct ProcessEnds {
+    ends: VecDeque<(Duration, ProcessEnd)>,
+    outputs: VecDeque<LastOutput>,
+}
 
 impl ProcessEnds {
     pub(super) fn take(&mut self, readings: &EngineReadings) {
         for end in &readings.ended {
-            if self.0.len() >= MOST {
-                self.0.pop_front();
+            if self.ends.len() >= MOST {
+                self.ends.pop_front();
             }
-            self.0.push_back((readings.read_at, end.clone()));
+            self.ends.push_back((readings.read_at, end.clone()));
+        }
+        for output in &readings.outputs {
+            if self.outputs.len() >= MOST_OUTPUTS {
+                self.outputs.pop_front();
+            }
+            self.outputs.push_back(output.clone());
         }
     }
 
-    /// That process's.
+    /// The end of that process.
     pub(in crate::policy) fn of(&self, id: ProcessId) -> Option<&ProcessEnd> {
-        self.0.iter().rev().map(|(_, end)| end).find(|end| end.id == id)
+        self.ends.iter().rev().map(|(_, end)| end).find(|end| end.id == id)
     }
 
-    /// Those of that server's engine, seen since then.
+    /// The ends of processes of that server's engine, seen since then.
     pub(in crate::policy) fn of_engine(
         &self,
         server: ProcessId,
         since: Duration,
     ) -> impl Iterator<Item = &ProcessEnd> {
         let is_of = move |at: Duration, end: &ProcessEnd| end.server == server && at >= since;
-        self.0.iter().filter(move |(at, end)| is_of(*at, end)).map(|(_, end)| end)
+        self.ends.iter().filter(move |(at, end)| is_of(*at, end)).map(|(_, end)| end)
+    }
+
+    /// What that server wrote last, where it wrote to files.
+    pub(in crate::policy) fn output_of(&self, server: ProcessId) -> Option<&WorkloadLog> {
+        self.outputs.iter().rev().find(|output| output.server == server).map(|output| &output.log)
     }
 }

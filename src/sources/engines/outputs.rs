@@ -1,0 +1,264 @@
+//! The last output of servers that write to files, as with `vllm serve … >log 2>&1`.
+//!
+//! A file is opened while the server lives and has it as its standard output or error: the server
+//! could read it itself, and neither a rename nor another file of that name changes what is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engines::last_words;
+use crate::files::open_regular;
+use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
+use crate::parse::container::output_end;
+use crate::sources::bounded::BoundedReads;
+
+/// So much of each file is read, from its end.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Servers whose files are open: as many as engines are tracked.
+const MAX_SERVERS: usize = 32;
+
+/// Output that has waited for a place in the queue.
+const MAX_UNREPORTED: usize = 32;
+
+/// The files of a server.
+type Files = Arc<[Output]>;
+
+/// A file that a server writes to.
+#[derive(Debug)]
+struct Output {
+    file: File,
+    /// Its length when it was opened: earlier lines may be of another run.
+    from: u64,
+}
+
+/// The output files of servers.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    procfs: PathBuf,
+    bounded: BoundedReads,
+    files: BTreeMap<ProcessId, Files>,
+    unreported: Vec<LastOutput>,
+}
+
+impl Outputs {
+    pub(super) fn new(procfs: PathBuf) -> Self {
+        let bounded = BoundedReads::new(procfs.clone());
+        Self { procfs, bounded, files: BTreeMap::new(), unreported: Vec::new() }
+    }
+
+    /// Opens the files of servers that live, and reads those of servers that have ended.
+    pub(super) fn update(&mut self, now: Duration, engines: &[EngineSeen]) {
+        self.bounded.begin(now);
+        let mut living = BTreeSet::new();
+        for engine in engines.iter().filter(|engine| !engine.is_left_behind) {
+            let is_alive = |state: char| !matches!(state, 'Z' | 'X');
+            let server = engine.processes.iter().find(|process| process.id == engine.server);
+            if server.is_some_and(|server| is_alive(server.state)) {
+                living.insert(engine.server);
+                self.open(engine.server);
+            }
+        }
+        let is_gone = |id: &ProcessId| !living.contains(id);
+        for id in self.files.keys().copied().filter(is_gone).collect::<Vec<_>>() {
+            let Some(files) = self.files.remove(&id) else { continue };
+            // A process that is no engine any more lives on.
+            if !files.is_empty() && !self.lives(id) && self.unreported.len() < MAX_UNREPORTED {
+                let log = self.read(id, files);
+                self.unreported.push(LastOutput { server: id, log });
+            }
+        }
+    }
+
+    /// Output that has not been reported yet.
+    pub(super) fn unreported(&self) -> &[LastOutput] {
+        &self.unreported
+    }
+
+    /// Marks all output as reported.
+    pub(super) fn mark_reported(&mut self) {
+        self.unreported.clear();
+    }
+
+    fn lives(&self, id: ProcessId) -> bool {
+        let stat = std::fs::read(self.procfs.join(id.to_string()).join("stat"));
+        let stat = stat.ok().and_then(|text| crate::parse::process::stat(&text));
+        let is_it = |stat: &crate::parse::process::Stat| stat.start_ticks == id.start_ticks;
+        stat.as_ref().is_some_and(|stat| is_it(stat) && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    fn open(&mut self, id: ProcessId) {
+        if self.files.contains_key(&id) || self.files.len() >= MAX_SERVERS {
+            return;
+        }
+        let folder = self.procfs.join(id.to_string()).join("fd");
+        let opened = self.bounded.read(id, move || opened(&folder)).unwrap_or_default();
+        self.files.insert(id, opened.into());
+    }
+
+    fn read(&mut self, id: ProcessId, files: Files) -> WorkloadLog {
+        let read = move || {
+            let read: io::Result<Vec<Vec<u8>>> = files.iter().map(Output::end).collect();
+            read.map(|texts| output_end(&texts, |line| last_words(line).is_some()))
+        };
+        match self.bounded.read(id, read) {
+            Some(Ok(lines)) => WorkloadLog::Lines(lines),
+            Some(Err(error)) => WorkloadLog::Unknown(format!("its log cannot be read: {error}")),
+            None => WorkloadLog::Unknown("its log was not read in time".to_owned()),
+        }
+    }
+}
+
+/// The regular files that are a process's output, each once.
+fn opened(folder: &Path) -> Vec<Output> {
+    let mut found: Vec<((u64, u64), Output)> = Vec::new();
+    for number in ["1", "2"] {
+        let Ok(file) = open_regular(&folder.join(number)) else { continue };
+        let Ok(about) = file.metadata() else { continue };
+        let id = (about.dev(), about.ino());
+        if found.iter().all(|(known, _)| *known != id) {
+            found.push((id, Output { file, from: about.len() }));
+        }
+    }
+    found.into_iter().map(|(_, output)| output).collect()
+}
+
+impl Output {
+    /// Its end, without the lines that were there before.
+    fn end(&self) -> io::Result<Vec<u8>> {
+        let length = self.file.metadata()?.len();
+        // One that has become shorter was begun anew.
+        let from = if length < self.from { 0 } else { self.from };
+        let start = from.max(length.saturating_sub(MAX_BYTES));
+        let mut text = vec![0; usize::try_from(length - start).unwrap_or(0)];
+        let mut read = 0;
+        while read < text.len() {
+            match self.file.read_at(&mut text[read..], start + read as u64)? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        text.truncate(read);
+        if start > from {
+            let line = text.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            text.drain(..line);
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::model::{EngineKind, EngineProcess};
+
+    const ID: ProcessId = ProcessId { pid: 7, start_ticks: 700 };
+
+    struct World {
+        folder: tempfile::TempDir,
+        outputs: Outputs,
+        now: u64,
+    }
+
+    impl World {
+        /// A server whose standard output and error are these.
+        fn new(output: &str, error: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir_all(folder.path().join("7/fd")).unwrap();
+            for (number, name) in [("1", output), ("2", error)] {
+                symlink(folder.path().join(name), folder.path().join("7/fd").join(number)).unwrap();
+            }
+            let outputs = Outputs::new(folder.path().to_owned());
+            Self { folder, outputs, now: 0 }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            use std::io::Write as _;
+            let path = self.folder.path().join(name);
+            let file = fs::OpenOptions::new().append(true).create(true).open(path);
+            file.unwrap().write_all(text.as_bytes()).unwrap();
+        }
+
+        fn scan(&mut self, is_there: bool) -> Vec<LastOutput> {
+            self.now += 1;
+            let process = EngineProcess::holding(ID, "vllm", 1);
+            let engine =
+                EngineSeen::new("vllm".into(), EngineKind::Vllm, ID, vec![process], "its".into());
+            let engines = if is_there { vec![engine] } else { Vec::new() };
+            self.outputs.update(Duration::from_secs(self.now), &engines);
+            let found = self.outputs.unreported().to_vec();
+            self.outputs.mark_reported();
+            found
+        }
+    }
+
+    fn lines(found: &[LastOutput]) -> &[String] {
+        let [LastOutput { server: ID, log: WorkloadLog::Lines(lines) }] = found else {
+            panic!("{found:?}")
+        };
+        lines
+    }
+
+    #[test]
+    fn the_end_of_a_log_file_is_read_when_its_server_has_ended() {
+        let mut world = World::new("log", "log");
+        world.write("log", "torch.OutOfMemoryError: CUDA out of memory. (an earlier run)\n");
+        assert_eq!(world.scan(true), []);
+        world.write("log", "loads\n\u{1b}[31mit ends\u{1b}[0m: api_key=abc\n");
+        assert_eq!(world.scan(true), []);
+        // What it has open is read, whatever has that name now.
+        fs::rename(world.folder.path().join("log"), world.folder.path().join("log.1")).unwrap();
+        world.write("log", "of another\n");
+        let found = world.scan(false);
+        assert_eq!(lines(&found), ["loads", "it ends: api_key [the rest may hold a secret]"]);
+        assert_eq!(world.scan(false), [], "once");
+    }
+
+    #[test]
+    fn both_outputs_are_read_and_a_long_or_shortened_file_from_its_end() {
+        let mut world = World::new("out", "err");
+        world.write("out", "an earlier run, which was longer\n");
+        world.scan(true);
+        fs::write(world.folder.path().join("out"), "anew\n").unwrap();
+        world.write("err", "Traceback\n");
+        // The second file was missing when it was opened.
+        assert_eq!(lines(&world.scan(false)), ["anew"]);
+        let mut world = World::new("out", "err");
+        world.write("out", "");
+        world.write("err", "");
+        world.scan(true);
+        world.write("out", &"some line\n".repeat(20_000));
+        world.write("err", "Traceback");
+        let found = world.scan(false);
+        assert_eq!(lines(&found).last().unwrap(), "Traceback");
+        assert!(lines(&found)[..19].iter().all(|line| line == "some line"), "{found:?}");
+    }
+
+    #[test]
+    fn only_files_are_read_and_only_after_the_end() {
+        let mut world = World::new("fifo", "missing");
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            world.folder.path().join("fifo"),
+            rustix::fs::Mode::from_raw_mode(0o600),
+        )
+        .unwrap();
+        world.scan(true);
+        assert_eq!(world.scan(false), []);
+        let mut world = World::new("log", "log");
+        world.write("log", "");
+        world.scan(true);
+        world.write("log", "still here\n");
+        let stat = format!("7 (vllm) S {}700 0\n", "0 ".repeat(18));
+        fs::write(world.folder.path().join("7/stat"), stat).unwrap();
+        assert_eq!(world.scan(false), [], "it is no engine any more, and lives");
+    }
+}
