@@ -8,6 +8,7 @@ use std::time::Duration;
 mod bus;
 pub mod cri;
 pub mod docker;
+pub mod journal;
 pub mod logged_in;
 pub mod logind;
 pub mod systemd;

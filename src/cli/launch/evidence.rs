@@ -1,11 +1,8 @@
 //! Evidence of the node about a death: memory, control group, kernel log, killers in user space.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,6 +13,7 @@ use crate::parse::proc::derived::unaccounted;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
 use crate::parse::process;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
+use crate::supervisors::journal::{NotRead, journalctl};
 use kernel_faults::dmesg::LogText;
 use kernel_faults::{EventAssembler, KernelLine, container_id};
 
@@ -177,41 +175,19 @@ const KILLERS: [&str; 5] = ["earlyoom", "systemd-oomd", "nohang", "nohang-deskto
 /// They log to journald alone.
 fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
     let since = format!("--since=@{}", earlier(since).as_second());
-    let mut command = Command::new("journalctl");
-    command
-        .args(["--quiet", "--no-pager", "--boot", "--output=json", &since])
-        // By unit, which others cannot forge. By name anybody could.
-        .args(KILLERS.map(|unit| format!("--unit={unit}.service")))
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut child = match command.spawn() {
-        Ok(child) => child,
+    // By unit, which others cannot forge. By name anybody could.
+    let units = KILLERS.map(|unit| format!("--unit={unit}.service"));
+    let arguments: Vec<String> = ["--boot".to_owned(), since].into_iter().chain(units).collect();
+    match journalctl(&arguments, MOST_JOURNAL_BYTES, JOURNAL_TAKES) {
+        Ok(bytes) => Ok(events_in(&bytes)),
         // Without journald there is nothing to read.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(format!("journalctl cannot be run: {error}")),
-    };
-    let (to, answer) = channel();
-    let out = child.stdout.take();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = out.map(|out| out.take(MOST_JOURNAL_BYTES).read_to_end(&mut bytes));
-        // The receiver may have timed out.
-        let _ = to.send(read.map(|read| read.map(|_| bytes)));
-    });
-    let read = answer.recv_timeout(JOURNAL_TAKES);
-    // It has ended or timed out.
-    let _ = child.kill();
-    // Only reaps it.
-    let _ = child.wait();
-    match read {
-        Ok(Some(Ok(bytes))) => Ok(events_in(&bytes)),
-        Ok(_) => Err("cannot read the output of journalctl".to_owned()),
-        Err(_) => Err(format!(
+        Err(NotRead::NoJournalctl) => Ok(Vec::new()),
+        Err(NotRead::TimedOut(takes)) => Err(format!(
             "journald has not answered within {} s: kills by {} are not seen",
-            JOURNAL_TAKES.as_secs(),
+            takes.as_secs(),
             KILLERS.join(", ")
         )),
+        Err(NotRead::Failed(why)) => Err(why),
     }
 }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use super::Reporter;
 use super::systemd::end;
-use crate::model::{EndedWorkload, Requested, Supervisor, Workload, WorkloadEnd};
+use crate::engines::last_words;
+use crate::model::{EndedWorkload, Requested, Supervisor, Workload, WorkloadEnd, WorkloadLog};
+use crate::supervisors::journal::{ServiceRun, last_output};
 use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd, number, text};
 
 /// The most tracked services.
@@ -125,6 +127,18 @@ impl Services {
         changed.await.map_err(|()| "systemd has ended the connection".to_owned())
     }
 
+    /// Reads the last output of services that have ended since.
+    pub(super) async fn read_output(&mut self) {
+        let now = (self.reporter.clock)().uptime;
+        for (name, service) in &mut self.each {
+            let Some(ended) = &mut service.end else { continue };
+            let is_new = now.saturating_sub(ended.noticed) < REPORTED_FOR;
+            if ended.end.log.is_none() && is_new {
+                ended.end.log = output(name, &ended.end).await;
+            }
+        }
+    }
+
     /// Services that have ended lately.
     pub(super) fn ended(&self) -> Vec<EndedWorkload> {
         let now = (self.reporter.clock)().uptime;
@@ -136,6 +150,17 @@ impl Services {
         };
         self.each.iter().filter_map(ended).collect()
     }
+}
+
+/// The last output of the run that ended so; `None`: its times are unknown.
+pub(super) async fn output(name: &str, end: &WorkloadEnd) -> Option<Arc<WorkloadLog>> {
+    let ended: u64 = end.mark.parse().ok()?;
+    let lived = u64::try_from(end.lived?.as_micros()).ok()?;
+    let run = ServiceRun { began: ended.saturating_sub(lived), ended };
+    let name = name.to_owned();
+    let read = move || last_output(&name, run, |line| last_words(line).is_some());
+    // It fails only if it panics.
+    tokio::task::spawn_blocking(read).await.ok().map(Arc::new)
 }
 
 /// Whether it is the service of the engine, and not another of the same name. An ended one has no
@@ -168,11 +193,13 @@ impl Service {
         }
         let end = end(&self.properties, (began, ended));
         // Later messages have more about the same end: that it was an OOM kill, for example.
-        let (noticed, messages) = match &self.end {
-            Some(known) if known.end.mark == end.mark => (known.noticed, known.messages),
-            _ => (now, (self.life.1, position)),
+        let (noticed, messages, log) = match &self.end {
+            Some(known) if known.end.mark == end.mark => {
+                (known.noticed, known.messages, known.end.log.clone())
+            }
+            _ => (now, (self.life.1, position), None),
         };
-        let mut ended = Ended { end, noticed, messages };
+        let mut ended = Ended { end: WorkloadEnd { log, ..end }, noticed, messages };
         let is_stopped = self.to_stop.is_some_and(|stop| ended.is_stopped(stop));
         ended.end.requested = match (is_stopped, self.was_watched) {
             (true, _) => Requested::Yes,

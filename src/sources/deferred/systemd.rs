@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::services::Services;
+use super::services::{Services, output};
 use super::{Reporter, TrackedServices};
 use crate::model::{
     DeclaredRestart, DeferredRestart, Requested, RestartMatch, Supervisor, Workload, WorkloadEnd,
-    WorkloadHealth, WorkloadState,
+    WorkloadHealth, WorkloadLog, WorkloadState,
 };
 use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
 
@@ -31,6 +31,8 @@ struct Tracked {
     is_to_stop: bool,
     /// The end for which it is known whether it was requested.
     examined: Option<(Arc<str>, Requested)>,
+    /// The last output before an end.
+    output: Option<(Arc<str>, Option<Arc<WorkloadLog>>)>,
 }
 
 /// The thread that queries systemd.
@@ -141,8 +143,10 @@ impl SystemdWatch {
                 let properties = systemd.service(name).await?;
                 // A job that was queued before this query is received before it.
                 self.hear_waiting(&systemd, &mut jobs, &mut services).await?;
+                self.read_output(name, &properties).await;
                 deferred.push(self.seen(name, entry, &properties));
             }
+            services.read_output().await;
             let read_at = (self.reporter.clock)().uptime;
             let (supervisor, ended) = (Supervisor::Systemd, services.ended());
             let is_idle = units.is_empty();
@@ -198,6 +202,17 @@ impl SystemdWatch {
         Ok(())
     }
 
+    /// Reads the last output of a unit that has ended since.
+    async fn read_output(&mut self, name: &Arc<str>, properties: &Properties) {
+        let WorkloadState::Ended(end) = state(properties) else { return };
+        let known = self.known.entry(Arc::clone(name)).or_default();
+        let is_known = known.output.as_ref().is_some_and(|(mark, _)| *mark == end.mark);
+        if is_known || !known.was_watched {
+            return;
+        }
+        known.output = Some((Arc::clone(&end.mark), output(name, &end).await));
+    }
+
     fn seen(
         &mut self,
         name: &Arc<str>,
@@ -219,6 +234,8 @@ impl SystemdWatch {
                 end.requested = examined
                     .map_or_else(|| requested(known, properties), |(_, requested)| requested);
                 known.examined = Some((Arc::clone(&end.mark), end.requested));
+                let read = known.output.as_ref().filter(|(mark, _)| *mark == end.mark);
+                end.log = read.and_then(|(_, output)| output.clone());
             }
             WorkloadState::Fresh | WorkloadState::Between { .. } => {}
         }

@@ -11,7 +11,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
 
 /// Two processes of one engine; the server ends when it reads a line.
-const ENGINE: &str = "#!/bin/sh\nsleep 100 >/dev/null 2>&1 &\nworker=$!\nread word\ncase $word in\n\
+const ENGINE: &str = "#!/bin/sh\nsleep 100 >/dev/null 2>&1 &\nworker=$!\nread word\necho reads $word\ncase $word in\n\
     exit) kill $worker; wait $worker; exit 3;;\n\
     worker) kill -9 $worker; wait $worker; sleep 3; exit 0;;\n\
     esac\n";
@@ -26,7 +26,8 @@ impl Engine {
         let port_text = port.to_string();
         let mut command = Command::new("/bin/sh");
         command.arg(script).args(["serve", "/models/tiny", "--port", &port_text]);
-        Self { child: command.stdin(Stdio::piped()).spawn().unwrap(), port }
+        let log = fs::File::create(script.with_extension(&port_text)).unwrap();
+        Self { child: command.stdin(Stdio::piped()).stdout(log).spawn().unwrap(), port }
     }
 
     /// Has it end, and reaps it at once, as a shell does.
@@ -93,6 +94,7 @@ fn a_bare_engine_is_reported_with_its_exit_code_or_signal() {
     let status = |report: &Value, key: &str, name: &str| report[key][name].clone();
     assert_eq!(status(&reports[0], "exit", "code"), 3, "{:#}", reports[0]);
     assert_eq!(reports[0]["killer"]["by"], "itself", "{:#}", reports[0]);
+    assert_eq!(reports[0]["last_lines"][0], "reads exit", "its log: {:#}", reports[0]);
     assert_eq!(status(&reports[1], "exit", "signal"), 9, "{:#}", reports[1]);
     assert_eq!(status(&reports[1], "killer", "signal"), 9, "{:#}", reports[1]);
     // Its parent alone reports a clean exit.

@@ -1,13 +1,14 @@
-//! Engines in services of a real systemd: a user manager with a bus, a control group and a mount
-//! namespace of its own, isolated from this machine.
+//! Engines in services of a real systemd: a user manager with a bus, a journald, a control group and
+//! a mount namespace of its own, isolated from this machine.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
@@ -16,10 +17,12 @@ use crate::daemon::{Daemon, binary, history, of_kind};
 /// the machine it starts only if it is made to believe that.
 const BEGIN: &str = "for tree in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do \
     [ -e $tree/cgroup.procs ] || continue; mkdir $tree/$GROUP && echo $$ >$tree/$GROUP/cgroup.procs; \
-    done; mount --make-rprivate / && mount -t tmpfs none /run && mkdir -p /run/systemd/system && \
-    exec /lib/systemd/systemd --user --log-target=console";
+    done; mount --make-rprivate / && mount -t tmpfs none /run && mkdir -p /run/systemd/system \
+    /run/log/journal && ln -s journal.uma /run/systemd/journal; /lib/systemd/systemd-journald uma & \
+    echo $! >$HOME/journald; until [ -S /run/systemd/journal/stdout ]; do sleep 0.1; done; exec /lib/systemd/systemd --user --log-target=console";
 
-const ENGINE: &str = "#!/bin/sh\ntrap 'exit 3' USR1\nwhile :; do sleep 0.05; done\n";
+const ENGINE: &str = "#!/bin/sh\necho process $$ starts\ntrap 'echo CUDA out of memory; exit 3' USR1\n\
+    while :; do sleep 0.05; done\n";
 
 struct Systemd {
     child: Child,
@@ -101,8 +104,17 @@ impl Systemd {
             engines.concat()
         );
         fs::write(self.path("umawarden.yaml"), text).unwrap();
+        // The journal of that namespace.
+        let read =
+            "exec nsenter --mount --target $NODE /usr/bin/journalctl --namespace=uma \"$@\"\n";
+        let journalctl = self.path("bin").join("journalctl");
+        fs::create_dir(self.path("bin")).unwrap();
+        fs::write(&journalctl, format!("#!/bin/sh\n{read}")).unwrap();
+        fs::set_permissions(&journalctl, fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = Command::new(binary());
         command
+            .env("NODE", self.child.id().to_string())
+            .env("PATH", format!("{}:{}", self.path("bin").display(), env!("PATH")))
             .args(["run", "--web.listen-address=127.0.0.1:0"])
             .arg(format!("--config.file={}", self.path("umawarden.yaml").display()))
             .arg(format!("--storage.path={}", self.path("data").display()))
@@ -127,9 +139,12 @@ impl Drop for Systemd {
     fn drop(&mut self) {
         // They may be stopped already.
         let _ = self.ctl(&["stop", "bare", "again", "held", "dbus.service", "dbus.socket"]);
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        // It may have ended.
-        let _ = kill_process(pid, Signal::KILL);
+        let journald = fs::read_to_string(self.path("journald")).unwrap_or_default();
+        let systemd = i32::try_from(self.child.id()).unwrap();
+        for pid in [journald.trim().parse().unwrap_or(systemd), systemd] {
+            // It may have ended.
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
         let _ = self.child.wait();
         for tree in ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"] {
             remove(&Path::new(tree).join(&self.group));
@@ -189,6 +204,10 @@ fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restar
     let report = died(&systemd, "again.service", 0);
     assert_eq!(report["exit"]["code"], 3, "{report:#}");
     assert_ne!(systemd.pid("again.service"), before);
+    // The run that ended wrote that, and not the one after it.
+    let lines = format!("process {before} starts");
+    assert_eq!(report["last_lines"], json!([lines, "CUDA out of memory"]), "{report:#}");
+    assert!(report["cause"].is_string(), "{report:#}");
     std::thread::sleep(Duration::from_secs(3));
     assert!(systemd.ctl(&["stop", "again.service"]).0);
     let report = died(&systemd, "again.service", 1);
@@ -201,6 +220,7 @@ fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restar
     systemd.kill("held.service", Signal::TERM);
     let report = died(&systemd, "held.service", 0);
     assert_eq!(report["exit"]["code"], 143, "{report:#}");
+    assert_eq!(report["last_lines"], json!([format!("process {before} starts")]), "{report:#}");
     let began = Instant::now();
     while [0, before].contains(&systemd.pid("held.service")) {
         assert!(began.elapsed() < Duration::from_secs(20), "{}", daemon.log());

@@ -117,8 +117,14 @@ impl Deaths {
         let ends = &self.ends;
         let is_due = |dead: &mut Dead| {
             let waited = now.saturating_sub(dead.noticed);
-            let waits_for = dead.seen.container.is_some() && answers;
-            let is_reported = !waits_for || end_of(ends, dead, context).is_some();
+            let is_service = dead.seen.container.is_none() && dead.seen.service().is_some();
+            let end = end_of(ends, dead, context);
+            let is_reported = if is_service {
+                // systemd reports the end at once, and its output is read then.
+                end.is_some_and(|ended| ended.end.log.is_some())
+            } else {
+                end.is_some() || dead.seen.container.is_none() || !answers
+            };
             let are_ranks_known =
                 context.engines.rank_ends_are_known(dead.seen.server, dead.noticed, now);
             waited >= REPORT_AFTER
