@@ -4,6 +4,7 @@ mod evidence;
 mod family;
 mod link;
 mod run;
+mod tee;
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -27,7 +28,9 @@ use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::engines::recognise;
-use crate::model::{DeathReport, Deceased, EngineKind, Event, Moment, PeerAddress, duration_text};
+use crate::model::{
+    DeathReport, Deceased, EngineKind, Event, Moment, PeerAddress, WorkloadLog, duration_text,
+};
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use evidence::{Evidence, OwnGroup};
@@ -83,6 +86,11 @@ pub struct LaunchArguments {
     #[arg(long)]
     kill_orphans: bool,
 
+    /// Pass the command's output through, and keep its end for the report: it then writes to pipes
+    /// and not to a terminal, and cannot outlive a umawarden that is killed.
+    #[arg(long)]
+    tee: bool,
+
     /// Append the report of its death as a line of JSON to this file, if no daemon records it.
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
@@ -115,7 +123,8 @@ signal ended it or one of its processes, the evidence, memory at that moment, wh
 and what to do. A running daemon gets the engine's processes, and keeps the report (`umawarden
 history`); without one it goes to --report-file.
 
-The report goes to standard error; standard input and output are the command's. A key on the
+The report goes to standard error; standard input and output are the command's. What the command
+writes last is part of the report if its output is a file, or with --tee. A key on the
 terminal (Ctrl-C, Ctrl-Z) reaches the command as if the shell had started it; SIGHUP, SIGINT,
 SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH that are sent to umawarden are passed on to it. If
 umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without the right
@@ -211,6 +220,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
         procfs: &arguments.procfs,
         grace: arguments.grace,
         kills_orphans: arguments.kill_orphans,
+        tees: arguments.tee,
     };
     let program = || arguments.command[0].to_string_lossy().into_owned();
     let ran = match run.run(|head| link.begin(&name, head)) {
@@ -283,8 +293,17 @@ fn report(
         unit: group.unit.clone(),
         cgroup: group.path.clone(),
     };
+    let log: &[String] = match &ran.output {
+        Some(WorkloadLog::Lines(lines)) => lines,
+        Some(WorkloadLog::Unknown(why)) => {
+            not_known.push(format!("what it wrote itself: {why}"));
+            &[]
+        }
+        None => &[],
+    };
     let circumstances = Circumstances {
         who,
+        log,
         exit: ran.status,
         began: Some(ran.began.uptime),
         phase: link.phase(),

@@ -80,13 +80,26 @@ pub(crate) fn print(text: &str) {
 
 /// Prints on standard error. A failure is ignored, since it could not be reported.
 pub(crate) fn print_error(text: &str) {
-    let mut rest = text.as_bytes();
+    let _ = pass_on(text.as_bytes(), true);
+}
+
+/// Passes on what another program wrote to its standard error or output.
+///
+/// # Errors
+/// Nobody reads it, or it cannot be written.
+pub(crate) fn pass_on(bytes: &[u8], is_error: bool) -> io::Result<()> {
+    let mut rest = bytes;
     while !rest.is_empty() {
-        match write(io::stderr().as_fd(), rest) {
-            Ok(written) if written > 0 => rest = &rest[written..],
-            _ => return,
+        let written = match is_error {
+            true => write(io::stderr().as_fd(), rest),
+            false => write(io::stdout().as_fd(), rest),
+        };
+        match written? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => rest = &rest[written..],
         }
     }
+    Ok(())
 }
 
 /// Prints the help, the version or the error of the argument parser.

@@ -9,6 +9,7 @@ pub mod holders;
 pub mod kernel_log;
 pub mod logged_in;
 pub mod memory;
+pub mod output_files;
 pub mod process;
 
 use std::path::Path;

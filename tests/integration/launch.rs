@@ -454,3 +454,54 @@ fn a_launched_engine_that_is_declared_by_its_command_line_is_one_engine() {
     launch.wait().unwrap();
     assert_eq!(found, ["one"]);
 }
+
+/// Has an engine die of a reason that only its log shows.
+fn dies_with_a_reason(fixture: &Fixture, options: &[&str], mut to: Command) -> Output {
+    let script = "echo loads; echo torch.OutOfMemoryError: CUDA out of memory. >&2; exit 1";
+    let launch = fixture.launch(options, script);
+    to.args([launch.get_program()]).args(launch.get_args());
+    to.output().unwrap()
+}
+
+fn reported(text: &[u8]) -> Value {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().find(|line| line.starts_with('{'));
+    serde_json::from_str(line.unwrap_or_else(|| panic!("{text}"))).unwrap()
+}
+
+#[test]
+fn what_the_command_writes_last_is_reported_from_a_file_or_with_tee() {
+    let fixture = Fixture::new();
+    let mut to_file = Command::new("sh");
+    let log = fixture.path("log");
+    fs::write(&log, "of an earlier run\n").unwrap();
+    to_file.args(["-c", "exec \"$@\" >>$0"]).arg(&log);
+    let done = dies_with_a_reason(&fixture, &[], to_file);
+    assert_eq!(reported(&done.stderr)["last_lines"], serde_json::json!(["loads"]));
+    let done = dies_with_a_reason(&fixture, &["--tee"], Command::new("env"));
+    assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b"loads\n"[..]));
+    let report = reported(&done.stderr);
+    assert!(done.stderr.starts_with(b"torch.OutOfMemoryError"), "it is passed through");
+    let lines = serde_json::json!(["loads", "torch.OutOfMemoryError: CUDA out of memory."]);
+    assert_eq!(report["last_lines"], lines, "{report:#}");
+    assert!(report["cause"].as_str().unwrap().contains("memory"), "{report:#}");
+    let done = dies_with_a_reason(&fixture, &[], Command::new("env"));
+    assert!(reported(&done.stderr)["last_lines"].is_null(), "not with pipes of others");
+}
+
+#[test]
+fn with_tee_much_output_is_passed_through_and_a_closed_pipe_ends_the_command() {
+    let fixture = Fixture::new();
+    let script = "head -c 3000000 /dev/zero | tr '\\0' x; printf 'the end'";
+    let done = fixture.launch(&["--tee"], script).output().unwrap();
+    assert_eq!(done.stdout.len(), 3_000_007);
+    assert!(done.stdout.ends_with(b"the end"));
+    let mut launch = fixture.launch(&["--tee", "--grace=0s"], "while :; do echo text; done");
+    let mut child = launch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(20), "it writes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -17,8 +17,12 @@ use rustix::process::{Signal, WaitOptions, set_child_subreaper, wait};
 use super::clock;
 use super::evidence::memory;
 use super::family::Family;
-use crate::model::{DeathMemory, ExitStatus, Moment, ProcessId, Survivor, signal_name};
+use super::tee::Tee;
+use crate::model::{
+    DeathMemory, ExitStatus, Moment, ProcessId, Survivor, WorkloadLog, signal_name,
+};
 use crate::policy::death::{AskedToEnd, Relative};
+use crate::sources::output_files::OutputFiles;
 use crate::sys::signals::{Received, Signals, is_session_leader};
 
 /// Signals that are passed on; SIGCHLD only wakes. Job control signals are not handled.
@@ -68,6 +72,8 @@ pub(super) struct Run<'r> {
     /// How long processes that outlive it may take.
     pub(super) grace: Duration,
     pub(super) kills_orphans: bool,
+    /// Whether its output is passed through.
+    pub(super) tees: bool,
 }
 
 /// Why the command was not started.
@@ -93,6 +99,8 @@ pub(super) struct Ran {
     pub(super) asked: Option<AskedToEnd>,
     /// When the first process was killed, else when the head ended.
     pub(super) memory: Option<DeathMemory>,
+    /// What it wrote last, where that is known.
+    pub(super) output: Option<WorkloadLog>,
     /// Whether there were more processes than are tracked.
     pub(super) is_cut: bool,
 }
@@ -110,12 +118,16 @@ impl Run<'_> {
         let mut command = Command::new(program);
         command.args(arguments);
         self.signals.give_back_to(&mut command);
+        let tee = self.tees.then(|| Tee::begin(&mut command)).transpose().map_err(failed)?;
+        let files = OutputFiles::open(&self.procfs.join("self/fd"));
         let began = clock();
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NotRun::NotFound(error),
             _ if error.raw_os_error() == Some(libc::EAGAIN) => NotRun::Failed(error.into()),
             _ => NotRun::NotExecutable(error),
         })?;
+        // It has the other ends of pipes.
+        drop(command);
         let mut family = Family::new(self.procfs, own.as_raw_nonzero().get().unsigned_abs());
         let head = family.begin(child.id());
         begun(head);
@@ -127,7 +139,9 @@ impl Run<'_> {
         // A process that is killed below outlived the command, and is not its cause of death.
         let relatives = running.family.relatives();
         let killed_orphans = running.end_orphans();
-        Ok(running.ran(relatives, killed_orphans))
+        let of_files = || (!files.is_empty()).then(|| files.last_lines());
+        let output = tee.map(|tee| tee.last_lines()).or_else(of_files);
+        Ok(Ran { output, ..running.ran(relatives, killed_orphans) })
     }
 }
 
@@ -265,6 +279,7 @@ impl Running<'_> {
             killed_orphans,
             asked: self.asked,
             memory: self.memory,
+            output: None,
             is_cut: self.family.is_cut,
         }
     }

@@ -1,24 +1,12 @@
-//! The last output of servers that write to files, as with `vllm serve … >log 2>&1`.
-//!
-//! A file is opened while the server lives and has it as its standard output or error: the server
-//! could read it itself, and neither a rename nor another file of that name changes what is read.
+//! The last output of servers that write to files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engines::last_words;
-use crate::files::open_regular;
 use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
-use crate::parse::container::output_end;
 use crate::sources::bounded::BoundedReads;
-
-/// So much of each file is read, from its end.
-const MAX_BYTES: u64 = 64 << 10;
+use crate::sources::output_files::OutputFiles;
 
 /// Servers whose files are open: as many as engines are tracked.
 const MAX_SERVERS: usize = 32;
@@ -26,23 +14,12 @@ const MAX_SERVERS: usize = 32;
 /// Output that has waited for a place in the queue.
 const MAX_UNREPORTED: usize = 32;
 
-/// The files of a server.
-type Files = Arc<[Output]>;
-
-/// A file that a server writes to.
-#[derive(Debug)]
-struct Output {
-    file: File,
-    /// Its length when it was opened: earlier lines may be of another run.
-    from: u64,
-}
-
 /// The output files of servers.
 #[derive(Debug)]
 pub(super) struct Outputs {
     procfs: PathBuf,
     bounded: BoundedReads,
-    files: BTreeMap<ProcessId, Files>,
+    files: BTreeMap<ProcessId, OutputFiles>,
     unreported: Vec<LastOutput>,
 }
 
@@ -97,58 +74,13 @@ impl Outputs {
             return;
         }
         let folder = self.procfs.join(id.to_string()).join("fd");
-        let opened = self.bounded.read(id, move || opened(&folder)).unwrap_or_default();
-        self.files.insert(id, opened.into());
+        let opened = self.bounded.read(id, move || OutputFiles::open(&folder));
+        self.files.insert(id, opened.unwrap_or_default());
     }
 
-    fn read(&mut self, id: ProcessId, files: Files) -> WorkloadLog {
-        let read = move || {
-            let read: io::Result<Vec<Vec<u8>>> = files.iter().map(Output::end).collect();
-            read.map(|texts| output_end(&texts, |line| last_words(line).is_some()))
-        };
-        match self.bounded.read(id, read) {
-            Some(Ok(lines)) => WorkloadLog::Lines(lines),
-            Some(Err(error)) => WorkloadLog::Unknown(format!("its log cannot be read: {error}")),
-            None => WorkloadLog::Unknown("its log was not read in time".to_owned()),
-        }
-    }
-}
-
-/// The regular files that are a process's output, each once.
-fn opened(folder: &Path) -> Vec<Output> {
-    let mut found: Vec<((u64, u64), Output)> = Vec::new();
-    for number in ["1", "2"] {
-        let Ok(file) = open_regular(&folder.join(number)) else { continue };
-        let Ok(about) = file.metadata() else { continue };
-        let id = (about.dev(), about.ino());
-        if found.iter().all(|(known, _)| *known != id) {
-            found.push((id, Output { file, from: about.len() }));
-        }
-    }
-    found.into_iter().map(|(_, output)| output).collect()
-}
-
-impl Output {
-    /// Its end, without the lines that were there before.
-    fn end(&self) -> io::Result<Vec<u8>> {
-        let length = self.file.metadata()?.len();
-        // One that has become shorter was begun anew.
-        let from = if length < self.from { 0 } else { self.from };
-        let start = from.max(length.saturating_sub(MAX_BYTES));
-        let mut text = vec![0; usize::try_from(length - start).unwrap_or(0)];
-        let mut read = 0;
-        while read < text.len() {
-            match self.file.read_at(&mut text[read..], start + read as u64)? {
-                0 => break,
-                more => read += more,
-            }
-        }
-        text.truncate(read);
-        if start > from {
-            let line = text.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            text.drain(..line);
-        }
-        Ok(text)
+    fn read(&mut self, id: ProcessId, files: OutputFiles) -> WorkloadLog {
+        let read = self.bounded.read(id, move || files.last_lines());
+        read.unwrap_or_else(|| WorkloadLog::Unknown("its log was not read in time".to_owned()))
     }
 }
 
