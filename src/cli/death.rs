@@ -24,6 +24,7 @@ pub(super) fn text(report: &DeathReport) -> String {
     }
     lines.extend(report.orphans.iter().map(|orphan| format!("  left behind: {}", left(orphan))));
     lines.extend(report.memory.as_ref().and_then(memory).map(|it| format!("  memory: {it}")));
+    lines.extend(report.health.iter().map(|health| format!("  its health check: {health}")));
     lines.extend(report.last_lines.iter().map(|line| format!("  it wrote: {line}")));
     lines.extend(report.not_known.iter().map(|what| format!("  not known: {what}")));
     lines.extend(report.cause.iter().map(|cause| format!("  why: {cause}")));

@@ -4,6 +4,7 @@
 //! The JSON form is public: `umawarden launch`, `umawarden history --json` and `/api/v1/events`
 //! speak it.
 
+mod health;
 mod ranks;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use health::LastHealth;
 pub use ranks::{FirstDeath, RankDeath, RankDeaths};
 
 use super::{
@@ -418,6 +420,9 @@ pub struct DeathReport {
     /// Memory at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<DeathMemory>,
+    /// The last health check before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<LastHealth>,
     /// The last lines of its log, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,

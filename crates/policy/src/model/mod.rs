@@ -58,7 +58,7 @@ pub use cluster::{
 };
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, FirstDeath, KilledWorker, Killer,
-    RankDeath, RankDeaths, Survivor, signal_name,
+    LastHealth, RankDeath, RankDeaths, Survivor, signal_name,
 };
 pub use decision::{
     AimCheck, Decision, DecisionId, DecisionRecord, Evidence, HoldReason, Mode, Outcome,

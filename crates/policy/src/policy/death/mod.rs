@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::engines::{LastWords, Reason, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, KillerDaemon, Moment, ProcessId, RankDeaths, RuleId, Survivor,
-    signal_name,
+    KilledWorker, Killer, KillerDaemon, LastHealth, Moment, ProcessId, RankDeaths, RuleId,
+    Survivor, signal_name,
 };
 use hits::Hit;
 pub(super) use observed::{Kills, ObservedDeath, REPORT_AFTER, memory, own_bytes};
@@ -123,6 +123,8 @@ pub struct Circumstances<'a> {
     pub is_kernel_log_read: bool,
     /// Memory when it died.
     pub memory: Option<DeathMemory>,
+    /// Its last health check.
+    pub health: Option<LastHealth>,
     /// Its ranks on other nodes, if it may have any.
     pub ranks: Option<RanksOf<'a>>,
     /// Sources that could not be read.
@@ -164,6 +166,7 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         killed_workers,
         orphans: orphans(death),
         memory: death.memory,
+        health: death.health.clone(),
         last_lines: last_lines(death.log),
         ranks: None,
         cause: None,

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::hits::is_own_fault;
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
-    Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EnginePhase, EngineProcess,
-    EngineSeen, Event, EventKind, ExitStatus, KernelEvent, Mode, Moment, Orphan, Outcome,
-    OutcomeResult, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target, Workload,
-    WorkloadEnd, WorkloadLog,
+    Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EngineHealth, EnginePhase,
+    EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth, Mode, Moment,
+    Orphan, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target,
+    Workload, WorkloadEnd, WorkloadLog,
 };
 use crate::policy::Context;
 
@@ -166,6 +166,8 @@ pub(in crate::policy) struct ObservedDeath<'a> {
     pub(in crate::policy) engine: Option<&'a EngineSeen>,
     /// Memory at that moment.
     pub(in crate::policy) memory: Option<DeathMemory>,
+    /// Its last health check.
+    pub(in crate::policy) health: Option<&'a EngineHealth>,
     /// The processes that are still there.
     pub(in crate::policy) left: &'a [Orphan],
 }
@@ -201,6 +203,7 @@ impl ObservedDeath<'_> {
             is_kernel_log_read: context.counters.kernel_log_is_believed(),
             memory: self.memory,
             log,
+            health: self.health(ended),
             ranks: Some(&|report| {
                 // When the kernel or a supervisor saw it end.
                 let is_exact = self.end.is_some() || server.is_some();
@@ -210,6 +213,13 @@ impl ObservedDeath<'_> {
             ..Circumstances::default()
         };
         explain(&circumstances, ended)
+    }
+
+    fn health(&self, ended: Moment) -> Option<LastHealth> {
+        let (health, url) = (self.health?, self.engine?.health_url.as_ref()?);
+        let before = ended.uptime.saturating_sub(health.asked_at);
+        let (url, answer) = (Arc::clone(url), health.answer.clone());
+        Some(LastHealth { url, answer, seconds_before: before.as_secs_f64() })
     }
 
     fn who(&self) -> Deceased {

@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
-    DeathMemory, EndedWorkload, EnginePhase, EngineReadings, EngineSeen, Event, ProcessId,
-    ProgramEvent, Supervisor, Workload,
+    DeathMemory, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen, Event,
+    ProcessId, ProgramEvent, Supervisor, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -31,6 +32,7 @@ pub(in crate::policy) struct Dead {
     noticed: Duration,
     phase: EnginePhase,
     memory: Option<DeathMemory>,
+    health: Option<EngineHealth>,
 }
 
 impl Dead {
@@ -54,6 +56,7 @@ impl Dead {
             noticed: at,
             phase: life.phase_alive(),
             memory: None,
+            health: life.health().cloned(),
         })
     }
 
@@ -144,6 +147,7 @@ impl Deaths {
                 phase: dead.phase,
                 engine: Some(&dead.seen),
                 memory: dead.memory,
+                health: dead.health.as_ref(),
                 left: &left,
             }
             .report(context);
@@ -151,6 +155,14 @@ impl Deaths {
             let kind = ProgramEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind: kind.into(), utc, seq: None });
         }
+    }
+}
+
+impl Engines {
+    /// The last health check of an engine, if that run of it is still remembered.
+    pub(in crate::policy) fn health_of(&self, seen: &EngineSeen) -> Option<&EngineHealth> {
+        let (life, _) = self.lives.get(&seen.name)?;
+        life.health().filter(|health| health.server == seen.server)
     }
 }
 

@@ -265,6 +265,11 @@ impl Life {
         self.health.as_ref().map_or(Reading::Unsupported, |health| health.requests)
     }
 
+    /// Its last health check.
+    pub(super) fn health(&self) -> Option<&EngineHealth> {
+        self.health.as_ref()
+    }
+
     /// Its last reported load; empty once it is no longer up.
     pub(super) fn load(&self) -> EngineLoad {
         let health = self.health.as_ref().filter(|_| self.phase.is_up());

@@ -257,6 +257,10 @@ impl Restart {
                 phase: death.phase,
                 engine: death.engine.as_deref(),
                 memory: death.memory,
+                health: death
+                    .engine
+                    .as_deref()
+                    .and_then(|engine| context.engines.health_of(engine)),
                 left: &left,
             }
             .report(context);
