@@ -169,7 +169,7 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let host = option(rest, facts.host_options).map(str::to_owned);
     let part = (facts.part)(&program);
     // Behind an option it might be that option's value, which may be a key.
-    let commands = [&["serve", "preload"][..], &["api_server"]];
+    let commands = [&["serve", "preload", "frontend"][..], &["api_server"]];
     let mut words = rest.iter().zip(commands);
     let index = words.position(|(word, commands)| !commands.contains(&&**word));
     let index = index.unwrap_or(rest.len().min(2));

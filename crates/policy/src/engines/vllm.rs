@@ -97,6 +97,16 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => {
             Some(ProcessRole::Server)
         }
+        // vLLM's own Rust frontend. `serve` starts a headless engine, as its child; `frontend`
+        // serves for one that runs, and is a child of `vllm serve` where it inherits a listener
+        // (github.com/vllm-project/vllm: rust/src/cmd/src/cli.rs, pull/40848). None was run.
+        "vllm-rs" if program.has_command("serve") && !program.only_informs() => {
+            Some(ProcessRole::Server)
+        }
+        "vllm-rs" if program.has_command("frontend") && !program.only_informs() => {
+            let is_child = option(program.rest, &["--listen-fd"]).is_some();
+            Some(if is_child { ProcessRole::Worker } else { ProcessRole::Server })
+        }
         _ => None,
     }
 }
