@@ -6,6 +6,8 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use super::command_line::{ProcessRole, recognise, serving};
 use super::loaders::{Loader, loader};
 use super::{ENGINES, facts};
@@ -14,6 +16,9 @@ use words::{Command, shell_words};
 
 /// Further words of a command are ignored.
 const MOST_WORDS: usize = 4096;
+
+/// No engine has an option with a longer name.
+const LONGEST_OPTION: usize = 64;
 
 /// Wrappers in wrappers.
 const MOST_DEPTH: usize = 4;
@@ -111,6 +116,12 @@ pub struct LaunchCommand {
     pub keeps_windows_whole: bool,
     /// Options whose values could not be read.
     pub unread: Vec<String>,
+    /// The names of all options, with dashes for underscores.
+    pub options: BTreeSet<String>,
+    /// The names of the variables that the command sets.
+    pub variables: BTreeSet<String>,
+    /// The official image that it runs in: `vllm/vllm-openai:v0.29.0`.
+    pub image: Option<String>,
 }
 
 impl LaunchCommand {
@@ -145,6 +156,9 @@ impl LaunchCommand {
             bounds_media: options.has(of.media),
             keeps_windows_whole: options.has(of.whole_windows),
             unread,
+            options: options.names(),
+            variables: command.variables.iter().map(|(name, _)| name.clone()).collect(),
+            image: command.image,
         })
     }
 }
@@ -172,6 +186,12 @@ impl Options<'_> {
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let found = self.variables.iter().rev().find(|(variable, _)| variable == name);
         found.map(|(_, value)| value.as_str())
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        let options = self.words.iter().filter(|word| word.starts_with('-'));
+        let name = |word: &String| Some(word.split('=').next()?.replace('_', "-"));
+        options.filter_map(name).filter(|name| name.len() <= LONGEST_OPTION).collect()
     }
 
     fn given(&self, names: &[&str]) -> Option<Given<String>> {
@@ -292,20 +312,10 @@ fn shell_text(words: &[String]) -> Option<&str> {
 
 /// A container of an official image whose entry point is the server.
 fn of_image(words: &[String], at: usize, outer: &[String]) -> Option<Command> {
-    let is_runtime =
-        |word: &String| matches!(word.rsplit('/').next(), Some("docker" | "podman" | "nerdctl"));
-    if !words[..at].iter().any(is_runtime) {
+    if !words[..at].iter().any(|word| is_runtime(word)) {
         return None;
     }
-    let name = words[at].split('@').next()?;
-    let name = match name.rsplit_once(':') {
-        Some((name, tag)) if !tag.contains('/') => name,
-        _ => name,
-    };
-    let is_its = |image: &&str| {
-        name.strip_suffix(*image).is_some_and(|host| host.is_empty() || host.ends_with('/'))
-    };
-    let found = ENGINES.iter().find(|facts| facts.images.iter().any(is_its))?;
+    let found = ENGINES.iter().find(|facts| is_official(&words[at], facts.images))?;
     let entry = found.entry_point;
     // A command behind the image that is no option may replace the entry point.
     let rest = &words[at + 1..];
@@ -317,5 +327,23 @@ fn of_image(words: &[String], at: usize, outer: &[String]) -> Option<Command> {
     }
     let line: Vec<String> =
         entry.iter().map(|word| (*word).to_owned()).chain(rest.iter().cloned()).collect();
-    Some(Command::new(found.kind, &line, outer, &words[..at]))
+    Some(Command::new(found.kind, &line, outer, &words[..=at]))
+}
+
+/// A program that runs containers.
+fn is_runtime(word: &str) -> bool {
+    matches!(word.rsplit('/').next(), Some("docker" | "podman" | "nerdctl"))
+}
+
+/// Whether a word names one of these images, of any registry and with any tag.
+fn is_official(word: &str, images: &[&str]) -> bool {
+    let Some(name) = word.split('@').next() else { return false };
+    let name = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => name,
+    };
+    let is_its = |image: &&str| {
+        name.strip_suffix(*image).is_some_and(|host| host.is_empty() || host.ends_with('/'))
+    };
+    images.iter().any(is_its)
 }

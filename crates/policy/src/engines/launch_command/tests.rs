@@ -50,6 +50,33 @@ fn other_engines_have_other_options() {
 }
 
 #[test]
+fn names_of_options_and_variables_and_the_image_are_kept() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    for (line, options, variables, image) in [
+        (
+            "docker run --gpus all -e A=b lmsysorg/sglang:v0.5.6 python3 -m sglang.launch_server \
+             --model_path=/m --tp 2",
+            &["-m", "--model-path", "--tp"][..],
+            &["A"][..],
+            Some("lmsysorg/sglang:v0.5.6"),
+        ),
+        (
+            "podman run r.io/vllm/vllm-openai:v0.29.0 /m --api-key S3CR3T",
+            &["--api-key"],
+            &[],
+            Some("r.io/vllm/vllm-openai:v0.29.0"),
+        ),
+        ("docker run own/image:v1 bash -c 'X=1 vllm serve m'", &[], &["X"], None),
+        ("env HF=1 vllm serve vllm/vllm-openai", &[], &["HF"], None),
+    ] {
+        let read = read(line);
+        assert_eq!(read.options, names(options), "{line}");
+        assert_eq!(read.variables, names(variables), "{line}");
+        assert_eq!(read.image.as_deref(), image, "{line}");
+    }
+}
+
+#[test]
 fn wrappers_are_looked_into() {
     for line in [
         "sudo env HF_HUB_OFFLINE=1 nohup /env/bin/vllm serve /m --max-model-len 8192",

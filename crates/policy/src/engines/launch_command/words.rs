@@ -1,5 +1,7 @@
 //! The words of a command around the server: variables, mounts, shells.
 
+use super::super::facts;
+use super::{is_official, is_runtime};
 use crate::model::EngineKind;
 
 /// A server's command, without its wrappers.
@@ -12,6 +14,8 @@ pub(super) struct Command {
     pub(super) variables: Vec<(String, String)>,
     /// Folders of the host, and where they are in the container.
     mounts: Vec<(String, String)>,
+    /// The official image of the engine that it runs in.
+    pub(super) image: Option<String>,
 }
 
 impl Command {
@@ -24,9 +28,13 @@ impl Command {
     ) -> Self {
         let ends = |word: &&String| matches!(&***word, ";" | "&&" | "||" | "|" | "&");
         let end = words.iter().position(|word| ends(&word)).unwrap_or(words.len());
+        let images = facts(engine).images;
+        let of_container = outer.iter().chain(before).skip_while(|word| !is_runtime(word)).skip(1);
+        let image = of_container.filter(|word| is_official(word, images)).last().cloned();
         let before: Vec<&str> = outer.iter().chain(before).map(String::as_str).collect();
         Self {
             engine,
+            image,
             words: words[..end].to_vec(),
             variables: before.iter().filter_map(|word| variable(word)).collect(),
             mounts: mounts(&before),
