@@ -2,6 +2,7 @@
 
 mod collect;
 mod loaders;
+mod packages;
 mod systemctl;
 
 use std::path::PathBuf;
@@ -26,6 +27,10 @@ pub struct DoctorArguments {
     /// Print passed checks too.
     #[arg(long)]
     all: bool,
+
+    /// A file of advice in place of the one in the program, which `umawarden print advice` prints.
+    #[arg(long, value_name = "FILE")]
+    advice: Option<PathBuf>,
 
     /// Where procfs is mounted [default: path.procfs of the configuration, else /proc].
     #[arg(long = "path.procfs", value_name = "DIR")]
@@ -58,12 +63,13 @@ Checks this node for faults that kill engines, or restart them before the memory
 predecessors is reclaimed, and prints a fix for each: restart policies, --rm, health checks and
 shm_size of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap,
 settings, kernel, driver, kernel log, and permissions that the rules need; how running engines read
-weights. Units are read from
-systemd if it runs, and from their files otherwise. Nothing is changed. Each source has a timeout of
-ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with sudo.
+weights; and what is known against the versions and options of engines, with its source. Units are
+read from systemd if it runs, and from their files otherwise. Nothing is changed. Each source has a
+timeout of ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with
+sudo.
 
-Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments or the daemon's configuration
-cannot be read. Unknown checks do not change the exit code.
+Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments, the advice or the daemon's
+configuration cannot be read. Unknown checks do not change the exit code.
 
   sudo umawarden doctor
   sudo umawarden doctor --json | jq 'select(.severity == \"problem\")'";
@@ -74,7 +80,7 @@ const PROBLEMS: u8 = 3;
 /// Runs the command.
 ///
 /// # Errors
-/// The daemon's configuration cannot be read.
+/// The daemon's configuration or the file of advice cannot be read.
 pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     let findings = examine(&collect::facts(arguments)?);
     for finding in &findings {

@@ -11,6 +11,7 @@ use clap_mangen::Man;
 
 use super::{Exit, variables};
 use crate::cli::output;
+use crate::doctor::Advice;
 
 /// Arguments of `umawarden print`.
 #[derive(Debug, Args)]
@@ -23,6 +24,8 @@ pub struct PrintArguments {
 enum Printed {
     /// The configuration file with all keys, their defaults and explanations.
     Config,
+    /// The advice of `umawarden doctor`, to correct and to give to it with --advice.
+    Advice,
     /// A unit for the daemon; or, with a command, for an engine that waits for memory.
     Unit(unit::UnitArguments),
     /// A drop-in for the daemon's unit: what remedies need before they can act [default: all].
@@ -73,6 +76,7 @@ const CONFIG: &str = include_str!("../../packaging/umawarden.yaml");
 pub fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
         Printed::Config => output::print(CONFIG),
+        Printed::Advice => output::print(Advice::shipped_text()),
         Printed::Unit(unit) => output::print(&unit::text(unit)?),
         Printed::DropIn { groups } => output::print(&unit::drop_in(groups)),
         Printed::Completions { shell } => {

@@ -4,15 +4,16 @@
 //! [`examine`], and a fixture of real data. It reports only known faults, and names a guessed
 //! threshold as a guess.
 
+pub mod advice;
 mod containers;
 mod engines;
-mod faults;
 mod loaders;
 mod node;
 mod ray;
 mod systemctl;
 mod time_span;
 mod units;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -20,8 +21,10 @@ mod tests;
 use serde::Serialize;
 
 use crate::model::{Event, Sysctl};
+pub use advice::{Advice, Started, Versions};
 pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
+pub use node::dgx_release;
 pub use ray::{RayVariables, Raylet};
 pub use systemctl::{OF_OTHERS, PROPERTIES, SystemdState, UnitState, unit_states};
 pub use units::{UnitFacts, unit};
@@ -78,6 +81,15 @@ pub struct Finding {
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+    /// The entry of the advice that it is from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The source of that entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// How sure that entry is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certainty: Option<advice::Certainty>,
 }
 
 /// A kernel setting that differs from the node's profile.
@@ -118,6 +130,14 @@ pub struct Lack {
 /// Input of all checks.
 #[derive(Clone, Debug)]
 pub struct Facts {
+    /// What is known against versions and options.
+    pub advice: Advice,
+    /// The size of a page.
+    pub page_bytes: u64,
+    /// `CmaFree` beyond `CmaTotal`: memory that belongs to no CMA area. 0 is usual.
+    pub hidden_cma_bytes: Fact<u64>,
+    /// The release of DGX OS.
+    pub dgx_os: Fact<String>,
     /// `MemTotal` and `SwapTotal`, in bytes.
     pub memory: Fact<(u64, u64)>,
     /// The release of the kernel: `6.17.0-1004-nvidia`.
@@ -153,6 +173,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(engines::examine(facts));
     findings.extend(loaders::examine(facts));
+    findings.extend(advice::examine(facts));
     findings.extend(ray::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
@@ -162,7 +183,9 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
 
 impl Finding {
     fn new(check: &'static str, severity: Severity, text: impl Into<String>) -> Self {
-        Self { check, severity, subject: None, text: text.into(), fix: None }
+        let text = text.into();
+        let (id, source) = (None, None);
+        Self { check, severity, subject: None, text, fix: None, id, source, certainty: None }
     }
 
     fn ok(check: &'static str, text: impl Into<String>) -> Self {
@@ -178,7 +201,6 @@ impl Finding {
     }
 }
 
-/// The value, or a finding with the reason why there is none.
 /// What a socket that cannot be used keeps from being done, where it keeps containers unknown. Both
 /// are one finding.
 fn lack_of_socket(facts: &Facts) -> Option<&Lack> {
@@ -189,6 +211,7 @@ fn lack_of_socket(facts: &Facts) -> Option<&Lack> {
     lacks.iter().find(|lack| lack.what.contains(socket))
 }
 
+/// The value, or a finding with the reason why there is none.
 fn known<'f, T>(
     check: &'static str,
     fact: &'f Fact<T>,

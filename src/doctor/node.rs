@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, permissions.
 
-use super::{Facts, Finding, Severity, faults, known, lack_of_socket};
+use super::{Facts, Finding, Severity, advice, known, lack_of_socket};
 use crate::model::{EventKind, KernelEvent, Recovery, bytes_text, counted};
 
 /// The first kernel with cachestat(2).
@@ -19,7 +19,8 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings =
         vec![swap(facts), settings(facts), pressure(facts), kernel(facts), daemon(facts)];
     findings.extend(driver(facts));
-    findings.extend(["kernel", "driver"].into_iter().flat_map(|of| faults::found(facts, of)));
+    findings
+        .extend(["kernel", "driver", "node"].into_iter().flat_map(|of| advice::of_node(facts, of)));
     findings.extend(kernel_log(facts));
     findings.extend(lacks(facts));
     findings
@@ -116,12 +117,20 @@ fn driver(facts: &Facts) -> Option<Finding> {
         Err(finding) => return Some(*finding),
         Ok(text) => text,
     };
-    let Some(version) = faults::driver(text) else {
+    let Some(version) = advice::driver(text) else {
         let text = "cannot parse the version of the driver";
         return Some(Finding::new(check, Severity::Unknown, text));
     };
     let text = format!("driver {} has no known fault", version.text);
-    faults::found(facts, check).is_empty().then(|| Finding::ok(check, text))
+    advice::of_node(facts, check).is_empty().then(|| Finding::ok(check, text))
+}
+
+/// The release of DGX OS in `/etc/dgx-release`: that of its last update over the air, which appends
+/// its lines, else that of its image.
+pub fn dgx_release(text: &str) -> Option<&str> {
+    let last = |key: &str| text.lines().rev().find_map(|line| line.trim().strip_prefix(key));
+    let found = last("DGX_OTA_VERSION=").or_else(|| last("DGX_SWBUILD_VERSION="))?;
+    Some(found.trim_matches(['"', '\''])).filter(|release| !release.is_empty())
 }
 
 fn daemon(facts: &Facts) -> Finding {
@@ -214,6 +223,15 @@ mod tests {
         assert_eq!(release("6.17.0-1004-nvidia"), Some((6, 17)));
         assert_eq!(release("6"), None);
         assert_eq!(release("x.y"), None);
+    }
+
+    #[test]
+    fn the_last_update_of_dgx_os_names_its_release() {
+        let image = "DGX_NAME=\"DGX Spark\"\nDGX_SWBUILD_VERSION=\"7.2.3\"\n";
+        assert_eq!(dgx_release(image), Some("7.2.3"));
+        let updated = format!("{image}\nDGX_OTA_VERSION=\"7.3.1\"\nDGX_OTA_VERSION=\"7.5.0\"\n");
+        assert_eq!(dgx_release(&updated), Some("7.5.0"));
+        assert_eq!(dgx_release("DGX_OTA_VERSION=\"\""), None);
     }
 
     #[test]

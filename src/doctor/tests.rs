@@ -5,14 +5,25 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::engines::LaunchCommand;
 use crate::model::{EngineKind, KernelEvent};
 
 const GIB: u64 = 1 << 30;
 
+/// The advice in the program.
+pub(super) fn shipped() -> Advice {
+    let machine = |line: &'static str| line.strip_prefix("- name: ");
+    let machines: Vec<&str> =
+        include_str!("../tune/profiles.yaml").lines().filter_map(machine).collect();
+    Advice::shipped(&machines).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
 /// A node on which nothing is wrong.
 pub(super) fn well() -> Facts {
     Facts {
+        advice: shipped(),
+        page_bytes: 4096,
+        hidden_cma_bytes: Fact::Is(0),
+        dgx_os: Fact::Absent,
         memory: Fact::Is((121 * GIB, 0)),
         kernel: Fact::Is("6.17.0-1004-nvidia".to_owned()),
         driver: Fact::Is(
@@ -74,44 +85,7 @@ fn an_engine_of_unproven_identity_is_found() {
 }
 
 #[test]
-fn a_loader_that_fills_the_page_cache_is_found_if_another_spares_it() {
-    let found = |line: &str| {
-        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let command = LaunchCommand::read(&words).unwrap();
-        let (engine, loader) = (command.engine, command.loader);
-        let running = RunningLoader::Server { pid: 7, engine, loader };
-        let findings = examine(&Facts { loaders: Fact::Is(vec![running]), ..well() });
-        findings.into_iter().find(|finding| finding.check == "loader").unwrap()
-    };
-    for (line, severity, text, fix) in [
-        (
-            "llama-server -m x.gguf -ngl 99",
-            Severity::Warning,
-            "fills the page cache",
-            "start it with --direct-io",
-        ),
-        ("llama-server -m x.gguf --direct-io", Severity::Ok, "leaves no cache", ""),
-        (
-            "sglang serve --model-path m",
-            Severity::Warning,
-            "fills the page cache",
-            "start it with --weight-loader-drop-cache-after-load",
-        ),
-        ("vllm serve m", Severity::Ok, "maps one shard at a time", ""),
-        (
-            "vllm serve m --load-format instanttensor",
-            Severity::Warning,
-            "4.4 GiB less for the KV cache",
-            "--kv-cache-memory-bytes",
-        ),
-        ("vllm serve m --load-format tensorizer", Severity::Ok, "is not known here", ""),
-    ] {
-        let finding = found(line);
-        assert_eq!(finding.severity, severity, "{finding:?}");
-        assert!(finding.subject.as_deref().unwrap().ends_with("(pid 7)"), "{finding:?}");
-        assert!(finding.text.contains(text), "{finding:?}");
-        assert!(finding.fix.unwrap_or_default().contains(fix));
-    }
+fn a_daemon_that_holds_weights_is_no_fault() {
     let holder = Fact::Is(vec![RunningLoader::Holder { pid: 8 }]);
     let findings = examine(&Facts { loaders: holder, ..well() });
     let holder = findings.iter().find(|finding| finding.check == "loader").unwrap();
@@ -330,8 +304,9 @@ fn units_are_checked_by_their_effective_settings_in_systemd() {
 
 #[test]
 fn only_units_with_an_engine_are_read_and_drop_ins_apply() {
-    assert_eq!(unit("ssh.service", &["[Service]\nExecStart=/usr/sbin/sshd -D\n".to_owned()]), None);
-    assert_eq!(unit("masked.service", &[String::new()]), None);
+    let ssh = "[Service]\nExecStart=/usr/sbin/sshd -D\n".to_owned();
+    assert!(unit("ssh.service", &[ssh]).is_none_or(|unit| unit.engine.is_none()));
+    assert!(unit("masked.service", &[String::new()]).is_none());
     let drop_in = "[Service]\nRestart=no\nTimeoutStartSec=1h\n".to_owned();
     let both = unit("vllm.service", &[RACING.to_owned(), drop_in]).unwrap();
     assert_eq!(both.restart.as_deref(), Some("no"));

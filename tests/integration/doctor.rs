@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -152,14 +153,75 @@ fn loaders_of_running_engines_are_found_by_their_command_lines() {
     let lines = String::from_utf8(output.stdout).unwrap();
     let all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let found: Vec<&Value> = all.iter().filter(|one| one["check"] == "loader").collect();
-    let [llama, holder] = found[..] else { panic!("{all:#?}") };
+    let [llama, costs, holder] = found[..] else { panic!("{all:#?}") };
     assert_eq!(
         (&llama["severity"], &llama["subject"]),
         (&Value::from("warning"), &Value::from("llama-server (pid 7)"))
     );
     assert!(llama["fix"].as_str().unwrap().contains("--direct-io"), "{llama}");
     assert_eq!(
+        (&llama["id"], &llama["certainty"]),
+        (&"llama-direct-io".into(), &"measured".into())
+    );
+    assert_eq!((&costs["severity"], &costs["subject"]), (&"ok".into(), &llama["subject"]));
+    assert_eq!(
         (&holder["severity"], &holder["subject"]),
         (&Value::from("ok"), &Value::from("vllm preload (pid 8)"))
     );
+}
+
+/// A node in a folder: its procfs, and its units.
+fn node(folder: &Path, more: &[&str]) -> (Option<i32>, Vec<Value>, String) {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let output = Command::new(binary())
+        .args(["doctor", "--all", "--json", "--path.docker-socket=/no/such/socket"])
+        .arg(format!("--path.procfs={}", path("proc")))
+        .arg(format!("--path.sysfs={}", path("sys")))
+        .arg(format!("--path.units={}", path("units")))
+        .arg(format!("--path.systemctl={}", path("no-systemctl")))
+        .arg(format!("--path.kmsg={}", path("no-kmsg")))
+        .arg(format!("--storage.path={}", path("storage")))
+        .args(more)
+        .output()
+        .unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let all = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (output.status.code(), all, String::from_utf8(output.stderr).unwrap())
+}
+
+fn put(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn the_version_of_a_running_engine_decides_and_a_file_replaces_the_advice() {
+    let folder = TempDir::new().unwrap();
+    put(folder.path(), "proc/7/cmdline", "/env/bin/python3\0/env/bin/vllm\0serve\0m\0");
+    put(folder.path(), "proc/7/environ", "A=b\0");
+    let maps = "7f00-7f01 r-xp 0 fd:01 1 /env/lib/python3.12/site-packages/torch/t.so\n";
+    put(folder.path(), "proc/7/maps", maps);
+    let packages = "proc/7/root/env/lib/python3.12/site-packages";
+    put(folder.path(), &format!("{packages}/vllm-0.23.0.dist-info/METADATA"), "");
+    let advice = "advice:\n- id: own\n  when:\n    engines: [vllm]\n    packages: {vllm: {before: \
+                  0.24}}\n  severity: problem\n  cause: breaks\n  cure: update\n  source: \
+                  https://example.com\n  certainty: documented\n";
+    put(folder.path(), "advice.yaml", advice);
+    let file = format!("--advice={}", folder.path().join("advice.yaml").display());
+    let (code, all, _) = node(folder.path(), &[&file]);
+    let found = all.iter().find(|one| one["id"] == "own").unwrap_or_else(|| panic!("{all:#?}"));
+    assert_eq!(found["text"], "vllm 0.23.0 breaks (documented: https://example.com)");
+    assert_eq!((&found["subject"], code), (&"vLLM (pid 7)".into(), Some(3)));
+    put(folder.path(), "advice.yaml", &advice.replace("0.24", "latest"));
+    let (code, all, error) = node(folder.path(), &[&file]);
+    assert_eq!((code, all.len()), (Some(2), 0));
+    assert!(error.contains("advice.yaml:5:31: ") && error.contains("\"latest\""), "{error}");
+    let (code, _, error) = node(folder.path(), &["--advice=/dev/zero"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("cannot read the advice /dev/zero: it is a device"), "{error}");
+    // What is printed can be given back.
+    let printed = Command::new(binary()).args(["print", "advice"]).output().unwrap();
+    put(folder.path(), "advice.yaml", &String::from_utf8(printed.stdout).unwrap());
+    assert_ne!(node(folder.path(), &[&file]).0, Some(2));
 }

@@ -35,7 +35,11 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
     ("fit", &["model", "engines"], true),
-    ("doctor", &["model", "parse", "engines"], true),
+    (
+        "doctor",
+        &["model", "parse", "engines", "config::decode", "config::mistake", "config::yaml"],
+        true,
+    ),
     (
         "access",
         &[

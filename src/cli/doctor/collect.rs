@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -13,10 +13,14 @@ use crate::cli::control::{ClientError, entries};
 use crate::cli::launch::kernel_events;
 use crate::cli::tune::misfits;
 use crate::config::flags::RunFlags;
+use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
-use crate::doctor::{ContainerFacts, EngineFacts, Fact, Facts, Lack, UnitFacts, unit};
+use crate::doctor::{
+    Advice, ContainerFacts, EngineFacts, Fact, Facts, Lack, UnitFacts, dgx_release, unit,
+};
+use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sources::engines::{NotInspected, inspect_containers};
 
@@ -35,6 +39,12 @@ const UNIT_FOLDERS: [&str; 7] = [
 const MOST_UNITS: usize = 8192;
 const MOST_UNIT_BYTES: u64 = 256 << 10;
 
+/// Limit of a file of advice.
+const MOST_ADVICE_BYTES: u64 = 1 << 20;
+
+/// The release of DGX OS, on machines that run it.
+const DGX_RELEASE: &str = "/etc/dgx-release";
+
 /// Timeouts of one source of facts, and of a request to the daemon.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,7 +52,7 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 /// Collects all facts.
 ///
 /// # Errors
-/// The daemon's configuration cannot be read.
+/// The daemon's configuration or the file of advice cannot be read.
 pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let daemon = &arguments.daemon;
     let flags = RunFlags {
@@ -63,6 +73,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         remedy: one.remedy.to_owned(),
         is_wanted_now: one.wanted_now,
     });
+    let advice = advice(arguments.advice.as_deref())?;
     let units = arguments.units.clone();
     let units = within("the units of systemd", move || all_units(&units));
     let of_engines: Vec<String> = match &units {
@@ -70,8 +81,12 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         Fact::Absent | Fact::Unknown(_) => Vec::new(),
     };
     let program = arguments.systemctl.clone();
-    let of_ray = procfs.clone();
+    let (of_ray, of_loaders) = (procfs.clone(), advice.clone());
     Ok(Facts {
+        advice,
+        page_bytes: ::procfs::page_size(),
+        hidden_cma_bytes: hidden_cma(&procfs),
+        dgx_os: dgx_os(Path::new(DGX_RELEASE)),
         systemd: within("systemd", move || systemctl::query(program.as_deref(), of_engines)),
         memory: memory(&procfs),
         kernel: line(&procfs.join("sys/kernel/osrelease")),
@@ -96,7 +111,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
             Err(ClientError::Absent(_)) => Fact::Absent,
             Err(error) => Fact::Unknown(error.to_string()),
         },
-        loaders: within("the command lines of engines", move || loaders(&procfs)),
+        loaders: within("the command lines of engines", move || loaders(&procfs, &of_loaders)),
         raylets: within("the processes of Ray", move || raylets(&of_ray)),
         containers: within("Docker", move || containers(&docker)),
         units,
@@ -118,20 +133,77 @@ fn within<T: Send + 'static>(
     answer.recv_timeout(SOURCE_TIMEOUT).unwrap_or_else(late)
 }
 
-fn memory(procfs: &Path) -> Fact<(u64, u64)> {
-    let path = procfs.join("meminfo");
-    let text = match fs::read(&path) {
-        Ok(text) => text,
-        Err(error) => return Fact::Unknown(format!("cannot read {}: {error}", path.display())),
+/// The advice inside the binary, or that of a file in its place.
+fn advice(file: Option<&Path>) -> anyhow::Result<Advice> {
+    let profiles = crate::tune::profiles().map_err(anyhow::Error::msg)?;
+    let machines: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+    let read = match file {
+        None => Advice::shipped(&machines),
+        Some(path) => {
+            let name = path.display();
+            let bytes = first_bytes(path, MOST_ADVICE_BYTES)
+                .map_err(|error| anyhow::anyhow!("cannot read the advice {name}: {error}"))?;
+            if bytes.len() as u64 > MOST_ADVICE_BYTES {
+                let most = MOST_ADVICE_BYTES >> 20;
+                anyhow::bail!("cannot read the advice {name}: it is larger than {most} MiB");
+            }
+            let text = String::from_utf8(bytes).map_err(|_| {
+                anyhow::anyhow!("cannot read the advice {name}: it is not UTF-8; save it as UTF-8")
+            })?;
+            Advice::parse(&SourceText::new(name.to_string(), text), &machines)
+        }
     };
-    let Ok(meminfo) = Meminfo::parse(&text) else {
-        return Fact::Unknown(format!("cannot parse {}", path.display()));
+    read.map_err(|mistakes: Mistakes| anyhow::Error::msg(mistakes.to_string()))
+}
+
+/// A regular file's first bytes, and one more if it has more.
+fn first_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn meminfo(procfs: &Path) -> Result<Meminfo, String> {
+    let path = procfs.join("meminfo");
+    let text = fs::read(&path);
+    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Meminfo::parse(&text).map_err(|_| format!("cannot parse {}", path.display()))
+}
+
+fn memory(procfs: &Path) -> Fact<(u64, u64)> {
+    let meminfo = match meminfo(procfs) {
+        Ok(meminfo) => meminfo,
+        Err(why) => return Fact::Unknown(why),
     };
     let get = |field| meminfo.get(field).value();
     match get(MeminfoField::MemTotal) {
         // A kernel without swap has no such line.
         Some(total) => Fact::Is((total, get(MeminfoField::SwapTotal).unwrap_or(0))),
-        None => Fact::Unknown(format!("{} has no MemTotal", path.display())),
+        None => Fact::Unknown(format!("{}/meminfo has no MemTotal", procfs.display())),
+    }
+}
+
+/// Free CMA memory beyond all CMA memory.
+fn hidden_cma(procfs: &Path) -> Fact<u64> {
+    let meminfo = match meminfo(procfs) {
+        Ok(meminfo) => meminfo,
+        Err(why) => return Fact::Unknown(why),
+    };
+    let get = |field| meminfo.get(field).value();
+    match (get(MeminfoField::CmaFree), get(MeminfoField::CmaTotal)) {
+        (Some(free), Some(total)) => Fact::Is(free.saturating_sub(total)),
+        // A kernel without CMA.
+        _ => Fact::Absent,
+    }
+}
+
+fn dgx_os(path: &Path) -> Fact<String> {
+    match line_or_absent(path) {
+        Fact::Is(text) => match dgx_release(&text) {
+            Some(release) => Fact::Is(release.to_owned()),
+            None => Fact::Unknown(format!("{} names no release", path.display())),
+        },
+        other => other,
     }
 }
 

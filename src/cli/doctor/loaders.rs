@@ -1,10 +1,12 @@
 //! The loaders of running engines, and Ray's processes, by their command lines.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::doctor::{Fact, RayVariables, Raylet, RunningLoader};
+use super::packages;
+use crate::doctor::{Advice, Fact, RayVariables, Raylet, RunningLoader, Started};
 use crate::engines::loaders::{VARIABLES, holds_weights};
 use crate::engines::{LaunchCommand, ProcessRole, recognise};
 use crate::parse::process::{arguments, variable};
@@ -14,8 +16,8 @@ const MOST_PROCESSES: usize = 32_768;
 const MOST_LINE_BYTES: u64 = 64 << 10;
 const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
 
-pub(super) fn loaders(procfs: &Path) -> Fact<Vec<RunningLoader>> {
-    of_processes(procfs, of_process)
+pub(super) fn loaders(procfs: &Path, advice: &Advice) -> Fact<Vec<RunningLoader>> {
+    of_processes(procfs, |procfs, pid| of_process(procfs, pid, advice))
 }
 
 pub(super) fn raylets(procfs: &Path) -> Fact<Vec<Raylet>> {
@@ -34,7 +36,7 @@ fn of_processes<T>(procfs: &Path, of: impl Fn(&Path, u32) -> Option<T>) -> Fact<
     Fact::Is(pids.into_iter().filter_map(|pid| of(procfs, pid)).collect())
 }
 
-fn of_process(procfs: &Path, pid: u32) -> Option<RunningLoader> {
+fn of_process(procfs: &Path, pid: u32, advice: &Advice) -> Option<RunningLoader> {
     let folder = procfs.join(pid.to_string());
     // The process may have ended, or be another user's.
     let line = arguments(&read(&folder.join("cmdline"), MOST_LINE_BYTES)?);
@@ -43,13 +45,21 @@ fn of_process(procfs: &Path, pid: u32) -> Option<RunningLoader> {
     }
     let (_, ProcessRole::Server) = recognise("", &line, None)? else { return None };
     // Of the environment nothing else is kept: keys are among it.
-    let environment = read(&folder.join("environ"), MOST_ENVIRONMENT_BYTES).unwrap_or_default();
-    let set = VARIABLES
-        .iter()
-        .filter_map(|name| Some(format!("{name}={}", variable(&environment, name)?)));
+    let path = folder.join("environ");
+    let environment = read(&path, MOST_ENVIRONMENT_BYTES);
+    let bytes = environment.as_deref().unwrap_or_default();
+    let set =
+        VARIABLES.iter().filter_map(|name| Some(format!("{name}={}", variable(bytes, name)?)));
     let words: Vec<String> = set.chain(line).collect();
     let command = LaunchCommand::read(&words)?;
-    Some(RunningLoader::Server { pid, engine: command.engine, loader: command.loader })
+    let versions = packages::versions(&folder, &advice.packages());
+    let names = advice.variables().into_iter().filter(|name| variable(bytes, name).is_some());
+    let variables: BTreeSet<String> = names.map(str::to_owned).collect();
+    let is_known = environment.is_some();
+    let variables = is_known.then_some(variables);
+    let variables = variables.ok_or_else(|| format!("cannot read {}", path.display()));
+    let started = Started { variables, ..Started::new(command, versions) };
+    Some(RunningLoader::Server { pid, started })
 }
 
 /// `…/ray/core/src/ray/raylet/raylet --raylet_socket_name=…`, with the environment of `ray start`.
@@ -94,18 +104,19 @@ mod tests {
             fs::write(folder.join("cmdline"), line).unwrap();
             fs::write(folder.join("environ"), environment).unwrap();
         }
-        let Fact::Is(found) = loaders(procfs.path()) else { panic!() };
+        let advice = Advice::default();
+        let Fact::Is(found) = loaders(procfs.path(), &advice) else { panic!() };
         let named: Vec<(u32, &str)> = found
             .iter()
             .map(|one| match one {
-                RunningLoader::Server { pid, loader, .. } => (*pid, loader.name),
+                RunningLoader::Server { pid, started } => (*pid, started.loader.name),
                 RunningLoader::Holder { pid } => (*pid, "holder"),
             })
             .collect();
         let expected =
             [(11, "instanttensor"), (12, "holder"), (15, "mmap with a table in its file")];
         assert_eq!(named, expected);
-        assert!(matches!(loaders(&procfs.path().join("none")), Fact::Unknown(_)));
+        assert!(matches!(loaders(&procfs.path().join("none"), &advice), Fact::Unknown(_)));
     }
 
     #[test]

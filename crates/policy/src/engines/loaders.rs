@@ -76,8 +76,6 @@ pub struct Loader {
     pub stages_a_file: bool,
     /// Buffers that it has only while it loads, in bytes.
     pub buffers_bytes: u64,
-    /// Whether it takes memory from the KV cache that other loaders do not take.
-    pub is_costly: bool,
     /// What it does and costs, in a clause: `reads ...`.
     pub costs: &'static str,
     /// The options that spare the page cache, if it fills it and they have no price.
@@ -99,7 +97,6 @@ pub static UNKNOWN: Loader = Loader {
     peak_percent: None,
     stages_a_file: false,
     buffers_bytes: 0,
-    is_costly: false,
     costs: "is not known here: neither its peak nor what it keeps",
     instead: None,
     source: "none",
@@ -114,7 +111,6 @@ const COPIES: Loader = Loader {
     peak_percent: Some((100, 100)),
     stages_a_file: false,
     buffers_bytes: 0,
-    is_costly: false,
     costs: "",
     instead: None,
     source: "",
@@ -166,7 +162,6 @@ static INSTANTTENSOR: Loader = Loader {
     page_cache: PageCache::Spares,
     // 8.4 to 10.8 GiB on two GB10; the upper end is that of all reports.
     work_bytes: (84 * GIB / 10, 14 * GIB),
-    is_costly: true,
     costs: "reads with direct I/O into buffers of up to half of MemAvailable, and leaves 4.4 GiB \
             less for the KV cache than mmap (work of 8.4 to 10.8 GiB was measured)",
     source: "github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/204",
