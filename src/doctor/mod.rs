@@ -10,6 +10,7 @@ mod engines;
 mod loaders;
 mod node;
 mod ray;
+mod script;
 mod systemctl;
 mod time_span;
 mod units;
@@ -26,6 +27,7 @@ pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
 pub use node::dgx_release;
 pub use ray::{RayVariables, Raylet};
+pub use script::{MOST_SCRIPT_BYTES, OpenScript};
 pub use systemctl::{OF_OTHERS, PROPERTIES, SystemdState, UnitState, unit_states};
 pub use units::{UnitFacts, unit};
 

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -15,6 +16,11 @@ pub(super) fn shipped() -> Advice {
     let machines: Vec<&str> =
         include_str!("../tune/profiles.yaml").lines().filter_map(machine).collect();
     Advice::shipped(&machines).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+/// A unit's file without scripts.
+fn unit_of(name: &str, files: &[String]) -> Option<UnitFacts> {
+    unit(name, files, &shipped(), &mut |_| Err(io::ErrorKind::NotFound.into()))
 }
 
 /// A node on which nothing is wrong.
@@ -258,7 +264,7 @@ fn names() -> BTreeSet<String> {
 }
 
 fn checked(text: &str) -> Vec<(&'static str, Severity)> {
-    let Some(unit) = unit("vllm.service", &[text.to_owned()]) else { return Vec::new() };
+    let Some(unit) = unit_of("vllm.service", &[text.to_owned()]) else { return Vec::new() };
     let found = examine(&Facts { units: Fact::Is((vec![unit], names())), ..well() });
     let of_it = found.into_iter().filter(|one| one.subject.is_some());
     of_it.map(|one| (one.check, one.severity)).collect()
@@ -305,10 +311,10 @@ fn units_are_checked_by_their_effective_settings_in_systemd() {
 #[test]
 fn only_units_with_an_engine_are_read_and_drop_ins_apply() {
     let ssh = "[Service]\nExecStart=/usr/sbin/sshd -D\n".to_owned();
-    assert!(unit("ssh.service", &[ssh]).is_none_or(|unit| unit.engine.is_none()));
-    assert!(unit("masked.service", &[String::new()]).is_none());
+    assert!(unit_of("ssh.service", &[ssh]).is_none_or(|unit| unit.engine.is_none()));
+    assert!(unit_of("masked.service", &[String::new()]).is_none());
     let drop_in = "[Service]\nRestart=no\nTimeoutStartSec=1h\n".to_owned();
-    let both = unit("vllm.service", &[RACING.to_owned(), drop_in]).unwrap();
+    let both = unit_of("vllm.service", &[RACING.to_owned(), drop_in]).unwrap();
     assert_eq!(both.restart.as_deref(), Some("no"));
     assert_eq!(both.start_takes, Some(Duration::from_secs(3600)));
     assert!(both.named.contains("nvidia-persistenced.service"), "{both:?}");
@@ -335,7 +341,7 @@ Upholds=
 ";
 
 fn shown(output: &str) -> Vec<(&'static str, Severity)> {
-    let vllm = unit("vllm.service", &[RACING.to_owned()]).unwrap();
+    let vllm = unit_of("vllm.service", &[RACING.to_owned()]).unwrap();
     let units = unit_states(output, &["vllm.service".to_owned()]).unwrap();
     let loads = [("docker.target", "not-found"), ("sysinit.target", "loaded")];
     let loads = loads.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
@@ -372,7 +378,7 @@ fn the_state_in_systemd_takes_precedence_over_unit_files() {
 fn the_finding_names_the_restart_delay_of_systemd() {
     let with = |after: &str| {
         let text = RACING.replace("Restart=always", &format!("Restart=always\n{after}"));
-        let racing = unit("vllm.service", &[text]).unwrap();
+        let racing = unit_of("vllm.service", &[text]).unwrap();
         let found = examine(&Facts { units: Fact::Is((vec![racing], names())), ..well() });
         found.into_iter().find(|one| one.check == "restart_policy").unwrap().text
     };
@@ -382,7 +388,7 @@ fn the_finding_names_the_restart_delay_of_systemd() {
 
 #[test]
 fn unit_files_apply_without_a_state_in_systemd() {
-    let racing = || unit("vllm.service", &[RACING.to_owned()]).unwrap();
+    let racing = || unit_of("vllm.service", &[RACING.to_owned()]).unwrap();
     let units = Fact::Is((vec![racing()], names()));
     let systemd = Fact::Unknown("systemctl did not respond within 5 s".to_owned());
     let facts = Facts { units, systemd, ..well() };
@@ -399,11 +405,11 @@ fn unit_files_apply_without_a_state_in_systemd() {
 proptest! {
     #[test]
     fn arbitrary_unit_files_and_systemctl_output_do_not_panic(text in "\\PC{0,300}", at in 0_usize..400) {
-        let _read = unit("x.service", std::slice::from_ref(&text));
+        let _read = unit_of("x.service", std::slice::from_ref(&text));
         let mut damaged = RACING.to_owned();
         let at = (0..=at.min(damaged.len())).rev().find(|at| damaged.is_char_boundary(*at));
         damaged.insert_str(at.unwrap_or(0), &text);
-        let _read = unit("x.service", &[damaged]);
+        let _read = unit_of("x.service", &[damaged]);
         let one = ["x.service".to_owned()];
         let _read = unit_states(&text, &one);
         let mut damaged = SHOWN.to_owned();
@@ -411,7 +417,7 @@ proptest! {
         let at = at.into_iter().find(|at| damaged.is_char_boundary(*at)).unwrap_or(0);
         damaged.insert_str(at, &text);
         if let Ok(units) = unit_states(&damaged, &one) {
-            let vllm = unit("x.service", &[RACING.to_owned()]).unwrap();
+            let vllm = unit_of("x.service", &[RACING.to_owned()]).unwrap();
             let systemd = Fact::Is(SystemdState { units, loads: BTreeMap::new() });
             let facts = Facts { units: Fact::Is((vec![vllm], names())), systemd, ..well() };
             let found = examine(&facts);

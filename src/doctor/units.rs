@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::containers::LOADS_WITHIN;
+use super::script::{OpenScript, Reader, Scripts};
 use super::systemctl::{SystemdState, UnitState};
 use super::time_span::time_span;
-use super::{Fact, Facts, Finding, Severity, known};
-use crate::engines::{facts, recognise};
+use super::{Advice, Fact, Facts, Finding, Severity, Started, known};
+use crate::engines::{LaunchCommand, facts, recognise};
 use crate::model::{EngineKind, duration, duration_text};
 use crate::parse::process::printable;
 
@@ -24,8 +25,11 @@ const GATE_WAITS: Duration = Duration::from_secs(300);
 /// Units have fewer lines.
 const MOST_LINES: usize = 4096;
 
+/// What of a unit's scripts is named.
+const MOST_UNSEEN: usize = 8;
+
 /// A unit that runs an engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct UnitFacts {
     /// With its suffix: `chat.service`.
     pub name: String,
@@ -33,7 +37,13 @@ pub struct UnitFacts {
     pub engine: Option<EngineKind>,
     /// Whether it runs the engine by `umawarden launch`.
     pub is_launched: bool,
-    /// `ExecStartPre=` and `ExecCondition=`.
+    /// The engines that its commands start, through scripts too.
+    pub starts: Vec<Started>,
+    /// Whether the first of them runs in a container.
+    pub is_container: bool,
+    /// What of its commands and scripts is not evaluated, or cannot be read.
+    pub unseen: Vec<String>,
+    /// `ExecStartPre=` and `ExecCondition=`, and each `umawarden gate` of a script.
     pub before_start: Vec<String>,
     /// Units that it is ordered after or depends on.
     pub named: BTreeSet<String>,
@@ -53,16 +63,24 @@ pub struct UnitFacts {
     pub kind: Option<String>,
 }
 
-/// Parses a unit's file and its drop-ins, in their order. `None` if it runs no engine.
-pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
+/// Parses a unit's file and its drop-ins, in their order, and reads the scripts that it runs.
+/// `None` if it runs no engine, and nothing that could not be read.
+pub fn unit(
+    name: &str,
+    files: &[String],
+    advice: &Advice,
+    open: &mut OpenScript<'_>,
+) -> Option<UnitFacts> {
     let mut unit = UnitFacts { name: printable(name.as_bytes()), ..UnitFacts::default() };
-    let mut runs = Vec::new();
+    let (mut runs, mut environment, mut folder) = (Vec::new(), Vec::new(), None);
     for line in files.iter().flat_map(|text| joined(text)).take(MOST_LINES) {
         let Some((key, value)) = line.split_once('=') else { continue };
         let (key, value) = (key.trim(), value.trim());
         match key {
             "ExecStart" => append(&mut runs, value),
             "ExecStartPre" | "ExecCondition" => append(&mut unit.before_start, value),
+            "Environment" => append(&mut environment, value),
+            "WorkingDirectory" => folder = some(value.trim_start_matches('-')),
             "After" | "Requires" | "Wants" | "BindsTo" | "Requisite" | "PartOf" => {
                 unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
             }
@@ -78,10 +96,44 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
             _ => {}
         }
     }
+    let variables: Vec<(String, String)> = environment
+        .iter()
+        .flat_map(|line| words(line))
+        .filter_map(|word| word.split_once('=').map(|(name, value)| (name.into(), value.into())))
+        .collect();
+    let first: Vec<String> = unit.before_start.clone();
+    for line in first.iter().chain(&runs) {
+        let line = words(line);
+        let found = Reader::new(&mut *open).unit_command(&line, &variables, folder.as_deref());
+        unit.take(found, advice);
+    }
     let runs: Vec<Vec<String>> = runs.iter().map(|line| words(line)).collect();
-    unit.is_launched = runs.iter().any(|line| is_of(line, "launch"));
-    unit.engine = runs.iter().find_map(|line| engine(line));
-    unit.engine.is_some().then_some(unit)
+    unit.is_launched |= runs.iter().any(|line| is_of(line, "launch"));
+    let of_scripts = unit.starts.first().map(|started| started.engine);
+    unit.engine = runs.iter().find_map(|line| engine(line)).or(of_scripts);
+    (unit.engine.is_some() || !unit.unseen.is_empty()).then_some(unit)
+}
+
+impl UnitFacts {
+    /// Adds what its commands and their scripts run.
+    fn take(&mut self, found: Scripts, advice: &Advice) {
+        self.unseen.extend(found.unread);
+        for command in found.commands {
+            let program =
+                command.words.iter().position(|word| word.rsplit('/').next() == Some("umawarden"));
+            let of_program = program.map_or(&[][..], |at| &command.words[at..]);
+            if is_of(of_program, "gate") {
+                self.before_start.push(of_program.join(" "));
+                continue;
+            }
+            let Some(launch) = LaunchCommand::read(&command.words) else { continue };
+            self.is_launched |= is_of(of_program, "launch");
+            self.is_container |= self.starts.is_empty() && command.is_container;
+            self.unseen.extend(command.unseen);
+            let versions = advice.of_image(launch.image.as_deref());
+            self.starts.push(Started::new(launch, versions));
+        }
+    }
 }
 
 /// Lines without comments, continuation lines joined.
@@ -164,7 +216,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         Err(finding) => return vec![*finding],
         Ok(units) => units,
     };
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = units.iter().filter_map(unseen).collect();
     let systemd = match &facts.systemd {
         Fact::Is(systemd) => Some(systemd),
         Fact::Absent => None,
@@ -174,7 +226,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
             None
         }
     };
-    for unit in units {
+    for unit in units.iter().filter(|unit| unit.engine.is_some()) {
         let subject = format!("unit {}", unit.name);
         let of_one =
             match systemd.and_then(|systemd| Some((systemd, systemd.units.get(&unit.name)?))) {
@@ -184,13 +236,28 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         findings.extend(of_one.into_iter().map(|finding| finding.of(&subject)));
     }
     if findings.is_empty() {
-        let text = match units.len() {
+        let text = match units.iter().filter(|unit| unit.engine.is_some()).count() {
             0 => "no unit of this node runs an engine".to_owned(),
             some => format!("no fault in the {some} that run engines"),
         };
         findings.push(Finding::ok("units", text));
     }
     findings
+}
+
+/// What of a unit's scripts was not examined.
+fn unseen(unit: &UnitFacts) -> Option<Finding> {
+    let mut unseen = unit.unseen.clone();
+    unseen.dedup();
+    let more = unseen.len().saturating_sub(MOST_UNSEEN);
+    unseen.truncate(MOST_UNSEEN);
+    let mut text = unseen.join("; ");
+    if more > 0 {
+        text.push_str(&format!("; and {more} more"));
+    }
+    let subject = format!("unit {}", unit.name);
+    let is_any = !text.is_empty();
+    is_any.then(|| Finding::new("unit_script", Severity::Unknown, text).of(&subject))
 }
 
 fn examine_one(unit: &UnitFacts, order: Option<Finding>) -> Vec<Finding> {

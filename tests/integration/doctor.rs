@@ -196,6 +196,52 @@ fn put(folder: &Path, name: &str, text: &str) {
 }
 
 #[test]
+fn a_units_script_is_read_and_a_fifo_or_a_device_is_not_opened() {
+    let folder = TempDir::new().unwrap();
+    let script = folder.path().join("sglang-fg.sh");
+    let exec = script.display().to_string();
+    put(
+        folder.path(),
+        "sglang-fg.sh",
+        "#!/bin/bash\nMODEL=$(head -1 /data/model)\nexec docker run --gpus all \\\n  \
+         lmsysorg/sglang:spark python3 -m sglang.launch_server --model-path \"$MODEL\"\n",
+    );
+    put(
+        folder.path(),
+        "units/chat.service",
+        &format!("[Service]\nExecStart={exec}\nRestart=always\nKillMode=process\n"),
+    );
+    put(folder.path(), "units/a.service", "[Service]\nExecStart=/dev/zero\n");
+    let fifo = folder.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let text = format!("[Service]\nExecStart=/bin/sh {}\n", fifo.display());
+    put(folder.path(), "units/b.service", &text);
+    let began = Instant::now();
+    let (_, all, _) = node(folder.path(), &[]);
+    assert!(began.elapsed() < Duration::from_secs(9), "nothing waits for a writer");
+    let of = |subject: &str| -> Vec<(String, String)> {
+        let found = all.iter().filter(|one| one["subject"] == subject);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        found.map(|one| (text(&one["check"]), text(&one["text"]))).collect()
+    };
+    let chat = of("unit chat.service");
+    let checks = ["kill_mode", "loader", "restart_policy", "start_limit"];
+    for check in checks {
+        assert!(chat.iter().any(|(found, _)| found == check), "{check}: {chat:#?}");
+    }
+    let (_, unseen) = chat.iter().find(|(check, _)| check == "unit_script").unwrap();
+    assert_eq!(
+        *unseen,
+        format!("{exec}: line 3: $MODEL is not known: $(…) is not evaluated in line 2")
+    );
+    for (subject, what) in [("unit a.service", "a device"), ("unit b.service", "a FIFO")] {
+        let [(check, text)] = &of(subject)[..] else { panic!("{all:#?}") };
+        assert!(check == "unit_script" && text.contains(what), "{text}");
+    }
+}
+
+#[test]
 fn the_version_of_a_running_engine_decides_and_a_file_replaces_the_advice() {
     let folder = TempDir::new().unwrap();
     put(folder.path(), "proc/7/cmdline", "/env/bin/python3\0/env/bin/vllm\0serve\0m\0");

@@ -64,7 +64,8 @@ fn timeouts_of_the_engine_unit_exceed_those_of_the_gate() {
 #[test]
 fn the_doctor_finds_nothing_wrong_with_them() {
     let advice = Advice::default();
-    let engine = unit("chat.service", &[printed(&ENGINE)]).unwrap();
+    let mut missing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
+    let engine = unit("chat.service", &[printed(&ENGINE)], &advice, &mut missing).unwrap();
     assert!(engine.is_launched, "{engine:?}");
     let names = ["chat.service", "umawarden.service", "network-online.target"];
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();

@@ -18,7 +18,8 @@ use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
 use crate::doctor::{
-    Advice, ContainerFacts, EngineFacts, Fact, Facts, Lack, UnitFacts, dgx_release, unit,
+    Advice, ContainerFacts, EngineFacts, Fact, Facts, Lack, MOST_SCRIPT_BYTES, UnitFacts,
+    dgx_release, unit,
 };
 use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
@@ -74,10 +75,13 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         is_wanted_now: one.wanted_now,
     });
     let advice = advice(arguments.advice.as_deref())?;
-    let units = arguments.units.clone();
-    let units = within("the units of systemd", move || all_units(&units));
+    let (units, of_units) = (arguments.units.clone(), advice.clone());
+    let units = within("the units of systemd", move || all_units(&units, &of_units));
     let of_engines: Vec<String> = match &units {
-        Fact::Is((units, _)) => units.iter().map(|unit| unit.name.clone()).collect(),
+        Fact::Is((units, _)) => {
+            let runs = units.iter().filter(|unit| unit.engine.is_some());
+            runs.map(|unit| unit.name.clone()).collect()
+        }
         Fact::Absent | Fact::Unknown(_) => Vec::new(),
     };
     let program = arguments.systemctl.clone();
@@ -238,7 +242,7 @@ fn containers(socket: &Path) -> Fact<Vec<ContainerFacts>> {
 }
 
 /// The units that run an engine, and the names of all units.
-fn all_units(folders: &[PathBuf]) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
+fn all_units(folders: &[PathBuf], advice: &Advice) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
     let usual = || UNIT_FOLDERS.iter().map(PathBuf::from).collect();
     let folders: Vec<PathBuf> = if folders.is_empty() { usual() } else { folders.to_vec() };
     let mut names = BTreeSet::new();
@@ -261,7 +265,7 @@ fn all_units(folders: &[PathBuf]) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
             .chain(drop_ins(&folders, name))
             .filter_map(read)
             .collect();
-        unit(name, &texts)
+        unit(name, &texts, advice, &mut |path| first_bytes(path, MOST_SCRIPT_BYTES as u64))
     };
     let units = files.iter().filter_map(of_file).collect();
     Fact::Is((units, names))

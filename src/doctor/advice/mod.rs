@@ -115,7 +115,7 @@ struct Range<V> {
     before: Option<V>,
 }
 
-/// An engine's command, as it runs.
+/// An engine's command, as it runs or as a unit starts it.
 #[derive(Clone, Debug)]
 pub struct Started {
     /// Its kind.
@@ -410,7 +410,7 @@ pub(super) fn of_node(all: &Facts, check: &str) -> Vec<Finding> {
     all.advice.entries.iter().filter(is_of).filter_map(finding).collect()
 }
 
-/// What is known against the engines that run.
+/// What is known against the engines that run, and against those that units start.
 pub(super) fn examine(all: &Facts) -> Vec<Finding> {
     let mut started: Vec<(String, &Started)> = Vec::new();
     if let Fact::Is(loaders) = &all.loaders {
@@ -421,6 +421,12 @@ pub(super) fn examine(all: &Facts) -> Vec<Finding> {
             }
             RunningLoader::Holder { .. } => None,
         }));
+    }
+    if let Fact::Is((units, _)) = &all.units {
+        let of_unit = |unit: &'_ super::UnitFacts| format!("unit {}", unit.name);
+        for unit in units {
+            started.extend(unit.starts.iter().map(|started| (of_unit(unit), started)));
+        }
     }
     let mut findings: Vec<Finding> =
         started.iter().flat_map(|(subject, started)| of_engine(all, subject, started)).collect();
