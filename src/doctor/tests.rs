@@ -309,6 +309,29 @@ fn units_are_checked_by_their_effective_settings_in_systemd() {
 }
 
 #[test]
+fn an_engine_that_may_hold_the_gpu_before_its_reset_is_found() {
+    let found = |exec: &str, after: &str, target: Option<&str>, state: Option<&str>| {
+        let text = format!("[Unit]\nAfter={after}\n[Service]\nExecStart={exec}\n");
+        let unit = unit_of("x.service", &[text]).unwrap();
+        let own = state.map(|state| UnitState { load_state: state.into(), ..UnitState::default() });
+        let units = own.map(|own| (unit.name.clone(), own)).into_iter().collect();
+        let systemd = Fact::Is(SystemdState { units, ..SystemdState::default() });
+        let names = target.into_iter().map(str::to_owned).collect();
+        let facts = Facts { units: Fact::Is((vec![unit], names)), systemd, ..well() };
+        examine(&facts).iter().any(|finding| finding.check == "gpu_reset")
+    };
+    let target = Some("nvidia-gpu-reset.target");
+    let (native, docker) = ("/env/bin/vllm serve m", "docker run vllm/vllm-openai m");
+    assert!(found(native, "", target, None) && found(docker, "", target, None));
+    assert!(found(native, "docker.service", target, None), "Docker does not run it");
+    assert!(!found(docker, "docker.service", target, None));
+    assert!(!found(native, "nvidia-gpu-reset.target", target, None));
+    assert!(!found(native, "", None, None), "this node has no such target");
+    assert!(found(native, "", target, Some("loaded")));
+    assert!(!found(native, "", target, Some("masked")));
+}
+
+#[test]
 fn only_units_with_an_engine_are_read_and_drop_ins_apply() {
     let ssh = "[Service]\nExecStart=/usr/sbin/sshd -D\n".to_owned();
     assert!(unit_of("ssh.service", &[ssh]).is_none_or(|unit| unit.engine.is_none()));

@@ -22,6 +22,10 @@ const LEAST_LIMIT_INTERVAL: Duration = Duration::from_secs(300);
 /// The default timeout of `umawarden gate`.
 const GATE_WAITS: Duration = Duration::from_secs(300);
 
+/// A node reaches it once GPUs are reset and configured: nvidia-mig-manager.service is ordered
+/// before it, and what uses GPUs after it (github.com/NVIDIA/mig-parted, deployments/systemd).
+const GPU_RESET: &str = "nvidia-gpu-reset.target";
+
 /// Units have fewer lines.
 const MOST_LINES: usize = 4096;
 
@@ -45,6 +49,8 @@ pub struct UnitFacts {
     pub unseen: Vec<String>,
     /// `ExecStartPre=` and `ExecCondition=`, and each `umawarden gate` of a script.
     pub before_start: Vec<String>,
+    /// Units that it is ordered after.
+    pub after: BTreeSet<String>,
     /// Units that it is ordered after or depends on.
     pub named: BTreeSet<String>,
     /// `Restart=`.
@@ -82,7 +88,11 @@ pub fn unit(
             "Environment" => append(&mut environment, value),
             "WorkingDirectory" => folder = some(value.trim_start_matches('-')),
             "After" | "Requires" | "Wants" | "BindsTo" | "Requisite" | "PartOf" => {
-                unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
+                let names = value.split_ascii_whitespace().map(str::to_owned);
+                if key == "After" {
+                    unit.after.extend(names.clone());
+                }
+                unit.named.extend(names);
             }
             "Restart" => unit.restart = some(value),
             "RestartSec" => unit.restart_after = time_span(value),
@@ -228,11 +238,12 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     };
     for unit in units.iter().filter(|unit| unit.engine.is_some()) {
         let subject = format!("unit {}", unit.name);
-        let of_one =
-            match systemd.and_then(|systemd| Some((systemd, systemd.units.get(&unit.name)?))) {
-                Some((systemd, own)) => examine_with_state(&unit.with_state(own), own, systemd),
-                None => examine_one(unit, order(unit, &|name| is_file_of(names, name))),
-            };
+        let of_one = match systemd
+            .and_then(|systemd| Some((systemd, systemd.units.get(&unit.name)?)))
+        {
+            Some((systemd, own)) => examine_with_state(&unit.with_state(own), own, systemd, names),
+            None => examine_one(unit, order(unit, &|name| is_file_of(names, name)), names),
+        };
         findings.extend(of_one.into_iter().map(|finding| finding.of(&subject)));
     }
     if findings.is_empty() {
@@ -260,15 +271,37 @@ fn unseen(unit: &UnitFacts) -> Option<Finding> {
     is_any.then(|| Finding::new("unit_script", Severity::Unknown, text).of(&subject))
 }
 
-fn examine_one(unit: &UnitFacts, order: Option<Finding>) -> Vec<Finding> {
-    [restart(unit), limit(unit), timeout(unit).or_else(|| notice(unit)), kill_mode(unit), order]
+/// An engine that starts before GPUs are reset and configured, on a node that has a target for it.
+/// Docker's unit is ordered after it on DGX OS.
+fn reset(unit: &UnitFacts, names: &BTreeSet<String>) -> Option<Finding> {
+    let is_after = |name: &str| unit.after.contains(name);
+    let is_ordered = is_after(GPU_RESET) || unit.is_container && is_after("docker.service");
+    (names.contains(GPU_RESET) && !is_ordered).then(|| {
+        let text = format!(
+            "it is not ordered after {GPU_RESET}, which this node reaches at boot once its GPUs \
+             are reset and configured: the engine may hold the GPU before, and a GPU in use cannot \
+             be reset (documented: https://github.com/NVIDIA/mig-parted, deployments/systemd)"
+        );
+        Finding::new("gpu_reset", Severity::Warning, text)
+            .fix(format!("[Unit] Wants={GPU_RESET}, After={GPU_RESET}"))
+    })
+}
+
+fn examine_one(unit: &UnitFacts, order: Option<Finding>, names: &BTreeSet<String>) -> Vec<Finding> {
+    let start = timeout(unit).or_else(|| notice(unit));
+    [restart(unit), limit(unit), start, kill_mode(unit), order, reset(unit, names)]
         .into_iter()
         .flatten()
         .collect()
 }
 
 /// A unit whose state systemd has reported.
-fn examine_with_state(unit: &UnitFacts, own: &UnitState, systemd: &SystemdState) -> Vec<Finding> {
+fn examine_with_state(
+    unit: &UnitFacts,
+    own: &UnitState,
+    systemd: &SystemdState,
+    names: &BTreeSet<String>,
+) -> Vec<Finding> {
     let outdated = own.is_outdated.then(|| {
         let text = "its files have changed since systemd read them; the previous version is in \
             force";
@@ -281,7 +314,7 @@ fn examine_with_state(unit: &UnitFacts, own: &UnitState, systemd: &SystemdState)
             let is_there = |name: &str| {
                 systemd.loads.get(name).is_none_or(|state| !matches!(state.as_str(), "not-found"))
             };
-            findings.extend(examine_one(unit, order(unit, &is_there)));
+            findings.extend(examine_one(unit, order(unit, &is_there), names));
         }
         // A masked unit is never started, on purpose.
         "masked" => {}

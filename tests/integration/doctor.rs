@@ -211,6 +211,7 @@ fn a_units_script_is_read_and_a_fifo_or_a_device_is_not_opened() {
         "units/chat.service",
         &format!("[Service]\nExecStart={exec}\nRestart=always\nKillMode=process\n"),
     );
+    put(folder.path(), "units/nvidia-gpu-reset.target", "[Unit]\n");
     put(folder.path(), "units/a.service", "[Service]\nExecStart=/dev/zero\n");
     let fifo = folder.path().join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -226,7 +227,7 @@ fn a_units_script_is_read_and_a_fifo_or_a_device_is_not_opened() {
         found.map(|one| (text(&one["check"]), text(&one["text"]))).collect()
     };
     let chat = of("unit chat.service");
-    let checks = ["kill_mode", "loader", "restart_policy", "start_limit"];
+    let checks = ["kill_mode", "loader", "gpu_reset", "restart_policy", "start_limit"];
     for check in checks {
         assert!(chat.iter().any(|(found, _)| found == check), "{check}: {chat:#?}");
     }
@@ -235,6 +236,8 @@ fn a_units_script_is_read_and_a_fifo_or_a_device_is_not_opened() {
         *unseen,
         format!("{exec}: line 3: $MODEL is not known: $(…) is not evaluated in line 2")
     );
+    let (_, reset) = chat.iter().find(|(check, _)| check == "gpu_reset").unwrap();
+    assert!(reset.contains("not ordered after nvidia-gpu-reset.target"), "{reset}");
     for (subject, what) in [("unit a.service", "a device"), ("unit b.service", "a FIFO")] {
         let [(check, text)] = &of(subject)[..] else { panic!("{all:#?}") };
         assert!(check == "unit_script" && text.contains(what), "{text}");

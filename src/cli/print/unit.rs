@@ -155,6 +155,9 @@ fn engine(unit: &UnitArguments, own: &str, need: &str, program: &OsStr) -> anyho
 Description={name}, started when there are {amount} for it
 Wants=network-online.target
 After=network-online.target umawarden.service
+# On a node that has this target (DGX OS), GPUs are reset and configured before it:
+# Wants=nvidia-gpu-reset.target
+# After=nvidia-gpu-reset.target
 # It rests when it has died {STARTS} times; systemctl reset-failed {name} lets it try again.
 StartLimitIntervalSec={within}s
 StartLimitBurst={STARTS}
