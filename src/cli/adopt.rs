@@ -20,7 +20,7 @@ use crate::daemon::user_name;
 use crate::model::{StartNeed, author, bytes_text};
 use crate::parse::container::{Inspected, inspected};
 use crate::sources::deferred::{Adopted, AdoptedContainer, AdoptedFile};
-use crate::supervisors::docker::{Docker, DockerError, within};
+use crate::supervisors::docker::{Docker, DockerError, socket_of_environment, within};
 
 /// Timeout of a request to Docker.
 const ANSWER_TAKES: Duration = Duration::from_secs(10);
@@ -56,7 +56,8 @@ pub struct AdoptArguments {
     #[arg(long)]
     json: bool,
 
-    /// Docker's socket [default: that of the configuration file, else /run/docker.sock].
+    /// Docker's socket [default: DOCKER_HOST=unix://…, which must be one of the configuration; else
+    /// that of the configuration file, else /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
 
@@ -86,12 +87,13 @@ Docker does not respond, or adopted.json cannot be written.
 /// # Errors
 /// There is no such container, Docker does not respond, or the record cannot be written.
 pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
-    let flags = RunFlags { docker_socket: arguments.docker_socket.clone(), ..RunFlags::default() };
+    let sockets = arguments.docker_socket.iter().cloned().collect();
+    let flags = RunFlags { docker_sockets: sockets, ..RunFlags::default() };
     let settings = arguments.storage.settings(flags)?;
     let path = AdoptedFile::path_in(&settings.storage.path);
     let mut file = AdoptedFile::new(&path);
     let adopted = file.read()?.clone();
-    let socket = settings.path.docker_socket.clone();
+    let socket = socket(arguments, &settings)?;
     if arguments.undo {
         return undo(arguments, &socket, &mut file, adopted);
     }
@@ -155,6 +157,21 @@ fn take_over(
         return Err(error.context("nothing was changed"));
     }
     Ok(())
+}
+
+/// The daemon restarts containers of its own sockets only.
+fn socket(arguments: &AdoptArguments, settings: &Settings) -> anyhow::Result<PathBuf> {
+    let known = &settings.path.docker_sockets;
+    let of_environment = socket_of_environment().filter(|_| arguments.docker_socket.is_none());
+    match of_environment {
+        Some(socket) if !known.contains(&socket) => bail!(
+            "DOCKER_HOST names {}, which the daemon does not ask: add it to path.docker_socket of \
+             the configuration, or give --path.docker-socket",
+            socket.display()
+        ),
+        Some(socket) => Ok(socket),
+        None => Ok(settings.path.docker().to_owned()),
+    }
 }
 
 fn undo(

@@ -164,7 +164,7 @@ impl Claim<'_> {
     }
 
     fn prove_process(&self, id: ProcessId, socket: &TcpSocket, user: u32) -> Result<(), String> {
-        if !self.engine.proof.is_claimed() && self.is_in_its_cgroup(id) {
+        if self.engine.proof.is_of_system() && self.is_in_its_cgroup(id) {
             return Ok(());
         }
         if self.is_contained(id) {

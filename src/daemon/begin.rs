@@ -44,7 +44,7 @@ use crate::policy::Policy;
 use crate::policy::status::Status;
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
-use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
+use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch, USER_FOLDERS};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -240,7 +240,8 @@ fn take_orders(
 fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     let setup = EngineSetup {
         procfs: settings.path.procfs.clone(),
-        docker: settings.path.docker_socket.clone(),
+        docker: settings.path.docker_sockets.clone(),
+        users: USER_FOLDERS.into(),
         cri: settings.path.cri_sockets.clone(),
         declared: settings.engines.clone(),
         pace: DockerPace::default(),
@@ -268,7 +269,7 @@ fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
 
 fn watch_deferred(settings: &Settings) -> anyhow::Result<DeferredWatch> {
     let setup = DeferredSetup {
-        docker: settings.path.docker_socket.clone(),
+        docker: settings.path.docker().to_owned(),
         systemd: Bus::system(),
         adopted: AdoptedFile::path_in(&settings.storage.path),
         declared: settings.restarts.clone(),
@@ -469,9 +470,9 @@ fn start_worker(
     let stop = StopExecutor {
         procfs: path.procfs.clone(),
         sysfs: path.sysfs.clone(),
-        docker: path.docker_socket.clone(),
+        docker: path.docker().to_owned(),
     };
-    let start = StartExecutor { docker: path.docker_socket.clone(), systemd: Bus::system() };
+    let start = StartExecutor { docker: path.docker().to_owned(), systemd: Bus::system() };
     let reboot = RebootExecutor::new(&path.procfs, Bus::system());
     let lane = |executor: Box<dyn Executor + Send>| {
         let (journal, pause) = (Arc::clone(journal), pause.switch());

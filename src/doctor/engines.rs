@@ -31,7 +31,9 @@ fn of_engine(engine: &EngineFacts) -> impl Iterator<Item = Finding> {
              the container is not queried, and its name and labels are unknown"
         );
         Finding::new("identity", Severity::Warning, text).of(&subject).fix(
-            "set path.docker_socket or path.cri_socket to the socket of that container's runtime",
+            "set path.docker_socket or path.cri_socket to the socket of that container's runtime; \
+             if a user runs it (rootless), have the user run `systemctl --user enable --now \
+             podman.socket`, and give the daemon `umawarden print drop-in rootless`",
         )
     });
     key.into_iter().chain(container)

@@ -65,6 +65,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "cgroup": seen.cgroup,
         "container": seen.container,
         "container_name": seen.container_name,
+        "container_runtime": seen.runtime,
         "claimed_container": seen.claimed_container,
         "image": seen.image,
         "rank": seen.rank,

@@ -5,6 +5,8 @@
 //! fit bollard's types, its text is used instead: one unknown state would otherwise lose the whole
 //! list ([`Docker::list`]). `parse::container` interprets both.
 
+mod sockets;
+
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::fmt;
@@ -22,6 +24,7 @@ use bollard::errors::Error;
 use bollard::models::{ContainerUpdateBody, EventMessage, RestartPolicy};
 use bollard::query_parameters::{
     EventsOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
+    StopContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest};
 use futures_util::stream::{BoxStream, StreamExt as _};
@@ -38,6 +41,7 @@ use tokio::time::timeout;
 
 use super::NotEnded;
 use crate::model::bytes_text;
+pub use sockets::{OF_USERS, USER_FOLDERS, socket_of_environment, user_of};
 
 /// The size limit of a response's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -74,6 +78,15 @@ pub enum DockerError {
     },
     /// The name is impossible for a container.
     NotAContainer(String),
+    /// The process at the socket runs as another user than the one whose runtime was expected.
+    OfAnother {
+        /// The expected user.
+        user: u32,
+        /// The user of the process, if it is known.
+        found: Option<u32>,
+    },
+    /// The socket may not be used.
+    Denied,
     /// Any other failure.
     Failed(String),
 }
@@ -98,6 +111,15 @@ impl fmt::Display for DockerError {
             }
             Self::Status { status, message } => write!(f, "Docker answered {status}: {message}"),
             Self::NotAContainer(name) => write!(f, "{name:?} is no container's id"),
+            Self::OfAnother { user, found } => {
+                let found =
+                    found.map_or("nobody known".to_owned(), |found| format!("user {found}"));
+                write!(f, "it is served by {found} and not by user {user}: it is not asked")
+            }
+            Self::Denied => f.write_str(
+                "permission denied: run as root with CAP_DAC_OVERRIDE (`umawarden print drop-in \
+                 rootless`), or in the group of the socket",
+            ),
             Self::Failed(error) => f.write_str(error),
         }
     }
@@ -108,6 +130,7 @@ impl From<io::Error> for DockerError {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::NotFound => Self::Absent,
+            io::ErrorKind::PermissionDenied => Self::Denied,
             _ => Self::Failed(error.to_string()),
         }
     }
@@ -116,7 +139,10 @@ impl From<io::Error> for DockerError {
 impl From<Error> for DockerError {
     fn from(error: Error) -> Self {
         match error {
-            Error::IOError { err } => err.into(),
+            Error::IOError { err } => match err.get_ref().and_then(|own| own.downcast_ref()) {
+                Some(NotIts { user, found }) => Self::OfAnother { user: *user, found: *found },
+                None => err.into(),
+            },
             Error::DockerResponseServerError { status_code, message } => {
                 let printable = message.chars().filter(|c| !c.is_control());
                 let message = printable.take(MESSAGE_CHARS).collect();
@@ -150,16 +176,37 @@ pub enum Started {
     Before,
 }
 
+/// The process at a socket runs as another user.
+#[derive(Debug, thiserror::Error)]
+#[error("it is served by another user")]
+struct NotIts {
+    user: u32,
+    found: Option<u32>,
+}
+
 /// A client of Docker.
 #[derive(Clone, Debug)]
 pub struct Docker {
     socket: PathBuf,
+    user: Option<u32>,
 }
 
 impl Docker {
-    /// A client of the server at a socket.
+    /// A client of the server at a socket. In the folder of a user (`/run/user/UID`) the server
+    /// must run as that user.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), user: user_of(socket) }
+    }
+
+    /// A client of a server that must run as that user. Nothing is sent to another one: a path in
+    /// a user's folder may lead to any socket.
+    pub fn of_user(socket: &Path, user: u32) -> Self {
+        Self { socket: socket.to_owned(), user: Some(user) }
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Lists the running containers, or all of them, as the JSON of `GET /containers/json`.
@@ -209,6 +256,17 @@ impl Docker {
         let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
         let options = KillContainerOptionsBuilder::new().signal(signal).build();
         call.within(patience, async { call.docker()?.kill_container(id, Some(options)).await })
+            .await
+    }
+
+    /// Stops a container: its stop signal, and SIGKILL after a grace in seconds.
+    ///
+    /// # Errors
+    /// As of [`Self::list`]; without a response it may be stopped.
+    pub async fn stop(&self, id: &str, grace: i32, patience: Duration) -> Result<(), DockerError> {
+        let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
+        let options = StopContainerOptionsBuilder::new().t(grace).build();
+        call.within(patience, async { call.docker()?.stop_container(id, Some(options)).await })
             .await
     }
 
@@ -318,6 +376,7 @@ impl Docker {
     fn call(&self, most: usize, query: Option<String>) -> Arc<Call> {
         Arc::new(Call {
             socket: self.socket.clone(),
+            user: self.user,
             query,
             most,
             left: AtomicUsize::new(most + MAX_HEAD_BYTES),
@@ -372,6 +431,7 @@ fn container(name: &str) -> Result<&str, DockerError> {
 #[derive(Debug)]
 struct Call {
     socket: PathBuf,
+    user: Option<u32>,
     /// Parameters that bollard lacks, or has with less precision.
     query: Option<String>,
     /// The size limit of the response's body, and the rest that may still be read.
@@ -422,6 +482,7 @@ impl Call {
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         let stream = UnixStream::connect(&self.socket).await?;
+        self.verify(&stream)?;
         let stream = Bounded { stream, call: Arc::clone(&self) };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD_BYTES);
@@ -435,6 +496,14 @@ impl Call {
             self.has_begun.notify_one();
         }
         Ok(response)
+    }
+
+    /// The kernel reports the user of the process that listens (SO_PEERCRED, unix(7)).
+    fn verify(&self, stream: &UnixStream) -> io::Result<()> {
+        let Some(user) = self.user else { return Ok(()) };
+        let found = stream.peer_cred().ok().map(|peer| peer.uid());
+        let is_its = found == Some(user);
+        is_its.then_some(()).ok_or_else(|| io::Error::other(NotIts { user, found }))
     }
 
     /// Path and query, with the parameters of this call in place of bollard's.

@@ -10,12 +10,11 @@ mod two_nodes;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{DeclaredEngine, ProcessId};
 use umawarden::model::{EngineKind, EngineMatch, EngineReadings, EngineSeen, Reading};
-use umawarden::parse::container::Container;
+use umawarden::parse::container::{Container, Containers};
 use umawarden::sources::engines::Scanner;
 
 /// One process of a fake `/proc`.
@@ -430,7 +429,7 @@ fn containers_and_units_are_found_by_their_control_group() {
     inside.push(service);
     let init = Some(ProcessId { pid: 10, start_ticks: 1010 });
     let container = Container { init, ..Container::default() };
-    tree.scanner.know(Arc::new([(id.as_str().into(), container)].into()), true);
+    tree.scanner.know(Containers::from([(id.as_str().into(), container)]).into(), true);
     let engines = tree.scan_of(&inside);
     assert_eq!(names(&engines), [("boxed", vec![10, 11, 12, 13]), ("mine", vec![50])]);
     assert_eq!(engines[0].container.as_deref(), Some(&*id));

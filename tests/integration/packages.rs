@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 23] = [
+const FILES: [&str; 24] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
@@ -27,6 +27,7 @@ const FILES: [&str; 23] = [
     "/usr/share/umawarden/drop-ins/evict.conf",
     "/usr/share/umawarden/drop-ins/memory.conf",
     "/usr/share/umawarden/drop-ins/reboot.conf",
+    "/usr/share/umawarden/drop-ins/rootless.conf",
     "/usr/share/umawarden/drop-ins/stop.conf",
     "/usr/share/umawarden/rules/engines.yaml",
     "/usr/share/umawarden/rules/guard.yaml",
@@ -202,7 +203,7 @@ fn the_unit_is_exposed_as_the_book_says() {
     assert!(exposure(&unit) <= 3.0, "{}", exposure(&unit));
     let book = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/reference/permissions.md");
     let book = fs::read_to_string(book).unwrap();
-    for group in ["memory", "evict", "engines", "stop", "reboot"] {
+    for group in ["memory", "evict", "engines", "stop", "rootless", "reboot"] {
         let drop_in = output(binary(), &["print", "drop-in", group]);
         let score = exposure(&format!("{unit}\n{drop_in}"));
         let (begin, end) = (format!("| `{group}` |"), format!("| {score:.1} |"));

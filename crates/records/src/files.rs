@@ -1,8 +1,8 @@
 //! Opens regular files by path, and no other type of file.
 
-use std::fs::{self, File, FileType, OpenOptions};
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -30,6 +30,12 @@ pub fn refuse_irregular(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a file may be a log: a regular file, and of that user where a user's own program has
+/// named its path, which may lead to a file of others.
+pub fn is_log_of(found: &Metadata, user: Option<u32>) -> bool {
+    found.is_file() && user.is_none_or(|user| found.uid() == user)
 }
 
 fn check(kind: FileType) -> io::Result<()> {

@@ -8,11 +8,8 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::engines::sglang::FREED;
-use crate::files::open_regular;
+use crate::files::{is_log_of, open_regular};
 use crate::model::EngineTarget;
-
-/// The folder of Docker's container logs.
-const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
 /// The size limit of the read part, in bytes.
 const MOST_BYTES: u64 = 256 << 10;
@@ -24,22 +21,25 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct EngineLog {
     path: PathBuf,
+    /// The user whose file it must be.
+    user: Option<u32>,
     ended_at: u64,
 }
 
 impl EngineLog {
     pub(super) fn open(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
         let folder = procfs.join(engine.processes.first()?.pid.to_string()).join("fd");
-        let of_container = engine
-            .container
-            .as_deref()
-            .map(|id| Path::new(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
-        let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
+        let runtime = engine.runtime.as_ref();
+        let of_container = runtime
+            .and_then(|runtime| Some((PathBuf::from(&**runtime.log.as_ref()?), runtime.user)));
+        let files = [(folder.join("2"), None), (folder.join("1"), None)];
+        let files = files.into_iter().chain(of_container);
         within_limit(move || {
-            files.into_iter().flatten().find_map(|path| {
-                let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-                Some(Self { path, ended_at: found.len() })
-            })
+            let mut files = files.filter_map(|(path, user)| {
+                let found = fs::metadata(&path).ok().filter(|found| is_log_of(found, user))?;
+                Some(Self { path, user, ended_at: found.len() })
+            });
+            files.next()
         })
     }
 
@@ -47,6 +47,7 @@ impl EngineLog {
     pub(super) fn freed(self) -> Option<String> {
         within_limit(move || {
             let mut file = open_regular(&self.path).ok()?;
+            file.metadata().ok().filter(|found| is_log_of(found, self.user))?;
             file.seek(SeekFrom::Start(self.ended_at)).ok()?;
             let mut text = Vec::new();
             file.take(MOST_BYTES).read_to_end(&mut text).ok()?;

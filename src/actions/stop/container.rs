@@ -1,6 +1,5 @@
 //! Signals to a container, through Docker's API, so that its restart policies see a requested end.
 
-use std::path::Path;
 use std::time::Duration;
 
 use crate::supervisors::docker::Docker;
@@ -13,23 +12,40 @@ const RUNTIME_TAKES: usize = 6;
 /// The time that Docker has beyond the wait: it may be slow, and act.
 const LONGER: Duration = Duration::from_secs(10);
 
-/// Signals a container, with a time limit for the response: a Docker that waits for memory must not
-/// delay the signals that need none. An error names the socket.
-pub(super) fn signal(
-    socket: &Path,
+/// A request to a runtime that ends a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// The signal with that name.
+    Signal(&'static str),
+    /// A stop, with a grace. Podman 4.3.1 starts a container again that ends after SIGTERM, and
+    /// leaves one ended that was stopped or got SIGKILL.
+    Stop(Duration),
+}
+
+/// Asks for the end of a container, with a time limit for the response: a Docker that waits for
+/// memory must not delay the signals that need none. An error names the socket.
+pub(super) fn end(
+    docker: Docker,
     container: &str,
-    signal: &'static str,
+    ask: Ask,
     patience: Duration,
 ) -> Result<(), String> {
-    let (docker, id) = (Docker::new(socket), container.to_owned());
+    let (socket, id) = (docker.socket().display().to_string(), container.to_owned());
     let lent = descriptors::lend(RUNTIME_TAKES);
     let signalled = within("docker", patience, move || async move {
         let _lent = lent;
-        docker.kill(&id, signal, patience + LONGER).await
+        match ask {
+            Ask::Signal(signal) => docker.kill(&id, signal, patience + LONGER).await,
+            Ask::Stop(grace) => {
+                let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX).saturating_add(1);
+                docker.stop(&id, seconds, patience + grace + LONGER).await
+            }
+        }
     });
-    let socket = socket.display();
     match signalled {
         Ok(done) => done.map_err(|error| format!("{socket}: {error}")),
+        // It answers once the container has ended, and has the request by now.
+        Err(NotEnded::TimedOut) if matches!(ask, Ask::Stop(_)) => Ok(()),
         Err(NotEnded::TimedOut) => {
             Err(format!("{socket} has not answered within {} ms", patience.as_millis()))
         }

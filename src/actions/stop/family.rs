@@ -56,6 +56,18 @@ impl Processes {
         started.filter_map(|pid| self.0.get(pid)).map(|known| known.id).collect()
     }
 
+    /// The processes in the PID namespace of a process; `None`: it is not known, or that of this
+    /// program.
+    pub(super) fn in_namespace_of(&self, procfs: &Path, pid: u32) -> Option<BTreeSet<u32>> {
+        let of = |process: &str| {
+            let path = procfs.join(process).join("ns/pid");
+            with_reserve(|| fs::read_link(&path)).ok()
+        };
+        let its = of(&pid.to_string()).filter(|its| of("self").is_some_and(|own| own != *its))?;
+        let all = self.0.keys().filter(|pid| of(&pid.to_string()).as_ref() == Some(&its));
+        Some(all.copied().collect())
+    }
+
     /// The processes in a control group or below it, in any hierarchy.
     pub(super) fn residents(&self, procfs: &Path, cgroup: &str) -> BTreeSet<u32> {
         let below = format!("{}/", cgroup.trim_end_matches('/'));

@@ -11,6 +11,7 @@ mod handle;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -28,9 +29,11 @@ use rustix::time::{
 
 use super::cgroup::open_below;
 use super::{Act, Executor, Performed};
-use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Proof, Target};
+use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Target};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
+use crate::supervisors::docker::Docker;
 use crate::sys::descriptors::with_reserve;
+use container::Ask;
 use family::Processes;
 use handle::{HandleError, PidHandle};
 
@@ -193,7 +196,9 @@ impl Stop<'_> {
     /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end.
     fn terminate(&self, handles: &[PidHandle]) -> Result<(), StopError> {
         if self.has_its_container(handles)? {
-            self.signal_container("SIGTERM", KEEPER_ASKS_WITHIN);
+            let is_podman = self.engine.runtime.as_ref().is_some_and(|runtime| runtime.is_podman);
+            let ask = if is_podman { Ask::Stop(self.grace) } else { Ask::Signal("SIGTERM") };
+            self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
         }
         for process in handles {
             let sent = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
@@ -214,7 +219,7 @@ impl Stop<'_> {
     ) -> Result<Option<HandleError>, StopError> {
         self.open_descendants(handles, own)?;
         if self.has_its_container(handles)? {
-            self.signal_container("SIGKILL", KEEPER_KILLS_WITHIN);
+            self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
         }
         let mut failed = None;
         for process in handles.iter() {
@@ -240,11 +245,15 @@ impl Stop<'_> {
             );
         }
         // A kubelet restarts the containers of a pod after any end.
-        if self.engine.proof != Proof::Container {
+        if !self.engine.proof.is_of_docker() {
             return Ok(false);
         }
         let Some(container) = &self.engine.container else { return Ok(false) };
-        let alone = self.is_alone(handles)?;
+        let alone =
+            match self.engine.cgroup.as_deref().is_some_and(|path| path.contains(&**container)) {
+                true => self.is_alone(handles)?,
+                false => self.is_alone_in_namespace(handles)?,
+            };
         if !alone {
             tracing::warn!(
                 engine = %self.engine.name, %container,
@@ -264,22 +273,40 @@ impl Stop<'_> {
         self.is_alone(handles)
     }
 
+    /// The same of the PID namespace, for a container without a control group of its own.
+    fn is_alone_in_namespace(&self, handles: &[PidHandle]) -> Result<bool, StopError> {
+        let Some(server) = handles.first() else { return Ok(false) };
+        let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
+        let residents = all.in_namespace_of(self.procfs, server.id.pid);
+        Ok(residents.is_some_and(|residents| Self::are_known(&all, residents, handles)))
+    }
+
+    /// Whether these are processes of the engine, or ancestors of them.
+    fn are_known(all: &Processes, residents: BTreeSet<u32>, handles: &[PidHandle]) -> bool {
+        let mut expected: Vec<u32> = handles.iter().map(|handle| handle.id.pid).collect();
+        let above = expected.clone().into_iter().flat_map(|pid| all.ancestors(pid));
+        expected.extend(above);
+        residents.into_iter().all(|pid| expected.contains(&pid))
+    }
+
     fn is_alone(&self, handles: &[PidHandle]) -> Result<bool, StopError> {
         let Some(cgroup) = self.engine.cgroup.as_deref() else { return Ok(false) };
         if matches!(cgroup, "" | "/") || !Target::is_cgroup_path(cgroup) {
             return Ok(false);
         }
         let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
-        let mut expected: Vec<u32> = handles.iter().map(|handle| handle.id.pid).collect();
-        let above = expected.clone().into_iter().flat_map(|pid| all.ancestors(pid));
-        expected.extend(above);
-        let mut residents = all.residents(self.procfs, cgroup).into_iter();
-        Ok(residents.all(|pid| expected.contains(&pid)))
+        Ok(Self::are_known(&all, all.residents(self.procfs, cgroup), handles))
     }
 
-    fn signal_container(&self, signal: &'static str, patience: Duration) {
+    fn ask_runtime(&self, ask: Ask, patience: Duration) {
         let Some(id) = &self.engine.container else { return };
-        if let Err(error) = container::signal(self.docker, id, signal, patience) {
+        let runtime = self.engine.runtime.as_ref();
+        let socket = runtime.map_or(self.docker, |runtime| Path::new(&*runtime.socket));
+        let docker = match runtime.and_then(|runtime| runtime.user) {
+            Some(user) => Docker::of_user(socket, user),
+            None => Docker::new(socket),
+        };
+        if let Err(error) = container::end(docker, id, ask, patience) {
             tracing::warn!(
                 engine = %self.engine.name, container = %id, %error,
                 "Docker has not confirmed that the container is to stop, and may start it again"

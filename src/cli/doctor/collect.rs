@@ -24,6 +24,7 @@ use crate::doctor::{
 use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sources::engines::{NotInspected, inspect_containers};
+use crate::supervisors::docker::socket_of_environment;
 
 /// The unit folders of systemd, highest precedence first.
 const UNIT_FOLDERS: [&str; 7] = [
@@ -56,18 +57,19 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 /// The daemon's configuration or the file of advice cannot be read.
 pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let daemon = &arguments.daemon;
+    let docker = arguments.docker.clone().or_else(socket_of_environment);
     let flags = RunFlags {
         config_file: daemon.storage.config_file.clone(),
         storage_path: daemon.storage.storage_path.clone(),
         procfs: arguments.procfs.clone(),
         sysfs: arguments.sysfs.clone(),
         kmsg: arguments.kmsg.clone(),
-        docker_socket: arguments.docker.clone(),
+        docker_sockets: docker.into_iter().collect(),
         ..RunFlags::default()
     };
     let loaded = load(&flags, &environment())?;
-    let SystemPaths { procfs, sysfs, docker_socket: docker, kmsg, .. } =
-        loaded.settings.path.clone();
+    let docker = loaded.settings.path.docker().to_owned();
+    let SystemPaths { procfs, sysfs, kmsg, .. } = loaded.settings.path.clone();
     let client = daemon.client()?.with_patience(DAEMON_TIMEOUT);
     let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
         what: one.what,

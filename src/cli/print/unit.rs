@@ -47,6 +47,8 @@ pub(super) enum RemedyGroup {
     Engines,
     /// stop_engine.
     Stop,
+    /// Names, stops and ends of containers of rootless Docker and Podman.
+    Rootless,
     /// reboot.
     Reboot,
 }
@@ -58,6 +60,7 @@ impl RemedyGroup {
             Self::Evict => include_str!("../../../packaging/systemd/drop-ins/evict.conf"),
             Self::Engines => include_str!("../../../packaging/systemd/drop-ins/engines.conf"),
             Self::Stop => include_str!("../../../packaging/systemd/drop-ins/stop.conf"),
+            Self::Rootless => include_str!("../../../packaging/systemd/drop-ins/rootless.conf"),
             Self::Reboot => include_str!("../../../packaging/systemd/drop-ins/reboot.conf"),
         }
     }

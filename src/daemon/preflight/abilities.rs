@@ -85,7 +85,7 @@ impl Abilities {
             numbers: numbers(&path.procfs),
             has_cachestat: has_cachestat(),
             reclaims: reclaims(&path.sysfs.join("fs/cgroup")),
-            docker: docker(&path.docker_socket),
+            docker: docker(path.docker()),
         }
     }
 }

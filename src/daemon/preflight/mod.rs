@@ -183,7 +183,7 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
         let what = format!("without {names} only engines of this user can be stopped");
         (what, "run as uid 0 of the host, or add the capability: `umawarden print drop-in stop`")
     }));
-    let socket = settings.path.docker_socket.display();
+    let socket = settings.path.docker().display();
     let is_in_one =
         |matches: &EngineMatch| matches.container.is_some() || !matches.labels.is_empty();
     match able.docker {

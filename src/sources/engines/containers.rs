@@ -1,12 +1,9 @@
-//! Lists running containers from Docker, on its own thread. A process belongs to the container
-//! whose id its control group names.
-//!
-//! No other thread waits for it. Known containers stay known while Docker hangs or restarts: a
-//! container keeps its labels for its whole life.
+//! Lists the running containers of the system's runtimes, on its own thread. A process belongs to
+//! the container whose id its control group names. No other thread waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +11,12 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::claims::{AllClaims, Claims};
+use super::listing::Listing;
 use super::pods::PodContainers;
-use crate::model::{Observation, ProcessId, Reading, Readings, Schema, SeriesKey, Source};
-use crate::parse::container::{Container, Containers, containers, inspected};
-use crate::parse::process::stat;
+use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
+use crate::parse::container::{Containers, NodeContainers};
 use crate::supervisors::docker::{Docker, DockerError};
-
-/// The most containers whose first process is queried in one pass.
-pub(super) const MAX_INSPECTED: usize = 64;
 
 /// Intervals and time limits of the Docker queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +42,8 @@ impl Default for DockerPace {
     }
 }
 
-/// A container that is no longer listed may still have processes that end.
-const KEPT: Duration = Duration::from_secs(60);
-/// Above this number no unlisted container is kept.
-const MAX_KNOWN: usize = 4096;
-
-/// The state of the Docker socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The state of the sockets with Docker's API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DockerState {
     /// Not queried yet.
     #[default]
@@ -69,15 +59,15 @@ pub(super) enum DockerState {
 /// The known containers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    pub(super) containers: Arc<Containers>,
+    pub(super) containers: NodeContainers,
     pub(super) docker_state: DockerState,
 }
 
-/// The known containers, shared by the thread that queries Docker and the scanner.
+/// The known containers, shared by the threads that query runtimes and the scanner.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     known: Arc<Mutex<Known>>,
-    claimed: Arc<Mutex<BTreeSet<Arc<str>>>>,
+    claimed: Arc<Mutex<AllClaims>>,
 }
 
 impl Shared {
@@ -87,25 +77,50 @@ impl Shared {
     }
 
     /// Sets the containers that possible engine processes claim.
-    pub(super) fn claim(&self, claimed: BTreeSet<Arc<str>>) {
+    pub(super) fn claim(&self, claimed: AllClaims) {
         *self.claimed.lock().unwrap_or_else(PoisonError::into_inner) = claimed;
     }
 
-    fn claimed(&self) -> BTreeSet<Arc<str>> {
+    pub(super) fn claimed(&self) -> AllClaims {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, known: Known) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    fn set_system(&self, containers: Containers, docker_state: DockerState) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.containers.system = Arc::new(containers);
+        known.docker_state = docker_state;
+    }
+
+    pub(super) fn set_of_users(&self, containers: BTreeMap<u32, Containers>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.containers.of_users = Arc::new(containers);
     }
 }
 
-/// Queries Docker.
+/// Waits for the next query. False: the scanner has ended. `news`: a claimed container is unknown.
+pub(super) fn rest(
+    news: &Receiver<()>,
+    pace: DockerPace,
+    (clock, began, is_wanted): (fn() -> Duration, Duration, bool),
+) -> bool {
+    let next = began + if is_wanted { pace.wanted } else { pace.unwanted };
+    let rest = next.saturating_sub(clock());
+    match news.recv_timeout(rest.max(pace.at_least)) {
+        Ok(()) => {
+            std::thread::sleep((began + pace.at_least).saturating_sub(clock()));
+            while news.try_recv().is_ok() {}
+            true
+        }
+        Err(RecvTimeoutError::Timeout) => true,
+        Err(RecvTimeoutError::Disconnected) => false,
+    }
+}
+
+/// Queries the system's runtimes.
 #[derive(Debug)]
 pub(super) struct ContainerWatch {
-    socket: PathBuf,
+    listings: Vec<Listing>,
     pace: DockerPace,
-    procfs: PathBuf,
     shared: Shared,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
@@ -114,16 +129,12 @@ pub(super) struct ContainerWatch {
     schema: Arc<Schema>,
     runtime: Runtime,
     has_answered: bool,
-    /// Each with the time of its last listing.
-    listed: BTreeMap<Arc<str>, (Container, Duration)>,
-    /// Containers whose last inspection got no response.
-    silent: BTreeSet<Arc<str>>,
     pods: PodContainers,
 }
 
 impl ContainerWatch {
     pub(super) fn new(
-        (socket, pods, pace, procfs): (PathBuf, Vec<PathBuf>, DockerPace, PathBuf),
+        (sockets, pods, pace, procfs): (&[PathBuf], Vec<PathBuf>, DockerPace, PathBuf),
         shared: Shared,
         is_wanted: Arc<AtomicBool>,
         to: SyncSender<Observation>,
@@ -131,12 +142,14 @@ impl ContainerWatch {
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
-        let (listed, has_answered) = (BTreeMap::new(), false);
+        let listing =
+            |path: &PathBuf| Listing::new(Docker::new(path), procfs.clone(), pace.answer_takes);
+        let listings = sockets.iter().map(listing).collect();
         let pods = PodContainers::new(pods, procfs.clone(), pace.answer_takes);
+        let has_answered = false;
         Ok(Self {
-            socket,
+            listings,
             pace,
-            procfs,
             shared,
             to,
             clock,
@@ -144,8 +157,6 @@ impl ContainerWatch {
             schema,
             runtime,
             has_answered,
-            listed,
-            silent: BTreeSet::new(),
             pods,
         })
     }
@@ -155,59 +166,34 @@ impl ContainerWatch {
         loop {
             let began = (self.clock)();
             self.query(began);
-            let wanted = self.is_wanted.load(Ordering::Relaxed);
-            let pace = self.pace;
-            let next = began + if wanted { pace.wanted } else { pace.unwanted };
-            let rest = next.saturating_sub((self.clock)());
-            match news.recv_timeout(rest.max(pace.at_least)) {
-                Ok(()) => {
-                    let soon = (began + pace.at_least).saturating_sub((self.clock)());
-                    std::thread::sleep(soon);
-                    while news.try_recv().is_ok() {}
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            let is_wanted = self.is_wanted.load(Ordering::Relaxed);
+            if !rest(news, self.pace, (self.clock, began, is_wanted)) {
+                return;
             }
         }
     }
 
     fn query(&mut self, began: Duration) {
-        let answer = self.list();
+        let claimed = self.shared.claimed().system;
+        let (docker_state, errors) = self.query_docker(&claimed, began);
         let took = (self.clock)().saturating_sub(began);
-        let socket = self.socket.display();
-        let (docker_state, value, error) = match answer {
-            Ok(containers) => {
-                let count = containers.len();
-                self.take(containers, began);
-                (DockerState::Answers, Reading::Value(count as f64), None)
-            }
-            Err(DockerError::Absent) => {
-                let why = format!("there is no Docker at {socket}: check path.docker_socket");
-                (DockerState::Absent, Reading::Unsupported, Some(why))
-            }
-            Err(error) => {
-                let why = match error {
-                    DockerError::Refused => {
-                        format!("no process listens at {socket}: is Docker running?")
-                    }
-                    DockerError::TimedOut(patience) => {
-                        format!("{socket} has not answered within {} s", patience.as_secs())
-                    }
-                    error => format!("{socket}: {error}"),
-                };
-                (DockerState::Silent, Reading::Failed, Some(why))
-            }
+        self.has_answered |= docker_state == DockerState::Answers;
+        let mut containers = Containers::new();
+        for listing in &self.listings {
+            let known = listing.known().map(|(id, listed)| (Arc::clone(id), listed.clone()));
+            containers.extend(known);
+        }
+        let value = match docker_state {
+            DockerState::Absent => Reading::Unsupported,
+            DockerState::Silent => Reading::Failed,
+            _ => Reading::Value(containers.len() as f64),
         };
-        let is_absent = docker_state == DockerState::Absent;
-        let claimed = self.shared.claimed();
-        let unknown_here = claimed.iter().filter(|id| !self.listed.contains_key(*id)).collect();
+        let unknown_here = claimed.iter().filter(|id| !containers.contains_key(*id)).collect();
         self.pods.query(&self.runtime, &unknown_here);
-        let containers =
-            self.listed.iter().map(|(id, (listed, _))| (Arc::clone(id), listed.clone()));
-        let mut containers: Containers = containers.collect();
         containers.extend(self.pods.known().clone());
-        self.shared.set(Known { containers: Arc::new(containers), docker_state });
+        self.shared.set_system(containers, docker_state);
         // An absent Docker is an error only if it was there before, or the configuration needs it.
+        let is_absent = docker_state == DockerState::Absent;
         if is_absent && !self.has_answered && !self.is_wanted.load(Ordering::Relaxed) {
             return;
         }
@@ -217,63 +203,46 @@ impl ContainerWatch {
             schema: Arc::clone(&self.schema),
             values: vec![value],
             took,
-            error: error.map(Arc::from),
+            error: (!errors.is_empty()).then(|| errors.join("; ").into()),
         }));
     }
 
-    fn take(&mut self, mut containers: Containers, now: Duration) {
-        self.has_answered = true;
-        for (id, container) in &mut containers {
-            // Only an inspection returns the first process.
-            let before = self.listed.get(id).and_then(|(listed, _)| listed.init);
-            container.init = container.init.or(before);
+    /// Queries all sockets. An absent one counts only if all are absent.
+    fn query_docker(
+        &mut self,
+        claimed: &BTreeSet<Arc<str>>,
+        now: Duration,
+    ) -> (DockerState, Vec<String>) {
+        let claims = Claims { ids: claimed.clone(), is_any: false };
+        let (mut does_answer, mut errors, mut absent) = (false, Vec::new(), Vec::new());
+        for listing in &mut self.listings {
+            let socket = listing.socket.display().to_string();
+            match listing.query(&self.runtime, &claims, now) {
+                Ok(_) => does_answer = true,
+                Err(DockerError::Absent) => absent.push(socket),
+                Err(error) => errors.push(failure(&socket, error)),
+            }
         }
-        let is_full = self.listed.len() >= MAX_KNOWN;
-        let is_kept = |listed: Duration| !is_full && now.saturating_sub(listed) < KEPT;
-        self.listed.retain(|id, (_, listed)| containers.contains_key(id) || is_kept(*listed));
-        self.listed.extend(containers.into_iter().map(|(id, listed)| (id, (listed, now))));
-    }
-
-    fn list(&mut self) -> Result<Containers, DockerError> {
-        let docker = Docker::new(&self.socket);
-        let text = self.runtime.block_on(docker.list(false, self.pace.answer_takes))?;
-        let mut listed = containers(&text).map_err(DockerError::Failed)?;
-        let claimed = self.shared.claimed();
-        self.silent.retain(|id| claimed.contains(id));
-        let lives = |init: ProcessId| process(&self.procfs, init.pid) == Some(init);
-        let is_known = |id: &Arc<str>| {
-            self.listed.get(id).and_then(|(listed, _)| listed.init).is_some_and(lives)
-        };
-        let unknown = listed.iter_mut().filter(|(id, _)| claimed.contains(*id) && !is_known(id));
-        let mut unknown: Vec<_> = unknown.collect();
-        // Containers without a response come last, so that they delay no others.
-        unknown.sort_by_key(|(id, _)| self.silent.contains(*id));
-        let mut silent = None;
-        for (id, container) in unknown.into_iter().take(MAX_INSPECTED) {
-            let Ok(init) = self.runtime.block_on(self.init(&docker, id)) else {
-                silent = Some(Arc::clone(id));
-                break;
-            };
-            container.init = init;
+        match (does_answer, errors.is_empty()) {
+            (_, false) => (DockerState::Silent, errors),
+            (true, true) => (DockerState::Answers, errors),
+            (false, true) => {
+                let sockets = absent.join(" or ");
+                let why = format!("there is no Docker at {sockets}: check path.docker_socket");
+                (DockerState::Absent, vec![why])
+            }
         }
-        self.silent.extend(silent);
-        Ok(listed)
-    }
-
-    /// The first process of a container.
-    async fn init(&self, docker: &Docker, id: &str) -> Result<Option<ProcessId>, DockerError> {
-        let found = match docker.inspect(id, self.pace.answer_takes).await {
-            Ok(found) => inspected(&found.text).ok().filter(|found| *found.id == *id),
-            Err(DockerError::Status { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        let pid = found.and_then(|found| found.pid);
-        Ok(pid.and_then(|pid| process(&self.procfs, pid)))
     }
 }
 
-/// The process with this number now.
-pub(super) fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
-    let text = std::fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
-    Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })
+/// Why a socket has not answered, in words.
+pub(super) fn failure(socket: &str, error: DockerError) -> String {
+    match error {
+        DockerError::Absent => format!("there is no socket {socket}"),
+        DockerError::Refused => format!("no process listens at {socket}: is Docker running?"),
+        DockerError::TimedOut(patience) => {
+            format!("{socket} has not answered within {} s", patience.as_secs())
+        }
+        error => format!("{socket}: {error}"),
+    }
 }

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::health_address::{HealthAddresses, HealthTarget};
-use super::identity::{Confirmed, Membership};
+use super::identity::{Confirmed, Membership, Shown, pid_namespace, user_of};
 use super::matching::Matcher;
 use crate::engines::Serving;
-use crate::files::open_regular;
-use crate::model::{EngineKind, EngineProcess, EngineRank, EngineSeen, ProcessId, Reading};
-use crate::parse::container::Containers;
+use crate::files::{is_log_of, open_regular};
+use crate::model::{
+    ContainerRuntime, EngineKind, EngineProcess, EngineRank, EngineSeen, ProcessId, Reading,
+};
+use crate::parse::container::{Container, NodeContainers};
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
     cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,
@@ -40,9 +42,6 @@ const READ_CALM: Duration = Duration::from_secs(10);
 /// Compilation and capture take minutes, but meanwhile processes start and exit and memory moves. A
 /// guess.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
-
-/// The folder of Docker's container logs.
-const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
 /// The path prefix of the NVIDIA driver's files.
 const DEVICES: &str = "/dev/nvidia";
@@ -108,7 +107,7 @@ pub(super) struct EngineQuery<'a> {
     pub(super) is_left_behind: bool,
     /// Its job in a Ray cluster.
     pub(super) job: Option<&'a Arc<str>>,
-    pub(super) containers: &'a Containers,
+    pub(super) containers: &'a NodeContainers,
     pub(super) confirmed: &'a Confirmed,
 }
 
@@ -215,7 +214,8 @@ impl Details {
             true => (member.container.clone(), None),
             false => (None, member.container.clone()),
         };
-        let reported = container.as_deref().and_then(|id| containers.get(id));
+        let reported = member.confirmed(containers).map(|(_, reported)| reported);
+        let runtime = reported.and_then(|reported| runtime(reported, member.runtime_user()));
         let is_unit_named = matcher.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
         let proof = query.confirmed.proof(&member, is_unit_named);
         let declared = matcher.map(|matcher| &matcher.declared);
@@ -238,7 +238,8 @@ impl Details {
             server: head,
             found_by: found_by.into(),
             is_listening: listening.is_listening,
-            log_bytes: self.log_bytes(processes.first()?.id, container.as_deref()),
+            log_bytes: self.log_bytes(processes.first()?.id, runtime.as_ref()),
+            runtime,
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
             cgroup: member.path,
             container,
@@ -267,7 +268,11 @@ impl Details {
     /// The control group of a process.
     pub(super) fn membership(&self, pid: u32, confirmed: &Confirmed) -> Membership {
         let text = self.read(pid, "cgroup").unwrap_or_default();
-        confirmed.membership(cgroup(&String::from_utf8_lossy(&text)))
+        let text = String::from_utf8_lossy(&text);
+        let process = pid.to_string();
+        let user = user_of(&self.procfs, &process);
+        let pid_namespace = user.and_then(|_| pid_namespace(&self.procfs, &process));
+        confirmed.membership(&Shown { path: cgroup(&text), user, pid_namespace })
     }
 
     /// The user of a process.
@@ -289,7 +294,7 @@ impl Details {
             true
         });
         if let Some(first) = engine.processes.first() {
-            engine.log_bytes = self.log_bytes(first.id, engine.container.as_deref());
+            engine.log_bytes = self.log_bytes(first.id, engine.runtime.as_ref());
             let now = self.listening(first.id.pid, engine.port).is_listening;
             // A health address that is unknown now may be found in the next full scan.
             if engine.health_url.is_some() || now != Reading::Value(true) {
@@ -461,21 +466,26 @@ impl Details {
     }
 
     /// The size of its log file, if it writes to a file.
-    fn log_bytes(&self, id: ProcessId, container: Option<&str>) -> Reading<u64> {
-        let of_container =
-            container.map(|id| PathBuf::from(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
+    fn log_bytes(&self, id: ProcessId, runtime: Option<&ContainerRuntime>) -> Reading<u64> {
+        let user = runtime.and_then(|runtime| runtime.user);
+        let of_container = runtime.and_then(|runtime| runtime.log.as_deref()).map(PathBuf::from);
         let folder = self.procfs.join(id.pid.to_string()).join("fd");
-        let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
+        let files = [(folder.join("2"), None), (folder.join("1"), None)];
+        let files = files.into_iter().chain(of_container.map(|path| (path, user)));
         // The file system of the log may hang.
         let length = move || {
-            files.into_iter().flatten().find_map(|path| {
-                let found = fs::metadata(path).ok()?;
-                let kind = found.file_type();
-                kind.is_file().then_some(found.len())
-            })
+            let mut found = files.filter_map(|(path, user)| Some((fs::metadata(path).ok()?, user)));
+            found.find_map(|(found, user)| is_log_of(&found, user).then_some(found.len()))
         };
         self.bounded.borrow_mut().read(id, length).map_or(Reading::Failed, Reading::from)
     }
+}
+
+/// The runtime of a confirmed container.
+fn runtime(reported: &Container, user: Option<u32>) -> Option<ContainerRuntime> {
+    let log = reported.log.as_ref().and_then(|log| log.to_str()).map(Arc::from);
+    let (socket, is_podman) = (Arc::clone(reported.socket.as_ref()?), reported.is_podman);
+    Some(ContainerRuntime { socket, user, is_podman, log })
 }
 
 /// A part that Ray has started. Ray numbers no nodes.

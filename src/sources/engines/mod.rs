@@ -6,6 +6,7 @@
 //! thread probes health, the third lists containers. No thread waits for another, and the loop only
 //! takes their results.
 
+mod claims;
 mod containers;
 mod details;
 mod ends;
@@ -15,6 +16,7 @@ mod health_address;
 mod http;
 mod identity;
 mod inspect;
+mod listing;
 mod matching;
 mod outputs;
 mod pods;
@@ -23,8 +25,9 @@ mod scan;
 mod selection;
 #[cfg(test)]
 mod tests;
+mod users;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +39,9 @@ use std::time::Duration;
 use crate::model::{
     DeclaredEngine, LaunchedEngine, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
+pub use crate::supervisors::docker::USER_FOLDERS;
+use crate::supervisors::docker::user_of;
+pub use claims::AllClaims;
 pub use containers::DockerPace;
 use containers::{ContainerWatch, DockerState, Shared};
 use ends::Ends;
@@ -43,6 +49,7 @@ use health::{HealthProber, Targets};
 pub use inspect::{NotInspected, inspect_containers};
 use outputs::Outputs;
 pub use scan::Scanner;
+use users::UserWatch;
 
 /// Interval between two full scans, and between two samples of known engines while one loads.
 const CALM: Duration = Duration::from_secs(1);
@@ -78,8 +85,10 @@ enum Command {
 pub struct EngineSetup {
     /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// The socket of Docker or of a compatible runtime.
-    pub docker: PathBuf,
+    /// The sockets of Docker and of compatible runtimes.
+    pub docker: Vec<PathBuf>,
+    /// The folder with the folders of users, in which their own runtimes have sockets.
+    pub users: PathBuf,
     /// Possible CRI sockets of Kubernetes.
     pub cri: Vec<PathBuf>,
     /// The declared engines.
@@ -110,7 +119,7 @@ impl EngineWatch {
     /// # Errors
     /// The system cannot start a thread.
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
-        let EngineSetup { procfs, docker, cri, declared, pace, clock } = setup;
+        let EngineSetup { procfs, docker, users, cri, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (send, commands) = channel();
         let (query_docker, queries) = sync_channel(1);
@@ -125,9 +134,16 @@ impl EngineWatch {
         let containers = Shared::default();
         let needs = Arc::clone(&needs_docker);
         let known = containers.clone();
-        let sockets = (docker, cri, pace, procfs.clone());
+        // What is in a user's folder is the user's, even if the configuration names it.
+        let (named, docker): (Vec<_>, Vec<_>) =
+            docker.into_iter().partition(|socket| user_of(socket).is_some());
+        let sockets = (&*docker, cri, pace, procfs.clone());
         let mut watch = ContainerWatch::new(sockets, known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&queries))?;
+        let (query_users, queries) = sync_channel(1);
+        let paths = (users, named, procfs.clone());
+        let mut watch = UserWatch::new(paths, pace, containers.clone(), clock)?;
+        Builder::new().name("user-containers".to_owned()).spawn(move || watch.run(&queries))?;
         let mut scan_thread = ScanThread {
             scanner,
             ends: Ends::new(procfs.clone()),
@@ -139,6 +155,8 @@ impl EngineWatch {
             needs_docker,
             query_docker,
             docker_queries: BTreeMap::new(),
+            query_users,
+            user_queries: BTreeMap::new(),
             schema: Arc::clone(&schema),
             is_loading: Arc::clone(&is_loading),
             is_awaited: Arc::clone(&is_awaited),
@@ -226,6 +244,9 @@ struct ScanThread {
     query_docker: SyncSender<()>,
     /// Queries for each container that Docker has not listed.
     docker_queries: BTreeMap<Arc<str>, u8>,
+    query_users: SyncSender<()>,
+    /// Queries for each user with a process in an unknown container.
+    user_queries: BTreeMap<u32, u8>,
     schema: Arc<Schema>,
     is_loading: Arc<AtomicBool>,
     is_awaited: Arc<AtomicBool>,
@@ -306,20 +327,18 @@ impl ScanThread {
         }
     }
 
-    /// Has Docker asked for containers that have begun since.
+    /// Has runtimes asked for containers that have begun since.
     fn query_new_containers(&mut self) {
-        let (claimed, unknown) = self.scanner.claimed_containers();
-        self.containers.claim(claimed);
-        self.docker_queries.retain(|id, _| unknown.contains(id));
-        let mut is_new = false;
-        for id in unknown {
-            let times = self.docker_queries.entry(id).or_default();
-            is_new |= *times < ASKED_FOR;
-            *times = times.saturating_add(1);
-        }
-        if is_new {
-            // A query is already queued, or the thread has ended with the program.
-            let _ = self.query_docker.try_send(());
+        let claims = self.scanner.claimed_containers();
+        let is_new = count_queries(&mut self.docker_queries, &claims.unknown);
+        let is_new_of_user = count_queries(&mut self.user_queries, &claims.unknown_of);
+        self.containers.claim(claims);
+        for (is_new, thread) in [(is_new, &self.query_docker), (is_new_of_user, &self.query_users)]
+        {
+            if is_new {
+                // A query is already queued, or the thread has ended with the program.
+                let _ = thread.try_send(());
+            }
         }
     }
 
@@ -327,4 +346,16 @@ impl ScanThread {
     fn send(&self, observation: Observation) -> bool {
         self.to.try_send(observation).is_ok()
     }
+}
+
+/// Counts a query for each of these. Whether one has not been asked for often enough.
+fn count_queries<K: Ord + Clone>(counts: &mut BTreeMap<K, u8>, unknown: &BTreeSet<K>) -> bool {
+    counts.retain(|one, _| unknown.contains(one));
+    let mut is_new = false;
+    for one in unknown {
+        let times = counts.entry(one.clone()).or_default();
+        is_new |= *times < ASKED_FOR;
+        *times = times.saturating_add(1);
+    }
+    is_new
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::containers::{MAX_INSPECTED, process};
+use super::listing::{MAX_INSPECTED, process};
 use crate::model::ProcessId;
 use crate::parse::container::{Container, Containers, pod_container};
 use crate::parse::process::printable;

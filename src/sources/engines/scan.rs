@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::claims::AllClaims;
 use super::details::{Details, EngineQuery};
 use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
@@ -16,18 +17,15 @@ use crate::engines::{ProcessRole, Serving, facts, recognise, serving_with};
 use crate::model::{
     DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
 };
-use crate::parse::container::{Container, Containers};
+use crate::parse::container::NodeContainers;
 use crate::parse::process::{Stat, arguments, stat, system_unit, variable};
 use crate::sys::descriptors::with_reserve;
-
 /// A scan without free descriptors must not report any end.
 const TOO_MANY_OPEN: &str =
     "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
 /// The most processes that are examined.
 const MAX_PROCESSES: usize = 32_768;
-/// The most containers that Docker is queried for.
-const MAX_CLAIMED: usize = 1024;
 /// The most processes of one engine that are reported.
 const MAX_OF_ENGINE: usize = 256;
 
@@ -73,8 +71,8 @@ pub struct Scanner {
     names: BTreeMap<ProcessId, Named>,
     /// Launched engines.
     launched: Vec<LaunchedEngine>,
-    /// The containers that Docker has reported.
-    containers: Arc<Containers>,
+    /// The containers that runtimes have reported.
+    containers: NodeContainers,
     confirmed: Confirmed,
     jobs: RayJobs,
     may_docker_report: bool,
@@ -106,7 +104,7 @@ impl Scanner {
             members: BTreeMap::new(),
             names: BTreeMap::new(),
             launched: Vec::new(),
-            containers: Arc::default(),
+            containers: NodeContainers::default(),
             confirmed: Confirmed::default(),
             jobs: RayJobs::default(),
             may_docker_report: false,
@@ -126,8 +124,7 @@ impl Scanner {
     pub fn declare(&mut self, declared: Vec<DeclaredEngine>) {
         let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
         if !same {
-            let (containers, may_docker_report) =
-                (Arc::clone(&self.containers), self.may_docker_report);
+            let (containers, may_docker_report) = (self.containers.clone(), self.may_docker_report);
             let launched = std::mem::take(&mut self.launched);
             let servers = std::mem::take(&mut self.servers);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
@@ -153,8 +150,8 @@ impl Scanner {
     }
 
     /// Updates the containers. `may_docker_report`: Docker may report more.
-    pub fn know(&mut self, containers: Arc<Containers>, may_docker_report: bool) {
-        self.has_new_containers |= *self.containers != *containers;
+    pub fn know(&mut self, containers: NodeContainers, may_docker_report: bool) {
+        self.has_new_containers |= self.containers != containers;
         self.containers = containers;
         self.may_docker_report = may_docker_report;
     }
@@ -166,18 +163,8 @@ impl Scanner {
 
     /// The containers that possible engine processes claim, and those of them that no runtime has
     /// confirmed.
-    pub fn claimed_containers(&self) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
-        let ids = |is_wanted: fn(&Membership) -> bool| {
-            let members = self.known.values().map(|known| &known.member);
-            let members = members.filter(|member| is_wanted(member));
-            let of = |is_of_user: bool| {
-                let members = members.clone().filter(move |one| one.is_of_user() == is_of_user);
-                members.filter_map(|member| member.container.clone()).collect::<BTreeSet<_>>()
-            };
-            // Names from users come last, so that they displace no confirmed ones.
-            of(false).into_iter().chain(of(true)).take(MAX_CLAIMED).collect()
-        };
-        (ids(|_| true), ids(|member| !member.is_confirmed()))
+    pub fn claimed_containers(&self) -> AllClaims {
+        AllClaims::of(self.known.values().map(|known| &known.member))
     }
 
     /// The number of processes without kernel threads.
@@ -373,13 +360,13 @@ impl Scanner {
         if is_asked || known.kin.recognised.is_some() {
             known.member = self.details.membership(id.pid, &self.confirmed);
         }
-        let container = known.member.container.as_deref().filter(|_| known.member.is_confirmed());
+        let confirmed = known.member.confirmed(&self.containers);
         let traits = Traits {
             comm: &known.stat.comm,
             arguments,
             unit: known.member.path.as_deref().and_then(system_unit),
-            container,
-            reported: self.reported(container),
+            container: confirmed.map(|(id, _)| &**id),
+            reported: confirmed.map(|(_, reported)| reported),
         };
         let found = self.matchers.iter().enumerate().find_map(|(index, matcher)| {
             Some((index, &matcher.declared.name, matcher.matches(traits)?))
@@ -395,10 +382,6 @@ impl Scanner {
     /// The name under which a process was launched.
     fn launched_as(&self, id: ProcessId) -> Option<&Arc<str>> {
         self.launched.iter().find(|engine| engine.head == id).map(|engine| &engine.name)
-    }
-
-    fn reported(&self, container: Option<&str>) -> Option<&Container> {
-        self.containers.get(container?)
     }
 
     /// Groups processes into engines.
@@ -481,7 +464,7 @@ impl Scanner {
         members.iter().filter_map(|id| self.known.get(&id.pid)).any(|known| {
             let index = known.kin.declared.and_then(|index| self.matchers.get(index));
             let is_named = index.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
-            !self.confirmed.proof(&known.member, is_named).is_claimed()
+            self.confirmed.proof(&known.member, is_named).is_of_system()
         })
     }
 

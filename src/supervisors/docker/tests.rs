@@ -243,3 +243,25 @@ proptest! {
         let _read = run(fake.docker().list(false, PATIENCE));
     }
 }
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_server_of_another_user() {
+    let own = rustix::process::geteuid().as_raw();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let refused = Docker::of_user(&socket, own + 1).list(false, PATIENCE).await.unwrap_err();
+    assert_eq!(refused, DockerError::OfAnother { user: own + 1, found: Some(own) });
+    let mut sent = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+    assert_eq!(sent, b"");
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1024];
+        let length = stream.read(&mut request).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]").unwrap();
+        length
+    });
+    assert_eq!(Docker::of_user(&socket, own).list(false, PATIENCE).await.unwrap(), b"[]");
+    assert!(serving.join().unwrap() > 0);
+}

@@ -12,26 +12,30 @@ use std::time::{Duration, Instant};
 use umawarden::model::{
     DeclaredEngine, EngineMatch, EngineSeen, Observation, ProcessId, Proof, Readings, Source,
 };
-use umawarden::parse::container::{Containers, containers};
+use umawarden::parse::container::{Containers, NodeContainers, containers};
 use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 
 use super::{Process, Tree, names, process, vllm};
 
 const RECORDED: &str = include_str!("../../fixtures/docker/containers-20.10.24.json");
 
-fn recorded() -> Arc<Containers> {
-    Arc::new(containers(RECORDED.as_bytes()).unwrap())
+fn recorded() -> Containers {
+    containers(RECORDED.as_bytes()).unwrap()
 }
 
 /// The recorded containers, some of them with their first process, as from `docker inspect`.
-fn with_init(first: &[(&str, u32)]) -> Arc<Containers> {
-    let mut all = Arc::unwrap_or_clone(recorded());
+fn with_init(first: &[(&str, u32)]) -> NodeContainers {
+    listed(first).into()
+}
+
+fn listed(first: &[(&str, u32)]) -> Containers {
+    let mut all = recorded();
     for (name, pid) in first {
         let found = all.values_mut().find(|container| *container.name == **name);
         let start_ticks = 1000 + u64::from(*pid);
         found.unwrap().init = Some(ProcessId { pid: *pid, start_ticks });
     }
-    Arc::new(all)
+    all
 }
 
 /// The id of a recorded container.
@@ -131,9 +135,9 @@ fn a_container_not_confirmed_by_docker_is_only_claimed_and_matches_nothing() {
     }
     // A container whose first process was another one confirms nothing either.
     let mut tree = Tree::new(declared());
-    let mut containers = Arc::unwrap_or_clone(with_init(&[("llm-bridge", 40)]));
+    let mut containers = listed(&[("llm-bridge", 40)]);
     containers.get_mut(&*bridge).unwrap().init = Some(ProcessId { pid: 40, start_ticks: 1 });
-    tree.scanner.know(Arc::new(containers), true);
+    tree.scanner.know(containers.into(), true);
     let inside = inside(&bridge, vllm(20, 8001));
     assert_eq!(tree.scan_of(&[all, inside].concat()).len(), 1, "the engine waits for Docker");
     let engines = tree.scan().engines;
@@ -150,7 +154,7 @@ fn labels_are_not_shown_and_hostile_names_are_escaped() {
     let mut tree = Tree::new(vec![declared("boxed", labelled(&[("app", "x*")]))]);
     let mut containers = containers(response.as_bytes()).unwrap();
     containers.get_mut(&*hostile).unwrap().init = Some(ProcessId { pid: 10, start_ticks: 1010 });
-    tree.scanner.know(Arc::new(containers), true);
+    tree.scanner.know(containers.into(), true);
     let engines = tree.scan_of(&inside(&hostile, vec![process(10, 1, "server", "/opt/server")]));
     assert_eq!(names(&engines), [("boxed", vec![10])]);
     let shown = serde_json::to_string(&engines[0]).unwrap();
@@ -163,7 +167,7 @@ fn labels_are_not_shown_and_hostile_names_are_escaped() {
 fn an_engine_waits_briefly_for_its_container_name_and_delays_no_other() {
     let bridge = id("llm-bridge");
     let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
-    tree.scanner.know(Arc::default(), true);
+    tree.scanner.know(NodeContainers::default(), true);
     let mut all = inside(&bridge, vllm(10, 8000));
     all.extend(vllm(20, 8001));
     tree.set(&all);
@@ -171,7 +175,7 @@ fn an_engine_waits_briefly_for_its_container_name_and_delays_no_other() {
         tree.scanner.scan(Duration::from_secs(seconds), true).unwrap().engines
     };
     assert_eq!(names(&scan(&mut tree, 1)), [("vllm-8001", vec![20, 21, 22, 23])]);
-    let unknown = tree.scanner.claimed_containers().1;
+    let unknown = tree.scanner.claimed_containers().unknown;
     assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
     assert_eq!(names(&scan(&mut tree, 5)).len(), 1);
     let is_partial =
@@ -180,10 +184,10 @@ fn an_engine_waits_briefly_for_its_container_name_and_delays_no_other() {
     tree.scanner.know(with_init(&[("llm-bridge", 10)]), true);
     assert!(!is_partial(&mut tree));
     assert_eq!(names(&scan(&mut tree, 5))[0], ("deepseek", vec![10, 11, 12, 13]));
-    assert!(tree.scanner.claimed_containers().1.is_empty());
+    assert!(tree.scanner.claimed_containers().unknown.is_empty());
     // A container that Docker never lists is reported without its name.
     let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
-    tree.scanner.know(Arc::default(), true);
+    tree.scanner.know(NodeContainers::default(), true);
     tree.set(&all);
     assert_eq!(names(&scan(&mut tree, 1)).len(), 1);
     assert_eq!(names(&scan(&mut tree, 6))[0].0, "vllm-8000");
@@ -196,6 +200,57 @@ fn an_engine_waits_briefly_for_its_container_name_and_delays_no_other() {
     let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
     tree.set(&all);
     assert_eq!(names(&scan(&mut tree, 1)).len(), 2);
+}
+
+const ROOTLESS: &str = include_str!("../../fixtures/docker/containers-podman-rootless-4.3.1.json");
+
+/// What `/proc/PID/uid_map` showed of the containers of that Podman, of user 1001.
+const UID_MAP: &str = "         0       1001          1\n         1     100000      65536\n";
+
+#[test]
+fn an_engine_of_a_users_own_podman_has_the_name_of_its_container_and_vouches_for_nothing() {
+    let listed = containers(ROOTLESS.as_bytes()).unwrap();
+    let (id, _) = listed.iter().find(|(_, one)| &*one.name == "lives").unwrap();
+    let id = id.to_string();
+    let of_user = |user: u32, pid: u32| {
+        let mut all = listed.clone();
+        let container = all.get_mut(&*id).unwrap();
+        container.init = Some(ProcessId { pid, start_ticks: 1000 + u64::from(pid) });
+        container.socket = Some("/run/user/1001/podman/podman.sock".into());
+        NodeContainers { of_users: Arc::new([(user, all)].into()), ..NodeContainers::default() }
+    };
+    let mut tree = Tree::new(vec![declared("boxed", in_container("lives"))]);
+    let mut all = vllm(10, 8000);
+    for process in &mut all {
+        let of_user = "/user.slice/user-1001.slice/user@1001.service/user.slice";
+        process.cgroup = format!("{of_user}/libpod-{id}.scope/container");
+    }
+    tree.set(&all);
+    let map = |tree: &Tree| {
+        for pid in 10..14 {
+            let folder = tree.folder.path().join(pid.to_string());
+            std::fs::write(folder.join("uid_map"), UID_MAP).unwrap();
+        }
+    };
+    map(&tree);
+    tree.scanner.know(of_user(1001, 10), true);
+    // The first scan shows who claims to be where.
+    tree.scan();
+    let engine = tree.scan().engines.remove(0);
+    assert_eq!((&*engine.name, engine.proof), ("boxed", Proof::UserContainer));
+    assert_eq!(engine.container_name.as_deref(), Some("lives"));
+    let runtime = engine.runtime.clone().unwrap();
+    assert_eq!((runtime.user, &*runtime.socket), (Some(1001), "/run/user/1001/podman/podman.sock"));
+    assert_eq!((engine.claimed_container, engine.unit), (None, None));
+    // Another user's runtime reports the same container.
+    let mut tree = Tree::new(vec![declared("boxed", in_container("lives"))]);
+    tree.set(&all);
+    map(&tree);
+    tree.scanner.know(of_user(1002, 10), true);
+    let engine = tree.scan().engines.remove(0);
+    assert_eq!((&*engine.name, engine.proof), ("vllm-8000", Proof::Claimed));
+    assert_eq!(engine.claimed_container.as_deref(), Some(&*id));
+    assert_eq!(engine.runtime, None);
 }
 
 /// Reactions of a fake Docker to a request.
@@ -251,8 +306,10 @@ fn uptime() -> Duration {
 
 fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> Watched {
     let procfs = PathBuf::from("/proc");
-    let cri = Vec::new();
-    let setup = EngineSetup { procfs, docker, cri, declared, pace, clock: uptime };
+    let (docker, cri) = (vec![docker], Vec::new());
+    // No user has a folder there.
+    let users = "/nonexistent/users".into();
+    let setup = EngineSetup { procfs, docker, users, cri, declared, pace, clock: uptime };
     Watched { watch: EngineWatch::start(setup).unwrap(), reported: VecDeque::new() }
 }
 

@@ -45,7 +45,8 @@ impl SilentPort {
 pub fn watch(procfs: &str, docker: &str) -> EngineWatch {
     let setup = EngineSetup {
         procfs: procfs.into(),
-        docker: docker.into(),
+        docker: vec![docker.into()],
+        users: "/nonexistent/users".into(),
         cri: Vec::new(),
         declared: Vec::new(),
         pace: DockerPace::default(),

@@ -240,7 +240,7 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
     let requests = docker(&socket, &id, std::process::id());
     let list = format!(r#"[{{"Id":"{id}","Names":["/victim"]}}]"#);
     let mut scanner = Scanner::new("/proc".into(), vec![declared("hog", &marker)]);
-    scanner.know(Arc::new(containers(list.as_bytes()).unwrap()), true);
+    scanner.know(containers(list.as_bytes()).unwrap().into(), true);
     let deadline = Instant::now() + Duration::from_secs(10);
     let seen = loop {
         let mut readings = scanner.scan(Duration::from_secs(1), true).unwrap();

@@ -26,6 +26,7 @@ mod podman;
 mod pods;
 mod pressure;
 mod restarts;
+mod rootless;
 mod servers;
 mod services;
 mod settings;

@@ -137,11 +137,12 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The socket of Docker, or of a server with its API (Podman). It reports names and labels of
-    /// containers. Through it an engine's container is stopped, so that it is not restarted
-    /// [default: /run/docker.sock].
+    /// The socket of Docker, or of a server with its API (Podman); may be repeated. It reports
+    /// names and labels of containers. Through it an engine's container is stopped, so that it is
+    /// not restarted. Root Podman's /run/podman/podman.sock, and rootless ones below /run/user of
+    /// users with engines, are asked too [default: /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "FILE")]
-    pub docker_socket: Option<PathBuf>,
+    pub docker_sockets: Vec<PathBuf>,
 
     /// The socket of the container runtime of Kubernetes (CRI). It confirms that an engine runs in
     /// the pod's container that its control group names, and gives that container's name and labels

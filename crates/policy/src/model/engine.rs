@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{EngineKeys, EngineLoad, ExitStatus, Proof, Reading, WorkloadLog};
+use super::{
+    ContainerRuntime, EngineKeys, EngineLoad, ExitStatus, Proof, Reading, WorkloadLog,
+};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
 #[derive(
@@ -210,6 +212,9 @@ pub struct EngineSeen {
     /// Name of that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
+    /// The runtime that reports its container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<ContainerRuntime>,
     /// The unit of the system's systemd that it runs in; one of a user's own systemd is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -265,6 +270,23 @@ pub struct EngineSeen {
 }
 
 impl EngineSeen {
+    /// The id of its container, if the system's runtimes report it: a user's own runtime may report
+    /// any id.
+    pub fn system_container(&self) -> Option<&Arc<str>> {
+        self.container.as_ref().filter(|_| self.runtime_user().is_none())
+    }
+
+    /// The id of the container that it only claims, or that a user's own runtime reports.
+    pub fn unproven_container(&self) -> Option<&Arc<str>> {
+        let of_user = self.container.as_ref().filter(|_| self.runtime_user().is_some());
+        self.claimed_container.as_ref().or(of_user)
+    }
+
+    /// The user whose own runtime reports its container.
+    pub fn runtime_user(&self) -> Option<u32> {
+        self.runtime.as_ref().and_then(|runtime| runtime.user)
+    }
+
     /// Its service and control group. Services of a user's own systemd and containers do not count.
     pub fn service(&self) -> Option<(&Arc<str>, &Arc<str>)> {
         let unit = self.unit.as_ref().filter(|unit| unit.ends_with(".service"))?;
@@ -292,6 +314,7 @@ impl EngineSeen {
             container: None,
             claimed_container: None,
             container_name: None,
+            runtime: None,
             unit: None,
             model: None,
             arguments: None,

@@ -21,6 +21,9 @@ named! {
         Container = "container",
         /// The container runtime of Kubernetes (CRI) reports the pod's container as running.
         PodContainer = "pod_container",
+        /// The own runtime of the processes' user (rootless Docker or Podman) reports the
+        /// container as running. Any user can have one, so that it proves nothing against its user.
+        UserContainer = "user_container",
     }
 }
 
@@ -29,6 +32,32 @@ impl Proof {
     pub fn is_claimed(&self) -> bool {
         *self == Self::Claimed
     }
+
+    /// Whether root, and not only the user of the processes, has started them there.
+    pub fn is_of_system(&self) -> bool {
+        !matches!(self, Self::Claimed | Self::UserContainer)
+    }
+
+    /// Whether a runtime with Docker's API restarts the container, or leaves it ended.
+    pub fn is_of_docker(&self) -> bool {
+        matches!(self, Self::Container | Self::UserContainer)
+    }
+}
+
+/// The server that runs a container, and where it writes the container's log.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ContainerRuntime {
+    /// Its socket.
+    pub socket: Arc<str>,
+    /// The user whose own it is (rootless); `None`: the system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+    /// Whether it is Podman, which restarts after any signal but SIGKILL, however it was sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_podman: bool,
+    /// The file of the container's log, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Arc<str>>,
 }
 
 /// The user whose processes may be sent the keys of an engine.

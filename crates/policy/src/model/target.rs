@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, Workload};
+use super::{
+    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, Workload,
+};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -62,6 +64,9 @@ pub struct EngineTarget {
     /// Name of that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
+    /// The runtime that reports its container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<ContainerRuntime>,
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -93,6 +98,7 @@ impl From<&EngineSeen> for EngineTarget {
             container: seen.container.clone(),
             claimed_container: seen.claimed_container.clone(),
             container_name: seen.container_name.clone(),
+            runtime: seen.runtime.clone(),
             unit: seen.unit.clone(),
             kind: seen.kind,
             health_url: seen.health_url.clone(),

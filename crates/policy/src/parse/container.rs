@@ -9,6 +9,7 @@ mod tests;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -59,6 +60,12 @@ pub struct Container {
     pub published: Vec<(u16, SocketAddr)>,
     /// Its first process. A list of containers lacks it.
     pub init: Option<ProcessId>,
+    /// The file of its log. A list of containers lacks it, and some drivers write none.
+    pub log: Option<PathBuf>,
+    /// Whether the runtime is Podman. A list of containers lacks it.
+    pub is_podman: bool,
+    /// The socket of the runtime that lists it. A list of containers lacks it.
+    pub socket: Option<Arc<str>>,
 }
 
 impl Container {
@@ -71,6 +78,31 @@ impl Container {
 
 /// Running containers by their ids.
 pub type Containers = BTreeMap<Arc<str>, Container>;
+
+/// The running containers of a node. A user's runtime may report any id and any name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContainers {
+    /// Those of the system's runtimes.
+    pub system: Arc<Containers>,
+    /// Those of users' own runtimes (rootless), by user id.
+    pub of_users: Arc<BTreeMap<u32, Containers>>,
+}
+
+impl From<Containers> for NodeContainers {
+    fn from(system: Containers) -> Self {
+        Self { system: Arc::new(system), of_users: Arc::default() }
+    }
+}
+
+impl NodeContainers {
+    /// The container with that id, of a user's own runtime or of the system's.
+    pub fn get(&self, user: Option<u32>, id: &str) -> Option<&Container> {
+        match user {
+            Some(user) => self.of_users.get(&user)?.get(id),
+            None => self.system.get(id),
+        }
+    }
+}
 
 /// Reads the answer to `GET /containers/json`. What is unknown or miswritten in an entry is left
 /// out, for Docker and Podman do not agree on all of it.
@@ -96,6 +128,9 @@ fn container(entry: &Value) -> Option<(Arc<str>, Container)> {
         addresses: addresses(entry),
         published: published(entry),
         init: None,
+        log: None,
+        is_podman: false,
+        socket: None,
     };
     Some((id.into(), container))
 }

@@ -34,7 +34,7 @@ pub struct FileSettings {
     /// `path.sysfs`.
     pub sysfs: Option<PathBuf>,
     /// `path.docker_socket`.
-    pub docker_socket: Option<PathBuf>,
+    pub docker_sockets: Option<Vec<PathBuf>>,
     /// `path.cri_socket`.
     pub cri_socket: Option<PathBuf>,
     /// `path.kmsg`.
@@ -245,10 +245,17 @@ fn section<'n>(
 fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
     let keys = ["procfs", "sysfs", "docker_socket", "cri_socket", "kmsg"];
     let Some(table) = section(table, "path", &keys, findings) else { return };
+    settings.docker_sockets = table.get("docker_socket").and_then(|node| match node.content {
+        Content::List(_) => {
+            let entries = list(node, "docker_socket", findings)?;
+            let what = "an entry of docker_socket";
+            each(entries, findings, |entry, findings| path(entry, what, findings))
+        }
+        _ => path(node, "docker_socket", findings).map(|socket| vec![socket]),
+    });
     let mut read = |key: &str| path(table.get(key)?, key, findings);
     settings.procfs = read("procfs");
     settings.sysfs = read("sysfs");
-    settings.docker_socket = read("docker_socket");
     settings.cri_socket = read("cri_socket");
     settings.kmsg = read("kmsg");
 }

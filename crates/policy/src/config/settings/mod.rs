@@ -116,12 +116,19 @@ pub struct SystemPaths {
     pub procfs: PathBuf,
     /// The sys file system.
     pub sysfs: PathBuf,
-    /// Docker's socket.
-    pub docker_socket: PathBuf,
+    /// Sockets with Docker's API, of the system's runtimes; the configured ones first.
+    pub docker_sockets: Vec<PathBuf>,
     /// Sockets of the CRI, in the order of attempts.
     pub cri_sockets: Vec<PathBuf>,
     /// The kernel log.
     pub kmsg: PathBuf,
+}
+
+impl SystemPaths {
+    /// The first configured socket with Docker's API.
+    pub fn docker(&self) -> &Path {
+        self.docker_sockets.first().map_or(Path::new(DOCKER_SOCKET), PathBuf::as_path)
+    }
 }
 
 /// The HTTP server.
@@ -211,6 +218,10 @@ pub struct Environment {
     /// The configuration file of an installed package, if there is one.
     pub config_file: Option<PathBuf>,
 }
+
+/// Where Docker, and the Podman of root (`podman.socket`), listen by default.
+const DOCKER_SOCKET: &str = "/run/docker.sock";
+const PODMAN_SOCKET: &str = "/run/podman/podman.sock";
 
 /// Where containerd, the containerd of k3s, and CRI-O listen by default.
 const CRI_SOCKETS: [&str; 3] = [
@@ -312,13 +323,28 @@ fn merge_paths(flags: &RunFlags, file: &FileSettings, folder: &Path) -> SystemPa
     SystemPaths {
         procfs: path(&flags.procfs, &file.procfs, "/proc"),
         sysfs: path(&flags.sysfs, &file.sysfs, "/sys"),
-        docker_socket: path(&flags.docker_socket, &file.docker_socket, "/run/docker.sock"),
+        docker_sockets: docker_sockets(flags, file, folder),
         cri_sockets: match flags.cri_socket.clone().or(cri_socket) {
             Some(socket) => vec![socket],
             None => CRI_SOCKETS.map(PathBuf::from).to_vec(),
         },
         kmsg: path(&flags.kmsg, &file.kmsg, "/dev/kmsg"),
     }
+}
+
+/// Those of the flag or the file, then Docker's if there are none, and root Podman's.
+fn docker_sockets(flags: &RunFlags, file: &FileSettings, folder: &Path) -> Vec<PathBuf> {
+    let mut sockets: Vec<PathBuf> = match flags.docker_sockets.is_empty() {
+        false => flags.docker_sockets.clone(),
+        true => file.docker_sockets.iter().flatten().map(|path| folder.join(path)).collect(),
+    };
+    if sockets.is_empty() {
+        sockets.push(DOCKER_SOCKET.into());
+    }
+    if !sockets.iter().any(|socket| socket == Path::new(PODMAN_SOCKET)) {
+        sockets.push(PODMAN_SOCKET.into());
+    }
+    sockets
 }
 
 fn merge_recording(

@@ -63,7 +63,7 @@ fn everything_has_a_default() {
         path: SystemPaths {
             procfs: "/proc".into(),
             sysfs: "/sys".into(),
-            docker_socket: "/run/docker.sock".into(),
+            docker_sockets: vec!["/run/docker.sock".into(), PODMAN_SOCKET.into()],
             cri_sockets: CRI_SOCKETS.map(PathBuf::from).to_vec(),
             kmsg: "/dev/kmsg".into(),
         },
@@ -187,7 +187,7 @@ fn flags_win_over_the_file() {
     let paths = SystemPaths {
         procfs: "p".into(),
         sysfs: "s".into(),
-        docker_socket: "e".into(),
+        docker_sockets: vec!["e".into(), PODMAN_SOCKET.into()],
         cri_sockets: vec!["c".into()],
         kmsg: "k".into(),
     };

@@ -2,6 +2,7 @@
 //! others.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::parse::process::printable;
 
 /// A longer text is cut.
 const MAX_TEXT_BYTES: usize = 300;
+
+/// PATH_MAX. A longer path is none.
+const MAX_PATH_BYTES: usize = 4096;
 
 /// Earlier times (before 2000) mean that there is none.
 const NO_TIME_BEFORE: i64 = 946_684_800;
@@ -44,6 +48,9 @@ pub struct Inspected {
     pub is_removed_at_end: bool,
     /// The number of its first process while it runs.
     pub pid: Option<u32>,
+    /// The file of its log (`LogPath`), which depends on the data root of the runtime. `None` for
+    /// a driver without one, such as journald.
+    pub log: Option<PathBuf>,
 }
 
 impl Inspected {
@@ -59,6 +66,7 @@ impl Inspected {
             restart_most: 0,
             is_removed_at_end: false,
             pid: None,
+            log: None,
         }
     }
 }
@@ -83,6 +91,9 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
     let labels = config.and_then(|config| config.get("Labels"));
     let is_removed = host.and_then(|host| host.get("AutoRemove")?.as_bool());
     let pid = state.get("Pid").and_then(Value::as_u64);
+    let is_path =
+        |path: &&str| path.starts_with('/') && path.len() < MAX_PATH_BYTES && !path.contains('\0');
+    let log = document.get("LogPath").and_then(Value::as_str).filter(is_path);
     Ok(Inspected {
         id: id.into(),
         name: short(name, MAX_NAME_BYTES),
@@ -93,6 +104,7 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
         restart_most: most.unwrap_or(0),
         is_removed_at_end: is_removed.unwrap_or(false),
         pid: pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
+        log: log.map(PathBuf::from),
     })
 }
 

@@ -161,3 +161,23 @@ fn podman_logs_are_read() {
         log_end(&pieces(podman!("log-killed-4.3.1.bin"), true), time(&killed.started), has_cause);
     assert_eq!(log, ["hello"]);
 }
+
+/// What rootless Podman 4.3.1 of user 1001 answered of a container.
+const ROOTLESS: &[u8] =
+    include_bytes!("../../../../../tests/fixtures/docker/inspect-podman-rootless-4.3.1.json");
+
+#[test]
+fn the_log_of_a_container_is_where_its_runtime_says() {
+    let found = inspected(ROOTLESS).unwrap();
+    let id = &found.id;
+    let storage = "/home/umwexp/.local/share/containers/storage/vfs-containers";
+    let log = format!("{storage}/{id}/userdata/ctr.log");
+    assert_eq!(found.log.as_deref(), Some(std::path::Path::new(&log)));
+    assert_eq!((&*found.name, found.pid), ("lives", Some(2833)));
+    let text = String::from_utf8(ROOTLESS.to_vec()).unwrap();
+    // journald has no file; a relative path and one with a NUL are none.
+    for none in ["", "ctr.log", "/a\\u0000b", &"/a".repeat(3000)] {
+        let other = inspected(text.replace(&log, none).as_bytes()).unwrap();
+        assert_eq!(other.log, None, "{none}");
+    }
+}

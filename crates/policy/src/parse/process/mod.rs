@@ -273,6 +273,27 @@ pub fn user_ids(status: &[u8]) -> Option<[u32; 4]> {
     next().is_none().then_some(all)
 }
 
+/// The user whose own user namespace a process is in, by `/proc/PID/uid_map` as this process reads
+/// it: rootless runtimes make one for their containers. `None`: the namespace has root's id, as
+/// that of the machine and those of root's own runtimes have, or the id of nobody in particular.
+///
+/// Without privileges a user maps the own id alone, and by newuidmap(1) those of `/etc/subuid`
+/// (user_namespaces(7)), so that no other user can have made a namespace with this id.
+pub fn namespace_user(uid_map: &[u8]) -> Option<u32> {
+    let line = |line: &str| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next()?.ok();
+        let (_, outside, count) = (next()?, next()?, next()?);
+        Some((outside, count))
+    };
+    let text = std::str::from_utf8(uid_map).ok()?;
+    let ranges: Vec<(u32, u32)> = text.lines().map(line).collect::<Option<_>>()?;
+    let is_roots = ranges.iter().any(|(outside, count)| *outside == 0 && *count > 0);
+    let single = ranges.iter().filter(|(_, count)| *count == 1).map(|(outside, _)| *outside);
+    // Subordinate ids follow those of people, and may be mapped one by one, too.
+    single.min().filter(|_| !is_roots)
+}
+
 /// The user of a process, where all of its user ids agree. They differ in a setuid program, whose
 /// arguments another user chose.
 pub fn user_id(status: &[u8]) -> Option<u32> {

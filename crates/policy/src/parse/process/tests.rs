@@ -226,3 +226,26 @@ proptest! {
         prop_assert_eq!((read.parent, read.cpu_ticks, read.start_ticks), (1, 150, 2_637_123));
     }
 }
+
+#[test]
+fn the_user_of_a_rootless_container_is_in_its_id_map() {
+    // As rootless Podman 4.3.1 of user 1001 made them: by default, and with --userns keep-id.
+    let usual = "         0       1001          1\n         1     100000      65536\n";
+    let keeps = "         0     100000       1001\n      1001       1001          1\n      1002     101001      64535\n";
+    for (map, user) in [
+        (usual, Some(1001)),
+        (keeps, Some(1001)),
+        ("0 1001 1\n1 100000 1\n", Some(1001)),
+        // The machine's own, a namespace of Docker's userns-remap, and PrivateUsers=yes of systemd.
+        ("         0          0 4294967295\n", None),
+        ("         0     100000      65536\n", None),
+        ("0 0 1\n1001 1001 1\n", None),
+        ("", None),
+        ("0 1001\n", None),
+        ("0 1001 1\nx\n", None),
+        ("0 -1 1\n", None),
+    ] {
+        assert_eq!(namespace_user(map.as_bytes()), user, "{map}");
+    }
+    assert_eq!(namespace_user(b"\xff"), None);
+}

@@ -495,14 +495,14 @@ impl Engines {
     /// The same as it was seen last. Where none is confirmed, one that claims to be in that
     /// container: nothing but a start that is held back follows from it.
     pub(super) fn seen_of_held(&self, held: &Workload) -> Option<&EngineSeen> {
-        let claims = |life: &&Life| life.seen().claimed_container.as_ref() == Some(&held.id);
+        let claims = |life: &&Life| life.seen().unproven_container() == Some(&held.id);
         let claimed = || self.lives.values().map(|(life, _)| life).find(claims);
         self.life_of_held(held).map(|(_, life)| life).or_else(claimed).map(Life::seen)
     }
 
     fn life_of_held(&self, held: &Workload) -> Option<(&Arc<str>, &Life)> {
         let is_its = |seen: &EngineSeen| match held.supervisor {
-            Supervisor::Docker => seen.container.as_ref() == Some(&held.id),
+            Supervisor::Docker => seen.system_container() == Some(&held.id),
             Supervisor::Systemd => seen.unit.as_ref() == Some(&held.id),
         };
         let lives = self.lives.iter().map(|(name, (life, _))| (name, life));

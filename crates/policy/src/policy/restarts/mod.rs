@@ -173,7 +173,7 @@ impl Restarts {
 
     fn of(&self, engine: &EngineSeen) -> Option<&Restart> {
         let is_its = |target: &Workload| match target.supervisor {
-            Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
+            Supervisor::Docker => engine.system_container() == Some(&target.id),
             Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
         };
         let mut its = self.restarts.values().filter(|restart| is_its(restart.target()));

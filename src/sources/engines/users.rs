@@ -1,0 +1,248 @@
+//! Lists the running containers of users' own runtimes (rootless Docker and Podman), on its own
+//! thread, so that a user's socket that hangs delays no container of the system. Only users with a
+//! possible engine process are queried.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::claims::Claims;
+use super::containers::{DockerPace, Shared, failure, rest};
+use super::listing::Listing;
+use crate::parse::container::{Container, Containers};
+use crate::supervisors::docker::{Docker, DockerError, OF_USERS, user_of};
+
+/// Limit of the time of all users' queries in a pass. The others come first in the next one.
+const ALL_TAKE: Duration = Duration::from_secs(5);
+
+/// The pause of a user whose socket has not answered in time.
+const SILENT_FOR: Duration = Duration::from_secs(30);
+
+/// The time limit of a response: socket activation starts Podman.
+const ANSWER_TAKES: Duration = Duration::from_secs(2);
+
+/// The runtimes of one user.
+#[derive(Debug)]
+struct OfUser {
+    listings: Vec<Listing>,
+    asked_at: Duration,
+    retry_at: Duration,
+    /// The reported errors: the same is logged once.
+    reported: Option<String>,
+}
+
+/// Queries users' own runtimes.
+#[derive(Debug)]
+pub(super) struct UserWatch {
+    /// The folder with a folder for each user.
+    folder: PathBuf,
+    /// Sockets in such folders that the configuration names.
+    named: Vec<PathBuf>,
+    procfs: PathBuf,
+    pace: DockerPace,
+    shared: Shared,
+    clock: fn() -> Duration,
+    runtime: Runtime,
+    users: BTreeMap<u32, OfUser>,
+}
+
+impl UserWatch {
+    pub(super) fn new(
+        (folder, named, procfs): (PathBuf, Vec<PathBuf>, PathBuf),
+        pace: DockerPace,
+        shared: Shared,
+        clock: fn() -> Duration,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { folder, named, procfs, pace, shared, clock, runtime, users: BTreeMap::new() })
+    }
+
+    /// Runs until the loop ends.
+    pub(super) fn run(&mut self, news: &Receiver<()>) {
+        loop {
+            let began = (self.clock)();
+            let claims = self.shared.claimed().of_users;
+            self.query(&claims, began);
+            if !rest(news, self.pace, (self.clock, began, !claims.is_empty())) {
+                return;
+            }
+        }
+    }
+
+    fn query(&mut self, claims: &BTreeMap<u32, Claims>, began: Duration) {
+        self.users.retain(|user, _| claims.contains_key(user));
+        let mut order: Vec<u32> = claims.keys().copied().collect();
+        order.sort_by_key(|user| self.users.get(user).map(|known| known.asked_at));
+        for user in order {
+            let now = (self.clock)();
+            let Some(claims) = claims.get(&user) else { continue };
+            if now.saturating_sub(began) >= ALL_TAKE {
+                break;
+            }
+            let (folder, named, procfs) = (&self.folder, &self.named, &self.procfs);
+            let takes = ANSWER_TAKES.min(self.pace.answer_takes);
+            let known = self
+                .users
+                .entry(user)
+                .or_insert_with(|| OfUser::new((folder, named), procfs, user, takes));
+            known.query(&self.runtime, claims, (user, now));
+        }
+        let known = self.users.iter().map(|(user, known)| (*user, known.containers()));
+        self.shared.set_of_users(known.collect());
+    }
+}
+
+impl OfUser {
+    fn new(
+        (folder, named): (&Path, &[PathBuf]),
+        procfs: &Path,
+        user: u32,
+        takes: Duration,
+    ) -> Self {
+        let mut sockets = OF_USERS.map(|name| folder.join(user.to_string()).join(name)).to_vec();
+        let named = named.iter().filter(|socket| user_of(socket) == Some(user));
+        sockets.extend(named.cloned());
+        sockets.sort();
+        sockets.dedup();
+        let listing = |socket: PathBuf| {
+            Listing::new(Docker::of_user(&socket, user), procfs.to_owned(), takes)
+        };
+        let listings = sockets.into_iter().map(listing).collect();
+        Self { listings, asked_at: Duration::ZERO, retry_at: Duration::ZERO, reported: None }
+    }
+
+    fn query(&mut self, runtime: &Runtime, claims: &Claims, (user, now): (u32, Duration)) {
+        if now < self.retry_at {
+            return;
+        }
+        self.asked_at = now;
+        let (mut does_answer, mut absent, mut errors) = (false, Vec::new(), Vec::new());
+        for listing in &mut self.listings {
+            let socket = listing.socket.display().to_string();
+            match listing.query(runtime, claims, now) {
+                Ok(_) => does_answer = true,
+                Err(DockerError::Absent) => absent.push(socket),
+                Err(error) => {
+                    if matches!(error, DockerError::TimedOut(_)) {
+                        self.retry_at = now + SILENT_FOR;
+                    }
+                    errors.push(failure(&socket, error));
+                }
+            }
+        }
+        if !does_answer && errors.is_empty() {
+            errors.push(format!(
+                "there is no {}: as that user, run `systemctl --user enable --now podman.socket` \
+                 for Podman",
+                absent.join(" and no ")
+            ));
+        }
+        let report = (!errors.is_empty()).then(|| errors.join("; "));
+        if self.reported != report
+            && let Some(why) = &report
+        {
+            // A desktop program in a sandbox has a user namespace, too, and needs no runtime.
+            match does_answer || absent.len() < self.listings.len() {
+                true => tracing::warn!(user, %why, "the user's containers cannot be confirmed"),
+                false => tracing::info!(user, %why, "the user's containers cannot be confirmed"),
+            }
+        }
+        self.reported = report;
+    }
+
+    fn containers(&self) -> Containers {
+        let known = self.listings.iter().flat_map(Listing::known);
+        known.map(|(id, container)| (id.clone(), bounded(container.clone()))).collect()
+    }
+}
+
+/// A user must not direct the daemon to addresses of others.
+fn bounded(mut container: Container) -> Container {
+    container.addresses.clear();
+    container.published.retain(|(_, at)| at.ip().is_loopback());
+    container
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+
+    use super::*;
+
+    const LIST: &str =
+        include_str!("../../../tests/fixtures/docker/containers-podman-rootless-4.3.1.json");
+    const INSPECTION: &str =
+        include_str!("../../../tests/fixtures/docker/inspect-podman-rootless-4.3.1.json");
+
+    /// Podman at a socket in the folder of a user, whose container has that first process.
+    fn serve(folder: &Path, user: u32, pid: u32) {
+        let folder = folder.join(user.to_string()).join("podman");
+        fs::create_dir_all(&folder).unwrap();
+        let listener = UnixListener::bind(folder.join("podman.sock")).unwrap();
+        let inspection = INSPECTION.replace("\"Pid\":2833", &format!("\"Pid\":{pid}"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).unwrap();
+                let is_list = request[..length].starts_with(b"GET /containers/json");
+                let body = if is_list { LIST } else { &inspection };
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                // The client may have gone.
+                let _ = stream.write_all(format!("{head}{body}").as_bytes());
+            }
+        });
+    }
+
+    #[test]
+    fn only_a_users_own_runtime_is_asked_and_a_silent_one_delays_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let pid = std::process::id();
+        serve(folder.path(), own, pid);
+        // Another user's folder leads to a server that is not the user's.
+        serve(folder.path(), own + 1, pid);
+        // A Docker that does not answer, beside the Podman that does.
+        let silent = folder.path().join(own.to_string()).join("docker.sock");
+        let _silent = UnixListener::bind(silent).unwrap();
+        let pace = DockerPace { answer_takes: Duration::from_millis(300), ..DockerPace::default() };
+        let (shared, clock) = (Shared::default(), || Duration::from_secs(7));
+        let paths = (folder.path().to_owned(), Vec::new(), PathBuf::from("/proc"));
+        let mut watch = UserWatch::new(paths, pace, shared.clone(), clock).unwrap();
+        let id: Arc<str> =
+            "ce32d04c354e11a1f5ae24287008343f248bf67f06f7fe796012d31570ff366a".into();
+        let claims = Claims { ids: [Arc::clone(&id)].into(), is_any: false };
+        let users = [own, own + 1].map(|user| (user, claims.clone()));
+        watch.query(&users.into(), Duration::from_secs(7));
+        let known = shared.get().containers;
+        let found = known.get(Some(own), &id).unwrap();
+        assert_eq!((&*found.name, found.init.map(|init| init.pid)), ("lives", Some(pid)));
+        assert!(found.socket.as_ref().unwrap().ends_with("podman/podman.sock"));
+        assert!(found.log.as_ref().unwrap().ends_with("userdata/ctr.log"));
+        assert_eq!((known.get(Some(own + 1), &id), known.get(None, &id)), (None, None));
+        let why = watch.users[&(own + 1)].reported.clone().unwrap();
+        assert!(why.contains(&format!("served by user {own}")), "{why}");
+        let own = &watch.users[&own];
+        assert!(own.reported.as_ref().unwrap().contains("has not answered"), "{own:?}");
+        assert_eq!(own.retry_at, Duration::from_secs(7) + SILENT_FOR);
+    }
+
+    #[test]
+    fn a_user_names_no_address_of_others() {
+        let at = |at: &str| (8000, at.parse().unwrap());
+        let container = Container {
+            addresses: vec!["169.254.169.254".parse().unwrap()],
+            published: vec![at("10.0.0.1:80"), at("127.0.0.1:8001")],
+            ..Container::default()
+        };
+        let container = bounded(container);
+        assert!(container.addresses.is_empty());
+        assert_eq!(container.published, [at("127.0.0.1:8001")]);
+    }
+}
