@@ -289,6 +289,7 @@ fn report(
         engine: kind(&arguments.command, ran),
         server: Some(ran.head),
         container: group.container.clone(),
+        user: None,
         container_name: None,
         unit: group.unit.clone(),
         cgroup: group.path.clone(),

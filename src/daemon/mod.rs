@@ -391,11 +391,7 @@ impl Daemon {
     /// The metrics of the loop and the recorder.
     fn see_own(&mut self) {
         let engines = self.policy.engines();
-        let containers = engines.iter().filter_map(|known| known.engine.system_container());
-        self.deferred.track(containers.cloned().collect());
-        let services = engines.iter().filter_map(|known| known.engine.service());
-        let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
-        self.deferred.track_services(services.collect());
+        self.deferred.track_engines(engines.iter().map(|known| &known.engine));
         let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }

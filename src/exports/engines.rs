@@ -71,6 +71,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "rank": seen.rank,
         "lost_rank": status.lost_rank,
         "unit": seen.unit,
+        "user_unit": seen.user_unit,
         "uid": seen.uid,
         "proof": seen.proof,
         "key_withheld": status.health.as_ref().and_then(|health| health.key_withheld.as_ref()),

@@ -29,7 +29,7 @@ use rustix::time::{
 
 use super::cgroup::open_below;
 use super::{Act, Executor, Performed};
-use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Target};
+use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Proof, Target, UserUnit};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::supervisors::docker::Docker;
 use crate::sys::descriptors::with_reserve;
@@ -78,7 +78,8 @@ impl Executor for StopExecutor {
         });
         match stopped {
             Err(error) if error.is_untouched() => OutcomeResult::NotDone(error.to_string()).into(),
-            done => done.into(),
+            Err(error) => Err(error).into(),
+            Ok(effect) => Performed { effect, ..OutcomeResult::Done.into() },
         }
     }
 }
@@ -137,8 +138,9 @@ impl StopError {
     }
 }
 
-/// Stops the engine. It is stopped when each of its processes has ended, for any reason.
-pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
+/// Stops the engine. It is stopped when each of its processes has ended, for any reason. Returns
+/// what may start it again, where that was not prevented.
+pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
     if let Some(limit) = stop.unless_free_bytes
         && let Some(free) = free_bytes(stop.procfs).filter(|free| *free >= limit)
     {
@@ -149,20 +151,21 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
     stop.open_descendants(&mut handles, &own)?;
     if handles.is_empty() {
         tracing::warn!(engine = %stop.engine.name, "nothing to stop: its processes are gone");
-        return Ok(());
+        return Ok(None);
     }
     let all = handles.len();
+    let mut again = stop.starts_again();
     if !stop.grace.is_zero() {
-        stop.terminate(&handles)?;
+        again = stop.terminate(&handles)?.or(again);
         wait(&mut handles, stop.grace).map_err(StopError::Waiting)?;
     }
     let killed = handles.len();
-    let failed = if handles.is_empty() { None } else { stop.kill(&mut handles, &own)? };
+    let failed = if handles.is_empty() { None } else { stop.kill(&mut handles, &own, &mut again)? };
     tracing::warn!(
         engine = %stop.engine.name, processes = all, killed, left = handles.len(), "engine stopped"
     );
     match (handles.is_empty(), failed) {
-        (true, _) => Ok(()),
+        (true, _) => Ok(again),
         (false, Some(error)) => Err(error.into()),
         (false, None) => Err(StopError::Alive(describe(stop.procfs, &handles))),
     }
@@ -193,12 +196,30 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end.
-    fn terminate(&self, handles: &[PidHandle]) -> Result<(), StopError> {
+    /// What starts it again whatever is done here.
+    fn starts_again(&self) -> Option<String> {
+        if self.engine.proof == Proof::PodContainer {
+            return Some(
+                "the kubelet starts its container again, unless the pod's restartPolicy forbids: \
+                 scale its workload down, or delete the pod"
+                    .to_owned(),
+            );
+        }
+        let UserUnit { user, name } = self.engine.user_unit.as_ref()?;
+        Some(format!(
+            "the systemd of user {user} was not asked, and starts {name} again if its Restart= \
+             says so: as that user, `systemctl --user stop {name}`"
+        ))
+    }
+
+    /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end. Returns why
+    /// its runtime may start it again.
+    fn terminate(&self, handles: &[PidHandle]) -> Result<Option<String>, StopError> {
+        let mut again = None;
         if self.has_its_container(handles)? {
             let is_podman = self.engine.runtime.as_ref().is_some_and(|runtime| runtime.is_podman);
             let ask = if is_podman { Ask::Stop(self.grace) } else { Ask::Signal("SIGTERM") };
-            self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
+            again = self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
         }
         for process in handles {
             let sent = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
@@ -208,7 +229,7 @@ impl Stop<'_> {
                 tracing::warn!(engine = %self.engine.name, %error, "SIGTERM not sent");
             }
         }
-        Ok(())
+        Ok(again)
     }
 
     /// Kills all of them, and newly started children. Returns the first failure.
@@ -216,10 +237,11 @@ impl Stop<'_> {
         &self,
         handles: &mut Vec<PidHandle>,
         own: &[u32],
+        again: &mut Option<String>,
     ) -> Result<Option<HandleError>, StopError> {
         self.open_descendants(handles, own)?;
         if self.has_its_container(handles)? {
-            self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
+            *again = self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
         }
         let mut failed = None;
         for process in handles.iter() {
@@ -298,20 +320,21 @@ impl Stop<'_> {
         Ok(Self::are_known(&all, all.residents(self.procfs, cgroup), handles))
     }
 
-    fn ask_runtime(&self, ask: Ask, patience: Duration) {
-        let Some(id) = &self.engine.container else { return };
+    /// Returns why the runtime may start it again.
+    fn ask_runtime(&self, ask: Ask, patience: Duration) -> Option<String> {
+        let id = self.engine.container.as_ref()?;
         let runtime = self.engine.runtime.as_ref();
         let socket = runtime.map_or(self.docker, |runtime| Path::new(&*runtime.socket));
         let docker = match runtime.and_then(|runtime| runtime.user) {
             Some(user) => Docker::of_user(socket, user),
             None => Docker::new(socket),
         };
-        if let Err(error) = container::end(docker, id, ask, patience) {
-            tracing::warn!(
-                engine = %self.engine.name, container = %id, %error,
-                "Docker has not confirmed that the container is to stop, and may start it again"
-            );
-        }
+        let error = container::end(docker, id, ask, patience).err()?;
+        tracing::warn!(
+            engine = %self.engine.name, container = %id, %error,
+            "Docker has not confirmed that the container is to stop, and may start it again"
+        );
+        Some(format!("its container's runtime has not confirmed, and may start it again: {error}"))
     }
 
     /// Processes started at the moment of the kill, and those that would restart it, are in its

@@ -58,7 +58,7 @@ fn engine(processes: &[ProcessId]) -> EngineTarget {
     }
 }
 
-fn stop(engine: &EngineTarget, grace: Duration) -> Result<(), StopError> {
+fn stop(engine: &EngineTarget, grace: Duration) -> Result<Option<String>, StopError> {
     perform(&stopping(engine, grace))
 }
 
@@ -277,4 +277,16 @@ fn a_silent_docker_times_out_and_hostile_ids_are_refused() {
             .to_string();
         assert!(error.ends_with("is no container's id"), "{error}");
     }
+}
+
+#[test]
+fn what_starts_an_engine_again_is_reported() {
+    let again = |engine: &EngineTarget| stopping(engine, Duration::ZERO).starts_again();
+    let pod = EngineTarget { proof: Proof::PodContainer, ..EngineTarget::default() };
+    assert!(again(&pod).unwrap().starts_with("the kubelet starts its container again"));
+    let user_unit = Some(UserUnit { user: 1000, name: "vllm.service".into() });
+    let unit = EngineTarget { user_unit, ..EngineTarget::default() };
+    let why = again(&unit).unwrap();
+    assert!(why.contains("user 1000") && why.ends_with("`systemctl --user stop vllm.service`"));
+    assert_eq!(again(&EngineTarget::default()), None);
 }

@@ -13,6 +13,7 @@ mod services;
 mod systemd;
 #[cfg(test)]
 mod tests;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,12 +28,13 @@ use tokio::sync::watch;
 pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
 
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, Moment, Observation, RestartReadings,
-    Supervisor,
+    DeclaredRestart, DeferredRestart, EndedWorkload, EngineSeen, Moment, Observation,
+    RestartReadings, Supervisor,
 };
 use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
 use systemd::SystemdWatch;
+use users::UserEnds;
 
 /// Results in the queue. Further ones are dropped, and sent again.
 const NEWS: usize = 16;
@@ -42,6 +44,9 @@ type TrackedContainers = Arc<BTreeSet<Arc<str>>>;
 
 /// The services of engines, each with the control group of its engine.
 type TrackedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
+
+/// The containers of engines in users' own runtimes, by user and socket: ids and names.
+pub type TrackedOfUsers = Arc<BTreeMap<(u32, Arc<str>), BTreeMap<Arc<str>, Arc<str>>>>;
 
 /// What the threads need.
 #[derive(Clone, Debug)]
@@ -65,6 +70,7 @@ pub struct DeferredWatch {
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
     tracked: watch::Sender<TrackedContainers>,
     services: watch::Sender<TrackedServices>,
+    of_users: watch::Sender<TrackedOfUsers>,
 }
 
 /// Sends results to the loop.
@@ -112,9 +118,13 @@ impl DeferredWatch {
         let mut units = SystemdWatch::new(systemd, (declared.clone(), services), reporter.clone());
         Builder::new().name("restart-systemd".to_owned()).spawn(move || units.run())?;
         let (send_containers, tracked) = watch::channel(Arc::default());
+        let (send_of_users, tracked_of_users) = watch::channel(Arc::default());
+        let mut users = UserEnds::new(tracked_of_users, reporter.clone());
+        Builder::new().name("user-ends".to_owned()).spawn(move || users.run())?;
         let mut watch = DockerWatch::new(&docker, &adopted, (declared, tracked), reporter);
         Builder::new().name("restart-docker".to_owned()).spawn(move || watch.run())?;
-        Ok(Self { news, declared: declare, tracked: send_containers, services: send_services })
+        let (tracked, services, of_users) = (send_containers, send_services, send_of_users);
+        Ok(Self { news, declared: declare, tracked, services, of_users })
     }
 
     /// Takes new results. Never blocks.
@@ -130,6 +140,25 @@ impl DeferredWatch {
     /// Tracks the services of engines, each with the control group of its engine.
     pub fn track_services(&self, services: BTreeMap<Arc<str>, Arc<str>>) {
         replace(&self.services, services);
+    }
+
+    /// Tracks the containers and services of these engines.
+    pub fn track_engines<'e>(&self, engines: impl Iterator<Item = &'e EngineSeen> + Clone) {
+        self.track(engines.clone().filter_map(EngineSeen::system_container).cloned().collect());
+        let services = engines.clone().filter_map(EngineSeen::service);
+        let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
+        self.track_services(services.collect());
+        let mut of_users: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for engine in engines {
+            let Some((runtime, id)) = engine.runtime.as_ref().zip(engine.container.as_ref()) else {
+                continue;
+            };
+            let Some(user) = runtime.user else { continue };
+            let name = engine.container_name.as_ref().unwrap_or(id);
+            let place = (user, Arc::clone(&runtime.socket));
+            of_users.entry(place).or_default().insert(Arc::clone(id), Arc::clone(name));
+        }
+        replace(&self.of_users, of_users);
     }
 
     /// Replaces the entries of the configuration.

@@ -16,11 +16,12 @@ use crate::engines::Serving;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
     ContainerRuntime, EngineKind, EngineProcess, EngineRank, EngineSeen, ProcessId, Reading,
+    UserUnit,
 };
 use crate::parse::container::{Container, NodeContainers};
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
-    cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,
+    cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id, user_unit,
 };
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
@@ -241,6 +242,7 @@ impl Details {
             log_bytes: self.log_bytes(processes.first()?.id, runtime.as_ref()),
             runtime,
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
+            user_unit: unit_of_user(&member),
             cgroup: member.path,
             container,
             claimed_container,
@@ -479,6 +481,12 @@ impl Details {
         };
         self.bounded.borrow_mut().read(id, length).map_or(Reading::Failed, Reading::from)
     }
+}
+
+/// The service of a user's own systemd. A container of the user's runtime is in a unit of that.
+fn unit_of_user(member: &Membership) -> Option<UserUnit> {
+    let path = member.path.as_deref().filter(|_| member.container.is_none())?;
+    user_unit(path).map(|(user, name)| UserUnit { user, name: name.into() })
 }
 
 /// The runtime of a confirmed container.

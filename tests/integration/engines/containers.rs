@@ -253,6 +253,21 @@ fn an_engine_of_a_users_own_podman_has_the_name_of_its_container_and_vouches_for
     assert_eq!(engine.runtime, None);
 }
 
+#[test]
+fn an_engine_in_a_service_of_a_users_systemd_has_its_unit_and_user() {
+    let mut tree = Tree::new(Vec::new());
+    let mut all = vllm(10, 8000);
+    for process in &mut all {
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        process.cgroup = format!("{manager}/app.slice/vllm.service");
+    }
+    let engine = tree.scan_of(&all).remove(0);
+    let unit = engine.user_unit.clone().unwrap();
+    assert_eq!((unit.user, &*unit.name), (1000, "vllm.service"));
+    // It is no unit of the system: no rule, no key and no guard rail trusts its name.
+    assert_eq!((engine.service(), &engine.unit, engine.proof), (None, &None, Proof::Claimed));
+}
+
 /// Reactions of a fake Docker to a request.
 #[derive(Clone)]
 enum Docker {

@@ -14,7 +14,7 @@ use umawarden::model::{
 };
 
 use super::enabled;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, history, of_kind};
 
 /// Whether all parts are installed; prints why the test is skipped if not.
 fn are_there() -> bool {
@@ -137,6 +137,39 @@ fn engine(daemon: &Daemon) -> Option<Value> {
     all.iter().find(|engine| engine["name"] == "boxed").cloned()
 }
 
+/// Podman would start the container again, had it not been asked to end it.
+fn stop(user: &User, engine: &Value) {
+    let number = |key: &str| engine["server"][key].as_u64().unwrap();
+    let server =
+        ProcessId { pid: number("pid").try_into().unwrap(), start_ticks: number("start_ticks") };
+    let runtime: ContainerRuntime =
+        serde_json::from_value(engine["container_runtime"].clone()).unwrap();
+    assert!(runtime.is_podman);
+    let target = EngineTarget {
+        name: "boxed".into(),
+        processes: vec![server],
+        cgroup: engine["cgroup"].as_str().map(Into::into),
+        container: engine["container"].as_str().map(Into::into),
+        proof: Proof::UserContainer,
+        runtime: Some(runtime),
+        ..EngineTarget::default()
+    };
+    let action = Action::StopEngine {
+        engine: None,
+        grace_ms: 5_000,
+        unless_free_bytes: None,
+        for_reboot: None,
+    };
+    let target = Target::Engine(Box::new(target));
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
+    let (procfs, sysfs, docker) = ("/proc".into(), "/sys".into(), "/nowhere".into());
+    let mut executor = StopExecutor { procfs, sysfs, docker };
+    let performed = executor.execute(&crate::actions::act(decision));
+    assert_eq!((performed.result, performed.effect), (OutcomeResult::Done, None));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(user.must(&["inspect", "-f", "{{.State.Status}}", "lives"]), "exited");
+}
+
 #[test]
 fn real_rootless_podman_names_its_engine_and_leaves_it_stopped() {
     if !enabled() || !are_there() {
@@ -168,37 +201,20 @@ fn real_rootless_podman_names_its_engine_and_leaves_it_stopped() {
     let log = engine["container_runtime"]["log"].as_str().unwrap();
     assert!(log.starts_with(&format!("/home/{}/", user.name)) && log.ends_with("ctr.log"), "{log}");
     assert!(engine["log_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{engine:#}");
-    // Podman would start it again, had it not been asked to end it.
-    let number = |key: &str| engine["server"][key].as_u64().unwrap();
-    let server =
-        ProcessId { pid: number("pid").try_into().unwrap(), start_ticks: number("start_ticks") };
-    let target = EngineTarget {
-        name: "boxed".into(),
-        processes: vec![server],
-        cgroup: engine["cgroup"].as_str().map(Into::into),
-        container: Some(id.as_str().into()),
-        proof: Proof::UserContainer,
-        runtime: Some(ContainerRuntime {
-            socket: socket.as_str().into(),
-            user: Some(user.uid),
-            is_podman: engine["container_runtime"]["is_podman"] == true,
-            log: None,
-        }),
-        ..EngineTarget::default()
+    // An end is known of a container that was seen to run.
+    std::thread::sleep(Duration::from_secs(4));
+    stop(&user, &engine);
+    // Its death has what only the user's runtime knows: name, exit code and log.
+    let deaths = || {
+        let entries = history(&files.path().join("data"));
+        let reports = of_kind(&entries, "engine_died").map(|entry| entry["report"].clone());
+        reports.collect::<Vec<Value>>()
     };
-    let action = Action::StopEngine {
-        engine: None,
-        grace_ms: 5_000,
-        unless_free_bytes: None,
-        for_reboot: None,
-    };
-    let target = Target::Engine(Box::new(target));
-    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
-    let (procfs, sysfs, docker) = ("/proc".into(), "/sys".into(), "/nowhere".into());
-    let mut executor = StopExecutor { procfs, sysfs, docker };
-    let result = executor.execute(&crate::actions::act(decision)).result;
-    assert_eq!(result, OutcomeResult::Done);
-    std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(user.must(&["inspect", "-f", "{{.State.Status}}", "lives"]), "exited");
+    wait_for("a report", || !deaths().is_empty());
+    let report = deaths().remove(0);
+    let who = &report["who"];
+    assert_eq!((&who["container_name"], &who["user"]), (&"lives".into(), &user.uid.into()));
+    let text = report.to_string();
+    assert!(text.contains("begins"), "the log of the container: {report:#}");
     daemon.terminate();
 }

@@ -18,8 +18,8 @@ use super::machine::{Build, Cause, Machine};
 /// How often each is queried.
 fn interval(supervisor: Supervisor) -> Duration {
     match supervisor {
-        Supervisor::Docker => Duration::from_secs(5),
-        Supervisor::Systemd => Duration::from_secs(1),
+        Supervisor::Docker | Supervisor::DockerOfUser(_) => Duration::from_secs(5),
+        Supervisor::Systemd | Supervisor::SystemdOfUser(_) => Duration::from_secs(1),
     }
 }
 
@@ -155,8 +155,8 @@ impl Fleet {
         let target = &seen.target;
         let id = Some(Arc::clone(&target.id));
         let (container, unit) = match target.supervisor {
-            Supervisor::Docker => (id, None),
-            Supervisor::Systemd => (None, id),
+            Supervisor::Docker | Supervisor::DockerOfUser(_) => (id, None),
+            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (None, id),
         };
         let supervised = Supervised { number, container, unit };
         machine.begin(&target.name, Some(supervised), *goal, at.uptime);
@@ -251,11 +251,11 @@ fn deferred_restart(
 ) -> DeferredRestart {
     let supervisor = *chance.one_of(&[Supervisor::Docker, Supervisor::Docker, Supervisor::Systemd]);
     let (name, id): (Arc<str>, Arc<str>) = match supervisor {
-        Supervisor::Docker => (
+        Supervisor::Docker | Supervisor::DockerOfUser(_) => (
             format!("held-{number}").into(),
             format!("{number:a<64}").replace(|digit: char| !digit.is_ascii_hexdigit(), "0").into(),
         ),
-        Supervisor::Systemd => {
+        Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
             let name: Arc<str> = format!("held-{number}.service").into();
             (Arc::clone(&name), name)
         }

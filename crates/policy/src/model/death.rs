@@ -155,6 +155,9 @@ pub struct Deceased {
     /// Its systemd unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
+    /// The user whose own Docker, Podman or systemd ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// Its control group, below the root of its hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
@@ -172,6 +175,7 @@ impl fmt::Display for Deceased {
         if let Some(unit) = self.unit.as_ref().filter(|unit| **unit != self.name) {
             about.push(format!("unit {unit}"));
         }
+        about.extend(self.user.map(|user| format!("of user {user}")));
         about.extend(self.server.map(|server| format!("pid {server}")));
         if about.is_empty() { Ok(()) } else { write!(f, " ({})", about.join(", ")) }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::{
-    ContainerRuntime, EngineKeys, EngineLoad, ExitStatus, Proof, Reading, WorkloadLog,
+    ContainerRuntime, EngineKeys, EngineLoad, ExitStatus, Proof, Reading, UserUnit, WorkloadLog,
 };
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
@@ -218,6 +218,9 @@ pub struct EngineSeen {
     /// The unit of the system's systemd that it runs in; one of a user's own systemd is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
+    /// The service of a user's own systemd that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_unit: Option<UserUnit>,
     /// The model, as its command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
@@ -316,6 +319,7 @@ impl EngineSeen {
             container_name: None,
             runtime: None,
             unit: None,
+            user_unit: None,
             model: None,
             arguments: None,
             image: None,

@@ -60,6 +60,15 @@ pub struct ContainerRuntime {
     pub log: Option<Arc<str>>,
 }
 
+/// A service of a user's own systemd (`systemctl --user`). The user has chosen its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UserUnit {
+    /// The user.
+    pub user: u32,
+    /// The name of the unit.
+    pub name: Arc<str>,
+}
+
 /// The user whose processes may be sent the keys of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

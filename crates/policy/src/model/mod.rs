@@ -79,7 +79,7 @@ pub use gpu::{
     GpuRecovery,
 };
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
-pub use identity::{ContainerRuntime, EngineUser, Proof};
+pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use lease::{
     Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest,

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{Mode, Moment, StartNeed};
+use super::{EngineSeen, Mode, Moment, StartNeed};
 
 /// The server that runs a container or a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -19,25 +19,42 @@ pub enum Supervisor {
     Docker,
     /// systemd.
     Systemd,
+    /// A user's own Docker or Podman (rootless). It reports ends, and restarts nothing for us.
+    DockerOfUser(u32),
+    /// The systemd of a user (`systemctl --user`), which is not queried.
+    SystemdOfUser(u32),
 }
 
 impl Supervisor {
-    /// All supervisors.
+    /// Those that restart workloads for us.
     pub const ALL: [Self; 2] = [Self::Docker, Self::Systemd];
 
     /// The name for people.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Docker => "Docker",
-            Self::Systemd => "systemd",
+            Self::Docker | Self::DockerOfUser(_) => "Docker",
+            Self::Systemd | Self::SystemdOfUser(_) => "systemd",
         }
     }
 
     /// The word for what it runs.
     pub const fn thing(self) -> &'static str {
         match self {
-            Self::Docker => "container",
-            Self::Systemd => "unit",
+            Self::Docker | Self::DockerOfUser(_) => "container",
+            Self::Systemd | Self::SystemdOfUser(_) => "unit",
+        }
+    }
+
+    /// Whether it runs containers.
+    pub const fn is_docker(self) -> bool {
+        matches!(self, Self::Docker | Self::DockerOfUser(_))
+    }
+
+    /// The user whose own it is.
+    pub const fn user(self) -> Option<u32> {
+        match self {
+            Self::DockerOfUser(user) | Self::SystemdOfUser(user) => Some(user),
+            Self::Docker | Self::Systemd => None,
         }
     }
 }
@@ -55,7 +72,25 @@ pub struct Workload {
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.supervisor.thing(), self.name)
+        write!(f, "{} {}", self.supervisor.thing(), self.name)?;
+        self.supervisor.user().map_or(Ok(()), |user| write!(f, " of user {user}"))
+    }
+}
+
+impl Workload {
+    /// Whether that engine runs in it. A user's own runtime may report any id.
+    pub fn runs(&self, engine: &EngineSeen) -> bool {
+        match self.supervisor {
+            Supervisor::Docker => engine.system_container() == Some(&self.id),
+            Supervisor::DockerOfUser(user) => {
+                engine.runtime_user() == Some(user) && engine.container.as_ref() == Some(&self.id)
+            }
+            Supervisor::Systemd => engine.unit.as_ref() == Some(&self.id),
+            Supervisor::SystemdOfUser(user) => {
+                let its = engine.user_unit.as_ref();
+                its.is_some_and(|unit| unit.user == user && unit.name == self.id)
+            }
+        }
     }
 }
 
@@ -349,4 +384,38 @@ pub struct RestartStatus {
     pub reason: Arc<str>,
     /// Deaths in a row after restarts by this program.
     pub deaths_in_a_row: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ContainerRuntime, EngineKind, EngineProcess, ProcessId, UserUnit};
+
+    #[test]
+    fn a_users_supervisor_runs_no_engine_of_the_system_or_of_another_user() {
+        let id = ProcessId { pid: 7, start_ticks: 70 };
+        let process = EngineProcess::holding(id, "vllm", 0);
+        let mut engine =
+            EngineSeen::new("e".into(), EngineKind::Vllm, id, vec![process], "test".into());
+        let held = |supervisor| Workload { supervisor, name: "lives".into(), id: "ab".into() };
+        let of = |engine: &EngineSeen| {
+            [Supervisor::Docker, Supervisor::DockerOfUser(1), Supervisor::DockerOfUser(2)]
+                .map(|supervisor| held(supervisor).runs(engine))
+        };
+        engine.container = Some("ab".into());
+        assert_eq!(of(&engine), [true, false, false]);
+        let (socket, log) = ("/s".into(), None);
+        engine.runtime = Some(ContainerRuntime { socket, user: Some(1), is_podman: true, log });
+        assert_eq!(of(&engine), [false, true, false]);
+        engine.user_unit = Some(UserUnit { user: 1, name: "ab".into() });
+        let units =
+            [Supervisor::Systemd, Supervisor::SystemdOfUser(1), Supervisor::SystemdOfUser(2)];
+        assert_eq!(units.map(|supervisor| held(supervisor).runs(&engine)), [false, true, false]);
+        let texts = [Supervisor::Docker, Supervisor::SystemdOfUser(1)].map(held);
+        let texts = texts.map(|held| held.to_string());
+        assert_eq!(texts, ["container lives", "unit lives of user 1"]);
+        let written = serde_json::to_string(&Supervisor::DockerOfUser(1)).unwrap();
+        assert_eq!(written, "{\"docker_of_user\":1}");
+        assert_eq!(serde_json::from_str::<Supervisor>("\"docker\"").unwrap(), Supervisor::Docker);
+    }
 }

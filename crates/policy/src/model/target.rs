@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, Workload,
+    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, UserUnit,
+    Workload,
 };
 
 /// PATH_MAX.
@@ -70,6 +71,9 @@ pub struct EngineTarget {
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
+    /// The service of a user's own systemd that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_unit: Option<UserUnit>,
     /// Kind of the engine. A target has a `kind` of its own.
     #[serde(default, rename = "engine_kind")]
     pub kind: EngineKind,
@@ -100,6 +104,7 @@ impl From<&EngineSeen> for EngineTarget {
             container_name: seen.container_name.clone(),
             runtime: seen.runtime.clone(),
             unit: seen.unit.clone(),
+            user_unit: seen.user_unit.clone(),
             kind: seen.kind,
             health_url: seen.health_url.clone(),
             health_network: seen.health_network.clone(),

@@ -44,7 +44,7 @@ use promql_rules::store::SeriesStore;
 use crate::model::{
     Action, AimCheck, AlertChange, AssessmentLimits, Decision, DecisionId, DecisionRecord,
     EngineSeen, EngineTarget, Event, HOST_POOL, Mode, Moment, Observation, OperatorCommand,
-    Reading, RuleId, SeriesKey, Supervisor, metric,
+    Reading, RuleId, SeriesKey, metric,
 };
 use act::{DecisionNumbers, Proposal};
 use assessment::AssessmentWatch;
@@ -537,9 +537,9 @@ impl Policy {
         let (_, restarts, deaths, mut context) = self.deciders(at, step);
         let mut events = Vec::new();
         restarts.step(&mut context, &mut events);
-        let is_docker_observed = restarts.is_observed(Supervisor::Docker, at);
+        let is_observed = |supervisor| restarts.is_observed(supervisor, at);
         let is_held = |engine: &EngineSeen| restarts.hold(engine);
-        deaths.step(&context, is_held, is_docker_observed, &mut events);
+        deaths.step(&context, is_held, is_observed, &mut events);
         for event in &events {
             context.counters.count_event(event.kind.kind(), at.utc, None);
         }

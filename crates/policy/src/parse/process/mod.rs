@@ -212,6 +212,16 @@ pub fn system_unit(cgroup: &str) -> Option<&str> {
     (is_unit && !last.starts_with("user@")).then_some(last)
 }
 
+/// The user and the service of that user's own systemd (`systemctl --user`) that a control group's
+/// path is in. The user has chosen the name of the service; only root makes the path above it.
+pub fn user_unit(cgroup: &str) -> Option<(u32, &str)> {
+    let (user, below) = cgroup.strip_prefix("/user.slice/user-")?.split_once(".slice/user@")?;
+    let (of_manager, below) = below.split_once(".service/")?;
+    let unit = below.split('/').find(|part| !part.ends_with(".slice"))?;
+    let is_service = unit.len() > ".service".len() && unit.ends_with(".service");
+    (user == of_manager && is_service).then_some((user.parse().ok()?, unit))
+}
+
 /// Name prefixes of services that run commands of users.
 const OF_USERS: [&str; 30] = [
     "anacron.",

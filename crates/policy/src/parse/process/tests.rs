@@ -249,3 +249,31 @@ fn the_user_of_a_rootless_container_is_in_its_id_map() {
     }
     assert_eq!(namespace_user(b"\xff"), None);
 }
+
+#[test]
+fn a_service_of_a_users_systemd_is_read_with_its_user() {
+    let manager = "/user.slice/user-1000.slice/user@1000.service";
+    for (below, unit) in [
+        ("/app.slice/vllm.service", Some("vllm.service")),
+        ("/app.slice/app-vllm.slice/vllm@1.service/sub/other.service", Some("vllm@1.service")),
+        ("/vllm.service", Some("vllm.service")),
+        ("/app.slice/run-1.scope", None),
+        ("/user.slice/libpod-1.scope/container", None),
+        ("/init.scope", None),
+        ("/.service", None),
+        ("", None),
+    ] {
+        let path = format!("{manager}{below}");
+        assert_eq!(user_unit(&path), unit.map(|unit| (1000, unit)), "{path}");
+        assert_eq!(system_unit(&path), None, "{path}");
+    }
+    for other in [
+        "/system.slice/vllm.service",
+        "/user.slice/user-1000.slice/session-1.scope/vllm.service",
+        "/user.slice/user-1000.slice/user@1001.service/vllm.service",
+        "/user.slice/user-x.slice/user@x.service/vllm.service",
+        "/x/user.slice/user-1000.slice/user@1000.service/vllm.service",
+    ] {
+        assert_eq!(user_unit(other), None, "{other}");
+    }
+}

@@ -96,8 +96,12 @@ impl Kills {
     /// cgroup v1 does not report that, nor Docker for a process other than the first.
     pub(in crate::policy) fn explain(&self, target: &Workload, end: &WorkloadEnd) -> bool {
         let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
-            Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
-            Supervisor::Systemd => cgroup.split('/').any(|part| *part == *target.name),
+            Supervisor::Docker | Supervisor::DockerOfUser(_) => {
+                container == Some(&*target.id) || cgroup.contains(&*target.id)
+            }
+            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
+                cgroup.split('/').any(|part| *part == *target.name)
+            }
         };
         let is_near = |event: &Event| {
             let ago = end.utc.zip(event.utc).map(|(end, at)| end.duration_since(at).as_secs());
@@ -182,7 +186,7 @@ impl ObservedDeath<'_> {
         let own_stops: Vec<OwnStop> = context.kills.stops.iter().cloned().collect();
         let family = self.family(context);
         let (log, not_known) = self.own_log(context);
-        let is_container = self.held.is_some_and(|held| held.supervisor == Supervisor::Docker);
+        let is_container = self.held.is_some_and(|held| held.supervisor.is_docker());
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
         let server = server.map(|end| end.status);
@@ -224,8 +228,8 @@ impl ObservedDeath<'_> {
 
     fn who(&self) -> Deceased {
         let engine = self.engine;
-        let of = |supervisor| self.held.filter(|held| held.supervisor == supervisor);
-        let (container, unit) = (of(Supervisor::Docker), of(Supervisor::Systemd));
+        let of = |is_docker| self.held.filter(|held| held.supervisor.is_docker() == is_docker);
+        let (container, unit) = (of(true), of(false));
         let name = engine.map(|engine| &engine.name).or(self.held.map(|held| &held.name));
         Deceased {
             name: name.cloned().unwrap_or_default(),
@@ -234,6 +238,7 @@ impl ObservedDeath<'_> {
             container: container.map(|held| Arc::clone(&held.id)),
             container_name: container.map(|held| Arc::clone(&held.name)),
             unit: unit.map(|held| Arc::clone(&held.name)),
+            user: self.held.and_then(|held| held.supervisor.user()),
             cgroup: engine.and_then(|engine| engine.cgroup.clone()),
         }
     }
@@ -245,7 +250,8 @@ impl ObservedDeath<'_> {
         let signal = exit.signal().filter(|signal| !is_own_fault(*signal)).unwrap_or(SIGTERM);
         let sender = match self.held?.supervisor {
             Supervisor::Docker => "docker stop or docker kill",
-            Supervisor::Systemd => "systemctl",
+            Supervisor::DockerOfUser(_) => "its user's docker or podman, by stop or kill",
+            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => "systemctl",
         };
         Some(AskedToEnd { signal, sender: sender.to_owned(), at: ended.uptime })
     }
@@ -262,12 +268,17 @@ impl ObservedDeath<'_> {
         if let Some(lines) = of(reported).or_else(|| of(written)) {
             return (lines, Vec::new());
         }
-        let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
-        let why = match (reported.or(written), unit) {
+        let held = self.held.map(|held| (held.supervisor, &held.name));
+        let why = match (reported.or(written), held) {
             (Some(WorkloadLog::Lines(_)), _) => return (&[], Vec::new()),
             (Some(WorkloadLog::Unknown(why)), _) => format!("what it wrote itself: {why}"),
-            (None, Some(unit)) => format!("its own output: journalctl -u {}", unit.name),
-            (None, None) => "its own log was not read".to_owned(),
+            (None, Some((Supervisor::Systemd, name))) => {
+                format!("its own output: journalctl -u {name}")
+            }
+            (None, Some((Supervisor::SystemdOfUser(user), name))) => {
+                format!("its own output: journalctl --user-unit {name} _UID={user}")
+            }
+            (None, _) => "its own log was not read".to_owned(),
         };
         (&[], vec![why])
     }

@@ -8,7 +8,7 @@ use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
     DeathMemory, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen, Event,
-    ProcessId, ProgramEvent, Supervisor, Workload,
+    ProcessId, ProgramEvent, Supervisor, UserUnit, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -65,7 +65,13 @@ impl Dead {
         if let Some(id) = &seen.container {
             let name = seen.container_name.as_ref().unwrap_or(id);
             let (name, id) = (Arc::clone(name), Arc::clone(id));
-            return Some(Workload { supervisor: Supervisor::Docker, name, id });
+            let supervisor =
+                seen.runtime_user().map_or(Supervisor::Docker, Supervisor::DockerOfUser);
+            return Some(Workload { supervisor, name, id });
+        }
+        if let Some(UserUnit { user, name }) = &seen.user_unit {
+            let supervisor = Supervisor::SystemdOfUser(*user);
+            return Some(Workload { supervisor, name: Arc::clone(name), id: Arc::clone(name) });
         }
         // What people started themselves shares the unit of their session.
         let name = Arc::clone(seen.service()?.0);
@@ -101,12 +107,12 @@ impl Deaths {
     }
 
     /// Reports the deaths that are complete. A restarted engine is reported by its restart:
-    /// `is_reported_elsewhere`; `answers`: whether Docker reports events.
+    /// `is_reported_elsewhere`; `answers`: whether that supervisor reports at present.
     pub(in crate::policy) fn step(
         &mut self,
         context: &Context<'_>,
         is_reported_elsewhere: impl Fn(&EngineSeen) -> bool,
-        answers: bool,
+        answers: impl Fn(Supervisor) -> bool,
         events: &mut Vec<Event>,
     ) {
         if self.pending.is_empty() {
@@ -120,13 +126,12 @@ impl Deaths {
         let ends = &self.ends;
         let is_due = |dead: &mut Dead| {
             let waited = now.saturating_sub(dead.noticed);
-            let is_service = dead.seen.container.is_none() && dead.seen.service().is_some();
             let end = end_of(ends, dead, context);
-            let is_reported = if is_service {
+            let is_reported = match dead.held().map(|held| held.supervisor) {
                 // systemd reports the end at once, and its output is read then.
-                end.is_some_and(|ended| ended.end.log.is_some())
-            } else {
-                end.is_some() || dead.seen.container.is_none() || !answers
+                Some(Supervisor::Systemd) => end.is_some_and(|ended| ended.end.log.is_some()),
+                Some(one) if one.is_docker() => end.is_some() || !answers(one),
+                _ => true,
             };
             let are_ranks_known =
                 context.engines.rank_ends_are_known(dead.seen.server, dead.noticed, now);

@@ -29,7 +29,7 @@ use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    Moment, Orphan, PastLoad, ProcessId, ProgramEvent, Reading, Release, Supervisor, Workload,
+    Moment, Orphan, PastLoad, ProcessId, ProgramEvent, Reading, Release, Workload,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
@@ -501,12 +501,8 @@ impl Engines {
     }
 
     fn life_of_held(&self, held: &Workload) -> Option<(&Arc<str>, &Life)> {
-        let is_its = |seen: &EngineSeen| match held.supervisor {
-            Supervisor::Docker => seen.system_container() == Some(&held.id),
-            Supervisor::Systemd => seen.unit.as_ref() == Some(&held.id),
-        };
         let lives = self.lives.iter().map(|(name, (life, _))| (name, life));
-        lives.filter(|(_, life)| !life.is_gone()).find(|(_, life)| is_its(life.seen()))
+        lives.filter(|(_, life)| !life.is_gone()).find(|(_, life)| held.runs(life.seen()))
     }
 
     /// Another engine than that takes a model in.

@@ -127,8 +127,8 @@ impl Traits {
     fn of_held(held: &Workload) -> Self {
         let (name, id) = (held.name.to_string(), held.id.to_string());
         let (units, containers) = match held.supervisor {
-            Supervisor::Docker => (Vec::new(), vec![name, id]),
-            Supervisor::Systemd => (vec![name], Vec::new()),
+            Supervisor::Docker | Supervisor::DockerOfUser(_) => (Vec::new(), vec![name, id]),
+            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (vec![name], Vec::new()),
         };
         Self { processes: Some(Vec::new()), units: Some(units), containers: Some(containers) }
     }

@@ -24,7 +24,7 @@ use super::Context;
 use super::counters::Counters;
 use crate::model::{
     EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
-    RestartStatus, RuleId, Supervisor, Workload,
+    RestartStatus, RuleId, Supervisor,
 };
 use restart::Restart;
 
@@ -172,11 +172,7 @@ impl Restarts {
     }
 
     fn of(&self, engine: &EngineSeen) -> Option<&Restart> {
-        let is_its = |target: &Workload| match target.supervisor {
-            Supervisor::Docker => engine.system_container() == Some(&target.id),
-            Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
-        };
-        let mut its = self.restarts.values().filter(|restart| is_its(restart.target()));
+        let mut its = self.restarts.values().filter(|restart| restart.target().runs(engine));
         its.find(|restart| !restart.is_left_to_others())
     }
 

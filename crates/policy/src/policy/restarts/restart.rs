@@ -349,8 +349,10 @@ impl Restart {
         match &self.seen.state {
             WorkloadState::Fresh => {
                 let reason = match self.supervisor() {
-                    Supervisor::Docker => "it has never been started".into(),
-                    Supervisor::Systemd => {
+                    Supervisor::Docker | Supervisor::DockerOfUser(_) => {
+                        "it has never been started".into()
+                    }
+                    Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
                         "systemd knows of no start of it: it forgets one that has ended well and \
                          that no target wants, unless umawarden runs"
                             .into()
