@@ -56,8 +56,8 @@ pub struct AdoptArguments {
     #[arg(long)]
     json: bool,
 
-    /// Docker's socket [default: DOCKER_HOST=unix://…, which must be one of the configuration; else
-    /// that of the configuration file, else /run/docker.sock].
+    /// Docker's socket [default: DOCKER_HOST=unix://…, which must be the first of the
+    /// configuration; else that of the configuration file, else /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
 
@@ -159,18 +159,18 @@ fn take_over(
     Ok(())
 }
 
-/// The daemon restarts containers of its own sockets only.
+/// The daemon restarts containers of its first socket only.
 fn socket(arguments: &AdoptArguments, settings: &Settings) -> anyhow::Result<PathBuf> {
-    let known = &settings.path.docker_sockets;
+    let known = settings.path.docker();
     let of_environment = socket_of_environment().filter(|_| arguments.docker_socket.is_none());
     match of_environment {
-        Some(socket) if !known.contains(&socket) => bail!(
-            "DOCKER_HOST names {}, which the daemon does not ask: add it to path.docker_socket of \
-             the configuration, or give --path.docker-socket",
+        Some(socket) if socket != known => bail!(
+            "DOCKER_HOST names {}, where the daemon restarts nothing: make it the first \
+             path.docker_socket of the configuration, or give --path.docker-socket",
             socket.display()
         ),
         Some(socket) => Ok(socket),
-        None => Ok(settings.path.docker().to_owned()),
+        None => Ok(known.to_owned()),
     }
 }
 
