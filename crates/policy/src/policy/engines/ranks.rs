@@ -15,7 +15,7 @@ use promql_rules::store::SeriesStore;
 
 use self::ended::{End, RankEnds, ReadEnd};
 use super::Engines;
-use super::life::{Life, ticks};
+use super::life::{Life, has_ended, ticks};
 use crate::model::{
     DeathReport, EnginePhase, EngineRank, EngineTarget, Event, EventKind, Moment, ProcessId,
     ProgramEvent, RankDeaths, Reading, SeriesKey,
@@ -320,9 +320,11 @@ impl OwnRank {
         Self { server, rank, gang, phases, others: None, seen: BTreeMap::new(), has_lost: false }
     }
 
-    /// Whether it lives on without another rank, or without its server.
+    /// Whether it lives on without another rank, or without its server. Processes that only wait
+    /// for their parent hold nothing.
     fn is_lost(&self, life: &Life) -> bool {
-        !life.is_gone() && (self.has_lost || life.has_ended())
+        let is_left = life.seen().processes.iter().any(|process| !has_ended(process));
+        is_left && !life.is_gone() && (self.has_lost || life.has_ended())
     }
 
     fn others<'o>(&self, all: &'o OtherRanks) -> &'o [OtherRank] {
