@@ -42,8 +42,9 @@ pub(in crate::policy) struct OtherRanks {
 /// What ranks have in common: their meeting place, and the number of their user.
 type Gang = (Arc<str>, Arc<str>);
 
-/// The node of a rank, and the start of its server: an engine may be renamed.
-type RankId = (Arc<str>, Duration);
+/// The node of a rank, its number, and the start of its server: an engine may be renamed, and two
+/// ranks of a node may start within the same hundredth of a second.
+type RankId = (Arc<str>, Arc<str>, Duration);
 
 #[derive(Clone, Debug)]
 struct OtherRank {
@@ -57,7 +58,7 @@ struct OtherRank {
 
 impl OtherRank {
     fn id(&self) -> RankId {
-        (Arc::clone(&self.node), self.start)
+        (Arc::clone(&self.node), Arc::clone(&self.rank), self.start)
     }
 }
 
@@ -113,7 +114,6 @@ struct OwnRank {
 #[derive(Debug)]
 struct Seen {
     engine: Arc<str>,
-    rank: Arc<str>,
     /// Since when it is ending, or not reported.
     missing: Option<Duration>,
 }
@@ -131,15 +131,15 @@ impl Seen {
     }
 
     /// Whether that is a later run of the same rank.
-    fn is_replaced_by(&self, id: &RankId, other: &OtherRank) -> bool {
-        let is_same = other.node == id.0 && other.engine == self.engine && other.rank == self.rank;
-        is_same && other.id().1 > id.1
+    fn is_replaced_by(&self, (node, rank, start): &RankId, other: &OtherRank) -> bool {
+        let is_same = other.node == *node && other.engine == self.engine && other.rank == *rank;
+        is_same && other.start > *start
     }
 
     /// Its node, and the reason for people.
-    fn lost(&self, node: &str, what: &str) -> (String, String) {
-        let number = if *self.rank == *UNKNOWN { String::new() } else { format!(" {}", self.rank) };
-        (node.to_owned(), format!("its rank{number} on {node} ({}) {what}", self.engine))
+    fn lost(&self, (node, rank, _): &RankId, what: &str) -> (String, String) {
+        let number = if **rank == *UNKNOWN { String::new() } else { format!(" {rank}") };
+        (node.to_string(), format!("its rank{number} on {node} ({}) {what}", self.engine))
     }
 }
 
@@ -337,8 +337,8 @@ impl OwnRank {
         for other in others.iter().filter(|other| !other.phase.is_ending()) {
             let is_full = self.seen.len() >= MOST_OTHERS;
             if !is_full && !self.seen.contains_key(&other.id()) {
-                let (engine, rank) = (Arc::clone(&other.engine), Arc::clone(&other.rank));
-                self.seen.insert(other.id(), Seen { engine, rank, missing: None });
+                let engine = Arc::clone(&other.engine);
+                self.seen.insert(other.id(), Seen { engine, missing: None });
             }
         }
         let mut ended = None;
@@ -357,7 +357,7 @@ impl OwnRank {
                     None
                 }
             };
-            ended = ended.or_else(|| Some(seen.lost(&id.0, what?)));
+            ended = ended.or_else(|| Some(seen.lost(id, what?)));
         }
         let ended = ended?;
         (!std::mem::replace(&mut self.has_lost, true)).then_some(ended)
@@ -507,6 +507,17 @@ mod tests {
         assert_eq!((&*node, &*reason), ("spark-1", "its rank 0 on spark-1 (vllm-8000) has ended"));
         assert!(world.own.has_lost);
         assert_eq!(world.after(1), None, "it is reported once");
+    }
+
+    #[test]
+    fn two_ranks_of_a_node_with_the_same_start_are_two() {
+        let mut world = World::new(Some(2));
+        for rank in ["0", "1"] {
+            world.set("spark-1", rank, EnginePhase::Serving, A);
+        }
+        assert_eq!(world.after(0), None);
+        world.set("spark-1", "1", EnginePhase::Gone, A);
+        assert_eq!(world.after(1).unwrap().1, "its rank 1 on spark-1 (vllm-8000) has ended");
     }
 
     #[test]

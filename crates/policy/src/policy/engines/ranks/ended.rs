@@ -145,9 +145,9 @@ impl RankEnds {
     /// Whether all is known of the other ranks that can be known at the end of this one.
     pub(super) fn are_known(&self, own: &OwnRank, noticed: Duration, now: Duration) -> bool {
         let waited = now.saturating_sub(noticed);
-        let is_known = |((node, _), seen): (&super::RankId, &super::Seen)| {
+        let is_known = |((node, rank, _), seen): (&super::RankId, &super::Seen)| {
             let lives_on = seen.missing.is_none() && waited >= OUTLIVES;
-            lives_on || self.of(own, node, &seen.rank).is_some()
+            lives_on || self.of(own, node, rank).is_some()
         };
         waited >= WAITS_FOR_ENDS || own.seen.iter().all(is_known)
     }
@@ -156,8 +156,8 @@ impl RankEnds {
     pub(super) fn around(&self, own: &OwnRank, end: End<'_>) -> Option<RankDeaths> {
         let mut orders = Vec::new();
         let mut others = Vec::new();
-        for ((node, _), seen) in &own.seen {
-            let Some(other) = self.of(own, node, &seen.rank) else {
+        for ((node, rank, _), seen) in &own.seen {
+            let Some(other) = self.of(own, node, rank) else {
                 orders.push(if seen.missing.is_none() { Order::After } else { Order::Unknown });
                 continue;
             };
@@ -165,7 +165,7 @@ impl RankEnds {
             others.push(RankDeath {
                 node: Arc::clone(node),
                 engine: Arc::clone(&other.engine),
-                rank: Arc::clone(&seen.rank),
+                rank: Arc::clone(rank),
                 killer: Arc::clone(&other.killer),
                 seconds: other.at.as_secs_f64() - end.at.as_secs_f64(),
             });
