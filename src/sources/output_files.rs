@@ -48,19 +48,21 @@ impl OutputFiles {
         self.0.is_empty()
     }
 
-    /// The last lines since they were opened, and earlier ones that show the reason of an end.
-    pub fn last_lines(&self) -> WorkloadLog {
-        let read: io::Result<Vec<Vec<u8>>> = self.0.iter().map(Output::end).collect();
-        match read {
-            Ok(texts) => last_lines(&texts),
-            Err(error) => WorkloadLog::Unknown(format!("its log cannot be read: {error}")),
-        }
+    /// The end of each since it was opened, at most [`MAX_BYTES`].
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn ends(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.0.iter().map(Output::end).collect()
     }
 }
 
 /// The last lines of these outputs, and earlier ones that show the reason of an end.
-pub fn last_lines(outputs: &[Vec<u8>]) -> WorkloadLog {
-    WorkloadLog::Lines(output_end(outputs, |line| last_words(line).is_some()))
+pub fn last_lines(outputs: io::Result<Vec<Vec<u8>>>) -> WorkloadLog {
+    match outputs {
+        Ok(texts) => WorkloadLog::Lines(output_end(&texts, |line| last_words(line).is_some())),
+        Err(error) => WorkloadLog::Unknown(format!("its log cannot be read: {error}")),
+    }
 }
 
 impl Output {

@@ -22,7 +22,7 @@ use crate::model::{
     DeathMemory, ExitStatus, Moment, ProcessId, Survivor, WorkloadLog, signal_name,
 };
 use crate::policy::death::{AskedToEnd, Relative};
-use crate::sources::output_files::OutputFiles;
+use crate::sources::output_files::{OutputFiles, last_lines};
 use crate::sys::signals::{Received, Signals, is_session_leader};
 
 /// Signals that are passed on; SIGCHLD only wakes. Job control signals are not handled.
@@ -139,7 +139,7 @@ impl Run<'_> {
         // A process that is killed below outlived the command, and is not its cause of death.
         let relatives = running.family.relatives();
         let killed_orphans = running.end_orphans();
-        let of_files = || (!files.is_empty()).then(|| files.last_lines());
+        let of_files = || (!files.is_empty()).then(|| last_lines(files.ends()));
         let output = tee.map(|tee| tee.last_lines()).or_else(of_files);
         Ok(Ran { output, ..running.ran(relatives, killed_orphans) })
     }

@@ -52,7 +52,7 @@ impl Tee {
             let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.iter().copied().collect()
         });
-        last_lines(&texts)
+        last_lines(Ok(texts.to_vec()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
 use crate::sources::bounded::BoundedReads;
-use crate::sources::output_files::OutputFiles;
+use crate::sources::output_files::{OutputFiles, last_lines};
 
 /// Servers whose files are open: as many as engines are tracked.
 const MAX_SERVERS: usize = 32;
@@ -79,8 +79,10 @@ impl Outputs {
     }
 
     fn read(&mut self, id: ProcessId, files: OutputFiles) -> WorkloadLog {
-        let read = self.bounded.read(id, move || files.last_lines());
-        read.unwrap_or_else(|| WorkloadLog::Unknown("its log was not read in time".to_owned()))
+        match self.bounded.read(id, move || files.ends()) {
+            Some(read) => last_lines(read),
+            None => WorkloadLog::Unknown("its log was not read in time".to_owned()),
+        }
     }
 }
 
