@@ -335,13 +335,13 @@ mod tests {
         let reused = of_user(1001, ProcessId { pid: 7, start_ticks: 71 });
         assert_eq!(member(&reused, &inner, Some(1001)), claimed, "the number was given again");
         // User 1002 reports the container of user 1001 as an own one, or one of the system's.
-        let lies = of_user(1002, init);
-        assert_eq!(member(&lies, &inner, Some(1002)), claimed);
-        assert_eq!(member(&lies, &inner, Some(1001)), claimed);
+        let invented = of_user(1002, init);
+        assert_eq!(member(&invented, &inner, Some(1002)), claimed);
+        assert_eq!(member(&invented, &inner, Some(1001)), claimed);
         let system = format!("/system.slice/docker-{ID}.scope");
         put(folder.path(), 8, 80, &system);
-        let lies = of_user(1002, ProcessId { pid: 8, start_ticks: 80 });
-        assert_eq!(member(&lies, &system, None), claimed);
+        let invented = of_user(1002, ProcessId { pid: 8, start_ticks: 80 });
+        assert_eq!(member(&invented, &system, None), claimed);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Serving {
 }
 
 impl Serving {
-    /// From environment variables with the names of host, port and model; "" stands for none.
+    /// From environment variables with the names of host, port and model; "" means none.
     pub(super) fn of_environment(
         variable: &Variable<'_>,
         [host, port, model]: [&'static str; 3],

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
-use self::ended::{End, RankEnds, ReadEnd};
+use self::ended::{End, RankEnds, ReadEnd, label};
 use super::Engines;
 use super::life::{Life, has_ended, ticks};
 use crate::model::{
@@ -67,10 +67,7 @@ impl OtherRanks {
     pub(in crate::policy) fn read(store: &SeriesStore, is_other: impl Fn(&str) -> bool) -> Self {
         let mut all = Self { gangs: BTreeMap::new(), ends: ended::read(store, &is_other) };
         store.each(START, &mut |key, reading| {
-            let label = |name: &str| {
-                let (_, value) = key.labels.iter().find(|(label, _)| &**label == name)?;
-                Some(Arc::<str>::from(&**value))
-            };
+            let label = |name| label(key, name);
             let Some(node) = label("node").filter(|node| is_other(node)) else { return };
             // A series that has ended is no number.
             let start = reading.value().and_then(|start| Duration::try_from_secs_f64(start).ok());
@@ -266,11 +263,11 @@ impl Engines {
             let Some(own) = report.who.server.and_then(|server| self.ranks.of(server)) else {
                 continue;
             };
-            let rank = (&*report.who.name, own.gang.clone(), own.rank.clone());
+            let (gang, rank) = (own.gang.clone(), own.rank.clone());
             let ago = Duration::try_from(at.utc.duration_since(report.ended)).unwrap_or_default();
             let ended = at.uptime.saturating_sub(ago);
             let end = End { at: ended, is_exact: true, killer: report.killer.name() };
-            self.ranks.ends.record((rank.0, &rank.1, &rank.2), end, counters, store);
+            self.ranks.ends.record((&report.who.name, &gang, &rank), end, counters, store);
         }
     }
 

@@ -211,15 +211,17 @@ fn order(other: &OtherEnd, end: End<'_>) -> Order {
     }
 }
 
+pub(super) fn label(key: &SeriesKey, name: &str) -> Option<Arc<str>> {
+    let (_, value) = key.labels.iter().find(|(label, _)| &**label == name)?;
+    Some((&**value).into())
+}
+
 /// Reads the ends that other nodes publish.
 pub(super) fn read(store: &SeriesStore, is_other: impl Fn(&str) -> bool) -> Vec<ReadEnd> {
     use crate::policy::pools::SeriesView as _;
     let mut ends = Vec::new();
     store.each(ENDED, &mut |key, reading| {
-        let label = |name: &str| {
-            let (_, value) = key.labels.iter().find(|(label, _)| &**label == name)?;
-            Some(Arc::<str>::from(&**value))
-        };
+        let label = |name| label(key, name);
         let Some(node) = label("node").filter(|node| is_other(node)) else { return };
         let Reading::Value(age) = reading else { return };
         let age = Duration::try_from_secs_f64(age).ok().filter(|age| *age < KEPT_FOR);
