@@ -24,9 +24,10 @@ const SETTLES: Duration = Duration::from_millis(200);
 const ENTRIES: &str = "--lines=400";
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Entries that journald received so long after the end are still of that run, if it does not
-/// report which run they are of.
-const LATE_MICROS: u64 = 50_000;
+/// Entries that journald received so long before the start and after the end are still of that run,
+/// if it does not report which run they are of: systemd takes the time of a start after the fork,
+/// when the process may already have written.
+const NEAR_MICROS: u64 = 50_000;
 
 /// Why the journal cannot be read.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ pub fn last_output(unit: &str, run: ServiceRun, is_reason: impl Fn(&str) -> bool
     let arguments = [
         ENTRIES.to_owned(),
         "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID".to_owned(),
-        format!("--since=@{}", second(run.began)),
+        format!("--since=@{}", second(run.began).saturating_sub(1)),
         format!("--until=@{}", second(run.ended) + 2),
         format!("_SYSTEMD_UNIT={unit}"),
     ];
@@ -142,12 +143,14 @@ fn lines(text: &[u8], run: ServiceRun, is_reason: impl Fn(&str) -> bool) -> Work
     let entries = text.split(|byte| *byte == b'\n');
     // The last line may be cut.
     let entries = entries.filter_map(|line| serde_json::from_slice::<Entry>(line).ok());
-    let entries: Vec<Entry> = entries.filter(|entry| entry.at() >= run.began).collect();
-    let last = entries.iter().rev().find(|entry| entry.at() <= run.ended);
+    let entries: Vec<Entry> = entries.collect();
+    let during = run.began.saturating_sub(NEAR_MICROS)..=run.ended;
+    let last = entries.iter().rev().find(|entry| during.contains(&entry.at()));
     let invocation = last.and_then(|last| last.invocation.clone());
+    let near = *during.start()..=run.ended.saturating_add(NEAR_MICROS);
     let is_its = |entry: &Entry| match (&invocation, &entry.invocation) {
         (Some(own), Some(other)) => own == other,
-        _ => entry.at() <= run.ended.saturating_add(LATE_MICROS),
+        _ => near.contains(&entry.at()),
     };
     let of_run = entries.iter().filter(|entry| is_its(entry));
     let messages: Vec<Vec<u8>> = of_run.map(Entry::text).collect();
@@ -182,6 +185,7 @@ mod tests {
     fn only_entries_of_that_run_are_read() {
         let entries = [
             entry(900_000, Some("before"), &"of the run before".into()),
+            entry(940_000, Some("this"), &"starts".into()),
             entry(2_000_000, Some("this"), &"loads\nits model".into()),
             entry(4_900_000, Some("this"), &serde_json::json!([27, 91, 51, 49, 109, 98, 97, 100])),
             entry(4_950_000, Some("this"), &Value::Null),
@@ -189,18 +193,20 @@ mod tests {
             entry(5_200_000, Some("this"), &"CUDA out of memory, password=x".into()),
         ];
         let secret = "CUDA out of memory, password [the rest may hold a secret]";
-        assert_eq!(found(&entries), ["loads", "its model", "bad", secret]);
+        assert_eq!(found(&entries), ["starts", "loads", "its model", "bad", secret]);
     }
 
     #[test]
     fn without_an_invocation_the_time_decides() {
         let entries = [
+            entry(940_000, None, &"of the run before".into()),
+            entry(990_000, None, &"starts".into()),
             entry(2_000_000, None, &"loads".into()),
             entry(5_040_000, None, &"ends".into()),
             entry(5_200_000, None, &"of the run after".into()),
             "{\"MESSAGE\":\"cut".to_owned(),
         ];
-        assert_eq!(found(&entries), ["loads", "ends"]);
+        assert_eq!(found(&entries), ["starts", "loads", "ends"]);
     }
 
     proptest! {
