@@ -334,6 +334,8 @@ impl RemedyState {
                 let Some(decision) = decision(case, step, ruling, context) else { return };
                 self.holds.forget();
                 let (is_rehearsed, target) = (case.mode == Mode::Observe, tracked(&decision));
+                let answers = target.is_some()
+                    || matches!(decision.action, Action::StopEngine { engine: Some(_), .. });
                 let life =
                     target.and_then(|of| Some((Arc::clone(&of.name), *of.processes.first()?)));
                 self.would_track.extend(life.filter(|_| is_rehearsed));
@@ -341,7 +343,7 @@ impl RemedyState {
                     act: Act::pending(decision.id, context.at.uptime),
                     step,
                     before: decision.because.clone(),
-                    answers: case.alert.filter(|_| target.is_some()).map(|(of, _)| Arc::clone(of)),
+                    answers: case.alert.filter(|_| answers).map(|(of, _)| Arc::clone(of)),
                 });
                 self.record(case, decision, context);
             }

@@ -15,7 +15,7 @@ pub enum ByEngine {
     Nothing,
     /// Misses of the aim: each step works on one engine.
     Misses,
-    /// Misses, acts and rests: each step takes from one engine what that engine can spare.
+    /// Misses, acts and rests: each step names the engine that it works on.
     Everything,
 }
 
@@ -23,12 +23,12 @@ impl ByEngine {
     /// What is counted apart for a remedy of these steps.
     pub fn of(steps: &[RemedyStep]) -> Self {
         let acts = || steps.iter().filter(|step| !step.is_notice());
-        let takes = |step: &RemedyStep| step.engine().is_some();
+        let names = |step: &RemedyStep| step.engine().is_some();
         if acts().next().is_none() {
             Self::Nothing
-        } else if acts().all(takes) {
+        } else if acts().all(names) {
             Self::Everything
-        } else if acts().all(|step| takes(step) || step.stops_engine()) {
+        } else if acts().all(|step| names(step) || step.stops_engine()) {
             Self::Misses
         } else {
             Self::Nothing
@@ -55,8 +55,8 @@ pub(super) fn engine<'a>(action: &'a Action, target: &'a Target) -> Option<&'a s
 }
 
 impl Guard {
-    /// What bounds a remedy in time and number: of that engine alone where all of its steps only
-    /// take from one engine what that can spare.
+    /// What bounds a remedy in time and number: of that engine alone where all of its steps name
+    /// theirs.
     pub(super) fn spent_by(&self, guarded: &Guarded<'_>) -> Option<&Tally> {
         self.tally(guarded, guarded.rails.by_engine.counts_acts())
     }

@@ -166,12 +166,12 @@ impl RemedyStep {
         }
     }
 
-    /// The name of the engine that it takes memory from: page cache, or memory that the engine
-    /// keeps without using it. Such a step costs no other engine anything.
+    /// The name of the one engine that it is for. Such a step costs no other engine anything.
     pub fn engine(&self) -> Option<&Template> {
         match self {
             Self::EvictCheckpoint { engine, .. }
             | Self::EmptyCache { engine, .. }
+            | Self::StopEngine { engine: Some(engine), .. }
             | Self::Reclaim { from: ReclaimFrom::Engine(engine), .. } => Some(engine),
             _ => None,
         }

@@ -179,3 +179,45 @@ fn an_ollama_unloads_its_models_before_an_engine_is_stopped() {
         world.tick();
     }
 }
+
+/// A second gang of a node must not wait for the cooldown of the first.
+#[test]
+fn of_two_engines_that_a_rule_names_both_are_stopped() {
+    let mut world = RestartWorld::with(Mode::Enforce, &["low", "other"]);
+    let text = "
+groups:
+- name: starts
+  rules:
+  - alert: Stops
+    expr: uma_engine_phase{phase=\"ready\"} == 1
+    remedy:
+      steps: [{stop_engine: {engine: '{{ $labels.engine }}', grace: 0s}}]
+      cooldown: 1m
+";
+    let rules = parse_rules(&[SourceText::new("both.yaml", text)], Duration::from_secs(1));
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules.unwrap());
+    let url = Some("http://127.0.0.1:8000/health".into());
+    world.engines = vec![
+        EngineSeen { health_url: url.clone(), ..engine_in("low", 50, GIB) },
+        EngineSeen { health_url: url, ..engine_in("other", 60, GIB) },
+    ];
+    for _ in 0..2 {
+        answers(&mut world, 0);
+        answers(&mut world, 1);
+        world.tick();
+    }
+    for count in 1..=2 {
+        let began = world.at.uptime;
+        while stopped(&world) < count {
+            world.tick();
+        }
+        assert!(world.at.uptime - began < Duration::from_secs(4), "{count}");
+        let stop = world.decisions.last().unwrap().clone();
+        let Target::Engine(target) = &stop.target else { panic!("{stop:?}") };
+        world.report(&stop, OutcomeResult::Done);
+        let end = world.end(137);
+        let container = target.name.strip_prefix("engine-").unwrap();
+        world.of(container).state = WorkloadState::Ended(end);
+        world.engines.retain(|engine| engine.name != target.name);
+    }
+}
