@@ -97,6 +97,8 @@ named! {
         BackOff = "back_off",
         /// Another engine of this node is starting.
         OtherStarts = "other_starts",
+        /// It is a rank of an engine that spans nodes, and the others are not ready for its start.
+        OtherNodes = "other_nodes",
         /// Somebody wanted it to end.
         Stopped = "stopped",
         /// It ended as if requested, while it was not watched.
@@ -180,6 +182,10 @@ impl HoldReason {
             Self::OtherStarts => {
                 "another engine of this node is starting: one at a time, the next when that is \
                  ready or has failed"
+            }
+            Self::OtherNodes => {
+                "it is one rank of an engine that spans nodes: a rank before it has not started, \
+                 one of the last run still runs, or another node has no memory for its own"
             }
             Self::Stopped => "it was stopped on request: it stays down until a person starts it",
             Self::StopUnclear => {

@@ -190,9 +190,25 @@ pub struct LeaseReadings {
     /// What has happened since the last report, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub news: Vec<LeaseNews>,
+    /// Restarts for which memory is reserved on other nodes too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gangs: Vec<GangReading>,
     /// Why the ledger cannot be read, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
+}
+
+/// How far the reservation of a restart over several nodes has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangReading {
+    /// The container or unit.
+    pub restart: Arc<str>,
+    /// The end after which it is to be started.
+    pub after: Arc<str>,
+    /// Whether memory is reserved on all nodes.
+    pub is_complete: bool,
+    /// What it waits for, or which nodes reserve nothing.
+    pub reasons: Vec<Arc<str>>,
 }
 
 /// A change, with its number in the order of all.

@@ -82,8 +82,8 @@ pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
 pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use lease::{
-    Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings, LeaseRequest,
-    LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,
+    GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings,
+    LeaseRequest, LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,
 };
 pub use moment::Moment;
 pub(crate) use names::named;
@@ -110,8 +110,8 @@ pub use received_alert::{
 };
 pub use release::{Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown};
 pub use restart::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartLimits, RestartMatch,
-    RestartReadings, RestartState, RestartStatus, Supervisor, Workload, WorkloadEnd,
+    DeclaredRestart, DeferredRestart, EndedWorkload, GangStart, Requested, RestartLimits,
+    RestartMatch, RestartReadings, RestartState, RestartStatus, Supervisor, Workload, WorkloadEnd,
     WorkloadHealth, WorkloadLog, WorkloadState,
 };
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};

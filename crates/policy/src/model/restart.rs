@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{EngineSeen, Mode, Moment, StartNeed};
+use super::{EngineSeen, GateRequest, Mode, Moment, StartNeed};
 
 /// The server that runs a container or a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -369,6 +369,18 @@ impl RestartState {
     }
 }
 
+/// A restart of the first rank of an engine that spans nodes: memory is to be reserved on all of
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangStart {
+    /// The end after which it comes.
+    pub after: Arc<str>,
+    /// The memory on each node.
+    pub need: GateRequest,
+    /// The other nodes, and the name of the engine on each.
+    pub nodes: Vec<(Arc<str>, Arc<str>)>,
+}
+
 /// The status of a deferred restart, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RestartStatus {
@@ -384,6 +396,9 @@ pub struct RestartStatus {
     pub reason: Arc<str>,
     /// Deaths in a row after restarts by this program.
     pub deaths_in_a_row: u32,
+    /// The memory that it waits for on other nodes.
+    #[serde(skip)]
+    pub gang: Option<GangStart>,
 }
 
 #[cfg(test)]

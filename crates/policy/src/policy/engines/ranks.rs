@@ -6,6 +6,7 @@
 //! ranks of the same user belong together.
 
 pub(in crate::policy) mod ended;
+pub(in crate::policy) mod past;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -57,11 +57,7 @@ impl Guard {
             HoldReason::NoTarget => (!proposal.target.is_possible(), target_text(proposal.target)),
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
-            HoldReason::Approval => match self.approval(guarded, at) {
-                Ok(None) => (false, "no approval is required".to_owned()),
-                Ok(Some(decision)) => (false, format!("#{decision} is approved")),
-                Err(_) => (true, "a person must approve, and has not".to_owned()),
-            },
+            HoldReason::Approval => self.approval_text(guarded, at),
             HoldReason::AimMet
             | HoldReason::Unknown
             | HoldReason::StepsExhausted
@@ -71,6 +67,7 @@ impl Guard {
             | HoldReason::Memory
             | HoldReason::BackOff
             | HoldReason::OtherStarts
+            | HoldReason::OtherNodes
             | HoldReason::Stopped
             | HoldReason::StopUnclear
             | HoldReason::NoCause
@@ -86,6 +83,14 @@ impl Guard {
             | HoldReason::CalledOff => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
+    }
+
+    fn approval_text(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
+        match self.approval(guarded, at) {
+            Ok(None) => (false, "no approval is required".to_owned()),
+            Ok(Some(decision)) => (false, format!("#{decision} is approved")),
+            Err(_) => (true, "a person must approve, and has not".to_owned()),
+        }
     }
 
     fn paused(&self) -> (bool, String) {

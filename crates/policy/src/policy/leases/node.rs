@@ -6,8 +6,8 @@ use std::sync::Arc;
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Event, GateReason, HOST_POOL, Lease, LeaseReadings, LeaseState, MemoryPools, Moment,
-    ProgramEvent, Reading, ReservedPool, SeriesKey,
+    Event, GangReading, GateReason, HOST_POOL, Lease, LeaseReadings, LeaseState, MemoryPools,
+    Moment, ProgramEvent, Reading, ReservedPool, SeriesKey,
 };
 use crate::policy::Step;
 use crate::policy::counters::{Cell, Counters};
@@ -20,6 +20,7 @@ const MOST_SHOWN: usize = 16;
 pub(in crate::policy) struct Leases {
     leases: Arc<[Lease]>,
     reserved: Arc<[ReservedPool]>,
+    gangs: Vec<GangReading>,
     at_once: usize,
     cells: Vec<Cell>,
 }
@@ -47,6 +48,7 @@ impl Leases {
         step.events.extend(events);
         self.leases = Arc::clone(&readings.leases);
         self.reserved = readings.reserved.as_slice().into();
+        self.gangs.clone_from(&readings.gangs);
         self.at_once = readings.at_once as usize;
         self.publish(readings.error.is_some(), counters, store);
     }
@@ -61,10 +63,17 @@ impl Leases {
         &self.reserved
     }
 
-    /// The memory without what is reserved for others.
-    pub(in crate::policy) fn left_of(&self, memory: &MemoryPools, who: &str) -> MemoryPools {
+    /// The reservation of a restart over several nodes, after that end.
+    pub(in crate::policy) fn gang(&self, restart: &str, after: &str) -> Option<&GangReading> {
+        let is_it = |gang: &&GangReading| *gang.restart == *restart && *gang.after == *after;
+        self.gangs.iter().find(is_it)
+    }
+
+    /// The memory without what is reserved for others than those.
+    pub(in crate::policy) fn left_of(&self, memory: &MemoryPools, who: &[&str]) -> MemoryPools {
         let mut left = memory.clone();
-        for reserved in self.reserved.iter().filter(|one| one.by.iter().any(|by| **by != *who)) {
+        let is_other = |by: &Arc<str>| !who.contains(&&**by);
+        for reserved in self.reserved.iter().filter(|one| one.by.iter().any(is_other)) {
             left.reserve(&reserved.pool, reserved.bytes);
         }
         left
@@ -72,7 +81,7 @@ impl Leases {
 
     /// Why a start without a priority waits for others, if it does: they are starting, or wait with
     /// a higher one.
-    pub(in crate::policy) fn others_start(&self, who: &str, at: Moment) -> Option<String> {
+    pub(in crate::policy) fn others_start(&self, who: &[&str], at: Moment) -> Option<String> {
         let now = at.uptime;
         let is_first = |lease: &&Lease| {
             let is_higher = !lease.is_granted() && lease.request.priority > 0;
@@ -83,7 +92,8 @@ impl Leases {
             return Some(GateReason::Behind { who }.to_string());
         }
         let starting = self.leases.iter().filter(|lease| lease.is_starting(now));
-        let others = starting.map(|lease| &lease.request.who).filter(|other| ***other != *who);
+        let others =
+            starting.map(|lease| &lease.request.who).filter(|other| !who.contains(&&***other));
         let who: Vec<Arc<str>> = others.cloned().collect();
         let is_full = who.len() >= self.at_once.max(1);
         is_full.then(|| GateReason::StartsAtOnce { who }.to_string())

@@ -20,10 +20,11 @@ pub(super) struct Ruled {
 
 /// Its need, or else the peak of its last life, must be available, nothing left behind, and no
 /// release under way. On GB10 the peak is too low, since driver memory is in no process; then only
-/// the release defers the start.
+/// the release defers the start. What is reserved for one of the names in `who` is its own.
 pub(super) fn check(
     seen: &DeferredRestart,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
+    who: &[&str],
     context: &Context<'_>,
 ) -> Ruled {
     let mut ruled = Ruled::default();
@@ -31,10 +32,8 @@ pub(super) fn check(
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {
             let need = seen.need.request(peak_bytes);
-            let name = &seen.target.name;
-            ruled.reasons.extend(context.leases.others_start(name, context.at));
-            let response =
-                gate::check_gate(&need, &context.leases.left_of(memory, &seen.target.name));
+            ruled.reasons.extend(context.leases.others_start(who, context.at));
+            let response = gate::check_gate(&need, &context.leases.left_of(memory, who));
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
         }
     }

@@ -1,6 +1,7 @@
 //! One container or unit: it runs, dies, waits, is started, and is ready or dies again.
 
 mod decide;
+mod gang;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,14 +13,15 @@ use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
-    AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, HoldReason, Mode,
-    Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent, RestartState, RestartStatus,
-    RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
+    AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, GangStart, HoldReason,
+    Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent, RestartState,
+    RestartStatus, RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
+use crate::policy::engines::ranks::past::PastRanks;
 use crate::policy::guard::{BreakerLimit, Rails};
 use crate::policy::rule::AtMost;
 
@@ -80,6 +82,10 @@ pub(super) struct Restart {
     engine: Option<(Arc<EngineSeen>, Duration)>,
     /// The processes of this life, or of the last one while it is down.
     family: BTreeSet<ProcessId>,
+    /// Its ranks, if it is one of an engine that spans nodes, and the memory that it wants on other
+    /// nodes.
+    ranks: Option<PastRanks>,
+    gang: Option<GangStart>,
     /// Its deaths, until their details are known.
     unreported_deaths: Vec<Death>,
     holds: Holds<HoldReason>,
@@ -123,6 +129,8 @@ impl Restart {
             was_up: matches!(seen.state, WorkloadState::Running { .. }),
             engine: None,
             family: BTreeSet::new(),
+            ranks: None,
+            gang: None,
             unreported_deaths: Vec::new(),
             holds: Holds::default(),
             is_down: false,
@@ -174,7 +182,7 @@ impl Restart {
                 WorkloadState::Running { .. } => {
                     (self.ready_since, self.phase) = (None, EnginePhase::Starting);
                     (self.rehearsed, self.earlier_state, self.peak_bytes) = (None, None, 0);
-                    (self.was_up, self.engine) = (true, None);
+                    (self.was_up, self.engine, self.gang) = (true, None, None);
                     self.family.clear();
                 }
                 // A life may end between two polls.
@@ -386,6 +394,9 @@ impl Restart {
         }
         let Some(engine) = context.engines.seen_of_held(&self.seen.target) else { return };
         self.peak_bytes = self.peak_bytes.max(own_bytes(engine));
+        if let Some(ranks) = context.engines.ranks_of(engine.server) {
+            self.ranks = Some(ranks);
+        }
         self.family.extend(engine.processes.iter().map(|process| process.id));
         while self.family.len() > MOST_PROCESSES {
             self.family.pop_first();
@@ -523,6 +534,7 @@ impl Restart {
             since: self.since,
             reason: Arc::clone(&self.reason),
             deaths_in_a_row: self.deaths,
+            gang: self.gang.clone(),
         }
     }
 }

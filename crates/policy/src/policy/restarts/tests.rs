@@ -1,6 +1,7 @@
 //! Containers that die on a machine of 24 GiB, as the policy sees them.
 
 mod for_start;
+mod gang;
 mod watched;
 mod world;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
-    Action, Decision, DecisionRecord, Event, Evidence, HoldReason, Mode, Requested, RestartState,
-    Supervisor, Target, WorkloadEnd, WorkloadState, counted, duration_text,
+    Action, Decision, DecisionRecord, Event, Evidence, GangStart, HoldReason, Mode, Requested,
+    RestartState, Supervisor, Target, WorkloadEnd, WorkloadState, counted, duration_text,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
@@ -40,6 +40,8 @@ impl Restart {
         };
         let target = Target::Workload(Box::new(self.seen.target.clone()));
         let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);
+        let has_changed = self.gang != ruling.gang;
+        self.gang.clone_from(&ruling.gang);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = "it would be started now (observe mode)".into();
             return self.set_state(RestartState::Waiting, reason, context.at, events);
@@ -72,7 +74,7 @@ impl Restart {
             Some(HoldReason::Stopped | HoldReason::StopUnclear) => RestartState::Stopped,
             _ => RestartState::Waiting,
         };
-        self.set_state(state, ruling.text.into(), context.at, events)
+        self.set_state(state, ruling.text.into(), context.at, events) || has_changed
     }
 
     fn rule_on(
@@ -126,12 +128,16 @@ impl Restart {
             let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
             return StartRuling::hold(HoldReason::BackOff, text);
         }
+        if let Some(waits) = self.waits_for_ranks(context) {
+            return StartRuling::hold(HoldReason::OtherNodes, format!("it died ({end}); {waits}"));
+        }
         if let Some(occupant) = occupant {
             let text =
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return StartRuling::hold(HoldReason::OtherStarts, text);
         }
-        let memory = memory::check(&self.seen, (self.peak_bytes, &self.family), context);
+        let names = self.names();
+        let memory = memory::check(&self.seen, (self.peak_bytes, &self.family), &names, context);
         if !memory.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", memory.reasons.join("; "));
             return StartRuling {
@@ -143,8 +149,18 @@ impl Restart {
             let text = format!("it died ({end}); {}", reason.meaning());
             return StartRuling::hold(reason, text);
         }
-        let text = format!("it died ({end}), and there is memory for it");
-        StartRuling { reason: None, text, because: memory.because }
+        StartRuling { because: memory.because, ..self.rule_on_nodes(end, mode, context) }
+    }
+
+    /// Whether the other nodes have memory for it, where this one has.
+    fn rule_on_nodes(&self, end: &WorkloadEnd, mode: Mode, context: &Context<'_>) -> StartRuling {
+        let gang = self.gang_start(end, mode);
+        let waits = gang.as_ref().and_then(|gang| self.waits_for_nodes(gang, context));
+        let (reason, what) = match &waits {
+            Some(waits) => (Some(HoldReason::OtherNodes), format!("; {waits}")),
+            None => (None, ", and there is memory for it".to_owned()),
+        };
+        StartRuling { reason, text: format!("it died ({end}){what}"), because: Vec::new(), gang }
     }
 
     /// How long it waits after its last death.
@@ -161,10 +177,11 @@ struct StartRuling {
     reason: Option<HoldReason>,
     text: String,
     because: Vec<Evidence>,
+    gang: Option<GangStart>,
 }
 
 impl StartRuling {
     fn hold(reason: HoldReason, text: String) -> Self {
-        Self { reason: Some(reason), text, because: Vec::new() }
+        Self { reason: Some(reason), text, because: Vec::new(), gang: None }
     }
 }

@@ -1,0 +1,51 @@
+//! The start of a rank of an engine that spans nodes: in the order of ranks, and with memory on all
+//! nodes.
+
+use std::sync::Arc;
+
+use super::Restart;
+use crate::model::{GangStart, Mode, WorkloadEnd};
+use crate::policy::Context;
+
+impl Restart {
+    /// The names under which memory may be reserved for it.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let engine = self.ranks.as_ref().map(|ranks| &*ranks.engine);
+        [Some(&*self.seen.target.name), engine].into_iter().flatten().collect()
+    }
+
+    /// Why it waits for its ranks on other nodes, if it does.
+    pub(super) fn waits_for_ranks(&self, context: &Context<'_>) -> Option<String> {
+        let others = context.cluster.ranks()?;
+        self.ranks.as_ref()?.waits_for(&others)
+    }
+
+    /// The memory that it needs on other nodes before it starts: all ranks take as much.
+    pub(super) fn gang_start(&self, end: &WorkloadEnd, mode: Mode) -> Option<GangStart> {
+        let ranks = self.ranks.as_ref().filter(|ranks| ranks.is_first())?;
+        let nodes = ranks.nodes();
+        // What is only reported reserves nothing.
+        (!nodes.is_empty() && mode == Mode::Enforce).then(|| GangStart {
+            after: Arc::clone(&end.mark),
+            need: self.seen.need.request(self.peak_bytes),
+            nodes,
+        })
+    }
+
+    /// Why the memory on other nodes is not reserved, if so.
+    pub(super) fn waits_for_nodes(
+        &self,
+        gang: &GangStart,
+        context: &Context<'_>,
+    ) -> Option<String> {
+        let reading = context.leases.gang(&self.seen.target.name, &gang.after);
+        let Some(reading) = reading else {
+            let nodes: Vec<&str> = gang.nodes.iter().map(|(node, _)| &**node).collect();
+            return Some(format!("it waits for memory on {}", nodes.join(", ")));
+        };
+        (!reading.is_complete).then(|| match reading.reasons.as_slice() {
+            [] => "its nodes reserve memory now".to_owned(),
+            reasons => format!("it waits for memory on all its nodes: {}", reasons.join("; ")),
+        })
+    }
+}

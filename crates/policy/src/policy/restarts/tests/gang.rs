@@ -1,0 +1,153 @@
+//! Ranks of an engine that spans nodes are started in order, and with memory on all nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use promql_rules::store::stale_marker;
+
+use super::world::{GIB, RestartWorld, engine_in};
+use crate::model::{
+    ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineSeen, GangReading, GangStart,
+    GateRequest, HoldReason, LeaseReadings, Mode, NodeNews, NodeReadings, Observation, Reading,
+    RestartState, Schema, SeriesKey, series_of_node,
+};
+
+/// A container with that rank on the node `here`, and the other rank on the node `there`.
+struct Pair {
+    world: RestartWorld,
+    other: &'static str,
+    /// The phase of the other rank, and the start of its server in seconds after its boot.
+    there: Option<(EnginePhase, f64)>,
+}
+
+impl Pair {
+    fn new(mode: Mode, rank: u32) -> Self {
+        let mut world = RestartWorld::with(mode, &["vllm"]);
+        let known_for = Duration::from_secs(5);
+        let names = ClusterNames { cluster: "pair".into(), node: "here".into(), known_for };
+        world.policy.set_cluster(Some(names));
+        let own = EngineRank { gang: "a:29501".into(), rank: Some(rank), ranks: Some(2) };
+        let engine =
+            EngineSeen { rank: Some(own), uid: Some(0), ..engine_in("vllm", 50, 12 * GIB) };
+        world.engines = vec![engine];
+        let other = if rank == 0 { "1" } else { "0" };
+        let mut pair = Self { world, other, there: Some((EnginePhase::Ready, 50.0)) };
+        pair.run(3);
+        pair
+    }
+
+    /// The other node reports in each step.
+    fn tick(&mut self) {
+        let keys = EnginePhase::ALL.map(|phase| {
+            let labels = [
+                ("engine", "worker"),
+                ("gang", "a:29501"),
+                ("phase", phase.name()),
+                ("rank", self.other),
+                ("uid", "0"),
+            ];
+            let key = SeriesKey::new("uma_engine_rank_start_seconds", &labels);
+            series_of_node(&key, &"pair".into(), &"there".into())
+        });
+        let value = |phase| match self.there {
+            Some((own, start)) if own == phase => Reading::Value(start),
+            _ => Reading::Value(stale_marker()),
+        };
+        let values = EnginePhase::ALL.map(value).to_vec();
+        let news = NodeNews::Answered { schema: Arc::new(Schema { series: keys.into() }), values };
+        let (node, took, refused) = ("there".into(), Duration::ZERO, Vec::new());
+        let nodes = vec![NodeReadings { node, news, took, refused }];
+        self.world.seen.push(Observation::Cluster(Box::new(ClusterReadings { nodes })));
+        self.world.tick();
+    }
+
+    fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.tick();
+        }
+    }
+
+    fn dies(&mut self) {
+        self.world.dies("vllm");
+        self.world.engines.clear();
+        self.run(6);
+    }
+
+    /// What is reserved for it on all nodes.
+    fn reserve(&mut self, is_complete: bool, reasons: &[&str]) {
+        let after = self.gang().map_or_else(|| "an earlier end".into(), |gang| gang.after);
+        let reasons = reasons.iter().map(|reason| Arc::from(*reason)).collect();
+        let gang = GangReading { restart: "vllm".into(), after, is_complete, reasons };
+        let readings = LeaseReadings { gangs: vec![gang], ..LeaseReadings::default() };
+        self.world.seen.push(Observation::Leases(Box::new(readings)));
+        self.tick();
+    }
+
+    fn gang(&mut self) -> Option<GangStart> {
+        self.world.policy.status(self.world.at).restarts[0].gang.clone()
+    }
+
+    fn is_started(&self) -> bool {
+        self.world.decisions.iter().any(|made| made.is_act())
+    }
+}
+
+#[test]
+fn the_first_rank_waits_for_the_end_of_the_others_and_for_memory_on_their_nodes() {
+    let mut pair = Pair::new(Mode::Enforce, 0);
+    pair.dies();
+    let (state, reason) = pair.world.state("vllm");
+    assert_eq!(state, RestartState::Waiting);
+    assert!(reason.contains("its rank on there (worker) has ended"), "{reason}");
+    assert_eq!((pair.gang(), pair.world.holds()), (None, vec![HoldReason::OtherNodes]));
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.run(2);
+    let gang = pair.gang().unwrap();
+    assert_eq!(gang.need, GateRequest::of(8 * GIB));
+    assert_eq!(gang.nodes, [("there".into(), "worker".into())]);
+    assert!(pair.world.state("vllm").1.contains("it waits for memory on there"));
+    pair.reserve(false, &["there: 3.0 GiB are missing"]);
+    let reason = pair.world.state("vllm").1;
+    assert!(reason.contains("on all its nodes: there: 3.0 GiB are missing"), "{reason}");
+    pair.run(5);
+    assert!(!pair.is_started());
+    pair.reserve(true, &[]);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+}
+
+#[test]
+fn memory_that_was_reserved_for_an_earlier_end_starts_nothing() {
+    let mut pair = Pair::new(Mode::Enforce, 0);
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.reserve(true, &[]);
+    pair.dies();
+    assert!(!pair.is_started());
+    // There is no other way: this node has no memory of its own.
+    pair.world.free = GIB;
+    pair.run(2);
+    assert_eq!(pair.gang(), None, "nothing is reserved elsewhere while this node has no memory");
+}
+
+#[test]
+fn a_later_rank_waits_for_the_next_run_of_the_one_before_it() {
+    let mut pair = Pair::new(Mode::Enforce, 1);
+    pair.dies();
+    let reason = pair.world.state("vllm").1;
+    assert!(reason.contains("it waits until its rank 0 on there starts"), "{reason}");
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.run(5);
+    assert!(!pair.is_started());
+    pair.there = Some((EnginePhase::Starting, 90.0));
+    pair.run(1);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+    assert_eq!(pair.gang(), None, "its memory was reserved by the first rank");
+}
+
+#[test]
+fn observe_mode_reserves_nothing_elsewhere() {
+    let mut pair = Pair::new(Mode::Observe, 0);
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.dies();
+    assert_eq!(pair.gang(), None);
+    assert!(pair.is_started(), "it is reported: {:?}", pair.world.state("vllm"));
+}
