@@ -27,6 +27,7 @@ use super::{Exit, death};
 use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
+use crate::daemon::peers::Peers;
 use crate::engines::recognise;
 use crate::model::{
     DeathReport, Deceased, EngineKind, Event, Moment, PeerAddress, WorkloadLog, duration_text,
@@ -174,7 +175,7 @@ pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
 /// The result of the wait.
 enum Waited {
     /// With the peers, which reserve memory while this lives.
-    Open(Option<Box<gate::Peers>>),
+    Open(Option<Box<Peers>>),
     /// Why it did not open.
     Closed(String),
     /// A signal came first.

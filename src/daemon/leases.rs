@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 
 use super::clock;
+use super::gang_starts::GangStarts;
 use crate::config::settings::Settings;
 use crate::exports::{LeaseOrder, LeaseReply, LeaseSender};
 use crate::leases::Ledger;
@@ -25,6 +26,9 @@ use crate::policy::status::Status;
 
 /// Between two turns.
 const EVERY: Duration = Duration::from_millis(500);
+
+/// The same while memory is taken on several nodes, each of which must grant it within 0.7 s.
+const TAKING_EVERY: Duration = Duration::from_millis(100);
 
 /// Reports that wait for the loop; further ones are dropped, and the next one repeats them.
 const QUEUE: usize = 4;
@@ -48,6 +52,7 @@ struct Turns {
     at_once: u32,
     status: Arc<ArcSwap<Status>>,
     requested: Requested,
+    gangs: GangStarts,
     /// When this run began.
     began: Instant,
     /// The last change that was reported; `None` before the first turn.
@@ -99,6 +104,7 @@ impl LeaseWatch {
             at_once: settings.starts.at_once,
             status: Arc::clone(status),
             requested: Requested::default(),
+            gangs: GangStarts::new(settings),
             began: Instant::now(),
             known: None,
             reported: None,
@@ -142,7 +148,7 @@ impl Turns {
 
     /// Takes calls until the next turn. Returns whether the program still runs.
     fn take_calls(&self, calls: &Receiver<LeaseOrder>) -> bool {
-        let until = Instant::now() + EVERY;
+        let until = Instant::now() + if self.gangs.is_taking() { TAKING_EVERY } else { EVERY };
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -200,8 +206,10 @@ impl Turns {
             self.requested.adopt(&starting);
         }
         let ledger = self.ledger.clone();
+        self.gangs.update(&status.restarts, &ledger.name());
+        let has_none = starting.is_empty() && self.gangs.is_empty();
         let book = match ledger.read() {
-            Ok(book) if book.leases().is_empty() && starting.is_empty() => Ok(book),
+            Ok(book) if book.leases().is_empty() && has_none => Ok(book),
             _ => ledger.update(|book| {
                 self.advance(book, &starting, &status);
                 book.clone()
@@ -215,7 +223,7 @@ impl Turns {
             || self
                 .reported
                 .as_ref()
-                .is_none_or(|old| old.leases != report.leases || old.error != report.error);
+                .is_none_or(|old| *old != LeaseReadings { news: Vec::new(), ..report.clone() });
         is_new.then_some(report)
     }
 
@@ -223,14 +231,22 @@ impl Turns {
         let now = clock::uptime();
         self.requested.repeat(now, starting, book);
         for (id, end) in over(book.leases(), &status.restarts) {
-            book.end(&id, end);
+            // What waits for other nodes does not start yet.
+            if !self.gangs.has(&id) {
+                book.end(&id, end);
+            }
         }
         let up = status.engines.iter().filter(|status| status.phase.is_up());
         for id in ready(book.leases(), &up.map(|status| &status.engine).collect::<Vec<_>>()) {
             book.end(&id, LeaseEnd::Ready);
         }
         let Some(memory) = &status.gate_memory else { return };
-        self.with_context(memory, status, |context| book.advance(context));
+        let (node, mut gangs) = (self.ledger.name(), std::mem::take(&mut self.gangs));
+        self.with_context(memory, status, |context| {
+            gangs.advance(book, &node, context);
+            book.advance(context);
+        });
+        self.gangs = gangs;
     }
 
     fn report(&mut self, book: &LeaseBook) -> LeaseReadings {
@@ -250,6 +266,7 @@ impl Turns {
             reserved: reserved.collect(),
             at_once: self.at_once,
             news,
+            gangs: self.gangs.readings(),
             error: None,
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::StartLease;
-use super::peers::Peers;
 use crate::daemon::clock;
+use crate::daemon::peers::Peers;
 use crate::model::{
     GateReason, GateResponse, LeaseCall, LeaseRequest, LeaseStage, LeaseState, MemoryPools,
 };
@@ -75,7 +75,7 @@ impl Reservation {
         answers.extend(peers.leases());
         let calls = self.gang.advance(clock::uptime(), &answers);
         self.called = calls.first().copied();
-        peers.call(&shared, calls.get(1..).unwrap_or_default());
+        peers.call(|_| Arc::clone(&shared), calls.get(1..).unwrap_or_default());
         for (node, why) in peers.refusals() {
             if !self.reported.contains(node) {
                 self.reported.push(Arc::clone(node));

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::gang::Reservation;
 use super::lease::StartLease;
 use super::node::GateNode;
-use super::peers::Peers;
 use super::prepare::Preparer;
 use crate::daemon::clock;
+use crate::daemon::peers::Peers;
 use crate::model::{EnginePools, GateRequest, GateResponse, MemoryPools};
 use crate::policy::gate::{SETTLES, check_gate, with_peers, with_turn};
 

@@ -155,7 +155,7 @@ impl Peers {
     }
 
     /// Their latest responses.
-    pub(super) fn take(&mut self) -> Vec<PeerAnswer> {
+    pub(crate) fn take(&mut self) -> Vec<PeerAnswer> {
         self.take_lookup();
         let mut answers: Vec<PeerAnswer> = self.each.iter_mut().map(OnePeer::take).collect();
         answers.extend(self.faults.iter().cloned());
@@ -171,27 +171,28 @@ impl Peers {
         answers
     }
 
-    /// Calls each peer for its part of a lease, in the order of [`Peers::leases`].
-    pub(super) fn call(&mut self, lease: &Arc<LeaseRequest>, calls: &[MemberCall]) {
+    /// Calls each peer for its part of a lease, in the order of [`Peers::leases`]. What is requested
+    /// of a peer may depend on its name.
+    pub(crate) fn call(&mut self, lease: impl Fn(&str) -> Arc<LeaseRequest>, calls: &[MemberCall]) {
         for (peer, call) in self.each.iter_mut().zip(calls) {
             if peer.turn != Some(call.turn) {
                 peer.turn = Some(call.turn);
                 // A thread that has ended answers no more, which is noticed.
-                let _ = peer.to.send(Wanted::Call(Arc::clone(lease), *call));
+                let _ = peer.to.send(Wanted::Call(lease(&peer.node), *call));
             }
         }
     }
 
     /// Their latest answers about the lease. `None` where one has not answered, also for a peer
     /// that was not found.
-    pub(super) fn leases(&self) -> Vec<Option<MemberAnswer>> {
+    pub(crate) fn leases(&self) -> Vec<Option<MemberAnswer>> {
         let known = self.each.iter().map(OnePeer::lease);
         let is_whole = self.are_known && self.faults.is_empty();
         known.chain((!is_whole).then_some(None)).collect()
     }
 
     /// Peers that reserve nothing, and why.
-    pub(super) fn refusals(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.each.iter().filter_map(|peer| match &peer.latest.as_ref()?.reply {
             Replied::Called(PeerReply { lease: PeerLease::Refused(why), .. }) => {
                 Some((&peer.node, why))
@@ -226,7 +227,7 @@ impl Peers {
     }
 
     /// Whether each peer has responded or timed out.
-    pub(super) fn have_responded(&self) -> bool {
+    pub(crate) fn have_responded(&self) -> bool {
         self.are_known && self.each.iter().all(|peer| peer.latest.is_some())
     }
 }
