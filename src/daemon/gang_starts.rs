@@ -8,17 +8,19 @@ use std::thread::Builder;
 use super::peers::Peers;
 use crate::config::settings::Settings;
 use crate::model::{
-    Access, GangReading, GangStart, LeaseCall, LeaseRequest, LeaseStage, LeaseState, PeerAddress,
-    PeerGate, RESTART_LEASE, RestartState, RestartStatus,
+    Access, ClusterSettings, GangReading, GangStart, LeaseCall, LeaseRequest, LeaseStage,
+    LeaseState, PeerGate, RESTART_LEASE, RestartState, RestartStatus,
 };
 use crate::policy::leases::gang::{Gang, MemberAnswer, MemberCall};
 use crate::policy::leases::{LeaseBook, LeaseContext};
 
+/// Why a node cannot be called.
+const NO_PEER: &str = "the configuration has no address of it (cluster)";
+
 /// The restarts, by the names of their containers or units.
 #[derive(Default)]
 pub(super) struct GangStarts {
-    peers: Vec<PeerAddress>,
-    access: Access,
+    cluster: Option<ClusterSettings>,
     each: BTreeMap<Arc<str>, GangLease>,
 }
 
@@ -34,18 +36,11 @@ struct GangLease {
     peers: Peers,
     /// Why it is not reserved here yet.
     reasons: Vec<Arc<str>>,
-    /// Nodes that cannot be called, and why.
-    without_address: Vec<String>,
 }
 
 impl GangStarts {
     pub(super) fn new(settings: &Settings) -> Self {
-        let cluster = settings.cluster.as_ref();
-        Self {
-            peers: cluster.map_or_else(Vec::new, |cluster| cluster.peers.clone()),
-            access: cluster.map_or_else(Access::default, |cluster| cluster.access.clone()),
-            each: BTreeMap::new(),
-        }
+        Self { cluster: settings.cluster.clone(), each: BTreeMap::new() }
     }
 
     /// Whether a lease of that id is one of these.
@@ -103,26 +98,25 @@ impl GangStarts {
             spans_nodes: true,
             ..LeaseRequest::new(id.into(), Arc::clone(who), gang.need.clone())
         };
-        let (mut addresses, mut without_address) = (Vec::new(), Vec::new());
-        let mut shared = BTreeMap::new();
-        for (other, engine) in &gang.nodes {
-            let known = self.peers.iter().find(|peer| peer.name() == other).cloned();
-            match known.or_else(|| other.parse().ok()) {
-                Some(address) => addresses.push(address),
-                None => without_address
-                    .push(format!("nothing is reserved on {other}: its name is no address")),
-            }
-            shared.insert(Arc::clone(other), Arc::new(request(format!("{id}@{node}"), engine)));
-        }
+        let of = |(other, engine): &(Arc<str>, Arc<str>)| {
+            // There it is no restart of that node's own.
+            (Arc::clone(other), Arc::new(request(format!("gang-{name}@{node}"), engine)))
+        };
+        let shared: BTreeMap<_, _> = gang.nodes.iter().map(of).collect();
+        let nodes = shared.keys().cloned().collect();
+        let peers = match &self.cluster {
+            Some(cluster) => Peers::of_nodes(cluster, &gang.need, nodes)?,
+            // Without a cluster no rank on another node is known.
+            None => Peers::start(&[], &Access::default(), &gang.need)?,
+        };
         Ok(GangLease {
             after: Arc::clone(&gang.after),
             own: request(id, name),
             gang: Gang::after(requested_ms),
             called: None,
-            peers: Peers::start(&addresses, &self.access, &gang.need)?,
+            peers,
             shared,
             reasons: Vec::new(),
-            without_address,
         })
     }
 
@@ -193,7 +187,8 @@ impl GangLease {
         all.extend(
             refused.map(|(node, why)| format!("nothing is reserved on {node}: {why}").into()),
         );
-        all.extend(self.without_address.iter().map(|why| why.as_str().into()));
+        let unknown = self.peers.without_address();
+        all.extend(unknown.map(|node| format!("nothing is reserved on {node}: {NO_PEER}").into()));
         all
     }
 }

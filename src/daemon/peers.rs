@@ -46,6 +46,8 @@ pub(crate) struct Peers {
     found: Option<Receiver<Found>>,
     /// Whether the first lookup is done.
     are_known: bool,
+    /// The names of those that count; `None`: all that are found.
+    only: Option<Vec<Arc<str>>>,
     /// Sources of peers that cannot be used, so that peers may be missing.
     faults: Vec<PeerAnswer>,
 }
@@ -105,6 +107,7 @@ impl Peers {
             request: request.clone(),
             found: None,
             are_known: true,
+            only: None,
             faults: Vec::new(),
         })
     }
@@ -129,6 +132,26 @@ impl Peers {
         Ok(peers)
     }
 
+    /// The same of the nodes with these names alone.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(super) fn of_nodes(
+        settings: &ClusterSettings,
+        request: &GateRequest,
+        nodes: Vec<Arc<str>>,
+    ) -> io::Result<Self> {
+        let mut peers = Self::of_cluster(settings, request)?;
+        peers.only = Some(nodes);
+        Ok(peers)
+    }
+
+    /// Those that are not among the configured peers, by the last lookup.
+    pub(super) fn without_address(&self) -> impl Iterator<Item = &Arc<str>> {
+        let nodes = self.only.iter().flatten().filter(|_| self.are_known);
+        nodes.filter(|node| !self.each.iter().any(|peer| peer.node == **node))
+    }
+
     /// Takes the result of a lookup.
     fn take_lookup(&mut self) {
         let Some(found) = self.found.as_ref().and_then(|found| found.try_iter().last()) else {
@@ -141,7 +164,10 @@ impl Peers {
         };
         self.faults = found.faults.into_iter().map(unknown).collect();
         let mut known = std::mem::take(&mut self.each);
-        for address in found.peers {
+        let counts = |address: &PeerAddress| {
+            self.only.as_ref().is_none_or(|only| only.contains(address.name()))
+        };
+        for address in found.peers.into_iter().filter(counts) {
             let node = address.to_string();
             if let Some(index) = known.iter().position(|peer| peer.address == address) {
                 self.each.push(known.swap_remove(index));
@@ -161,6 +187,7 @@ impl Peers {
         answers.extend(self.faults.iter().cloned());
         let why = match (self.are_known, answers.is_empty()) {
             (false, _) => "the lookup of the peers is pending",
+            (true, true) if self.only.is_some() => return answers,
             (true, true) => "the configuration names no node (cluster)",
             (true, false) => return answers,
         };
@@ -171,8 +198,8 @@ impl Peers {
         answers
     }
 
-    /// Calls each peer for its part of a lease, in the order of [`Peers::leases`]. What is requested
-    /// of a peer may depend on its name.
+    /// Calls each peer for its part of a lease, in the order of [`Peers::leases`]. The request may
+    /// depend on the peer's name.
     pub(crate) fn call(&mut self, lease: impl Fn(&str) -> Arc<LeaseRequest>, calls: &[MemberCall]) {
         for (peer, call) in self.each.iter_mut().zip(calls) {
             if peer.turn != Some(call.turn) {

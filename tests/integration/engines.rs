@@ -44,6 +44,11 @@ pub fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
 }
 
 impl Process {
+    /// The same in that container.
+    pub fn in_container(self, id: &str) -> Self {
+        Self { cgroup: format!("/system.slice/docker-{id}.scope"), ..self }
+    }
+
     pub fn write(&self, procfs: &Path) {
         let folder = procfs.join(self.pid.to_string());
         // It may not exist.

@@ -1,6 +1,7 @@
 //! Deferred restarts with a Docker that hangs, dies and answers falsely, through the daemon.
 
 mod docker;
+mod gangs;
 mod tracked;
 
 use std::time::{Duration, Instant};
