@@ -286,7 +286,10 @@ impl RemedyState {
             return self.go_on(case, step, context);
         }
         let out_of_time = context.at.uptime.saturating_sub(ended) >= CHECK_ENDS_AFTER;
-        let measured = context.measured.is_some_and(|measured| measured > ended);
+        let stops_engine = case.remedy.steps.get(step).is_some_and(RemedyStep::stops_engine);
+        // Processes are read less often than memory.
+        let measured = context.measured.is_some_and(|measured| measured > ended)
+            && (!stops_engine || context.engines.has_sampled_since(ended));
         if !measured && !out_of_time {
             return;
         }

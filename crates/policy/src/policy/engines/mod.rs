@@ -35,6 +35,7 @@ pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
 use life::{Life, Turn};
 use ranks::Ranks;
+use ranks::past::PastRanks;
 pub(super) use receipt::NodeView;
 use receipt::{Loading, Loads};
 use recent::RecentLevels;
@@ -505,10 +506,15 @@ impl Engines {
         lives.filter(|(_, life)| !life.is_gone()).find(|(_, life)| held.runs(life.seen()))
     }
 
-    /// Another engine than that takes a model in.
-    pub(super) fn other_loading(&self, held: &Workload) -> Option<Arc<str>> {
+    /// Another engine than that takes a model in. Ranks of one engine load together.
+    pub(super) fn other_loading(
+        &self,
+        held: &Workload,
+        ranks: Option<&PastRanks>,
+    ) -> Option<Arc<str>> {
         let own = self.life_of_held(held).map(|(name, _)| name);
-        let mut others = self.lives.iter().filter(|(name, _)| Some(*name) != own);
+        let is_own = |name| Some(name) == own || ranks.is_some_and(|own| self.is_of(name, own));
+        let mut others = self.lives.iter().filter(|(name, _)| !is_own(*name));
         let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
         others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
     }

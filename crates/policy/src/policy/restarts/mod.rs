@@ -150,13 +150,15 @@ impl Restarts {
 
     /// The workload that is starting and excludes others.
     fn occupant(&self, name: &str, context: &Context<'_>) -> Option<Arc<str>> {
+        let own = self.restarts.get(name)?;
+        let is_other = |restart: &Restart| !restart.is_rank_with(own);
         let others = self.restarts.iter().filter(|(other, _)| ***other != *name);
+        let others = others.filter(|(_, restart)| is_other(restart));
         let mut starting = others.filter(|(_, restart)| restart.is_starting(context.at));
         if let Some((other, _)) = starting.next() {
             return Some(Arc::clone(other));
         }
-        let own = self.restarts.get(name).map(Restart::target)?;
-        context.engines.other_loading(own)
+        context.engines.other_loading(own.target(), own.ranks())
     }
 
     /// Whether that engine runs in a deferred restart, so that its death is reported here.

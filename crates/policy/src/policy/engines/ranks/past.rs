@@ -30,9 +30,19 @@ impl Engines {
             others: seen.map(|(id, seen)| (id.clone(), Arc::clone(&seen.engine))).collect(),
         })
     }
+
+    /// Whether the engine of that name is another run, or another rank, of the same one.
+    pub(in crate::policy) fn is_of(&self, name: &str, ranks: &PastRanks) -> bool {
+        self.ranks.own.get(name).is_some_and(|own| own.gang == ranks.gang)
+    }
 }
 
 impl PastRanks {
+    /// Whether both are ranks of one engine.
+    pub(in crate::policy) fn is_with(&self, other: &Self) -> bool {
+        self.gang == other.gang
+    }
+
     /// The other nodes, and the engine's name on each.
     pub(in crate::policy) fn nodes(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let of =

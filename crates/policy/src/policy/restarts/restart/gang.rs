@@ -6,12 +6,22 @@ use std::sync::Arc;
 use super::Restart;
 use crate::model::{GangStart, Mode, WorkloadEnd};
 use crate::policy::Context;
+use crate::policy::engines::ranks::past::PastRanks;
 
 impl Restart {
     /// The names under which memory may be reserved for it.
     pub(super) fn names(&self) -> Vec<&str> {
         let engine = self.ranks.as_ref().map(|ranks| &*ranks.engine);
         [Some(&*self.seen.target.name), engine].into_iter().flatten().collect()
+    }
+
+    pub(in crate::policy::restarts) fn ranks(&self) -> Option<&PastRanks> {
+        self.ranks.as_ref()
+    }
+
+    /// Whether both are ranks of one engine, which start together.
+    pub(in crate::policy::restarts) fn is_rank_with(&self, other: &Self) -> bool {
+        self.ranks().zip(other.ranks()).is_some_and(|(own, other)| own.is_with(other))
     }
 
     /// Why it waits for its ranks on other nodes, if it does.

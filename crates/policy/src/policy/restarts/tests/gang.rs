@@ -151,3 +151,23 @@ fn observe_mode_reserves_nothing_elsewhere() {
     assert_eq!(pair.gang(), None);
     assert!(pair.is_started(), "it is reported: {:?}", pair.world.state("vllm"));
 }
+
+/// Its first rank is ready only with the others.
+#[test]
+fn a_rank_does_not_wait_for_another_one_of_its_node_that_starts() {
+    let mut pair = Pair::new(Mode::Enforce, 1);
+    pair.world.held.push(super::world::container("first"));
+    let rank = EngineRank { gang: "a:29501".into(), rank: Some(0), ranks: Some(2) };
+    let first = EngineSeen { rank: Some(rank), uid: Some(0), ..engine_in("first", 70, GIB) };
+    pair.world.engines.push(first);
+    pair.run(3);
+    pair.world.dies("first");
+    pair.dies();
+    assert!(pair.world.state("vllm").1.contains("its rank 0 on there starts"));
+    pair.world.starts("first");
+    pair.run(1);
+    assert_eq!(pair.world.state("first").0, RestartState::Starting);
+    pair.there = Some((EnginePhase::Starting, 90.0));
+    pair.run(1);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+}
