@@ -179,6 +179,12 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
             EventKind::Kernel(KernelEvent::Xid { xid, .. }) if DEVICE_DEAD.contains(xid) => {
                 Some((format!("Xid {xid}: the GPU does not respond"), reboot))
             }
+            EventKind::Kernel(lost @ KernelEvent::GpuLost { .. }) => {
+                Some((lost.to_string(), reboot))
+            }
+            EventKind::Kernel(failed @ KernelEvent::GpuInitFailed { .. }) => {
+                Some((failed.to_string(), reboot))
+            }
             _ => None,
         };
         let Some((text, fix)) = found else { continue };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::model::{EngineKind, KernelEvent};
+use crate::model::{EngineKind, GpuLossSign, KernelEvent};
 
 const GIB: u64 = 1 << 30;
 
@@ -111,6 +111,9 @@ fn each_fault_has_a_fix() {
         process: None,
         recovery,
     };
+    let (pci, status) = ("0000:a1:00.0".to_owned(), "0x62:0x40:2168".to_owned());
+    let failed = KernelEvent::GpuInitFailed { pci, status };
+    let lost = KernelEvent::GpuLost { pci: None, gpu: Some(6), sign: GpuLossSign::ResetRequired };
     let misfit = Misfit { name: Sysctl::MinFreeKbytes, now: 67_584, wanted: 1 << 20 };
     let lack = |is_wanted_now| Lack {
         what: "action drop_caches".to_owned(),
@@ -149,6 +152,8 @@ fn each_fault_has_a_fix() {
         ("kernel_log", Severity::Problem, log(xid(169, None).into())),
         ("kernel_log", Severity::Problem, log(xid(79, None).into())),
         ("kernel_log", Severity::Ok, log(xid(31, None).into())),
+        ("kernel_log", Severity::Problem, log(lost.into())),
+        ("kernel_log", Severity::Problem, log(failed.into())),
         ("permissions", Severity::Problem, Facts { lacks: Fact::Is(vec![lack(true)]), ..well() }),
         ("permissions", Severity::Warning, Facts { lacks: Fact::Is(vec![lack(false)]), ..well() }),
         (

@@ -57,6 +57,32 @@ pub enum OomConstraint {
     MemoryPolicy,
 }
 
+/// What shows that a GPU is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuLossSign {
+    /// Its registers cannot be read.
+    OffBus,
+    /// The driver says that it must be reset.
+    ResetRequired,
+    /// Its system processor (GSP) does not respond.
+    GspTimeout,
+}
+
+/// What the kernel could do about a damaged page (`action_name` in mm/memory-failure.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageRecovery {
+    /// The page is no longer used.
+    Recovered,
+    /// The page is freed later.
+    Delayed,
+    /// The page stays in use.
+    Ignored,
+    /// The page stays in use.
+    Failed,
+}
+
 /// A daemon in user space that kills processes when memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillerDaemon {
@@ -98,7 +124,7 @@ pub enum KernelEvent {
         /// `mem_desc.c:1359`.
         location: Option<String>,
     },
-    /// The driver could not allocate its mapping metadata.
+    /// The driver could not allocate its mapping metadata, or Jetson's nvgpu a buffer.
     NvAllocFailed {
         /// The function that failed.
         function: String,
@@ -126,6 +152,22 @@ pub enum KernelEvent {
     },
     /// The UVM driver gave up until the next boot.
     UvmFatal,
+    /// A GPU is gone, or must be reset, and no Xid says so.
+    GpuLost {
+        /// PCI address as printed, with its domain.
+        pci: Option<String>,
+        /// GPU number, if the line names one.
+        gpu: Option<u32>,
+        /// What shows it.
+        sign: GpuLossSign,
+    },
+    /// The driver could not initialise a GPU: `RmInitAdapter failed`.
+    GpuInitFailed {
+        /// PCI address as printed, with its domain.
+        pci: String,
+        /// The driver's codes: `0x62:0x40:2168`. The second is the status, 0x51 is no memory.
+        status: String,
+    },
     /// The kernel's OOM killer killed a process.
     ///
     /// A trace has up to a hundred lines, and any of them may be missing: lost, cut, or left out by
@@ -159,6 +201,8 @@ pub enum KernelEvent {
     },
     /// Memory ran out and nothing could be killed.
     OomNoVictim,
+    /// The kernel panicked because memory ran out.
+    OomPanic,
     /// The memory of a killed process was reclaimed.
     OomReaped {
         /// Pid of the victim.
@@ -176,9 +220,43 @@ pub enum KernelEvent {
     /// The page allocator gave up.
     PageAllocFailure {
         /// Name of the process that requested the pages.
-        comm: String,
+        comm: Option<String>,
         /// The request was for 2^order contiguous pages.
         order: u32,
+    },
+    /// No contiguous block of that size was free in a region of CMA.
+    CmaAllocFailed {
+        /// Name of the region: `linux,cma`.
+        region: Option<String>,
+        /// Requested pages.
+        pages: u64,
+    },
+    /// The hardware reported a damaged page.
+    MemoryFailure {
+        /// Number of the page frame: `0x8a0000`.
+        frame: String,
+        /// Pid of the process that got SIGBUS.
+        pid: Option<u32>,
+        /// Name of that process.
+        comm: Option<String>,
+        /// What became of the page.
+        outcome: Option<PageRecovery>,
+    },
+    /// A CPU has not left the kernel for long.
+    SoftLockup {
+        /// Pid of its task.
+        pid: u32,
+        /// Name of its task.
+        comm: String,
+        /// Number of the CPU.
+        cpu: u32,
+        /// For so long.
+        seconds: u64,
+    },
+    /// A CPU or task has held up read-copy-update for long.
+    RcuStall {
+        /// Which RCU: `rcu_preempt`.
+        flavour: String,
     },
     /// A task has been in state D for long.
     HungTask {

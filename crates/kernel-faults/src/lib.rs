@@ -6,5 +6,8 @@ mod faults;
 pub mod kmsg;
 mod text;
 
-pub use event::{KernelEvent, KillerDaemon, LoggedEvent, OomConstraint, Pool, Recovery};
+pub use event::{
+    GpuLossSign, KernelEvent, KillerDaemon, LoggedEvent, OomConstraint, PageRecovery, Pool,
+    Recovery,
+};
 pub use faults::{EventAssembler, KernelLine, container_id};

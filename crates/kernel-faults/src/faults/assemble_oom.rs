@@ -33,6 +33,7 @@ impl EventAssembler {
             OomLine::Reaped { pid, comm } => self.reaped(pid, comm, true, line, out),
             OomLine::Unreapable { pid, comm } => self.reaped(pid, comm, false, line, out),
             OomLine::NoVictim => out.push(Anchor::of(line).event(KernelEvent::OomNoVictim)),
+            OomLine::Panic => out.push(Anchor::of(line).event(KernelEvent::OomPanic)),
             OomLine::Group { memcg } => self.note_own(line, |trace| {
                 trace.group = Some(memcg.to_owned());
             }),

@@ -9,6 +9,8 @@
 
 mod assemble_oom;
 mod killers;
+mod lost;
+mod memory;
 mod nvidia;
 mod oom;
 mod tasks;
@@ -27,6 +29,8 @@ use crate::{KernelEvent, LoggedEvent};
 
 pub(crate) use killers::TALOS;
 use killers::{Killer, Victim};
+use lost::LostDevice;
+use memory::{DamagedPage, Named};
 use nvidia::Nvidia;
 use trace::{Anchor, Position, Trace};
 
@@ -47,7 +51,9 @@ const LONGEST_WAIT_LINES: u64 = 20_000;
 const HUNG_TASK_LINES: u64 = 400;
 /// The wait for the rest of a broken message, which follows at once.
 const BROKEN_MESSAGE_LINES: u64 = 8;
-/// The longest time between two reports of one kill.
+/// The lines after which the loss of a device is another one, for logs without times.
+const LOSS_LINES: u64 = 200;
+/// The longest time between two reports of one kill, or of one lost device.
 const REPETITION: Duration = Duration::from_secs(10);
 /// The longest time of earlyoom between SIGTERM and SIGKILL.
 const ESCALATION: Duration = Duration::from_secs(60);
@@ -147,6 +153,9 @@ pub struct EventAssembler {
     broken_cgroup: Option<BrokenMessage>,
     broken: Option<BrokenMessage>,
     hung: VecDeque<PendingHungTask>,
+    lost: VecDeque<LostDevice>,
+    named: Option<Named>,
+    damaged: Option<DamagedPage>,
     killed: VecDeque<Remembered>,
     reaped: VecDeque<Remembered>,
     /// A person has requested a kill whose trace has not begun.
@@ -192,15 +201,19 @@ impl EventAssembler {
             self.feed_nvidia(message, line, out);
         } else if let Some(message) = oom::parse(line.text) {
             self.feed_oom(message, line, out);
-        } else if let Some((comm, order)) = tasks::page_allocation_failure(line.text) {
-            self.expect_other_stack(Some(comm), line);
-            let kind = KernelEvent::PageAllocFailure { comm: comm.to_owned(), order };
-            out.push(Anchor::of(line).event(kind));
+        } else if let Some(failure) = memory::allocation_failure(line.text) {
+            self.feed_allocation(&failure, line, out);
+        } else if let Some(damage) = memory::damage(line.text) {
+            self.feed_damage(damage, line, out);
         } else if line.text.starts_with("INFO: task ") {
             self.feed_task(line, out);
+        } else if let Some(event) = of_one_line(line.text) {
+            out.push(Anchor::of(line).event(event));
+            self.feed_body(line);
         } else if !line.text.starts_with("NVRM") {
             self.feed_body(line);
         }
+        self.note_name(line);
     }
 
     fn feed_nvidia(&mut self, message: Nvidia, line: &KernelLine<'_>, out: &mut Vec<LoggedEvent>) {
@@ -210,7 +223,9 @@ impl EventAssembler {
             Nvidia::Other => return,
         };
         if !unfinished {
-            out.extend(event.map(|event| Anchor::of(line).event(event)));
+            if let Some(event) = event {
+                self.driver_event(Anchor::of(line), event, out);
+            }
             return;
         }
         if let Some(broken) = self.broken.take() {
@@ -230,13 +245,16 @@ impl EventAssembler {
         let joined = [format!("{}{rest}", broken.text), format!("{}{glue}{rest}", broken.text)];
         let alone =
             matches!(nvidia::parse(line.text), Some(Nvidia::Event(_) | Nvidia::Unfinished(_)));
-        if alone || is_other_message(line.text) {
+        // The last line about a device off the bus proves it, and the first names the device.
+        let is_about_device = broken.text.starts_with("NVRM: The NVIDIA GPU ");
+        if (alone && !is_about_device) || is_other_message(line.text) {
             return false;
         }
         for joined in joined {
             if let Some(Nvidia::Event(event)) = nvidia::parse(&joined) {
-                out.push(broken.anchor.event(event));
+                let anchor = broken.anchor;
                 self.broken = None;
+                self.driver_event(anchor, event, out);
                 return true;
             }
         }
@@ -348,6 +366,9 @@ impl EventAssembler {
             self.finish_trace(&trace, out);
         }
         out.extend(self.hung.drain(..).map(|pending| pending.finish(None)));
+        out.extend(self.lost.drain(..).filter_map(|mut lost| lost.release()));
+        out.extend(self.damaged.take().map(|page| page.finish(None)));
+        self.named = None;
         self.release_killer(out);
         (self.current, self.broken_cgroup, self.pending_victim) = (None, None, None);
         self.requested = None;
@@ -363,7 +384,11 @@ impl EventAssembler {
         let victim = self.pending_victim.iter().map(|pending| pending.anchor.seq);
         let requested = self.requested.iter().map(|(anchor, _)| anchor.seq);
         let killers = killer.chain(victim).chain(requested);
-        traces.chain(hung).chain(broken).chain(kill).chain(killers).flatten().min()
+        let lost = self.lost.iter().map(|lost| lost.anchor.seq);
+        let named = self.named.iter().map(|named| named.anchor.seq);
+        let damaged = self.damaged.iter().map(|page| page.anchor.seq);
+        let others = lost.chain(named).chain(damaged);
+        traces.chain(hung).chain(broken).chain(kill).chain(killers).chain(others).flatten().min()
     }
 
     /// The next deadline of [`Self::tick`], on the clock of [`KernelLine::uptime`].
@@ -377,9 +402,15 @@ impl EventAssembler {
         let broken = self.broken.iter().map(|pending| pending.at.uptime);
         let kill = self.broken_kill.iter().map(|pending| pending.at.uptime);
         let killer = self.pending_killer.iter().map(|pending| pending.at.uptime);
-        let rest = hung.chain(broken).chain(kill).chain(killer);
-        let rest = rest.map(|at| at.map(|at| at.saturating_add(SILENCE)));
-        traces.chain(rest).flatten().min()
+        let named = self.named.iter().map(|named| named.at.uptime);
+        let damaged = self.damaged.iter().map(|page| page.at.uptime);
+        let waiting = self.lost.iter().filter(|lost| lost.waiting.is_some());
+        let waiting = waiting.map(|lost| lost.at.uptime);
+        let rest = hung.chain(broken).chain(kill).chain(killer).chain(named).chain(damaged);
+        let rest = rest.chain(waiting).map(|at| at.map(|at| at.saturating_add(SILENCE)));
+        let lost = self.lost.iter().map(|lost| lost.at.uptime);
+        let lost = lost.map(|at| at.map(|at| at.saturating_add(REPETITION)));
+        traces.chain(rest).chain(lost).flatten().min()
     }
 
     /// Decides events that have been pending for long. `at_deadline` includes the very instant of a
@@ -401,6 +432,15 @@ impl EventAssembler {
             self.finish_broken_kill(out);
         }
         self.requested.take_if(|(_, at)| over(at, SILENCE, 2));
+        self.named.take_if(|named| over(&named.at, SILENCE, 2));
+        let damaged = self.damaged.take_if(|page| over(&page.at, SILENCE, LOSS_LINES));
+        out.extend(damaged.map(|page| page.finish(None)));
+        for lost in &mut self.lost {
+            if over(&lost.at, SILENCE, BROKEN_MESSAGE_LINES) {
+                out.extend(lost.release());
+            }
+        }
+        self.lost.retain(|lost| !over(&lost.at, REPETITION, LOSS_LINES));
         self.pending_victim.take_if(|pending| over(&pending.at, LONGEST_WAIT, SILENT_LINES));
         let gone = |trace: &mut Trace| {
             over(&trace.last, SILENCE, SILENT_LINES)
@@ -458,7 +498,12 @@ impl BrokenMessage {
 fn is_other_message(text: &str) -> bool {
     oom::parse(text).is_some()
         || text.starts_with("INFO: task ")
-        || tasks::page_allocation_failure(text).is_some()
+        || memory::allocation_failure(text).is_some_and(|failure| failure.comm.is_some())
+}
+
+/// An event of one line.
+fn of_one_line(text: &str) -> Option<KernelEvent> {
+    memory::cma(text).or_else(|| tasks::soft_lockup(text)).or_else(|| tasks::rcu_stall(text))
 }
 
 /// The text up to [`LONGEST_TEXT`].

@@ -2,7 +2,7 @@
 //!
 //! Shapes: `NV_PRINTF` and `nvCheckOk…` of open-gpu-kernel-modules; the Xid catalogue.
 
-use crate::{KernelEvent, Pool, Recovery};
+use crate::{GpuLossSign, KernelEvent, Pool, Recovery};
 
 use super::text::{fits_comm, gpu_prefix, hex, identifier, number, pid, whole_pid};
 
@@ -22,6 +22,9 @@ pub(super) fn parse(text: &str) -> Option<Nvidia> {
     if let Some(message) = uvm_fatal(text) {
         return Some(message);
     }
+    if let Some(rest) = text.strip_prefix("nvgpu: ") {
+        return nvgpu(rest).map(Nvidia::Event);
+    }
     if begins(text, "NVRM: ") {
         return Some(Nvidia::Unfinished(None));
     }
@@ -35,6 +38,9 @@ pub(super) fn parse(text: &str) -> Option<Nvidia> {
     }
     if message.is_empty() || begins(message, "Xid (") {
         return Some(Nvidia::Unfinished(None));
+    }
+    if let Some(found) = lost(gpu, message) {
+        return Some(found);
     }
     let Some((function, rest)) = identifier(message) else { return Some(Nvidia::Other) };
     if is_check(function) {
@@ -97,10 +103,17 @@ fn check(function: &str, gpu: Option<u32>, rest: &str) -> Nvidia {
             Nvidia::Other
         };
     };
+    if code == "NV_ERR_RESET_REQUIRED" {
+        let sign = GpuLossSign::ResetRequired;
+        return Nvidia::Event(KernelEvent::GpuLost { pci: None, gpu, sign });
+    }
     if code != "NV_ERR_NO_MEMORY" {
         return Nvidia::Other;
     }
     let (expression, location, whole) = origin(rest);
+    if is_address_space(expression, location) {
+        return Nvidia::Other;
+    }
     let event = KernelEvent::NvNoMemory {
         function: function.to_owned(),
         gpu,
@@ -141,6 +154,15 @@ fn split_location(text: &str) -> Option<(&str, &str)> {
         && file.contains('.')
         && number(line).is_some_and(|(_, rest)| rest.is_empty());
     valid.then_some((expression, location))
+}
+
+/// Whether a mapping found no address in BAR1, the window of the CPU on a GPU's memory
+/// (open-gpu-kernel-modules, issues 1132 and 1187): memory is not short.
+fn is_address_space(expression: &str, location: Option<&str>) -> bool {
+    location.is_some_and(|location| location.starts_with("mapping_reuse.c:"))
+        || ["pReuseMappingDb", "kbusMapFbAperture", "Bar1", "BAR1"]
+            .iter()
+            .any(|name| expression.contains(name))
 }
 
 fn pool(expression: &str, location: Option<&str>) -> Pool {
@@ -189,6 +211,81 @@ fn allocation(function: &str, rest: &str) -> Nvidia {
     } else {
         Nvidia::Other
     }
+}
+
+/// `17000000.gpu  nvgpu_dma_print_err:101  [INFO]  DMA alloc FAILED: [sysmem] size=257490944 …`:
+/// drivers/gpu/nvgpu/os/linux/linux-dma.c of L4T.
+fn nvgpu(rest: &str) -> Option<KernelEvent> {
+    let (_device, rest) = rest.split_once(' ')?;
+    let (function, rest) = identifier(rest.trim_start())?;
+    let (_line, rest) = rest.strip_prefix(':').and_then(number)?;
+    let (_level, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
+    let (_kind, rest) = rest.trim_start().strip_prefix("DMA alloc FAILED: [")?.split_once(']')?;
+    let (bytes, _) = number(rest.strip_prefix(" size=")?)?;
+    Some(KernelEvent::NvAllocFailed { function: function.to_owned(), bytes })
+}
+
+/// Messages about a device that is gone or cannot be used, after `NVRM: ` and `GPU<n> `
+/// (osinit.c, osapi.c, kernel_gsp.c, kernel_gsp_tu102.c and kernel_gsp_gh100.c of
+/// open-gpu-kernel-modules).
+fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
+    let event = |pci: Option<&str>, sign| {
+        let pci = pci.map(str::to_owned);
+        Some(Nvidia::Event(KernelEvent::GpuLost { pci, gpu, sign }))
+    };
+    const OFF_BUS: &str = "fallen off the bus and is not responding to commands";
+    if let Some(rest) = message.strip_prefix("The NVIDIA GPU ") {
+        // In three records, or in one with newlines.
+        let end = rest.find(|letter: char| !(letter.is_ascii_hexdigit() || ":.".contains(letter)));
+        let pci = rest.get(..end.unwrap_or(rest.len())).filter(|pci| is_pci(pci))?;
+        let is_whole = rest.contains(OFF_BUS);
+        return if is_whole { event(Some(pci), GpuLossSign::OffBus) } else { unfinished() };
+    }
+    if message.strip_prefix("system has ").unwrap_or(message).starts_with(OFF_BUS) {
+        return event(None, GpuLossSign::OffBus);
+    }
+    if let Some((pci, text)) = message.strip_prefix("GPU ").and_then(|rest| rest.split_once(": ")) {
+        is_pci(pci).then_some(())?;
+        if text.starts_with("GPU has fallen off the bus") {
+            return event(Some(pci), GpuLossSign::OffBus);
+        }
+        let status = text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?.0;
+        let (pci, status) = (pci.to_owned(), status.to_owned());
+        return Some(Nvidia::Event(KernelEvent::GpuInitFailed { pci, status }));
+    }
+    if let Some(rest) = message.strip_prefix("Rate limiting GSP RPC error prints for GPU at PCI:") {
+        let (pci, rest) = rest.split_once(' ')?;
+        let is_lost = is_pci(pci) && rest.contains("The GPU likely needs to be reset");
+        return is_lost.then(|| event(Some(pci), GpuLossSign::ResetRequired)).flatten();
+    }
+    let (_function, rest) = identifier(message)?;
+    event(None, sign(rest.strip_prefix(": ")?)?)
+}
+
+fn unfinished() -> Option<Nvidia> {
+    Some(Nvidia::Unfinished(None))
+}
+
+/// What the text after a function's name shows.
+fn sign(text: &str) -> Option<GpuLossSign> {
+    const RESET: [&str; 2] = [
+        "(the GPU is likely in a bad state and may need to be reset)",
+        "(the GPU may be in a bad state and may need to be reset)",
+    ];
+    const TIMEOUTS: [&str; 6] = [
+        "Heartbeat timed out, ",
+        "Timeout waiting for GSP ",
+        "SEC2 GSP Boot:Timeout waiting for GSP ",
+        "Timeout waiting for lockdown release",
+        "Timeout waiting for SEC2-RTOS to resume GSP-RM",
+        "failed to wait for GFW boot complete",
+    ];
+    if RESET.contains(&text.trim_end()) {
+        return Some(GpuLossSign::ResetRequired);
+    }
+    let is_banner = text.trim_end().trim_matches('*') == " GSP Timeout ";
+    let is_timeout = TIMEOUTS.iter().any(|start| text.starts_with(start));
+    (is_timeout || is_banner).then_some(GpuLossSign::GspTimeout)
 }
 
 /// `PCI:000f:01:00 GPU-I:02 GPU-CI:00): 31, pid=4242, name=VLLM::EngineCor, …`.

@@ -31,6 +31,8 @@ pub(super) enum OomLine<'a> {
     Unreapable { pid: u32, comm: &'a str },
     /// There was no process to kill.
     NoVictim,
+    /// The kernel panics.
+    Panic,
     /// `memory.oom.group`: all of this cgroup.
     Group { memcg: &'a str },
     /// Before 4.19: the victim's cgroup, and the one whose limit was hit.
@@ -60,6 +62,13 @@ const REQUESTED: [&str; 3] = [
     "sysrq: SysRq : Manual OOM execution",
 ];
 
+/// `out_of_memory` and `check_panic_on_oom`.
+const PANICS: [&str; 3] = [
+    "Kernel panic - not syncing: System is deadlocked on memory",
+    "Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is enabled",
+    "Kernel panic - not syncing: Out of memory: system-wide panic_on_oom is enabled",
+];
+
 const GROUP: &str = " are going to be killed due to memory.oom.group set";
 pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
@@ -87,6 +96,9 @@ pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
     }
     if let Some(rest) = text.strip_prefix("Memory cgroup stats for ") {
         return Some(OomLine::Stats { oom_memcg: rest.split_once(':')?.0 });
+    }
+    if PANICS.contains(&text.trim_end()) {
+        return Some(OomLine::Panic);
     }
     let panicked = text.strip_prefix("Kernel panic - not syncing: ").unwrap_or(text);
     if panicked.starts_with("Out of memory and no killable processes")

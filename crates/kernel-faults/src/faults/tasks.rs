@@ -1,6 +1,8 @@
-//! Hung tasks and failed page allocations (`kernel/hung_task.c`, `mm/page_alloc.c`).
+//! Tasks and CPUs that are stuck (`kernel/hung_task.c`, `kernel/watchdog.c`, `kernel/rcu`).
 
-use super::text::{fits_comm, hex, number, pid, whole_pid};
+use crate::KernelEvent;
+
+use super::text::{fits_comm, identifier, number, pid, whole_pid};
 
 /// `INFO: task X:pid blocked for more than N seconds.`
 #[derive(Debug, PartialEq)]
@@ -64,26 +66,30 @@ pub(super) fn lock<'a>(text: &'a str, comm: &str, waiter: u32) -> Option<Lock<'a
     Some(Lock::Owner { pid: whole_pid(pid)?, comm })
 }
 
-/// Reads `comm: page allocation failure: order:N, mode:0x…`.
-pub(super) fn page_allocation_failure(text: &str) -> Option<(&str, u32)> {
-    let (comm, rest) = text.split_once(": page allocation failure")?;
-    let rest = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(". "))?;
-    let (order, rest) = number(rest.strip_prefix("order:")?)?;
-    let ended = match rest.strip_prefix(", mode:") {
-        Some(mode) => {
-            hex(mode).is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(['(', ',', ' ']))
-        }
-        None => rest.trim_end().is_empty(),
-    };
-    (ended && fits_comm(comm) && !is_other_program(comm))
-        .then_some((comm, u32::try_from(order).ok()?))
+/// Reads `watchdog: BUG: soft lockup - CPU#2 stuck for 22s! [comm:29632]` (kernel/watchdog.c;
+/// older kernels write `NMI watchdog: ` or no prefix).
+pub(super) fn soft_lockup(text: &str) -> Option<KernelEvent> {
+    let rest = text.strip_prefix("NMI ").unwrap_or(text);
+    let rest = rest.strip_prefix("watchdog: ").unwrap_or(rest);
+    let (cpu, rest) = pid(rest.strip_prefix("BUG: soft lockup - CPU#")?)?;
+    let (seconds, rest) = number(rest.strip_prefix(" stuck for ")?)?;
+    let task = rest.strip_prefix("s! [")?.trim_end().strip_suffix(']')?;
+    let (comm, task) = task.rsplit_once(':')?;
+    fits_comm(comm).then_some(())?;
+    Some(KernelEvent::SoftLockup { pid: whole_pid(task)?, comm: comm.to_owned(), cpu, seconds })
 }
 
-/// `systemd[1]: …`, `usb 1-1: …`: the line quotes a kernel message.
-fn is_other_program(comm: &str) -> bool {
-    let Some((head, _)) = comm.split_once(": ") else { return false };
-    let identifier = head.strip_suffix(']').and_then(|head| head.rsplit_once('['));
-    identifier.is_some_and(|(name, id)| !name.is_empty() && whole_pid(id).is_some())
-        || head.strip_prefix("usb ").is_some_and(|port| port.contains('-'))
-        || matches!(head, "audit" | "systemd" | "EXT4-fs")
+/// Reads `rcu: INFO: rcu_preempt self-detected stall on CPU` and the like (kernel/rcu/tree_stall.h,
+/// tree_exp.h and tasks.h; older kernels write no `rcu: `).
+pub(super) fn rcu_stall(text: &str) -> Option<KernelEvent> {
+    const STALLS: [&str; 4] = [
+        " self-detected stall on CPU",
+        " detected stalls on CPUs/tasks:",
+        " detected expedited stalls on CPUs/tasks:",
+        " detected stalls on tasks:",
+    ];
+    let rest = text.strip_prefix("rcu: ").unwrap_or(text).strip_prefix("INFO: ")?;
+    let (flavour, rest) = identifier(rest)?;
+    let is_stall = flavour.starts_with("rcu") && STALLS.iter().any(|stall| rest.starts_with(stall));
+    is_stall.then(|| KernelEvent::RcuStall { flavour: flavour.to_owned() })
 }

@@ -80,7 +80,9 @@ pub use gpu::{
 };
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
-pub use kernel_faults::{KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use kernel_faults::{
+    GpuLossSign, KernelEvent, KillerDaemon, OomConstraint, PageRecovery, Pool, Recovery,
+};
 pub use lease::{
     GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings,
     LeaseRequest, LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,

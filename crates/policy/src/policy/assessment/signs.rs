@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Event, EventKind, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen, WedgeSign,
+    Event, EventKind, GpuLossSign, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen,
+    WedgeSign,
 };
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
@@ -108,6 +109,10 @@ impl Signs {
                     self.said = Some(("xid", at));
                 }
             }
+            EventKind::Kernel(KernelEvent::GpuLost {
+                sign: GpuLossSign::OffBus | GpuLossSign::GspTimeout,
+                ..
+            }) => self.said = Some(("gpu_lost", at)),
             EventKind::Kernel(KernelEvent::HungTask {
                 pid: waiter,
                 comm,

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    DecisionId, EngineReadings, Event, EventKind, GpuDriver, GpuPicture, GpuReadings, Holder,
-    HolderReadings, KernelEvent, KernelRecord, MemoryState, Mode, Moment, Observation, Outcome,
-    OutcomeResult, Past, ProcessId, ProgramEvent, Reading, Readings, SYSLOG_SEQ_BASE, Schema,
-    SeriesKey, Source, TaskSeen,
+    DecisionId, EngineReadings, Event, EventKind, GpuDriver, GpuLossSign, GpuPicture, GpuReadings,
+    Holder, HolderReadings, KernelEvent, KernelRecord, MemoryState, Mode, Moment, Observation,
+    Outcome, OutcomeResult, Past, ProcessId, ProgramEvent, Reading, Readings, SYSLOG_SEQ_BASE,
+    Schema, SeriesKey, Source, TaskSeen,
 };
 use crate::policy::Policy;
 
@@ -369,6 +369,23 @@ fn a_wedged_driver_needs_two_signs() {
     node.driver = GpuDriver::Responsive;
     node.wait(3);
     assert_eq!(node.state(), MemoryState::InUse);
+}
+
+#[test]
+fn a_gpu_that_is_lost_without_an_xid_is_a_sign() {
+    let after = |sign| {
+        let mut node = AssessmentWorld::new();
+        node.holders = vec![Holder::of_driver(9, 'D')];
+        node.wait(300);
+        let lost = KernelEvent::GpuLost { pci: None, gpu: None, sign };
+        let utc = Some(node.at().utc);
+        node.events.push(Event { kind: lost.into(), utc, seq: Some(1) });
+        node.wait(10);
+        node.state()
+    };
+    assert_eq!(after(GpuLossSign::OffBus), MemoryState::Wedged);
+    assert_eq!(after(GpuLossSign::GspTimeout), MemoryState::Wedged);
+    assert_eq!(after(GpuLossSign::ResetRequired), MemoryState::InUse);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    AlertChange, AlertState, CachePermission, EnginePhase, EventKind, KernelEvent, KillerDaemon,
-    OomConstraint, Recovery, Sysctl, UndoReason, as_number,
+    AlertChange, AlertState, CachePermission, EnginePhase, EventKind, GpuLossSign, KernelEvent,
+    KillerDaemon, OomConstraint, PageRecovery, Recovery, Sysctl, UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -67,6 +67,29 @@ fn driver_event() -> impl Strategy<Value = KernelEvent> {
             }
         ),
         Just(KernelEvent::UvmFatal),
+        (words(), any::<Option<u32>>(), any::<bool>()).prop_map(|(pci, gpu, is_off)| {
+            let sign = if is_off { GpuLossSign::OffBus } else { GpuLossSign::GspTimeout };
+            KernelEvent::GpuLost { pci, gpu, sign }
+        }),
+        (text(), text()).prop_map(|(pci, status)| KernelEvent::GpuInitFailed { pci, status }),
+    ]
+}
+
+fn stuck() -> impl Strategy<Value = KernelEvent> {
+    let outcome = proptest::option::of(prop_oneof![
+        Just(PageRecovery::Recovered),
+        Just(PageRecovery::Delayed),
+        Just(PageRecovery::Failed)
+    ]);
+    prop_oneof![
+        (text(), any::<Option<u32>>(), words(), outcome).prop_map(|(frame, pid, comm, outcome)| {
+            KernelEvent::MemoryFailure { frame, pid, comm, outcome }
+        }),
+        (text(), any::<[u32; 2]>(), any::<u64>()).prop_map(|(comm, [pid, cpu], seconds)| {
+            KernelEvent::SoftLockup { pid, comm, cpu, seconds }
+        }),
+        text().prop_map(|flavour| KernelEvent::RcuStall { flavour }),
+        Just(KernelEvent::OomPanic),
     ]
 }
 
@@ -114,8 +137,11 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
         kill(),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomReaped { pid, comm }),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomUnreapable { pid, comm }),
-        (any::<u32>(), text())
+        stuck(),
+        (any::<u32>(), words())
             .prop_map(|(order, comm)| KernelEvent::PageAllocFailure { comm, order }),
+        (words(), any::<u64>())
+            .prop_map(|(region, pages)| KernelEvent::CmaAllocFailed { region, pages }),
         (any::<u32>(), text(), any::<u64>(), any::<Option<u32>>(), words()).prop_map(
             |(pid, comm, seconds, owner_pid, owner_comm)| KernelEvent::HungTask {
                 pid,
