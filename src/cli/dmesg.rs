@@ -17,11 +17,13 @@ use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use crate::cli::output::{self, ReaderGone};
 use crate::model::{KernelEvent, counted};
-use kernel_faults::dmesg::{LogText, Message};
-use kernel_faults::{EventAssembler, LoggedEvent};
+use kernel_faults::dmesg::Message;
+use kernel_faults::{EventAssembler, LoggedEvent, kmsg};
 
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
+/// Hosts whose kills are kept apart.
+const MOST_HOSTS: usize = 256;
 /// Records that are remembered by number, to detect duplicates.
 const MOST_REMEMBERED: usize = 64 * 1024;
 
@@ -47,9 +49,12 @@ On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot
 
 const AFTER_HELP: &str = "\
 Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
-lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any
-of these indented, quoted or with a container log's stamps. Only what the kernel wrote counts, and
-the kills that systemd-oomd and earlyoom log themselves.
+lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg and netconsole,
+talosctl dmesg, busybox, JSON of Vector, Filebeat and Fluent Bit, Loki's logcli, bare lines, and any
+of these indented, quoted or with a container log's stamps. One prefix before each line is read, if
+the first stamp of the log has it: a host (pdsh, clush), a service (Docker Compose), a pod (kubectl,
+stern), a file or line number (grep, cat -n). `origin` is what it names. Only what the kernel wrote
+counts, and the kills that systemd-oomd, earlyoom, nohang, oomd and Talos log themselves.
 
 A kill is reported once, by the first line that proves it. The kernel writes at most ten OOM traces
 in five seconds, and only `Killed process …` for further kills, so that this line suffices; so does
@@ -156,11 +161,8 @@ fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
             Err(Errno::PIPE | Errno::INVAL | Errno::INTR) => continue,
             Err(error) => return Err(error).context("cannot read /dev/kmsg"),
         };
-        let mut log = LogText::new();
-        let record = buffer.get(..read).unwrap_or_default();
-        let first = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        log.feed(first);
-        if let Some(mut message) = log.finish() {
+        if let Ok(record) = kmsg::parse_record(buffer.get(..read).unwrap_or_default()) {
+            let mut message = Message::of_record(&record);
             let since = message.position.and_then(|at| jiff::SignedDuration::try_from(at).ok());
             message.utc = since.and_then(|since| zero.checked_add(since).ok());
             report.message(&message)?;
@@ -190,7 +192,9 @@ struct Report<W: Write> {
     out: W,
     json: bool,
     all: bool,
-    assembler: EventAssembler,
+    /// By host. The first host is the empty text, as is none.
+    assemblers: BTreeMap<String, EventAssembler>,
+    first_host: Option<String>,
     events: Vec<LoggedEvent>,
     messages: u64,
     /// Time and identity of the records that were read.
@@ -211,7 +215,8 @@ impl<W: Write> Report<W> {
             out,
             json,
             all,
-            assembler: EventAssembler::new(),
+            assemblers: BTreeMap::new(),
+            first_host: None,
             events: Vec::new(),
             messages: 0,
             seen: BTreeSet::new(),
@@ -240,7 +245,9 @@ impl<W: Write> Report<W> {
         let mut line = message.kernel_line();
         line.seq = Some(self.messages);
         self.stamps.insert(self.messages, Message { text: String::new(), ..message.clone() });
-        self.assembler.feed(&line, &mut self.events);
+        let host = self.host(message);
+        let assembler = self.assemblers.entry(host).or_default();
+        assembler.feed(&line, &mut self.events);
         if !message.from_kernel && self.all {
             self.waiting.insert(self.messages, user_record(message));
         }
@@ -249,12 +256,27 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
+    /// The name under which the events of a message's host are assembled: two hosts may kill
+    /// processes of the same pid.
+    fn host(&mut self, message: &Message) -> String {
+        let Some(host) = message.origin.as_ref().or(message.host.as_ref()) else {
+            return String::new();
+        };
+        let is_first = self.first_host.get_or_insert_with(|| host.clone()) == host;
+        let is_known = self.assemblers.contains_key(host);
+        let is_kept = is_known || self.assemblers.len() < MOST_HOSTS;
+        if is_first || !is_kept { String::new() } else { host.clone() }
+    }
+
     /// Takes events from the assembler.
     fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
-            let what = event.kind.to_string();
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
+            let what = match message.and_then(|message| message.origin.as_deref()) {
+                Some(origin) => format!("{origin}: {}", event.kind),
+                None => event.kind.to_string(),
+            };
             event.seq = message.and_then(|message| message.seq);
             let provenance = match self.is_device {
                 true => "kmsg",
@@ -274,7 +296,8 @@ impl<W: Write> Report<W> {
 
     /// Writes events before which none can come.
     fn release(&mut self) -> anyhow::Result<()> {
-        let pending = self.assembler.pending_since_seq().unwrap_or(u64::MAX);
+        let pending = self.assemblers.values().filter_map(EventAssembler::pending_since_seq);
+        let pending = pending.min().unwrap_or(u64::MAX);
         while let Some(first) = self.waiting.first_entry() {
             if *first.key() >= pending {
                 break;
@@ -314,7 +337,9 @@ impl<W: Write> Report<W> {
 
     /// The end of the log.
     fn end(&mut self) -> anyhow::Result<()> {
-        self.assembler.finish(&mut self.events);
+        for assembler in self.assemblers.values_mut() {
+            assembler.finish(&mut self.events);
+        }
         self.collect()?;
         self.release()
     }
@@ -344,13 +369,11 @@ impl<W: Write> Report<W> {
     }
 }
 
-/// The identity of a record, to detect duplicates: its number, or its text and stamp.
+/// The identity of a record, to detect duplicates: its text with its number, or with its stamp.
 fn identity(message: &Message) -> Option<u64> {
-    if message.seq.is_some() {
-        return message.seq;
-    }
-    message.exact.then(|| {
+    (message.exact || message.seq.is_some()).then(|| {
         let mut hasher = DefaultHasher::new();
+        (&message.origin, &message.host, message.seq).hash(&mut hasher);
         (&message.stamp, &message.identifier, &message.caller, &message.text).hash(&mut hasher);
         hasher.finish()
     })
@@ -361,6 +384,9 @@ fn identity(message: &Message) -> Option<u64> {
 struct Object<'a> {
     #[serde(flatten)]
     event: &'a LoggedEvent,
+    /// The host, pod or file that the log names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a str>,
     /// The source of a wall time without a zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     utc_from: Option<&'static str>,
@@ -371,9 +397,11 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn of(event: &'a LoggedEvent, message: Option<&Message>, provenance: &'static str) -> Self {
+    fn of(event: &'a LoggedEvent, message: Option<&'a Message>, provenance: &'static str) -> Self {
         Self {
             event,
+            origin: message
+                .and_then(|message| message.origin.as_deref().or(message.host.as_deref())),
             utc_from: message.and_then(utc_from),
             uptime_seconds: message.and_then(uptime_seconds),
             provenance,

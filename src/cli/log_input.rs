@@ -148,7 +148,7 @@ impl<R: BufRead> LogInput<R> {
             }
         })?;
         let is_log = log.has_stamps();
-        if let Some(message) = log.finish() {
+        for message in log.finish() {
             take(message)?;
         }
         let is_text = odd.saturating_mul(ODD_BYTE_IN) <= bytes;

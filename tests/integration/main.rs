@@ -15,6 +15,7 @@ mod dashboards;
 mod descriptors;
 mod dice;
 mod dmesg;
+mod dmesg_forms;
 mod doctor;
 mod documents;
 mod empty_cache;

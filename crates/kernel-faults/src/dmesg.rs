@@ -1,15 +1,20 @@
 //! The text formats of a kernel log: dmesg, journalctl, syslog files, raw kmsg, JSON, bare lines.
-//! The form is detected line by line, so a file may mix them.
+//! The form is detected line by line, so a file may mix them. A prefix that a tool puts before each
+//! line is detected at the first stamp.
 
+mod forwarded;
+mod header;
 mod json;
+mod lines;
 mod local;
+mod prefix;
 mod records;
 mod stamp;
 
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,7 +26,11 @@ use super::kmsg;
 pub use local::LocalTime;
 pub use records::{JsonRecords, begins_with_records};
 
-use stamp::{Clock, Stamp};
+use lines::Lines;
+use prefix::Shape;
+
+/// The most names in prefixes that are kept apart.
+const MOST_ORIGINS: usize = 256;
 
 /// The length limit of a line, in bytes.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -31,6 +40,10 @@ const LONGEST_LINE: usize = 64 * 1024;
 pub struct Message {
     /// Number of its first line, from 1.
     pub line: u64,
+    /// What the prefix of its lines names: a host, a pod, a file.
+    pub origin: Option<String>,
+    /// The host that the form itself names.
+    pub host: Option<String>,
     /// The record's sequence number, in raw kmsg.
     pub seq: Option<u64>,
     /// Wall time, if the text has it with its zone.
@@ -58,6 +71,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// A record of `/dev/kmsg`.
+    pub fn of_record(record: &kmsg::Record<'_>) -> Self {
+        header::from_record(record)
+    }
+
     /// The message as input of the assembler.
     pub fn kernel_line(&self) -> KernelLine<'_> {
         let is_of_talos = !self.from_kernel && self.text.starts_with(TALOS);
@@ -74,43 +92,29 @@ impl Message {
     }
 }
 
-/// The format of the last line, which decides whether a line without a stamp continues it.
+/// Whether the lines of a log have a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum Prefix {
     /// No stamp has been seen yet.
     #[default]
-    Bare,
-    /// `6,123,456,-;text`.
-    Kmsg,
-    /// Any format with a stamp on each message.
-    Stamped,
-}
-
-/// Whether `[   12.345678] ` is followed by a host and an identifier, as journalctl prints it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Monotonic {
-    #[default]
-    Undecided,
-    Dmesg,
-    /// journalctl --no-hostname.
-    JournalWithoutHost,
-    Journal {
-        host: String,
-    },
+    Unknown,
+    /// A stamp began its line.
+    None,
+    /// The first stamp followed this.
+    Has(Shape),
 }
 
 /// Splits the text of a log into messages, line by line, in bounded memory.
 #[derive(Debug, Default)]
 pub struct LogText {
     lines: u64,
-    form: Form,
-    monotonic: Monotonic,
-    clock: Clock,
-    json: json::DmesgJson,
-    pretty: json::PrettyJson,
-    /// Prefix of every line of a log that was quoted or indented.
-    margin: String,
-    pending: Option<Message>,
+    prefix: Prefix,
+    /// Lines without a prefix.
+    plain: Lines,
+    /// Lines with a prefix, by what it names.
+    origins: BTreeMap<String, Lines>,
+    /// Lines whose prefix names something that is not kept apart.
+    others: Lines,
 }
 
 impl LogText {
@@ -119,384 +123,81 @@ impl LogText {
         Self::default()
     }
 
-    /// Takes one line, without its newline. Returns the message before it, which is now complete.
+    /// Takes one line, without its newline. Returns the message before it of the same origin, which
+    /// is now complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
         self.lines += 1;
         let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-        let bytes = if self.lines == 1 {
-            bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
-        } else {
-            bytes
+        let bytes = match self.lines {
+            1 => bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes),
+            _ => bytes,
         };
-        let bytes = without_colours(bytes);
-        let bytes = self.without_margin(&bytes);
-        let text = kmsg::printable(bytes);
-        if let Some(found) = self.feed_json(&text) {
-            return found.and_then(|message| self.replace(message));
+        let bytes = header::without_colours(bytes);
+        let text = kmsg::printable(&bytes);
+        match self.prefix {
+            Prefix::Unknown => self.prefix = prefix_of(&text),
+            // The first line was only the rest of a message, or other text.
+            Prefix::Has(_) if header::is_stamped(&text) => self.prefix = Prefix::None,
+            Prefix::Has(_) | Prefix::None => {}
         }
-        if text.starts_with('{')
-            && let Some(printed) = json::container(&text)
-        {
-            return self.feed_text(&printed);
-        }
-        if let Ok(record) = kmsg::parse_record(bytes) {
-            self.form = Form::Kmsg;
-            let message = from_record(&record);
-            return self.replace(message);
-        }
-        self.feed_text(&text)
-    }
-
-    fn feed_text(&mut self, text: &str) -> Option<Message> {
-        if is_journal_notice(text) {
-            return self.pending.take();
-        }
-        match self.stamped(text) {
-            Some(message) => {
-                self.form = Form::Stamped;
-                self.replace(message)
+        let Prefix::Has(shape) = self.prefix else {
+            let message = self.plain.feed(self.lines, None, &text);
+            if self.plain.has_stamps() {
+                self.prefix = Prefix::None;
             }
-            None => self.unstamped(text),
-        }
-    }
-
-    /// `None`: the line is no JSON of a log; else the message that it ends, if any.
-    fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
-        if json::is_bracket(text) && !self.json.is_inside() {
-            return Some(None);
-        }
-        if let Some(found) = self.json.feed(text) {
-            self.pretty.forget();
-            return Some(found);
-        }
-        if let Some(found) = self.pretty.feed(text) {
-            self.form = if found.is_some() { Form::Stamped } else { self.form };
-            return Some(found);
-        }
-        // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
-        let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
-        let entry = entry.unwrap_or(text).trim_start();
-        let message = entry.starts_with('{').then(|| json::record(entry))??;
-        self.form = Form::Stamped;
-        Some(Some(message))
-    }
-
-    /// The line without the common prefix of a quoted or indented log. Only the first stamp of a
-    /// log shows the prefix: later it would be the text of another message.
-    fn without_margin<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        if self.form == Form::Bare && self.margin.is_empty() {
-            let width = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count();
-            let (margin, rest) = bytes.split_at(width);
-            let text = kmsg::printable(rest);
-            let stamped = kmsg::parse_record(rest).is_ok()
-                || stamp::parse(facility(&text).1, &mut Clock::default()).is_some();
-            if stamped && let Ok(margin) = std::str::from_utf8(margin) {
-                margin.clone_into(&mut self.margin);
+            return message;
+        };
+        match self.without_prefix(&text, shape) {
+            // The first line of a name has a stamp, or the name is none.
+            Some((name, rest)) if self.origins.contains_key(name) || prefix::is_stamped(rest) => {
+                let (name, rest) = (name.to_owned(), rest.to_owned());
+                let origin = (!name.is_empty()).then_some(&*name);
+                let number = self.lines;
+                self.reader(&name).feed(number, origin, &rest)
             }
+            None if text.is_empty() => None,
+            _ => self.plain.feed_foreign(self.lines, &text),
         }
-        bytes.strip_prefix(self.margin.as_bytes()).unwrap_or(bytes)
+    }
+
+    /// The name in the prefix of a line, and its text.
+    fn without_prefix<'a>(&'a self, text: &'a str, shape: Shape) -> Option<(&'a str, &'a str)> {
+        let beside = || {
+            let mut names = self.origins.keys();
+            names.find_map(|name| Some((&**name, prefix::beside(text, shape, name)?)))
+        };
+        beside().or_else(|| prefix::split(text, shape))
+    }
+
+    fn reader(&mut self, name: &str) -> &mut Lines {
+        if !self.origins.contains_key(name) {
+            if self.origins.len() >= MOST_ORIGINS {
+                return &mut self.others;
+            }
+            self.origins.insert(name.to_owned(), Lines::default());
+        }
+        self.origins.get_mut(name).unwrap_or(&mut self.others)
     }
 
     /// Whether any line so far had a stamp of a kernel log.
     pub fn has_stamps(&self) -> bool {
-        self.form != Form::Bare
+        self.prefix != Prefix::Unknown
     }
 
-    /// The last message.
-    pub fn finish(&mut self) -> Option<Message> {
-        self.pending.take()
-    }
-
-    fn replace(&mut self, message: Message) -> Option<Message> {
-        self.pending.replace(Message { line: self.lines, ..message })
-    }
-
-    /// A line without a stamp: a message of its own, or one more line of the message before it.
-    fn unstamped(&mut self, text: &str) -> Option<Message> {
-        let indented = text.starts_with([' ', '\t']);
-        match self.form {
-            Form::Kmsg if indented => return None,
-            Form::Stamped if text.is_empty() => return None,
-            Form::Stamped => {
-                if let Some(pending) = &mut self.pending
-                    && (indented || !pending.from_kernel)
-                {
-                    if pending.text.len() + text.len() < LONGEST_LINE {
-                        pending.text.push_str("\\x0a");
-                        pending.text.push_str(text.trim_start());
-                    }
-                    return None;
-                }
-            }
-            Form::Bare | Form::Kmsg => {}
-        }
-        let text = match self.form {
-            // Without stamp and host, only the identifier may be left.
-            Form::Bare => text.trim().strip_prefix("kernel: ").unwrap_or(text.trim()),
-            Form::Kmsg | Form::Stamped => text,
-        };
-        self.replace(Message { from_kernel: true, text: text.to_owned(), ..Message::default() })
-    }
-
-    fn stamped(&mut self, text: &str) -> Option<Message> {
-        let (facility, rest) = facility(text);
-        if facility.is_some()
-            && let Some(message) = rest.strip_prefix("1 ").and_then(|rest| self.rfc5424(rest))
-        {
-            let from_kernel = message.from_kernel && facility == Some(0);
-            return Some(Message { facility, from_kernel, ..message });
-        }
-        let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
-            facility?;
-            return Some(Message {
-                from_kernel: facility == Some(0),
-                facility,
-                text: rest.to_owned(),
-                ..Message::default()
-            });
-        };
-        let Stamp { utc, local, position, printed, journal, boot_clock } = stamp;
-        let mut message = Message {
-            utc,
-            local,
-            boot_clock: boot_clock.then_some(position),
-            position: Some(position),
-            exact: boot_clock && is_exact(&printed),
-            stamp: printed,
-            facility,
-            from_kernel: facility.is_none_or(|facility| facility == 0),
-            ..Message::default()
-        };
-        if journal {
-            // The log of a container has its own stamp before those of its programs.
-            if let Some(inner) = printed_in_container(rest)
-                && let Some(inner) = self.stamped(inner)
-            {
-                return Some(Message { utc: inner.utc.or(utc), local: None, ..inner });
-            }
-            self.journal(&mut message, rest);
-            return Some(message);
-        }
-        let (caller, rest) = caller(rest);
-        message.caller = caller.map(str::to_owned);
-        let rest = rest.strip_prefix(' ').unwrap_or(rest);
-        if boot_clock && message.caller.is_none() && facility.is_none() && self.is_monotonic(rest) {
-            self.journal(&mut message, rest);
-        } else {
-            message.text = rest.to_owned();
-        }
-        Some(message)
-    }
-
-    /// `2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, after the version.
-    fn rfc5424(&mut self, text: &str) -> Option<Message> {
-        let (stamp, rest) = stamp::parse(text, &mut self.clock)?;
-        let mut words = rest.trim_start().splitn(5, ' ');
-        let (_host, app) = (words.next()?, words.next()?);
-        let (_procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
-        let text = match rest.strip_prefix('-') {
-            Some(text) => text,
-            None => rest.strip_prefix('[')?.split_once(']')?.1,
-        };
-        Some(Message {
-            utc: stamp.utc,
-            local: stamp.local,
-            position: Some(stamp.position),
-            stamp: stamp.printed,
-            from_kernel: app == "kernel",
-            identifier: Some(app.to_owned()),
-            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
-            ..Message::default()
-        })
-    }
-
-    /// Whether `host kernel: text` follows, in a log that has had this form from its start.
-    fn is_monotonic(&mut self, rest: &str) -> bool {
-        if self.monotonic == Monotonic::Undecided && rest.starts_with("kernel: ") {
-            self.monotonic = Monotonic::JournalWithoutHost;
-            return true;
-        }
-        if self.monotonic == Monotonic::JournalWithoutHost {
-            // Without a pid it may be the kernel's own text: `NVRM: …`.
-            return rest.starts_with("kernel: ")
-                || identifier(rest).is_some_and(|(_, has_pid, _)| has_pid);
-        }
-        if let Monotonic::Journal { host } = &self.monotonic {
-            return rest.strip_prefix(host.as_str()).is_some_and(|rest| rest.starts_with(' '));
-        }
-        if self.monotonic == Monotonic::Dmesg {
-            return false;
-        }
-        let split = rest
-            .split_once(' ')
-            .filter(|(host, _)| !host.is_empty() && !host.contains([':', '[', '(', '=']));
-        let Some((host, (name, has_pid, _))) =
-            split.and_then(|(host, rest)| Some((host, identifier(rest)?)))
-        else {
-            self.monotonic = Monotonic::Dmesg;
-            return false;
-        };
-        let sure = name == "kernel" || has_pid;
-        if sure {
-            self.monotonic = Monotonic::Journal { host: host.to_owned() };
-        }
-        sure
-    }
-
-    /// `host identifier[pid]: text`; the host may be left out.
-    fn journal(&mut self, message: &mut Message, rest: &str) {
-        let after_host = rest.split_once(' ').map(|(host, rest)| (host.ends_with(':'), rest));
-        let rest = match after_host {
-            Some((false, rest)) => rest.trim_start(),
-            _ => rest,
-        };
-        let rest = without_priority(rest);
-        let Some((name, has_pid, text)) = identifier(rest) else {
-            message.from_kernel = false;
-            message.text = rest.to_owned();
-            return;
-        };
-        message.from_kernel &= name == "kernel" && !has_pid;
-        message.identifier = Some(name.to_owned());
-        message.text = text.to_owned();
-        if !message.from_kernel {
-            return;
-        }
-        // Syslog daemons leave the kernel's own stamp in the text.
-        if let Some((inner, rest)) = stamp::boot_seconds(text) {
-            let (caller, rest) = caller(rest);
-            message.caller = caller.map(str::to_owned);
-            message.position = Some(inner);
-            message.boot_clock = Some(inner);
-            message.exact = true;
-            message.text = rest.strip_prefix(' ').unwrap_or(rest).to_owned();
-        }
+    /// The last messages, in the order of their lines.
+    pub fn finish(&mut self) -> Vec<Message> {
+        let readers = self.origins.values_mut().chain([&mut self.plain, &mut self.others]);
+        let mut last: Vec<Message> = readers.filter_map(Lines::finish).collect();
+        last.sort_by_key(|message| message.line);
+        last
     }
 }
 
-/// Whether a stamp has its microseconds.
-fn is_exact(stamp: &str) -> bool {
-    stamp.split_once('.').is_some_and(|(_, fraction)| fraction.len() >= 6)
-}
-
-/// `name[123]: text` or `name: text`.
-fn identifier(text: &str) -> Option<(&str, bool, &str)> {
-    let (head, rest) = text.split_once(": ").or_else(|| Some((text.strip_suffix(':')?, "")))?;
-    let pid = head.strip_suffix(']').and_then(|head| head.rsplit_once('['));
-    match pid {
-        Some((name, pid)) if !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) => {
-            Some((name, true, rest))
-        }
-        _ if head.is_empty() || head.contains(' ') => None,
-        _ => Some((head, false, rest)),
+/// Whether the first stamp of a log follows a prefix.
+fn prefix_of(text: &str) -> Prefix {
+    if header::is_stamped(text.trim_start_matches(header::MARGIN)) || text.starts_with("kernel: ") {
+        return Prefix::None;
     }
-}
-
-/// The text without the `kern.warn ` that some syslog daemons write before the identifier.
-fn without_priority(text: &str) -> &str {
-    let after = text.split_once(' ').and_then(|(word, rest)| {
-        let (name, level) = word.split_once('.')?;
-        (FACILITIES.contains(&name) && LEVELS.contains(&level)).then_some(rest)
-    });
-    after.unwrap_or(text)
-}
-
-/// `[   12.345678] text` right after a container log's stamp, with CRI's `stdout F ` between.
-fn printed_in_container(rest: &str) -> Option<&str> {
-    let rest =
-        rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F ")).unwrap_or(rest);
-    rest.starts_with('[').then_some(rest)
-}
-
-/// `[ T123]` or `[C1]`, perhaps after a space.
-fn caller(text: &str) -> (Option<&str>, &str) {
-    let inner = text.strip_prefix(' ').unwrap_or(text).strip_prefix('[');
-    let Some((caller, rest)) = inner.and_then(|inner| inner.split_once(']')) else {
-        return (None, text);
-    };
-    let caller = caller.trim();
-    let number = caller.strip_prefix(['T', 'C']);
-    match number {
-        Some(number) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
-            (Some(caller), rest)
-        }
-        _ => (None, text),
-    }
-}
-
-const FACILITIES: [&str; 12] = [
-    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
-    "ftp",
-];
-const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
-
-/// `<6>` or `kern  :info  : ` before the stamp.
-fn facility(text: &str) -> (Option<u16>, &str) {
-    if let Some((priority, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
-        && priority.len() <= 5
-        && let Ok(priority) = priority.parse::<u16>()
-    {
-        return (Some(priority >> 3), rest);
-    }
-    let mut parts = text.splitn(3, ':');
-    let (Some(name), Some(level), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
-        return (None, text);
-    };
-    let (name, level) = (name.trim_end(), level.trim_end());
-    let number = FACILITIES.iter().position(|known| *known == name).or_else(|| {
-        let local: usize = name.strip_prefix("local")?.parse().ok()?;
-        (local < 8).then_some(16 + local)
-    });
-    match (number.and_then(|number| u16::try_from(number).ok()), rest.strip_prefix(' ')) {
-        (Some(number), Some(rest)) if LEVELS.contains(&level) => (Some(number), rest),
-        _ => (None, text),
-    }
-}
-
-fn from_record(record: &kmsg::Record<'_>) -> Message {
-    let position = Duration::from_micros(record.usec);
-    Message {
-        seq: Some(record.seq),
-        position: Some(position),
-        boot_clock: Some(position),
-        stamp: format!("{:.6}", position.as_secs_f64()),
-        from_kernel: record.facility == 0,
-        facility: Some(record.facility),
-        caller: record.caller.map(str::to_owned),
-        text: record.text.clone().into_owned(),
-        ..Message::default()
-    }
-}
-
-/// Lines of journalctl itself: `-- Boot … --`, `-- Logs begin at …`.
-fn is_journal_notice(text: &str) -> bool {
-    ["-- Boot ", "-- Reboot --", "-- Logs begin ", "-- Journal begins ", "-- No entries --"]
-        .iter()
-        .any(|start| text.starts_with(start))
-}
-
-/// The bytes without the colour sequences of dmesg and journalctl.
-fn without_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
-    if !bytes.contains(&0x1b) {
-        return Cow::Borrowed(bytes);
-    }
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != 0x1b {
-            plain.push(*first);
-            continue;
-        }
-        let Some(parameters) = after.strip_prefix(b"[") else { continue };
-        let end = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';'));
-        match end.map(|end| parameters.split_at(end)) {
-            Some((_, after)) if after.starts_with(b"m") || after.starts_with(b"K") => {
-                rest = after.get(1..).unwrap_or_default();
-            }
-            _ => {}
-        }
-    }
-    Cow::Owned(plain)
+    prefix::find(text).map_or(Prefix::Unknown, Prefix::Has)
 }

@@ -196,7 +196,8 @@ fn events_in(journal: &[u8]) -> Vec<Event> {
     let lines = journal.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut messages: Vec<_> = lines.filter_map(|line| text.feed(line)).collect();
     messages.extend(text.finish());
-    for message in &messages {
+    // A unit's entry without a program is not the kernel's.
+    for message in messages.iter().filter(|message| !message.from_kernel) {
         assembler.feed(&message.kernel_line(), &mut events);
     }
     assembler.finish(&mut events);

@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             assembler.feed(&message.kernel_line(), &mut events);
         }
     }
-    if let Some(message) = log.finish() {
+    for message in log.finish() {
         assembler.feed(&message.kernel_line(), &mut events);
     }
     assembler.finish(&mut events);

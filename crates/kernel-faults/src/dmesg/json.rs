@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::Message;
+use super::forwarded::{self, Carried};
 use super::stamp::{self, Clock};
 use crate::kmsg;
 
@@ -107,9 +108,13 @@ fn time(message: &mut Message, value: &Value) {
     }
 }
 
+/// The members of a record of dmesg, and of Fluent Bit's kmsg input.
+const DMESG: [&str; 11] =
+    ["pri", "fac", "lev", "time", "caller", "msg", "date", "priority", "sequence", "sec", "usec"];
+
 /// One record of dmesg in one piece.
 fn dmesg(entry: &Map<String, Value>) -> Option<Message> {
-    entry.get("msg")?;
+    (entry.contains_key("msg") && entry.keys().all(|key| DMESG.contains(&&**key))).then_some(())?;
     let mut message = Message::default();
     for (key, value) in entry {
         member(&mut message, key, value);
@@ -158,20 +163,59 @@ pub(super) fn is_bracket(line: &str) -> bool {
     matches!(&*bare, "[" | "]" | "]}" | "{\"dmesg\":[" | "{\"dmesg\":[]}")
 }
 
-/// One line of Docker's `json-file` logs: the output of the container.
-pub(super) fn container(line: &str) -> Option<String> {
-    let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
-    entry.get("stream")?.as_str()?;
-    let printed = text(entry.get("log")?)?;
-    Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed))
+/// A JSON object on one line that carries the line of a log: of Docker's `json-file`, or of a
+/// shipper.
+pub(super) fn line(text: &str) -> Option<String> {
+    text.starts_with('{').then_some(())?;
+    let Ok(Value::Object(entry)) = serde_json::from_str(text) else { return None };
+    if entry.get("stream").is_some_and(Value::is_string) {
+        let printed = self::text(entry.get("log")?)?;
+        return Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed));
+    }
+    match forwarded::read(&entry)? {
+        Carried::Line(line) => Some(line),
+        Carried::Message(_) => None,
+    }
 }
 
-/// One record of `dmesg --json` or one entry of `journalctl -o json`, perhaps with the comma before
-/// the next one.
+/// The record in `[0] tag: [1790506800.1, {…}]`, as Fluent Bit prints it to its standard output.
+pub(super) fn of_fluent_bit(text: &str) -> Option<&str> {
+    let (number, rest) = text.strip_prefix('[')?.split_once("] ")?;
+    let (tag, rest) = rest.split_once(": [")?;
+    let is_one = number.bytes().all(|byte| byte.is_ascii_digit()) && !tag.contains(' ');
+    let record = rest.get(rest.find(", {\"")? + 2..)?.trim_end().strip_suffix(']')?;
+    is_one.then_some(record)
+}
+
+/// One record of `dmesg --json`, one entry of `journalctl -o json`, or one message of a shipper,
+/// perhaps with the comma before the next one.
 pub(super) fn record(line: &str) -> Option<Message> {
     let line = line.strip_suffix(',').unwrap_or(line);
     let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
-    journal(&entry).or_else(|| dmesg(&entry))
+    journal(&entry).or_else(|| dmesg(&entry)).or_else(|| {
+        entry.get("stream").is_none().then_some(())?;
+        match forwarded::read(&entry)? {
+            Carried::Message(message) => Some(*message),
+            Carried::Line(_) => None,
+        }
+    })
+}
+
+/// The fields of `journalctl --output-fields=MESSAGE`, none of which is about the sender.
+const ANONYMOUS: [&str; 8] = [
+    "MESSAGE",
+    "PRIORITY",
+    "_BOOT_ID",
+    "_MACHINE_ID",
+    "_RUNTIME_SCOPE",
+    "_SOURCE_REALTIME_TIMESTAMP",
+    "_SOURCE_MONOTONIC_TIMESTAMP",
+    "_SOURCE_BOOTTIME_TIMESTAMP",
+];
+
+/// Whether an entry is as good as a line without anything: its sender was left out.
+fn is_anonymous(entry: &Map<String, Value>) -> bool {
+    entry.keys().all(|key| key.starts_with("__") || ANONYMOUS.contains(&&**key))
 }
 
 fn journal(entry: &Map<String, Value>) -> Option<Message> {
@@ -184,7 +228,12 @@ fn journal(entry: &Map<String, Value>) -> Option<Message> {
         .and_then(|micros| Timestamp::from_microsecond(micros).ok());
     let identifier = field("SYSLOG_IDENTIFIER").map(str::to_owned);
     let facility = field("SYSLOG_FACILITY").and_then(|text| text.parse().ok());
-    let from_kernel = identifier.as_deref() == Some("kernel")
+    // Users cannot set `_TRANSPORT`. Records of user space in the kernel log have their facility.
+    let is_named = match identifier.as_deref() {
+        Some(identifier) => identifier == "kernel",
+        None => field("_TRANSPORT").is_some() || is_anonymous(entry),
+    };
+    let from_kernel = is_named
         && field("_TRANSPORT").is_none_or(|transport| transport == "kernel")
         && facility.is_none_or(|facility: u16| facility == 0);
     let boot_clock = micros("_SOURCE_MONOTONIC_TIMESTAMP").or(micros("__MONOTONIC_TIMESTAMP"));
@@ -193,6 +242,7 @@ fn journal(entry: &Map<String, Value>) -> Option<Message> {
         boot_clock: boot_clock.map(Duration::from_micros),
         position: boot_clock.or(realtime).map(Duration::from_micros),
         stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
+        host: field("_HOSTNAME").map(str::to_owned),
         from_kernel,
         facility,
         identifier,
@@ -202,7 +252,7 @@ fn journal(entry: &Map<String, Value>) -> Option<Message> {
 }
 
 /// A text, or the bytes of one that is not UTF-8.
-fn text(value: &Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(kmsg::printable(text.as_bytes()).into_owned()),
         Value::Array(bytes) => {

@@ -37,7 +37,11 @@ pub(super) fn parse<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a 
     if let Some(rest) = text.strip_prefix('[') {
         return bracketed(rest, clock);
     }
-    iso(text).or_else(|| full(text)).or_else(|| syslog(text)).or_else(|| unix(text))
+    iso(text)
+        .or_else(|| full(text))
+        .or_else(|| dated(text))
+        .or_else(|| syslog(text))
+        .or_else(|| unix(text))
 }
 
 fn stamp(printed: &str, position: Duration) -> Stamp {
@@ -64,6 +68,9 @@ fn bracketed<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
     if let Some(position) = seconds(when) {
         let stamp = Stamp { boot_clock: true, journal: false, ..stamp(when, position) };
         // journalctl -o short-delta has a space before the `>`.
+        return Some((stamp, rest));
+    }
+    if let Some((stamp, rest)) = talos(when, rest) {
         return Some((stamp, rest));
     }
     if when.is_empty() || when.starts_with('+') {
@@ -96,14 +103,46 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(Duration::new(whole.parse().ok()?, nanos))
 }
 
-/// `Sat Nov 21 02:31:07 2026`, in an unknown zone; and whether the month is known.
+/// `[2026-11-21T02:31:07.123456789Z]: text`, as `talosctl dmesg` prints it.
+fn talos<'a>(when: &str, rest: &'a str) -> Option<(Stamp, &'a str)> {
+    let rest = rest.strip_prefix(": ")?;
+    let utc: Timestamp = when.parse().ok()?;
+    Some((Stamp { utc: Some(utc), ..stamp(when, position(utc)?) }, rest))
+}
+
+/// `Sat Nov 21 02:31:07 2026`, in an unknown zone; and whether the month is known. Languages order
+/// day, month, year and time differently.
 fn ctime(text: &str) -> Option<(DateTime, bool)> {
-    let mut words = text.split_ascii_whitespace();
-    is_word(words.next()?).then_some(())?;
-    let (month, day, time) = (words.next()?, words.next()?, words.next()?);
-    let year: i16 = words.next()?.parse().ok()?;
-    let at = civil(year, any_month(month)?, day.parse().ok()?, time)?;
+    let (mut names, mut numbers) = ([None; 2], [None; 2]);
+    let mut time = None;
+    for word in text.split_ascii_whitespace() {
+        let free = if word.contains(':') {
+            &mut time
+        } else if word.bytes().all(|byte| byte.is_ascii_digit()) {
+            numbers.iter_mut().find(|number| number.is_none())?
+        } else {
+            names.iter_mut().find(|name| name.is_none()).filter(|_| is_word(word))?
+        };
+        if free.replace(word).is_some() {
+            return None;
+        }
+    }
+    let ([_, Some(month)], [Some(one), Some(other)], Some(time)) = (names, numbers, time) else {
+        return None;
+    };
+    let (day, year) = if one.len() == 4 { (other, one) } else { (one, other) };
+    let at = civil(year.parse().ok()?, any_month(month)?, day.parse().ok()?, time)?;
     Some((at, month_number(month).is_some()))
+}
+
+/// `Sat Nov 21 02:31:07 2026 kern.warn kernel: …`: busybox's logread.
+fn dated(text: &str) -> Option<(Stamp, &str)> {
+    let end = text.match_indices(' ').filter(|(at, _)| !text[..*at].ends_with(' ')).nth(4)?.0;
+    let (printed, rest) = text.split_at_checked(end)?;
+    let (at, month_is_known) = ctime(printed)?;
+    let local = month_is_known.then_some(LocalTime::dated(at));
+    let stamp = Stamp { local, journal: true, ..stamp(printed, position_of(at)?) };
+    Some((stamp, rest.trim_start()))
 }
 
 /// `Nov21 02:31`.
@@ -141,18 +180,37 @@ fn month_number(text: &str) -> Option<i8> {
 }
 
 /// `2026-11-21T02:31:07,123456+00:00`: dmesg has a comma, journalctl and syslog a point or nothing.
+/// The `T` may be a space, and the zone may be missing.
 fn iso(text: &str) -> Option<(Stamp, &str)> {
     let bytes = text.as_bytes();
-    let dated = bytes.len() > 19 && bytes[4] == b'-' && bytes[7] == b'-' && bytes[10] == b'T';
-    if !dated || !bytes[0].is_ascii_digit() {
+    let dated = bytes.len() > 19 && bytes[4] == b'-' && bytes[7] == b'-';
+    if !dated || !bytes[0].is_ascii_digit() || !matches!(bytes[10], b'T' | b' ') {
         return None;
     }
-    let (printed, rest) = text.split_once(' ')?;
-    let utc: Timestamp = printed.replacen(',', ".", 1).parse().ok()?;
-    let stamp =
-        Stamp { utc: Some(utc), journal: !printed.contains(','), ..stamp(printed, position(utc)?) };
-    // The caller follows the stamp directly, with its space.
-    Some((stamp, rest))
+    let end = text.get(11..)?.find([' ', '\t'])? + 11;
+    let (printed, rest) = (text.get(..end)?, text.get(end + 1..)?);
+    let is_dmesg = bytes[10] == b'T' && printed.contains(',');
+    let time = printed.replacen(',', ".", 1).replacen(' ', "T", 1);
+    if let Ok(utc) = time.parse::<Timestamp>() {
+        let stamp = stamp(printed, position(utc)?);
+        return Some((Stamp { utc: Some(utc), journal: !is_dmesg, ..stamp }, rest));
+    }
+    let at: DateTime = time.parse().ok()?;
+    let (utc, rest) = match zone(&time, rest) {
+        Some((utc, rest)) => (Some(utc), rest),
+        None => (None, rest),
+    };
+    let local = utc.is_none().then_some(LocalTime::dated(at));
+    let stamp = stamp(printed, utc.map_or_else(|| position_of(at), position)?);
+    Some((Stamp { utc, local, journal: !is_dmesg, ..stamp }, rest))
+}
+
+/// ` +0100 ` or ` UTC ` after a time.
+fn zone<'a>(time: &str, rest: &'a str) -> Option<(Timestamp, &'a str)> {
+    let (zone, rest) = rest.split_once(' ')?;
+    let zone = if zone == "UTC" { "Z" } else { zone };
+    zone.starts_with(['Z', '+', '-']).then_some(())?;
+    Some((format!("{time}{zone}").parse().ok()?, rest))
 }
 
 /// `Sat 2026-11-21 02:31:07 UTC host …` (journalctl -o short-full, with-unit).
@@ -169,24 +227,36 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
     Some((Stamp { utc: is_utc.then_some(at), local, journal: true, ..stamp }, rest))
 }
 
-/// `Nov 21 02:31:07 host …`, perhaps with a fraction; without the year.
+/// `Nov 21 02:31:07 host …`, perhaps with a fraction; mostly without the year.
 fn syslog(text: &str) -> Option<(Stamp, &str)> {
     let (word, rest) = text.split_once(' ')?;
     let (day, rest) = rest.trim_start().split_once(' ')?;
     let (time, after) = rest.split_once(' ')?;
     let known = month_number(word);
+    let (year, time, after) = match time.parse::<i16>() {
+        Ok(year) if known.is_some() => (Some(year), after.split_once(' ')?.0, after),
+        _ => (None, time, after),
+    };
+    let after = if year.is_some() { after.split_once(' ')?.1 } else { after };
     let month = known.or_else(|| any_month(word).filter(|_| is_named(after)))?;
-    let at = civil(LEAP_YEAR, month, day.parse().ok()?, time)?;
-    let local = known.map(|_| LocalTime::without_year(at));
+    let at = civil(year.unwrap_or(LEAP_YEAR), month, day.parse().ok()?, time)?;
+    let local = known.map(|_| match year {
+        Some(_) => LocalTime::dated(at),
+        None => LocalTime::without_year(at),
+    });
     let printed = text.get(..text.len() - after.len())?;
     Some((Stamp { local, journal: true, ..stamp(printed, position_of(at)?) }, after))
 }
 
-/// Whether a text may be the name of a day or month: `lun.`, `avril`, `8月`.
+/// Whether a text may be the name of a day or month: `lun.`, `avril`, `8月`. Bytes that are not
+/// UTF-8 are printed as `\xNN`.
 fn is_word(text: &str) -> bool {
+    let fits = |letter: char| {
+        letter.is_ascii_alphanumeric() || matches!(letter, '.' | '\\') || !letter.is_ascii()
+    };
     text.len() <= 64
-        && text.contains(char::is_alphabetic)
-        && text.chars().all(|letter| letter.is_alphanumeric() || letter == '.')
+        && text.contains(|letter: char| letter.is_alphabetic())
+        && text.chars().all(fits)
 }
 
 /// Whether the text begins with `host name: ` or `name: `.

@@ -16,48 +16,84 @@ fn only(text: &str) -> Message {
     found.remove(0)
 }
 
+/// One message of the kernel in every form.
+const FORMS: &[&str] = &[
+    "[   12.345678] text: x",
+    "[   12.345678][ T123] text: x",
+    "[   12.345678] [   C1] text: x",
+    "[   12.345678 <    0.000012>] text: x",
+    "[<    0.000012>] text: x",
+    "[  +0.000012] text: x",
+    "[Nov21 02:31] text: x",
+    "[Sat Nov 21 02:31:07 2026] text: x",
+    "[Sat Nov  1 02:31:07 2025] text: x",
+    "2026-11-21T02:31:07,123456+00:00 text: x",
+    "<6>[   12.345678] text: x",
+    "kern  :info  : [   12.345678] text: x",
+    "kern  :warn  : [Sat Nov 21 02:31:07 2026] text: x",
+    "Nov 21 02:31:07 host kernel: text: x",
+    "Nov  1 02:31:07.123456 host kernel: text: x",
+    "Nov 21 02:31:07 host kernel: [   12.345678] text: x",
+    "2026-11-21T02:31:07+0000 host kernel: text: x",
+    "2026-11-21T02:31:07.123456+01:00 host kernel: text: x",
+    "Sat 2026-11-21 02:31:07 UTC host kernel: text: x",
+    "1795228267.123456 host kernel: text: x",
+    "[   12.345678] host kernel: text: x",
+    "[Пн сен 14 23:16:52 2026] text: x",
+    "[月  9月 14 23:16:52 2026] text: x",
+    "[сен14 23:16] text: x",
+    "8月 12 06:12:41 host kernel: text: x",
+    "avril 16 21:08:50 kernel: text: x",
+    "пн 2026-11-21 02:31:07 UTC host kernel: text: x",
+    "Nov 21 02:31:07 host kern.warn kernel: [   12.345678] text: x",
+    "<4>1 2026-11-21T02:31:07.123456+00:00 host kernel - - - text: x",
+    "2026-11-21T02:31:07.123456789Z [   12.345678] text: x",
+    "2026-11-21T02:31:07.123456789Z stdout F [   12.345678] text: x",
+    r#"{"log":"[   12.345678] text: x\n","stream":"stdout","time":"2026-11-21T02:31:07Z"}"#,
+    "    [   12.345678] text: x",
+    "> 6,339,5140900,-;text: x",
+    "kernel: text: x",
+    "6,339,5140900,-,caller=T1;text: x",
+    "\u{1b}[32m[   12.345678] \u{1b}[0mtext: x",
+    "kern  :warning: [   12.345678] text: x",
+    "kern:     err: [2026-11-21T02:31:07.123456789Z]: text: x",
+    " kern: warning: [2026-11-21T02:31:07Z]: text: x",
+    "[mer. ao\\xfbt 25 09:00:00 2026] text: x",
+    "[mer. 25 nov. 2026 09:00:00] text: x",
+    "[बुध नवम्बर 25 09:00:00 2026] text: x",
+    "Sat Nov 21 02:31:07 2026 kern.err kernel: [   12.345678] text: x",
+    "Nov 21 2026 02:31:07 host kernel: text: x",
+    "2026-11-21 02:31:07 host kernel: [   12.345678] text: x",
+    "2026-11-21 02:31:07.123456 kernel: text: x",
+    "2026-11-21 02:31:07 +0100 host kernel: text: x",
+    "2026-11-21T02:31:07Z\tNov 21 02:31:07 host kernel: text: x",
+    "2026-11-21T02:31:07Z {job=\"kern\"} Nov 21 02:31:07 host kernel: text: x",
+    "6.17.0-1032-nvidia,3,1234,12345678,-;text: x",
+    " kernel:[   12.345678] text: x",
+    "kernel: [   12.345678] text: x",
+    "- `[   12.345678] text: x",
+    "        \"[   12.345678] text: x\",",
+    "node17: [   12.345678] text: x",
+    "10.0.0.1: kern:     err: [2026-11-21T02:31:07Z]: text: x",
+    "node17: Nov 21 02:31:07 node17 kernel: text: x",
+    "node17: 6,339,5140900,-;text: x",
+    "mon-1  | [   12.345678] text: x",
+    "[pod/kmsg-abc/kmsg] [   12.345678] text: x",
+    "kmsg-abc kmsg [   12.345678] text: x",
+    "/var/log/kern.log:Nov 21 02:31:07 host kernel: text: x",
+    "kern.log:123:[   12.345678] text: x",
+    "123:[   12.345678] text: x",
+    "123-[   12.345678] text: x",
+    "   123\t[   12.345678] text: x",
+    "    123 [   12.345678] text: x",
+    "[2026-11-21 02:31:07] [   12.345678] text: x",
+    "02:31:07.123 [   12.345678] text: x",
+    "text: x",
+];
+
 #[test]
 fn every_kind_of_stamp_is_removed() {
-    for line in [
-        "[   12.345678] text: x",
-        "[   12.345678][ T123] text: x",
-        "[   12.345678] [   C1] text: x",
-        "[   12.345678 <    0.000012>] text: x",
-        "[<    0.000012>] text: x",
-        "[  +0.000012] text: x",
-        "[Nov21 02:31] text: x",
-        "[Sat Nov 21 02:31:07 2026] text: x",
-        "[Sat Nov  1 02:31:07 2025] text: x",
-        "2026-11-21T02:31:07,123456+00:00 text: x",
-        "<6>[   12.345678] text: x",
-        "kern  :info  : [   12.345678] text: x",
-        "kern  :warn  : [Sat Nov 21 02:31:07 2026] text: x",
-        "Nov 21 02:31:07 host kernel: text: x",
-        "Nov  1 02:31:07.123456 host kernel: text: x",
-        "Nov 21 02:31:07 host kernel: [   12.345678] text: x",
-        "2026-11-21T02:31:07+0000 host kernel: text: x",
-        "2026-11-21T02:31:07.123456+01:00 host kernel: text: x",
-        "Sat 2026-11-21 02:31:07 UTC host kernel: text: x",
-        "1795228267.123456 host kernel: text: x",
-        "[   12.345678] host kernel: text: x",
-        "[Пн сен 14 23:16:52 2026] text: x",
-        "[月  9月 14 23:16:52 2026] text: x",
-        "[сен14 23:16] text: x",
-        "8月 12 06:12:41 host kernel: text: x",
-        "avril 16 21:08:50 kernel: text: x",
-        "пн 2026-11-21 02:31:07 UTC host kernel: text: x",
-        "Nov 21 02:31:07 host kern.warn kernel: [   12.345678] text: x",
-        "<4>1 2026-11-21T02:31:07.123456+00:00 host kernel - - - text: x",
-        "2026-11-21T02:31:07.123456789Z [   12.345678] text: x",
-        "2026-11-21T02:31:07.123456789Z stdout F [   12.345678] text: x",
-        r#"{"log":"[   12.345678] text: x\n","stream":"stdout","time":"2026-11-21T02:31:07Z"}"#,
-        "    [   12.345678] text: x",
-        "> 6,339,5140900,-;text: x",
-        "kernel: text: x",
-        "6,339,5140900,-,caller=T1;text: x",
-        "\u{1b}[32m[   12.345678] \u{1b}[0mtext: x",
-        "text: x",
-    ] {
+    for line in FORMS {
         let message = only(line);
         assert_eq!((&*message.text, message.from_kernel), ("text: x", true), "{line}");
     }
@@ -190,4 +226,202 @@ fn exact_times_are_distinguished_from_coarse_ones() {
     assert!(!only("Nov 21 02:31:07 host kernel: x").exact);
     assert!(!only("[    1.0] x").exact);
     assert!(!only("[  +0.000012] x").exact);
+}
+
+#[test]
+fn the_name_in_a_prefix_is_the_origin() {
+    let origin = |line: &str| only(line).origin;
+    for (line, name) in [
+        ("node17: [   12.345678] x", Some("node17")),
+        ("mon-1  | [   12.345678] x", Some("mon-1")),
+        ("[pod/kmsg-abc/kmsg] [   12.345678] x", Some("kmsg-abc/kmsg")),
+        ("kmsg-abc kmsg [   12.345678] x", Some("kmsg-abc kmsg")),
+        ("kern.log:12:[   12.345678] x", Some("kern.log")),
+        ("12:[   12.345678] x", None),
+        ("[   12.345678] x", None),
+        ("kernel: [   12.345678] x", None),
+    ] {
+        assert_eq!(origin(line).as_deref(), name, "{line}");
+    }
+    assert_eq!(only("Nov 21 02:31:07 node17 kernel: x").host.as_deref(), Some("node17"));
+    assert_eq!(only("Nov 21 02:31:07 kernel: x").host, None);
+}
+
+#[test]
+fn lines_around_a_match_of_grep_are_of_its_file() {
+    let found =
+        messages(b"a-b.log:2:[   12.1] a\na-b.log-3-[   12.2] b\n--\na-b.log-9-[ 12.3] c\n");
+    let read: Vec<_> = found
+        .iter()
+        .filter(|message| message.from_kernel)
+        .map(|message| (message.origin.as_deref(), &*message.text))
+        .collect();
+    assert_eq!(read, [(Some("a-b.log"), "a"), (Some("a-b.log"), "b"), (Some("a-b.log"), "c")]);
+}
+
+#[test]
+fn the_first_stamp_shows_whether_lines_have_a_prefix() {
+    let texts = |text: &str| -> Vec<(bool, String)> {
+        let found = messages(text.as_bytes()).into_iter();
+        found.map(|message| (message.from_kernel, message.text)).collect()
+    };
+    let later = "[   12.345678] a\nnode17: [   12.4] b\n";
+    assert_eq!(texts(later), [(true, "a".into()), (true, "node17: [   12.4] b".into())]);
+    let program = "Nov 21 02:31:07 h app[1]: a\n    node17: [   12.4] b\nnode17: [   12.5] c\n";
+    assert_eq!(
+        texts(program),
+        [(false, "a\\x0anode17: [   12.4] b\\x0anode17: [   12.5] c".into())]
+    );
+    // A line that begins with its own stamp is of no other log.
+    let both = "node17: [   12.1] a\nNov 21 02:31:07 h app[1]: b\nNov 21 02:31:07 h kernel: c\nd\n";
+    let expected = [(true, "a"), (false, "b"), (true, "c"), (true, "d")];
+    let mut found = texts(both);
+    found.sort_by(|a, b| a.1.cmp(&b.1));
+    assert_eq!(found, expected.map(|(kernel, text)| (kernel, text.to_owned())));
+}
+
+#[test]
+fn the_rest_of_a_message_shows_no_prefix_for_the_whole_log() {
+    let kill = "Out of memory: Killed process 4242 (x) total-vm:1kB";
+    for rest in [
+        format!("    7 [   12.3] {kill}"),
+        format!("    kernel:[   12.3] {kill}"),
+        format!("    \"[   12.3] {kill}\""),
+        format!("    [   12.3] {kill}"),
+        format!("    {{\"_TRANSPORT\": \"kernel\", \"MESSAGE\": \"{kill}\"}}"),
+        format!(
+            "    {{\n    \"SYSLOG_IDENTIFIER\": \"kernel\",\n    \"MESSAGE\": \"{kill}\"\n    }}"
+        ),
+    ] {
+        let program = "Nov 21 02:31:07 h app[1]: a";
+        let log = format!("{program}\n{rest}\n{rest}\nNov 21 02:31:08 h kernel: b\n");
+        let cut = format!("{rest}\n{log}");
+        let kills = |log: &str| {
+            let found = messages(log.as_bytes()).into_iter();
+            found.filter(|message| message.from_kernel && message.text.contains("Killed")).count()
+        };
+        assert_eq!(kills(&log), 0, "{log}");
+        assert!(kills(&cut) <= 1, "{cut}");
+        assert!(messages(cut.as_bytes()).iter().any(|message| message.text == "b"), "{cut}");
+    }
+}
+
+#[test]
+fn many_names_need_bounded_memory() {
+    let mut log = LogText::new();
+    for number in 0..3 * MOST_ORIGINS {
+        log.feed(format!("node{number}: [   12.345678] x").as_bytes());
+    }
+    assert_eq!(log.origins.len(), MOST_ORIGINS);
+    assert_eq!(log.finish().len(), MOST_ORIGINS + 1);
+}
+
+#[test]
+fn many_stamps_in_a_line_need_bounded_time() {
+    let line = "2026-11-21T02:31:07Z ".repeat(3000);
+    assert_eq!(messages(line.as_bytes()).len(), 1);
+    let line = format!("2026-11-21T02:31:07Z {{{}", "a=\"b\", ".repeat(10_000));
+    assert_eq!(messages(line.as_bytes()).len(), 1);
+}
+
+/// What tools put before each line.
+const PREFIXES: [&str; 12] = [
+    "",
+    "node17: ",
+    "10.0.0.1: ",
+    "mon-1  | ",
+    "[pod/kmsg-abc/kmsg] ",
+    "/var/log/kern.log:",
+    "kern.log:123:",
+    "123:",
+    "   123\t",
+    "    123 ",
+    "> ",
+    "- `",
+];
+
+/// What says that user space wrote a line.
+fn of_user_space() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (1..24_u16, 0..8_u16).prop_map(|(facility, level)| {
+            format!("<{}>[   12.345678] ", facility << 3 | level)
+        }),
+        (1..24_u16).prop_map(|facility| format!("{},1,12345678,-;", facility << 3)),
+        (1..24_u16).prop_map(|facility| format!("6.17.0,{},1,12345678,-;", facility << 3)),
+        (1..24_u16).prop_map(|facility| {
+            format!("<{}>1 2026-11-21T02:31:07Z host kernel - - - ", facility << 3)
+        }),
+        (1..24_u16)
+            .prop_map(|facility| format!("<{}>Nov 21 02:31:07 host kernel: ", facility << 3)),
+        (1..24_u16).prop_map(|facility| {
+            format!("<{}>2026-11-21T02:31:07Z [   12.345678] ", facility << 3)
+        }),
+        Just("user  :notice: [   12.345678] ".to_owned()),
+        Just("user: warning: [2026-11-21T02:31:07Z]: ".to_owned()),
+        Just("daemon: warning: [2026-11-21T02:31:07Z]: kern: err: [2026-11-21T02:31:07Z]: ".into()),
+        Just("Nov 21 02:31:07 host user.notice kernel: [   12.345678] ".to_owned()),
+        Just("Sat Nov 21 02:31:07 2026 user.notice kernel: [   12.345678] ".to_owned()),
+        "[a-z]{1,12}".prop_filter("the kernel", |name| name != "kernel").prop_flat_map(|name| {
+            prop::sample::select(vec![
+                format!("Nov 21 02:31:07 host {name}: "),
+                format!("Nov 21 02:31:07 host {name}[7]: [   12.345678] "),
+                format!("2026-11-21 02:31:07 host {name}[7]: kernel: [   12.345678] "),
+                format!("2026-11-21T02:31:07+0000 host {name}: node17: [   12.345678] "),
+                format!("Nov 21 02:31:07 host kernel[{}]: [   12.345678] ", name.len()),
+                format!("2026-11-21T02:31:07Z {{syslog_identifier=\"{name}\"}} [   12.345678] "),
+                format!("2026-11-21T02:31:07Z {{transport=\"kernel\", unit=\"{name}\"}} "),
+            ])
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_prefix_makes_a_line_of_user_space_the_kernels(
+        prefix in prop::sample::select(PREFIXES.to_vec()),
+        sender in of_user_space(),
+        inner in prop::sample::select(vec!["", "node17: [   12.3] ", "[   12.3] ", "kernel: ", "123:"]),
+        before in prop::sample::select(vec!["", "[   12.1] x", "Nov 21 02:31:07 h kernel: x"]),
+    ) {
+        let text = "Out of memory: Killed process 4242 (x) total-vm:1kB, anon-rss:1kB, file-rss:1kB";
+        let line = format!("{prefix}{sender}{inner}{text}");
+        let log = if before.is_empty() { line } else { format!("{prefix}{before}\n{line}") };
+        let kills = messages(log.as_bytes()).into_iter().filter(|message| {
+            message.from_kernel && message.text.starts_with("Out of memory: ")
+        });
+        prop_assert_eq!(kills.count(), 0, "{}", log);
+    }
+
+    #[test]
+    fn a_prefix_changes_nothing_of_a_line(
+        prefix in prop::sample::select(PREFIXES.to_vec()),
+        stamps in prop::collection::vec(
+            prop::sample::select(vec![
+                "[   12.345678] ",
+                "<3>[   12.345678] ",
+                "kern  :err   : [   12.345678] ",
+                "kern:     err: [2026-11-21T02:31:07.5Z]: ",
+                "Nov 21 02:31:07 host kernel: ",
+                "2026-11-21T02:31:07Z host kernel: ",
+                "[Sat Nov 21 02:31:07 2026] ",
+            ]),
+            1..6,
+        ),
+    ) {
+        let log = |prefix: &str| {
+            let lines = stamps.iter().map(|stamp| format!("{prefix}{stamp}text: x"));
+            let log = lines.collect::<Vec<String>>().join("\n");
+            let read = messages(log.as_bytes()).into_iter();
+            read.map(|message| Message { origin: None, ..message }).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(log(prefix), log(""));
+    }
+
+    #[test]
+    fn no_text_before_a_stamp_panics(
+        text in "([a-z0-9:|\\[\\]/ \t\"{}<>=,.-]{0,20}(\\[ 12\\.345\\] |Nov 21 02:31:07 |<3>)?[a-z: ]{0,9}\n){0,6}",
+    ) {
+        let lines = text.split('\n').count() as u64;
+        prop_assert!(messages(text.as_bytes()).iter().all(|message| message.line <= lines));
+    }
 }

@@ -1,0 +1,385 @@
+//! The lines of one source: a log without a prefix before its lines.
+
+use super::header;
+use super::stamp::{self, Clock, Stamp};
+use super::{LONGEST_LINE, Message, forwarded, json};
+use crate::kmsg;
+
+/// The most stamps of other logs around the line of a log.
+const MOST_STAMPS: usize = 2;
+
+/// The format of the last line, which decides whether a line without a stamp continues it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Form {
+    /// No stamp has been seen yet.
+    #[default]
+    Bare,
+    /// `6,123,456,-;text`.
+    Kmsg,
+    /// Any format with a stamp on each message.
+    Stamped,
+}
+
+/// Whether `[   12.345678] ` is followed by a host and an identifier, as journalctl prints it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Monotonic {
+    #[default]
+    Undecided,
+    Dmesg,
+    /// journalctl --no-hostname.
+    JournalWithoutHost,
+    Journal,
+}
+
+/// Splits the text of one source into messages, line by line, in bounded memory.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Number of the current line.
+    number: u64,
+    /// What the prefix of the current line names.
+    origin: Option<String>,
+    form: Form,
+    /// Lines are strings of a JSON array, as Ansible prints them.
+    quoted: bool,
+    /// Lines begin with `kernel:`, as rsyslog writes to terminals.
+    broadcast: bool,
+    monotonic: Monotonic,
+    clock: Clock,
+    json: json::DmesgJson,
+    pretty: json::PrettyJson,
+    /// The pending message is of a text form, which indents its further lines.
+    is_text: bool,
+    /// Prefix of every line of a log that was quoted or indented.
+    margin: String,
+    pending: Option<Message>,
+}
+
+impl Lines {
+    /// Takes one line, printable and without its prefix. Returns the message before it, which is
+    /// now complete.
+    pub(super) fn feed(
+        &mut self,
+        number: u64,
+        origin: Option<&str>,
+        text: &str,
+    ) -> Option<Message> {
+        self.number = number;
+        self.origin = origin.map(str::to_owned);
+        let text = self.without_margin(text);
+        if let Some(found) = self.feed_json(text) {
+            self.is_text = false;
+            return found.and_then(|message| self.replace(message));
+        }
+        if let Some(printed) = json::line(text) {
+            return self.feed_text(&printed);
+        }
+        if let Some(line) = self.unquoted(text) {
+            return self.feed_text(&line);
+        }
+        if let Some(record) = header::record(text) {
+            self.form = Form::Kmsg;
+            let message = header::from_record(&record);
+            return self.replace(message);
+        }
+        self.feed_text(text)
+    }
+
+    /// Takes a line that has not the prefix of its log: nothing is known of its sender.
+    pub(super) fn feed_foreign(&mut self, number: u64, text: &str) -> Option<Message> {
+        (self.number, self.origin) = (number, None);
+        self.replace(Message { text: text.to_owned(), ..Message::default() })
+    }
+
+    /// A line within a JSON array. Only the first stamp of a log may be within one: later it would
+    /// be the text of another message.
+    fn unquoted(&mut self, text: &str) -> Option<String> {
+        (self.quoted || self.form == Form::Bare).then_some(())?;
+        let string = text.trim();
+        let string = string.strip_suffix(',').unwrap_or(string);
+        string.starts_with('"').then_some(())?;
+        let line: String = serde_json::from_str(string).ok()?;
+        let line = kmsg::printable(line.as_bytes()).into_owned();
+        header::is_stamped(&line).then_some(())?;
+        self.quoted = true;
+        Some(line)
+    }
+
+    fn feed_text(&mut self, text: &str) -> Option<Message> {
+        if header::is_journal_notice(text) {
+            return self.pending.take();
+        }
+        if self.form == Form::Bare || self.broadcast {
+            let after = header::broadcast(text);
+            self.broadcast |= after.is_some();
+            if let Some(message) = after.and_then(|after| self.stamped(after, 0)) {
+                self.form = Form::Stamped;
+                return self.replace(message);
+            }
+        }
+        match self.stamped(text, 0) {
+            Some(message) => {
+                self.form = Form::Stamped;
+                self.is_text = true;
+                self.replace(message)
+            }
+            None => self.unstamped(text),
+        }
+    }
+
+    /// `None`: the line is no JSON of a log; else the message that it ends, if any.
+    fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
+        // It belongs to the message before it, whose program may have written anything.
+        if self.is_text && text.starts_with([' ', '\t']) {
+            return None;
+        }
+        if json::is_bracket(text) && !self.json.is_inside() {
+            return Some(None);
+        }
+        if let Some(found) = self.json.feed(text) {
+            self.pretty.forget();
+            return Some(found);
+        }
+        if let Some(found) = self.pretty.feed(text) {
+            self.form = if found.is_some() { Form::Stamped } else { self.form };
+            return Some(found);
+        }
+        // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
+        let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
+        let entry = entry.or_else(|| json::of_fluent_bit(text)).unwrap_or(text).trim_start();
+        let message = entry.starts_with('{').then(|| json::record(entry))??;
+        self.form = Form::Stamped;
+        Some(Some(message))
+    }
+
+    /// The line without the common prefix of a quoted or indented log. Only the first stamp of a
+    /// log shows the prefix: later it would be the text of another message.
+    fn without_margin<'a>(&mut self, text: &'a str) -> &'a str {
+        if self.form == Form::Bare && self.margin.is_empty() {
+            let rest = text.trim_start_matches(header::MARGIN);
+            let margin = text.strip_suffix(rest).unwrap_or_default();
+            if header::is_stamped(rest) {
+                margin.clone_into(&mut self.margin);
+            }
+        } else if self.lacks_frame(text) {
+            // The first line was only the rest of a message.
+            self.margin.clear();
+            (self.broadcast, self.quoted) = (false, false);
+        }
+        text.strip_prefix(&*self.margin).unwrap_or(text)
+    }
+
+    /// Whether what stands around the lines of the log is missing around a line with a stamp.
+    fn lacks_frame(&self, text: &str) -> bool {
+        let is_framed = self.broadcast || self.quoted || !self.margin.is_empty();
+        let is_without = self.margin.is_empty() || !text.starts_with(&*self.margin);
+        is_framed && is_without && header::broadcast(text).is_none() && header::is_stamped(text)
+    }
+
+    /// Whether any line so far had a stamp of a kernel log.
+    pub(super) fn has_stamps(&self) -> bool {
+        self.form != Form::Bare
+    }
+
+    /// The last message.
+    pub(super) fn finish(&mut self) -> Option<Message> {
+        self.pending.take()
+    }
+
+    fn replace(&mut self, message: Message) -> Option<Message> {
+        let origin = self.origin.clone();
+        self.pending.replace(Message { line: self.number, origin, ..message })
+    }
+
+    /// A line without a stamp: a message of its own, or one more line of the message before it.
+    fn unstamped(&mut self, text: &str) -> Option<Message> {
+        let indented = text.starts_with([' ', '\t']);
+        match self.form {
+            Form::Kmsg if indented => return None,
+            Form::Stamped if text.is_empty() => return None,
+            Form::Stamped => {
+                if let Some(pending) = &mut self.pending
+                    && (indented || !pending.from_kernel)
+                {
+                    if pending.text.len() + text.len() < LONGEST_LINE {
+                        pending.text.push_str("\\x0a");
+                        pending.text.push_str(text.trim_start());
+                    }
+                    return None;
+                }
+            }
+            Form::Bare | Form::Kmsg => {}
+        }
+        let text = match self.form {
+            // Without stamp and host, only the identifier may be left.
+            Form::Bare => text.trim().strip_prefix("kernel: ").unwrap_or(text.trim()),
+            Form::Kmsg | Form::Stamped => text,
+        };
+        self.replace(Message { from_kernel: true, text: text.to_owned(), ..Message::default() })
+    }
+
+    /// A line with a stamp. `depth`: stamps of other logs around it.
+    fn stamped(&mut self, text: &str, depth: usize) -> Option<Message> {
+        let (facility, rest) = header::facility(text);
+        if facility.is_some()
+            && let Some(message) = rest.strip_prefix("1 ").and_then(|rest| self.rfc5424(rest))
+        {
+            let from_kernel = message.from_kernel && facility == Some(0);
+            return Some(Message { facility, from_kernel, ..message });
+        }
+        let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
+            facility?;
+            return Some(Message {
+                from_kernel: facility == Some(0),
+                facility,
+                text: rest.to_owned(),
+                ..Message::default()
+            });
+        };
+        let Stamp { utc, local, position, printed, journal, boot_clock } = stamp;
+        let mut message = Message {
+            utc,
+            local,
+            boot_clock: boot_clock.then_some(position),
+            position: Some(position),
+            exact: boot_clock && header::is_exact(&printed),
+            stamp: printed,
+            facility,
+            from_kernel: facility.is_none_or(|facility| facility == 0),
+            ..Message::default()
+        };
+        if journal {
+            match self.wrapped(&message, rest, depth) {
+                Some(inner) => return Some(inner),
+                None => Self::journal(&mut message, rest),
+            }
+            return Some(message);
+        }
+        let (caller, rest) = header::caller(rest);
+        message.caller = caller.map(str::to_owned);
+        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        if boot_clock && message.caller.is_none() && facility.is_none() && self.is_monotonic(rest) {
+            Self::journal(&mut message, rest);
+        } else {
+            message.text = rest.to_owned();
+        }
+        Some(message)
+    }
+
+    /// The line of a log that another log carries: of a container, of Loki, of CloudWatch. The
+    /// outer log has its own stamp before those of its programs.
+    fn wrapped(&mut self, outer: &Message, rest: &str, depth: usize) -> Option<Message> {
+        (depth < MOST_STAMPS).then_some(())?;
+        let labelled = forwarded::labelled(rest);
+        let line = match &labelled {
+            Some((_, line)) => line,
+            None => header::printed_in_container(rest).unwrap_or(rest),
+        };
+        let begins = stamp::parse(header::facility(line).1, &mut Clock::default()).is_some();
+        let inner = if begins { self.stamped(line, depth + 1) } else { None };
+        match (labelled, inner) {
+            (labelled, Some(inner)) => {
+                let is_program = labelled.is_some_and(|(sender, _)| sender.is_program());
+                let from_kernel = inner.from_kernel && outer.from_kernel && !is_program;
+                let facility = inner.facility.or(outer.facility);
+                let utc = inner.utc.or(outer.utc);
+                Some(Message { utc, local: None, from_kernel, facility, ..inner })
+            }
+            (Some((sender, line)), None) => {
+                let from_kernel = sender.is_kernel() && outer.from_kernel;
+                Some(Message { from_kernel, text: line.to_owned(), ..outer.clone() })
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// `2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, after the version.
+    fn rfc5424(&mut self, text: &str) -> Option<Message> {
+        let (stamp, rest) = stamp::parse(text, &mut self.clock)?;
+        let mut words = rest.trim_start().splitn(5, ' ');
+        let (_host, app) = (words.next()?, words.next()?);
+        let (_procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
+        let text = match rest.strip_prefix('-') {
+            Some(text) => text,
+            None => rest.strip_prefix('[')?.split_once(']')?.1,
+        };
+        Some(Message {
+            utc: stamp.utc,
+            local: stamp.local,
+            position: Some(stamp.position),
+            stamp: stamp.printed,
+            from_kernel: app == "kernel",
+            identifier: Some(app.to_owned()),
+            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
+            ..Message::default()
+        })
+    }
+
+    /// Whether `host kernel: text` follows, in a log that has had this form from its start.
+    fn is_monotonic(&mut self, rest: &str) -> bool {
+        if self.monotonic == Monotonic::Undecided && rest.starts_with("kernel: ") {
+            self.monotonic = Monotonic::JournalWithoutHost;
+            return true;
+        }
+        if self.monotonic == Monotonic::JournalWithoutHost {
+            // Without a pid it may be the kernel's own text: `NVRM: …`.
+            return rest.starts_with("kernel: ")
+                || header::identifier(rest).is_some_and(|(_, has_pid, _)| has_pid);
+        }
+        // A host may get its name during the boot, and a journal may be of several hosts.
+        if self.monotonic == Monotonic::Journal {
+            return true;
+        }
+        if self.monotonic == Monotonic::Dmesg {
+            return false;
+        }
+        let split = rest
+            .split_once(' ')
+            .filter(|(host, _)| !host.is_empty() && !host.contains([':', '[', '(', '=']));
+        let Some((name, has_pid, _)) = split.and_then(|(_, rest)| header::identifier(rest)) else {
+            self.monotonic = Monotonic::Dmesg;
+            return false;
+        };
+        let sure = name == "kernel" || has_pid;
+        if sure {
+            self.monotonic = Monotonic::Journal;
+        }
+        sure
+    }
+
+    /// `host identifier[pid]: text`; the host may be left out.
+    fn journal(message: &mut Message, rest: &str) {
+        let rest = match rest.split_once(' ') {
+            Some((host, after)) if !host.ends_with(':') && header::priority(rest).is_none() => {
+                message.host = Some(host.to_owned());
+                after.trim_start()
+            }
+            _ => rest,
+        };
+        let rest = match header::priority(rest) {
+            Some((facility, rest)) => {
+                message.facility = message.facility.or(Some(facility));
+                message.from_kernel &= facility == 0;
+                rest
+            }
+            None => rest,
+        };
+        let Some((name, has_pid, text)) = header::identifier(rest) else {
+            message.from_kernel = false;
+            message.text = rest.to_owned();
+            return;
+        };
+        message.from_kernel &= name == "kernel" && !has_pid;
+        message.identifier = Some(name.to_owned());
+        message.text = text.to_owned();
+        if !message.from_kernel {
+            return;
+        }
+        let stamped = header::kernel_stamp(text);
+        if stamped.at.is_some() {
+            message.caller = stamped.caller.map(str::to_owned);
+            (message.position, message.boot_clock) = (stamped.at, stamped.at);
+            message.exact = true;
+            message.text = stamped.text.to_owned();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The one prefix that a tool puts before each line of a log: a host, a pod, a file, a number.
+//!
+//! It is read only where a stamp follows in the first stamped line of the log. Later it would be
+//! the text of another message.
+
+use super::{header, json, stamp};
+
+/// The form of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// `123:` and `123-`: grep -n.
+    Line,
+    /// `   123<tab>` and `    123 `: cat -n, nl, less -N.
+    Column,
+    /// `node17: `: pdsh, clush, talosctl for several nodes.
+    Host,
+    /// `mon-1  | `: Docker Compose.
+    Service,
+    /// `[pod/kmsg-abc/kmsg] `: kubectl logs --prefix.
+    Pod,
+    /// `kmsg-abc kmsg `: stern.
+    PodAndContainer,
+    /// `/var/log/kern.log:`: grep over several files.
+    File,
+    /// `kern.log:123:`: the same with -n.
+    FileAndLine,
+    /// `[09:00:00] `: the clock of a terminal or of a console server.
+    Clock,
+}
+
+const SHAPES: [Shape; 9] = [
+    Shape::Line,
+    Shape::Column,
+    Shape::Host,
+    Shape::Service,
+    Shape::Pod,
+    Shape::PodAndContainer,
+    Shape::File,
+    Shape::FileAndLine,
+    Shape::Clock,
+];
+
+/// The size limit of a name in a prefix, in bytes.
+const LONGEST_NAME: usize = 255;
+
+/// The shape of the prefix of a line whose stamp follows it.
+pub(super) fn find(text: &str) -> Option<Shape> {
+    SHAPES.into_iter().find(|shape| {
+        split(text, *shape).is_some_and(|(_, rest)| match shape {
+            // Two words, or digits, may begin any text; the kernel's own stamp may not.
+            Shape::PodAndContainer | Shape::Clock => stamp::boot_seconds(rest).is_some(),
+            _ => is_stamped(rest),
+        })
+    })
+}
+
+/// Whether a text is the line of a log by itself.
+pub(super) fn is_stamped(text: &str) -> bool {
+    header::is_stamped(text) || json::record(text).is_some()
+}
+
+/// The name in a prefix, empty if it names nothing, and the text after it.
+pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
+    match shape {
+        Shape::Line => Some(("", line_number(text)?)),
+        Shape::Column => {
+            let (number, rest) = digits(text.trim_start_matches([' ', '\t']))?;
+            let rest = rest.strip_prefix(['\t', ' '])?;
+            (number.len() <= 12).then_some(("", rest.trim_start_matches(' ')))
+        }
+        Shape::Host => {
+            let (name, rest) = text.split_once(": ")?;
+            (is_name(name) && name != "kernel").then_some((name, rest))
+        }
+        Shape::Service => {
+            let (name, rest) = text.split_once("| ")?;
+            let name = name.trim_end();
+            let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+            is_name(bare.unwrap_or(name)).then_some((name, rest))
+        }
+        Shape::Pod => {
+            let (name, rest) = text.strip_prefix("[pod/")?.split_once("] ")?;
+            is_name(name).then_some((name, rest))
+        }
+        Shape::PodAndContainer => {
+            let (names, rest) = text.split_at_checked(text.find(" [")?)?;
+            let words = || names.split(' ');
+            let is_word = |word: &str| is_name(word) && !word.contains([':', '/', '@']);
+            let are_pod = words().all(is_word) && (2..=3).contains(&words().count());
+            are_pod.then_some((names, rest.get(1..)?))
+        }
+        Shape::File => {
+            let (name, rest) = text.split_once(':')?;
+            (is_file(name) && name != "kernel").then_some((name, rest))
+        }
+        Shape::FileAndLine => {
+            let (name, rest) = text.split_once(':')?;
+            is_file(name).then_some((name, line_number(rest)?))
+        }
+        Shape::Clock => {
+            let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+            let (clock, rest) = bracketed.or_else(|| text.split_once(' '))?;
+            let is_clock = clock.contains(':')
+                && clock.len() <= 32
+                && clock.bytes().all(|byte| byte.is_ascii_digit() || b":.,-/TZ+ ".contains(&byte));
+            is_clock.then_some(("", rest))
+        }
+    }
+}
+
+/// The text after `kern.log-` or `kern.log-122-`: grep prints so the lines around a match.
+pub(super) fn beside<'a>(text: &'a str, shape: Shape, file: &str) -> Option<&'a str> {
+    let rest = text.strip_prefix(file)?.strip_prefix('-')?;
+    match shape {
+        Shape::File => Some(rest),
+        Shape::FileAndLine => line_number(rest),
+        _ => None,
+    }
+}
+
+fn line_number(text: &str) -> Option<&str> {
+    let (number, rest) = digits(text)?;
+    (number.len() <= 12).then_some(())?;
+    rest.strip_prefix([':', '-'])
+}
+
+fn digits(text: &str) -> Option<(&str, &str)> {
+    let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (number, rest) = text.split_at_checked(end)?;
+    (!number.is_empty()).then_some((number, rest))
+}
+
+/// A host, an address, a pod or a service.
+fn is_name(text: &str) -> bool {
+    (1..=LONGEST_NAME).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@/:+%".contains(&byte))
+}
+
+fn is_file(text: &str) -> bool {
+    let odd = [' ', '\t', '[', ']', '(', ')', '{', '}', '<', '>', '"', '\'', '=', ',', ';', '|'];
+    (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(odd)
+}
