@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
-use crate::cli::output::{self, ReaderGone};
+use crate::cli::output::{self, ReaderGone, errln};
 use crate::model::{KernelEvent, counted};
 use kernel_faults::dmesg::Message;
-use kernel_faults::{EventAssembler, LoggedEvent, kmsg};
+use kernel_faults::{EventAssembler, LoggedEvent, UnreadFault, UnreadFaults, kmsg};
 
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
@@ -72,8 +72,9 @@ text_with_facility or text_of_records (raw records), by the form of the line: lo
 lines that look like the kernel's, so that it is a hint.
 
 Exit codes, as a linter's: 0 no event in the log, 1 at least one event (recovered ones too; not the
-records of --all), 2 it cannot be read, or is not a log. So 1 is a result, not a failure. Under
-`set -e`:
+records of --all), 2 it cannot be read, is not a log, or has no event but lines that hold the
+kernel's words for one. Such lines are named on standard error, also beside events. So 1 is a
+result, not a failure. Under `set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
@@ -90,11 +91,40 @@ Examples:
 pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
     let mut report = Report::new(output::stdout(), arguments.json, arguments.all);
     let result = read(arguments.file.as_deref(), &mut report).and_then(|()| report.finish());
-    match result {
-        Ok(()) => Ok(if report.found() { Exit::Findings } else { Exit::Fine }),
-        Err(error) if error.is::<ReaderGone>() => Ok(Exit::Findings),
-        Err(error) => Err(error),
+    let unread = match result {
+        Ok(unread) => unread,
+        Err(error) if error.is::<ReaderGone>() => return Ok(Exit::Findings),
+        Err(error) => return Err(error),
+    };
+    let text = unread.map(|(count, first)| unread_text(arguments.file.as_deref(), count, &first));
+    match text {
+        Some(text) if report.found() => errln!("umawarden: {text}"),
+        Some(text) => anyhow::bail!(text),
+        None => {}
     }
+    Ok(if report.found() { Exit::Findings } else { Exit::Fine })
+}
+
+/// The error for lines that hold the kernel's words and gave no event.
+fn unread_text(file: Option<&Path>, count: u64, first: &UnreadFault) -> String {
+    let file = file.filter(|path| path.as_os_str() != "-");
+    let name = file.map_or_else(|| STANDARD_INPUT.to_owned(), |path| path.display().to_string());
+    let lines = if count == 1 { "line holds" } else { "lines hold" };
+    let why = match first.program.as_deref() {
+        _ if first.begins => "the log has not the end of this OOM kill".to_owned(),
+        _ if first.from_kernel => "its wording is not known".to_owned(),
+        Some("kernel") => "its program has a pid, or its facility is another's, so that any user \
+                           could have written it; if it is klogd's, `kernel: ` without the pid is \
+                           read"
+            .to_owned(),
+        Some(program) => format!("it is of the program `{program}`"),
+        None => "its form does not say that the kernel wrote it".to_owned(),
+    };
+    let (line, text) = (first.line, &first.text);
+    format!(
+        "{name}: {count} {lines} the kernel's words for a fault and gave no event. The first is \
+         line {line}, `{text}`: {why}. Give what `dmesg` or `journalctl -k` prints"
+    )
 }
 
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
@@ -195,6 +225,7 @@ struct Report<W: Write> {
     /// By host. The first host is the empty text, as is none.
     assemblers: BTreeMap<String, EventAssembler>,
     first_host: Option<String>,
+    unread: UnreadFaults,
     events: Vec<LoggedEvent>,
     messages: u64,
     /// Time and identity of the records that were read.
@@ -217,6 +248,7 @@ impl<W: Write> Report<W> {
             all,
             assemblers: BTreeMap::new(),
             first_host: None,
+            unread: UnreadFaults::default(),
             events: Vec::new(),
             messages: 0,
             seen: BTreeSet::new(),
@@ -230,6 +262,10 @@ impl<W: Write> Report<W> {
 
     fn found(&self) -> bool {
         !self.counts.is_empty()
+    }
+
+    fn has(&self, kind: &str) -> bool {
+        self.counts.contains_key(kind)
     }
 
     fn message(&mut self, message: &Message) -> anyhow::Result<()> {
@@ -248,6 +284,9 @@ impl<W: Write> Report<W> {
         let host = self.host(message);
         let assembler = self.assemblers.entry(host).or_default();
         assembler.feed(&line, &mut self.events);
+        if !self.is_device {
+            self.unread.take(message.line, &line);
+        }
         if !message.from_kernel && self.all {
             self.waiting.insert(self.messages, user_record(message));
         }
@@ -344,13 +383,16 @@ impl<W: Write> Report<W> {
         self.release()
     }
 
-    fn finish(&mut self) -> anyhow::Result<()> {
+    /// Returns the number of lines that hold the kernel's words and gave no event, and the first.
+    fn finish(&mut self) -> anyhow::Result<Option<(u64, UnreadFault)>> {
         self.end()?;
-        if !self.json {
+        let has_kill = ["oom_kill", "oom_no_victim"].iter().any(|kind| self.has(kind));
+        let unread = std::mem::take(&mut self.unread).finish(has_kill);
+        if !self.json && (self.found() || unread.is_none()) {
             self.summary()?;
         }
         self.out.flush()?;
-        Ok(())
+        Ok(unread)
     }
 
     fn summary(&mut self) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! The forms in which people keep, print and paste kernel logs.
+//! The forms in which people keep, print and paste kernel logs: each is read, or refused with the
+//! reason. No fault is ever "nothing found" with exit code 0.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -106,6 +107,55 @@ fn a_prefix_of_a_tool_is_read_and_named() {
         assert_eq!(events, expected, "{form}: {error}");
         assert_eq!((code, &*error), (Some(1), ""), "{form}");
     }
+}
+
+#[test]
+fn what_does_not_show_the_kernel_is_refused_with_the_first_line() {
+    for form in [
+        "12,1234,12345678,-;%",
+        "14,1234,12345678,-;%",
+        "<14>Nov 25 09:00:00 h kernel: %",
+        "Nov 25 09:00:00 h kernel[851]: [   12.345678] %",
+        "Nov 25 09:00:00 h user.notice kernel: %",
+        "Nov 25 09:00:00 h node-problem-detector[7]: I1125 New status generated: %",
+        "I1125 09:00:00.123456       1 log_monitor.go:159] New status generated: %",
+        "E1125 09:00:00.123456    1 watcher.go:1] %",
+        "\"2026-11-25T09:00:00Z\",\"h\",\"kernel\",\"%\"",
+        "Warning  OOMKilling  3m56s                   kernel-monitor  %",
+        "{\"message\": \"%\", \"process\": {\"name\": \"app\", \"pid\": 7}}",
+        "{\"level\": \"error\", \"msg\": \"%\"}",
+    ] {
+        let (code, events, error) = read(&log(form));
+        assert_eq!((code, &*events), (Some(2), &[][..]), "{form}: {error}");
+        for words in ["2 lines hold", "line 1, `Out of memory: Killed process 4242", "`dmesg`"] {
+            assert!(error.contains(words), "{form}: {error}");
+        }
+    }
+}
+
+#[test]
+fn unread_lines_beside_events_are_named_and_change_no_exit_code() {
+    let log = format!("[   12.345678] {KILL}\n[   13.345678] proxy says {XID}\n");
+    let (code, events, error) = read(&log);
+    assert_eq!((code, events.len()), (Some(1), 1));
+    assert!(error.contains("1 line holds"), "{error}");
+    assert!(error.contains("line 2, `NVRM: Xid"), "{error}");
+    // A copy of what was read is no other fault.
+    let copied =
+        format!("Nov 25 09:00:00 h kernel: {XID}\nNov 25 09:00:00 h npd[7]: it says {XID}\n");
+    let (code, events, error) = read(&copied);
+    assert_eq!((code, events.len(), &*error), (Some(1), 1, ""));
+}
+
+#[test]
+fn the_begin_of_a_kill_alone_is_no_clean_log() {
+    let begin =
+        "[ 3449.257924] x invoked oom-killer: gfp_mask=0x100cca, order=0, oom_score_adj=0\n";
+    let (code, _, error) = read(begin);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("has not the end of this OOM kill"), "{error}");
+    let (code, events, error) = read(&format!("{begin}[ 3450.257924] {KILL}\n"));
+    assert_eq!((code, events.len(), &*error), (Some(1), 1, ""));
 }
 
 #[test]

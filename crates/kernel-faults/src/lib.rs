@@ -10,4 +10,4 @@ pub use event::{
     GpuLossSign, KernelEvent, KillerDaemon, LoggedEvent, OomConstraint, PageRecovery, Pool,
     Recovery,
 };
-pub use faults::{EventAssembler, KernelLine, container_id};
+pub use faults::{EventAssembler, KernelLine, UnreadFault, UnreadFaults, container_id};

@@ -13,6 +13,7 @@ mod lost;
 mod memory;
 mod nvidia;
 mod oom;
+mod phrases;
 mod tasks;
 mod text;
 mod trace;
@@ -32,6 +33,7 @@ use killers::{Killer, Victim};
 use lost::LostDevice;
 use memory::{DamagedPage, Named};
 use nvidia::Nvidia;
+pub use phrases::{UnreadFault, UnreadFaults};
 use trace::{Anchor, Position, Trace};
 
 /// The container id in the path of a control group, if any.
