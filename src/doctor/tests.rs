@@ -111,7 +111,7 @@ fn each_fault_has_a_fix() {
         process: None,
         recovery,
     };
-    let (pci, status) = ("0000:a1:00.0".to_owned(), "0x62:0x40:2168".to_owned());
+    let (pci, status) = (Some("0000:a1:00.0".to_owned()), "0x62:0x40:2168".to_owned());
     let failed = KernelEvent::GpuInitFailed { pci, status };
     let lost = KernelEvent::GpuLost { pci: None, gpu: Some(6), sign: GpuLossSign::ResetRequired };
     let misfit = Misfit { name: Sysctl::MinFreeKbytes, now: 67_584, wanted: 1 << 20 };

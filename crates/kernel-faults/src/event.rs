@@ -163,8 +163,8 @@ pub enum KernelEvent {
     },
     /// The driver could not initialise a GPU: `RmInitAdapter failed`.
     GpuInitFailed {
-        /// PCI address as printed, with its domain.
-        pci: String,
+        /// PCI address as printed, with its domain. Older drivers do not name it.
+        pci: Option<String>,
         /// The driver's codes: `0x62:0x40:2168`. The second is the status, 0x51 is no memory.
         status: String,
     },

@@ -39,7 +39,8 @@ impl Display for KernelEvent {
                 write!(f, "GPU{gpu}{pci} {}, and no Xid says so", sign.text())
             }
             Self::GpuInitFailed { pci, status } => {
-                write!(f, "the driver could not initialise GPU {pci} ({status})")
+                let pci = pci.as_deref().unwrap_or("a GPU");
+                write!(f, "the driver could not initialise {pci} ({status})")
             }
             Self::OomKill { .. } => self.fmt_kill(f),
             Self::OomNoVictim => f.write_str("nothing could be killed"),

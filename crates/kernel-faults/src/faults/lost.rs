@@ -1,4 +1,4 @@
-//! GPUs that are gone or must be reset, and the Xids that say the same.
+//! GPUs that are gone, must be reset or cannot be initialised, and the Xids that say the same.
 
 use crate::{KernelEvent, LoggedEvent};
 
@@ -8,12 +8,24 @@ use super::{EventAssembler, MOST_PENDING};
 /// Xids of a device that is gone: its loss is known by them.
 const GONE: [u32; 5] = [79, 119, 120, 143, 154];
 
+/// What a line says of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Report {
+    /// It is gone.
+    Lost,
+    /// It is gone, by an Xid.
+    Xid,
+    /// It cannot be initialised: each try of each program fails.
+    Uninitialised,
+}
+
 /// A line that a device is gone, or an Xid that says so.
 #[derive(Debug)]
 pub(super) struct LostDevice {
     pub anchor: Anchor,
     pub at: Position,
     device: Device,
+    report: Report,
     /// The event, until it is known that no Xid says the same.
     pub waiting: Option<KernelEvent>,
 }
@@ -55,27 +67,35 @@ impl EventAssembler {
         event: KernelEvent,
         out: &mut Vec<LoggedEvent>,
     ) {
-        let (device, is_xid) = match &event {
+        let (device, report) = match &event {
             KernelEvent::Xid { xid, pci, .. } if GONE.contains(xid) => {
-                (Device { pci: Some(pci.clone()), gpu: None }, true)
+                (Device { pci: Some(pci.clone()), gpu: None }, Report::Xid)
             }
             KernelEvent::GpuLost { pci, gpu, .. } => {
-                (Device { pci: pci.clone(), gpu: *gpu }, false)
+                (Device { pci: pci.clone(), gpu: *gpu }, Report::Lost)
+            }
+            KernelEvent::GpuInitFailed { pci, .. } => {
+                (Device { pci: pci.clone(), gpu: None }, Report::Uninitialised)
             }
             _ => return out.push(anchor.event(event)),
         };
-        let known = self.lost.iter_mut().filter(|lost| lost.device.may_be(&device));
-        if is_xid {
-            known.for_each(|lost| lost.waiting = None);
-            out.push(anchor.event(event));
-        } else if known.count() > 0 {
-            return;
-        } else {
-            let waiting = Some(event);
-            self.push_lost(LostDevice { anchor, at: self.now, device, waiting }, out);
-            return;
+        let is_uninitialised = report == Report::Uninitialised;
+        let mut known = self.lost.iter_mut().filter(|lost| {
+            (lost.report == Report::Uninitialised) == is_uninitialised
+                && lost.device.may_be(&device)
+        });
+        let mut lost =
+            LostDevice { anchor, at: self.now, device: device.clone(), report, waiting: None };
+        match report {
+            Report::Xid => known.for_each(|lost| lost.waiting = None),
+            Report::Lost | Report::Uninitialised if known.next().is_some() => return,
+            Report::Lost | Report::Uninitialised => {}
         }
-        self.push_lost(LostDevice { anchor, at: self.now, device, waiting: None }, out);
+        match report {
+            Report::Lost => lost.waiting = Some(event),
+            Report::Xid | Report::Uninitialised => out.push(anchor.event(event)),
+        }
+        self.push_lost(lost, out);
     }
 
     fn push_lost(&mut self, lost: LostDevice, out: &mut Vec<LoggedEvent>) {
@@ -122,6 +142,17 @@ mod tests {
         assert_eq!(kinds(&[(1, XID), (1, LOST)]), [("xid", Some(0))]);
         assert_eq!(kinds(&[(1, LOST), (1, XID)]), [("xid", Some(1))]);
         assert_eq!(kinds(&[(1, BANNER), (1, &XID.replace("79", "119"))]), [("xid", Some(1))]);
+    }
+
+    #[test]
+    fn an_initialisation_that_fails_again_at_once_is_the_same() {
+        let failed = "NVRM: GPU 0000:a1:00.0: RmInitAdapter failed! (0x22:0x56:894)";
+        let lines = [(1, failed), (1, failed), (2, LOST), (30, failed)];
+        let expected =
+            [("gpu_init_failed", Some(0)), ("gpu_lost", Some(2)), ("gpu_init_failed", Some(3))];
+        assert_eq!(kinds(&lines), expected);
+        let old = "NVRM: RmInitAdapter failed! (0x30:0xffffffff:858)";
+        assert_eq!(kinds(&[(1, old), (2, old)]), [("gpu_init_failed", Some(0))]);
     }
 
     #[test]

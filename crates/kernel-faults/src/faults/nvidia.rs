@@ -249,9 +249,17 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
         if text.starts_with("GPU has fallen off the bus") {
             return event(Some(pci), GpuLossSign::OffBus);
         }
-        let status = text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?.0;
-        let (pci, status) = (pci.to_owned(), status.to_owned());
-        return Some(Nvidia::Event(KernelEvent::GpuInitFailed { pci, status }));
+        return init_failed(Some(pci), text);
+    }
+    // Older drivers: Bumblebee-Project/Bumblebee, issues 554 and 628.
+    if let Some((pci, text)) = message.strip_prefix("GPU at ").and_then(|rest| rest.split_once(' '))
+    {
+        let pci = pci.strip_prefix("PCI:").unwrap_or(pci);
+        let is_lost = is_pci(pci) && text.starts_with("has fallen off the bus");
+        return is_lost.then(|| event(Some(pci), GpuLossSign::OffBus)).flatten();
+    }
+    if message.starts_with("RmInitAdapter failed! (") {
+        return init_failed(None, message);
     }
     if let Some(rest) = message.strip_prefix("Rate limiting GSP RPC error prints for GPU at PCI:") {
         let (pci, rest) = rest.split_once(' ')?;
@@ -260,6 +268,13 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
     }
     let (_function, rest) = identifier(message)?;
     event(None, sign(rest.strip_prefix(": ")?)?)
+}
+
+/// `RmInitAdapter failed! (0x62:0x40:2168)`.
+fn init_failed(pci: Option<&str>, text: &str) -> Option<Nvidia> {
+    let (status, _) = text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?;
+    let (pci, status) = (pci.map(str::to_owned), status.to_owned());
+    Some(Nvidia::Event(KernelEvent::GpuInitFailed { pci, status }))
 }
 
 fn unfinished() -> Option<Nvidia> {

@@ -71,7 +71,7 @@ fn driver_event() -> impl Strategy<Value = KernelEvent> {
             let sign = if is_off { GpuLossSign::OffBus } else { GpuLossSign::GspTimeout };
             KernelEvent::GpuLost { pci, gpu, sign }
         }),
-        (text(), text()).prop_map(|(pci, status)| KernelEvent::GpuInitFailed { pci, status }),
+        (words(), text()).prop_map(|(pci, status)| KernelEvent::GpuInitFailed { pci, status }),
     ]
 }
 
