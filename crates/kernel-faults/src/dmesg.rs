@@ -128,7 +128,8 @@ impl LogText {
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
         self.lines += 1;
         let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
-        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        let end = bytes.iter().rposition(|byte| *byte != b'\r').map_or(0, |last| last + 1);
+        let bytes = bytes.get(..end).unwrap_or_default();
         let bytes = match self.lines {
             1 => bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes),
             _ => bytes,

@@ -8,7 +8,7 @@ use super::stamp::{self, Clock};
 use crate::kmsg;
 
 /// Characters before each line of a log that was indented, quoted or made a list.
-pub(super) const MARGIN: [char; 8] = [' ', '\t', '>', '-', '*', '|', '#', '`'];
+pub(super) const MARGIN: [char; 11] = [' ', '\t', '>', '-', '+', '*', '|', '#', '`', '•', '│'];
 
 /// Whether a line begins with the stamp of a kernel log, or is a record of it.
 pub(super) fn is_stamped(text: &str) -> bool {

@@ -94,7 +94,7 @@ impl Lines {
     /// be the text of another message.
     fn unquoted(&mut self, text: &str) -> Option<String> {
         (self.quoted || self.form == Form::Bare).then_some(())?;
-        let string = text.trim();
+        let string = text.trim_start_matches(header::MARGIN).trim_end();
         let string = string.strip_suffix(',').unwrap_or(string);
         string.starts_with('"').then_some(())?;
         let line: String = serde_json::from_str(string).ok()?;
@@ -349,7 +349,11 @@ impl Lines {
     /// `host identifier[pid]: text`; the host may be left out.
     fn journal(message: &mut Message, rest: &str) {
         let rest = match rest.split_once(' ') {
-            Some((host, after)) if !host.ends_with(':') && header::priority(rest).is_none() => {
+            Some((host, after))
+                if !host.ends_with(':')
+                    && header::priority(rest).is_none()
+                    && header::broadcast(rest).is_none() =>
+            {
                 message.host = Some(host.to_owned());
                 after.trim_start()
             }
@@ -363,7 +367,9 @@ impl Lines {
             }
             None => rest,
         };
-        let Some((name, has_pid, text)) = header::identifier(rest) else {
+        // Some templates of rsyslog have no space before the kernel's stamp.
+        let named = header::broadcast(rest).map(|text| ("kernel", false, text));
+        let Some((name, has_pid, text)) = named.or_else(|| header::identifier(rest)) else {
             message.from_kernel = false;
             message.text = rest.to_owned();
             return;

@@ -12,14 +12,14 @@ pub(super) enum Shape {
     Line,
     /// `   123<tab>` and `    123 `: cat -n, nl, less -N.
     Column,
-    /// `node17: `: pdsh, clush, talosctl for several nodes.
+    /// `node17: ` or `node17 -> `: pdsh, clush, mpssh, talosctl for several nodes.
     Host,
     /// `mon-1  | `: Docker Compose.
     Service,
-    /// `[pod/kmsg-abc/kmsg] `: kubectl logs --prefix.
-    Pod,
-    /// `kmsg-abc kmsg `: stern.
-    PodAndContainer,
+    /// `[pod/kmsg-abc/kmsg] ` or `[node17] `: kubectl logs --prefix, Fabric.
+    Bracketed,
+    /// `kmsg-abc kmsg ` or `node17 `: stern, knife ssh.
+    Words,
     /// `/var/log/kern.log:`: grep over several files.
     File,
     /// `kern.log:123:`: the same with -n.
@@ -33,22 +33,24 @@ const SHAPES: [Shape; 9] = [
     Shape::Column,
     Shape::Host,
     Shape::Service,
-    Shape::Pod,
-    Shape::PodAndContainer,
+    Shape::Clock,
+    Shape::Bracketed,
+    Shape::Words,
     Shape::File,
     Shape::FileAndLine,
-    Shape::Clock,
 ];
 
 /// The size limit of a name in a prefix, in bytes.
 const LONGEST_NAME: usize = 255;
+/// The most digits of a number of a line, or of its time in nanoseconds.
+const LONGEST_NUMBER: usize = 19;
 
 /// The shape of the prefix of a line whose stamp follows it.
 pub(super) fn find(text: &str) -> Option<Shape> {
     SHAPES.into_iter().find(|shape| {
         split(text, *shape).is_some_and(|(_, rest)| match shape {
             // Two words, or digits, may begin any text; the kernel's own stamp may not.
-            Shape::PodAndContainer | Shape::Clock => stamp::boot_seconds(rest).is_some(),
+            Shape::Words | Shape::Clock => stamp::boot_seconds(rest).is_some(),
             _ => is_stamped(rest),
         })
     })
@@ -66,10 +68,11 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
         Shape::Column => {
             let (number, rest) = digits(text.trim_start_matches([' ', '\t']))?;
             let rest = rest.strip_prefix(['\t', ' '])?;
-            (number.len() <= 12).then_some(("", rest.trim_start_matches(' ')))
+            (number.len() <= LONGEST_NUMBER).then_some(("", rest.trim_start_matches(' ')))
         }
         Shape::Host => {
-            let (name, rest) = text.split_once(": ")?;
+            let arrow = text.split_once(" -> ").filter(|(name, _)| is_name(name));
+            let (name, rest) = arrow.or_else(|| text.split_once(": "))?;
             (is_name(name) && name != "kernel").then_some((name, rest))
         }
         Shape::Service => {
@@ -78,16 +81,18 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
             let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
             is_name(bare.unwrap_or(name)).then_some((name, rest))
         }
-        Shape::Pod => {
-            let (name, rest) = text.strip_prefix("[pod/")?.split_once("] ")?;
+        Shape::Bracketed => {
+            let (name, rest) = text.strip_prefix('[')?.split_once("] ")?;
+            let name = name.strip_prefix("pod/").unwrap_or(name);
+            let rest = rest.strip_prefix("out: ").unwrap_or(rest);
             is_name(name).then_some((name, rest))
         }
-        Shape::PodAndContainer => {
+        Shape::Words => {
             let (names, rest) = text.split_at_checked(text.find(" [")?)?;
             let words = || names.split(' ');
             let is_word = |word: &str| is_name(word) && !word.contains([':', '/', '@']);
-            let are_pod = words().all(is_word) && (2..=3).contains(&words().count());
-            are_pod.then_some((names, rest.get(1..)?))
+            let are_words = words().all(is_word) && (1..=3).contains(&words().count());
+            are_words.then_some((names, rest.get(1..)?))
         }
         Shape::File => {
             let (name, rest) = text.split_once(':')?;
@@ -120,7 +125,7 @@ pub(super) fn beside<'a>(text: &'a str, shape: Shape, file: &str) -> Option<&'a 
 
 fn line_number(text: &str) -> Option<&str> {
     let (number, rest) = digits(text)?;
-    (number.len() <= 12).then_some(())?;
+    (number.len() <= LONGEST_NUMBER).then_some(())?;
     rest.strip_prefix([':', '-'])
 }
 
@@ -137,6 +142,9 @@ fn is_name(text: &str) -> bool {
 }
 
 fn is_file(text: &str) -> bool {
+    if text == "(standard input)" {
+        return true;
+    }
     let odd = [' ', '\t', '[', ']', '(', ')', '{', '}', '<', '>', '"', '\'', '=', ',', ';', '|'];
     (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(odd)
 }

@@ -113,26 +113,27 @@ fn talos<'a>(when: &str, rest: &'a str) -> Option<(Stamp, &'a str)> {
 /// `Sat Nov 21 02:31:07 2026`, in an unknown zone; and whether the month is known. Languages order
 /// day, month, year and time differently.
 fn ctime(text: &str) -> Option<(DateTime, bool)> {
-    let (mut names, mut numbers) = ([None; 2], [None; 2]);
-    let mut time = None;
+    let (mut names, mut numbers, mut time) = (Vec::new(), Vec::new(), None);
     for word in text.split_ascii_whitespace() {
-        let free = if word.contains(':') {
-            &mut time
+        if word.contains(':') {
+            time.is_none().then(|| time = Some(word))?;
         } else if word.bytes().all(|byte| byte.is_ascii_digit()) {
-            numbers.iter_mut().find(|number| number.is_none())?
+            numbers.push(word);
         } else {
-            names.iter_mut().find(|name| name.is_none()).filter(|_| is_word(word))?
-        };
-        if free.replace(word).is_some() {
-            return None;
+            is_word(word).then(|| names.push(word))?;
         }
     }
-    let ([_, Some(month)], [Some(one), Some(other)], Some(time)) = (names, numbers, time) else {
-        return None;
-    };
-    let (day, year) = if one.len() == 4 { (other, one) } else { (one, other) };
-    let at = civil(year.parse().ok()?, any_month(month)?, day.parse().ok()?, time)?;
-    Some((at, month_number(month).is_some()))
+    let year_at = numbers.iter().position(|number| number.len() == 4)?;
+    let year = numbers.remove(year_at).parse().ok()?;
+    match (&*names, &*numbers) {
+        ([_, month], [day]) => {
+            let at = civil(year, any_month(month)?, day.parse().ok()?, time?)?;
+            Some((at, month_number(month).is_some()))
+        }
+        // `Thứ 4 Tháng 11 25`: which number is what is not known.
+        ([_, ..], [_, ..]) => Some((civil(year, 1, 1, time?)?, false)),
+        _ => None,
+    }
 }
 
 /// `Sat Nov 21 02:31:07 2026 kern.warn kernel: …`: busybox's logread.

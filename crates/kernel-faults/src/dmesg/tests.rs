@@ -72,6 +72,19 @@ const FORMS: &[&str] = &[
     " kernel:[   12.345678] text: x",
     "kernel: [   12.345678] text: x",
     "- `[   12.345678] text: x",
+    "  • [   12.345678] text: x",
+    "- \"[   12.345678] text: x\"",
+    "[   12.345678] text: x\r\r",
+    "[Thứ 4 Tháng 11 25 09:00:00 2026] text: x",
+    "Nov 21 02:31:07 host kernel:[   12.345678] text: x",
+    "Nov 21 02:31:07 kernel:[   12.345678] text: x",
+    "node17 -> [   12.345678] text: x",
+    "[node17] out: [   12.345678] text: x",
+    "[node17] [   12.345678] text: x",
+    "node17 [   12.345678] text: x",
+    "(standard input):12:[   12.345678] text: x",
+    "1790506800000000000\t2026-11-21T02:31:07Z\tNov 21 02:31:07 host kernel: text: x",
+    "[09:00:00] [   12.345678] text: x",
     "        \"[   12.345678] text: x\",",
     "node17: [   12.345678] text: x",
     "10.0.0.1: kern:     err: [2026-11-21T02:31:07Z]: text: x",
@@ -237,6 +250,9 @@ fn the_name_in_a_prefix_is_the_origin() {
         ("[pod/kmsg-abc/kmsg] [   12.345678] x", Some("kmsg-abc/kmsg")),
         ("kmsg-abc kmsg [   12.345678] x", Some("kmsg-abc kmsg")),
         ("kern.log:12:[   12.345678] x", Some("kern.log")),
+        ("node17 -> [   12.345678] x", Some("node17")),
+        ("[node17] [   12.345678] x", Some("node17")),
+        ("[09:00:00] [   12.345678] x", None),
         ("12:[   12.345678] x", None),
         ("[   12.345678] x", None),
         ("kernel: [   12.345678] x", None),
@@ -325,8 +341,11 @@ fn many_stamps_in_a_line_need_bounded_time() {
 }
 
 /// What tools put before each line.
-const PREFIXES: [&str; 12] = [
+const PREFIXES: [&str; 15] = [
     "",
+    "node17 -> ",
+    "[node17] ",
+    "(standard input):",
     "node17: ",
     "10.0.0.1: ",
     "mon-1  | ",
