@@ -14,6 +14,7 @@ mod decision;
 mod engine;
 mod engine_access;
 mod event;
+mod fault_class;
 mod gate;
 mod gpu;
 mod holder;
@@ -70,6 +71,7 @@ pub use engine::{
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
+pub use fault_class::{DeathTime, FaultClass, OomBound, XidClass};
 pub use gate::{
     Baseline, GateMemory, GateNote, GateReason, GateResponse, Lingering, Motion, Orphan,
     PeerAnswer, PeerGate, Trend,

@@ -11,8 +11,9 @@ use promql_rules::store::{Batch, SeriesId, SeriesStore};
 
 use super::guard::Guard;
 use crate::model::{
-    Action, Decision, DecisionRecord, HoldReason, KernelEvent, Mode, Moment, Outcome,
-    OutcomeResult, ProgramEvent, Reading, RuleId, SeriesKey,
+    Action, DeathTime, Decision, DecisionRecord, EventKind, FaultClass, HoldReason, KernelEvent,
+    Killer, Mode, Moment, OomBound, Outcome, OutcomeResult, ProgramEvent, Reading, RuleId,
+    SeriesKey, XidClass,
 };
 
 /// A place in [`Counters`].
@@ -65,6 +66,7 @@ pub(super) struct Counters {
     faults: [EventCells; KernelEvent::KINDS.len()],
     claimed: [Cell; KernelEvent::KINDS.len()],
     findings: [EventCells; ProgramEvent::KINDS.len()],
+    classes: ClassCells,
     /// Those of `cells` that only a log feeds which can be believed.
     of_believed_log: Range<usize>,
     /// How many of `cells`, the first ones, the kernel log feeds.
@@ -73,6 +75,15 @@ pub(super) struct Counters {
     /// What was counted in this step and happened earlier, by its instant on the time line.
     late: Vec<(Cell, i64)>,
     guard: GuardCells,
+}
+
+/// The counts of faults by their class.
+#[derive(Debug)]
+struct ClassCells {
+    xids: [Cell; XidClass::ALL.len()],
+    oom_kills: [Cell; OomBound::ALL.len()],
+    /// Deaths of engines that were failures, by killer and time of life.
+    engine_failures: [[Cell; DeathTime::ALL.len()]; Killer::NAMES.len()],
 }
 
 /// The series of what suppresses all remedies.
@@ -99,6 +110,11 @@ impl Counters {
             faults: [EventCells { count: Cell(0), last: Cell(0) }; KernelEvent::KINDS.len()],
             claimed: [Cell(0); KernelEvent::KINDS.len()],
             findings: [EventCells { count: Cell(0), last: Cell(0) }; ProgramEvent::KINDS.len()],
+            classes: ClassCells {
+                xids: [Cell(0); XidClass::ALL.len()],
+                oom_kills: [Cell(0); OomBound::ALL.len()],
+                engine_failures: [[Cell(0); DeathTime::ALL.len()]; Killer::NAMES.len()],
+            },
             of_believed_log: 0..0,
             of_kernel_log: 0,
             kernel_log: LogView::Believed,
@@ -125,11 +141,21 @@ impl Counters {
             count: counters.of_event(store, "uma_kernel_events_total", kind),
             last: counters.of_event(store, "uma_kernel_event_last_timestamp_seconds", kind),
         });
+        counters.classes.xids = XidClass::NAMES
+            .map(|class| counters.labelled(store, "uma_kernel_xids_total", ("class", class)));
+        counters.classes.oom_kills = OomBound::NAMES
+            .map(|bound| counters.labelled(store, "uma_kernel_oom_kills_total", ("bound", bound)));
         counters.of_kernel_log = counters.cells.len();
         counters.of_believed_log = begin..counters.of_kernel_log;
         counters.findings = ProgramEvent::KINDS.map(|kind| EventCells {
             count: counters.of_event(store, "uma_events_total", kind),
             last: counters.of_event(store, "uma_event_last_timestamp_seconds", kind),
+        });
+        counters.classes.engine_failures = Killer::NAMES.map(|killer| {
+            DeathTime::NAMES.map(|when| {
+                let labels = [("killer", killer), ("when", when)];
+                counters.cell(store, &SeriesKey::new("uma_engine_failures_total", &labels))
+            })
         });
         counters.guard = GuardCells {
             paused: counters.plain(store, "uma_paused"),
@@ -174,7 +200,11 @@ impl Counters {
     }
 
     fn of_event(&mut self, store: &mut SeriesStore, name: &str, kind: &str) -> Cell {
-        self.cell(store, &SeriesKey::new(name, &[("event", kind)]))
+        self.labelled(store, name, ("event", kind))
+    }
+
+    fn labelled(&mut self, store: &mut SeriesStore, name: &str, label: (&str, &str)) -> Cell {
+        self.cell(store, &SeriesKey::new(name, &[label]))
     }
 
     fn plain(&mut self, store: &mut SeriesStore, name: &str) -> Cell {
@@ -263,10 +293,36 @@ impl Counters {
 
     /// Counts an event that happened at `utc`; `late_ms` is its instant if rules shall not take it
     /// for news.
-    pub(super) fn count_event(&mut self, kind: &str, utc: Timestamp, late_ms: Option<i64>) {
+    pub(super) fn count_event(&mut self, event: &EventKind, utc: Timestamp, late_ms: Option<i64>) {
+        let kind = event.kind();
         if let Some(cells) = self.of_kind(kind) {
             self.count(cells.count, late_ms);
             self.note_event(kind, utc);
+        }
+        if let Some(cell) = self.of_class(event) {
+            self.count(cell, late_ms);
+        }
+    }
+
+    /// The count of its class, if it has one.
+    fn of_class(&self, event: &EventKind) -> Option<Cell> {
+        let cells = &self.classes;
+        let place = |names: &[&str], name: &str| names.iter().position(|known| *known == name);
+        match event {
+            EventKind::Kernel(fault) => match FaultClass::of(fault)? {
+                FaultClass::Xid(class) => {
+                    cells.xids.get(place(&XidClass::NAMES, class.name())?).copied()
+                }
+                FaultClass::OomKill(bound) => {
+                    cells.oom_kills.get(place(&OomBound::NAMES, bound.name())?).copied()
+                }
+            },
+            EventKind::Program(ProgramEvent::EngineDied { report }) if report.is_failure => {
+                let of_killer = place(&Killer::NAMES, report.killer.name())?;
+                let when = place(&DeathTime::NAMES, DeathTime::of(report.phase).name())?;
+                cells.engine_failures.get(of_killer)?.get(when).copied()
+            }
+            EventKind::Program(_) => None,
         }
     }
 

@@ -163,10 +163,10 @@ impl Policy {
     pub(super) fn count_events(&mut self, at: Moment, events: &[Event]) {
         for event in events {
             let utc = event.utc.unwrap_or(at.utc);
-            let (kind, late) = (event.kind.kind(), late_ms(utc, at));
+            let late = late_ms(utc, at);
             match event.is_claimed() {
-                true => self.counters.count_claimed_event(kind, late),
-                false => self.counters.count_event(kind, utc, late),
+                true => self.counters.count_claimed_event(event.kind.kind(), late),
+                false => self.counters.count_event(&event.kind, utc, late),
             }
         }
         self.counters.settle_late(&mut self.store);

@@ -541,7 +541,7 @@ impl Policy {
         let is_held = |engine: &EngineSeen| restarts.hold(engine);
         deaths.step(&context, is_held, is_observed, &mut events);
         for event in &events {
-            context.counters.count_event(event.kind.kind(), at.utc, None);
+            context.counters.count_event(&event.kind, at.utc, None);
         }
         self.record_rank_deaths(at, &events);
         step.events.extend(events);

@@ -1,8 +1,8 @@
 //! Series about this program.
 
 use super::super::{
-    Action, HoldReason, KernelEvent, Mode, OutcomeResult, ProgramEvent, RefusalReason,
-    SETTING_NAMES, Source, UndoResult,
+    Action, DeathTime, HoldReason, KernelEvent, Killer, Mode, OomBound, OutcomeResult,
+    ProgramEvent, RefusalReason, SETTING_NAMES, Source, UndoResult, XidClass,
 };
 use super::{Metric, MetricKind};
 
@@ -136,6 +136,23 @@ pub(super) const METRICS: &[Metric] = &[
          users can forge these lines. A rule that reads this series may only notify.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_xids_total",
+        &["class"],
+        "Xids in the kernel log. Classes: program (a program's fault, the GPU is well: 11, 13, 25, \
+         31, 32, 37, 43, 45, 69, 80), device_lost (79, 119, 120, 143, and 154 with a reset or a \
+         reboot), other.",
+    )
+    .closed(&[("class", &XidClass::NAMES)]),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_oom_kills_total",
+        &["bound"],
+        "Kills by the kernel's OOM killer in the kernel log, by the bound that was reached \
+         (constraint of the oom-kill line). unknown: that line is missing.",
+    )
+    .closed(&[("bound", &OomBound::NAMES)]),
     Metric::gauge(
         Source::KernelLog,
         "uma_kernel_event_last_timestamp_seconds",
@@ -152,6 +169,14 @@ pub(super) const METRICS: &[Metric] = &[
          reboots, received alerts. They do not depend on the kernel log.",
     )
     .closed(&[("event", &ProgramEvent::KINDS)]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_engine_failures_total",
+        &["killer", "when"],
+        "Deaths of engines that were failures (umawarden history), by what ended them, and \
+         whether they had been ready. An engine that was asked to end is not counted.",
+    )
+    .closed(&[("killer", &Killer::NAMES), ("when", &DeathTime::NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_event_last_timestamp_seconds",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::model::{
     Event, EventKind, GpuLossSign, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen,
-    WedgeSign,
+    WedgeSign, XidClass,
 };
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
@@ -17,9 +17,6 @@ const LONG: Duration = Duration::from_secs(60);
 /// An older report is no sign of the present. The kernel repeats that a task hangs every
 /// 120 s, ten times.
 const RECENT: Duration = Duration::from_secs(600);
-
-/// Xid numbers after which a GPU no longer works: fallen off the bus, GSP timeouts and errors.
-const DEAD: [u32; 4] = [79, 119, 120, 143];
 
 /// Prefixes of the names of the driver's own threads.
 const DRIVER_THREADS: [&str; 4] = ["nvidia", "nv_", "UVM ", "irq/nvidia"];
@@ -104,8 +101,9 @@ impl Signs {
         match &event.kind {
             EventKind::Kernel(KernelEvent::UvmFatal) => self.said = Some(("uvm_fatal", at)),
             EventKind::Kernel(KernelEvent::Xid { xid, recovery, .. }) => {
-                let is_dead = DEAD.contains(xid) || *recovery == Some(Recovery::NodeReboot);
-                if is_dead {
+                // That a GPU is to be reset is no sign that the driver is stuck.
+                let is_reset_enough = *xid == 154 && *recovery != Some(Recovery::NodeReboot);
+                if XidClass::of(*xid, *recovery) == XidClass::DeviceLost && !is_reset_enough {
                     self.said = Some(("xid", at));
                 }
             }

@@ -337,7 +337,7 @@ impl Reboots {
     }
 
     fn report(context: &mut RebootContext<'_>, event: Event) {
-        context.counters.count_event(event.kind.kind(), context.at.utc, None);
+        context.counters.count_event(&event.kind, context.at.utc, None);
         context.step.events.push(event);
     }
 

@@ -27,6 +27,30 @@ fn a_kernel_record_becomes_an_event_and_is_counted() {
 }
 
 #[test]
+fn xids_and_kills_are_counted_by_class() {
+    let lost = "NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen \
+                off the bus.";
+    let limit = "Memory cgroup out of memory: Killed process 7204 (tail) total-vm:34480kB, \
+                 anon-rss:100kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0";
+    let machine = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,\
+                   global_oom,task_memcg=/a,task=python3,pid=4242,uid=0";
+    let mut world = World::new(BURST, Mode::Observe);
+    world.tick();
+    let texts = [XID, lost, limit, machine];
+    world.seen.extend(texts.iter().zip(1..).map(|(text, seq)| record(seq, 0, text)));
+    world.run(Duration::from_secs(5));
+    let classes = ["program", "device_lost", "other"];
+    let counts = classes
+        .map(|class| world.value(&format!("uma_kernel_xids_total{{class=\"{class}\"}}")).unwrap());
+    assert_eq!(counts, [1.0, 1.0, 0.0]);
+    let bounds = ["cgroup", "machine", "unknown"];
+    let counts = bounds.map(|bound| {
+        world.value(&format!("uma_kernel_oom_kills_total{{bound=\"{bound}\"}}")).unwrap()
+    });
+    assert_eq!(counts, [1.0, 1.0, 0.0]);
+}
+
+#[test]
 fn findings_of_the_black_box_are_events() {
     let mut world = World::new(
         &BURST

@@ -62,6 +62,13 @@ fn a_killed_worker_is_reported_despite_the_exit_code_of_its_server() {
     // Since its process began, by the ticks of that.
     assert!(report.lived_seconds.is_some_and(|lived| (950.0..1_000.0).contains(&lived)));
     assert_eq!(world.value("uma_events_total{event=\"engine_died\"}"), Some(1.0));
+    let failures = |world: &mut RestartWorld, labels: &str| {
+        world.value(&format!("uma_engine_failures_total{{{labels}}}"))
+    };
+    let labels = "killer=\"kernel_oom\",when=\"before_ready\"";
+    assert_eq!(failures(&mut world, labels), Some(1.0));
+    let labels = "killer=\"kernel_oom\",when=\"in_service\"";
+    assert_eq!(failures(&mut world, labels), Some(0.0));
 }
 
 fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEnd {
@@ -79,6 +86,11 @@ fn an_end_reported_by_the_kernel_has_its_code_or_signal() {
         world.run(3);
         let report = only(&world);
         assert_eq!((report.exit, report.is_failure), (status, is_failure), "{report:#?}");
+        let counted = Killer::NAMES.iter().flat_map(|killer| {
+            let labels = format!("killer=\"{killer}\",when=\"before_ready\"");
+            world.value(&format!("uma_engine_failures_total{{{labels}}}"))
+        });
+        assert_eq!(counted.sum::<f64>(), f64::from(is_failure), "{report:#?}");
         let is_signal = matches!(report.killer, Killer::Signal { signal: 9, sender: None });
         assert_eq!(is_signal, status == killed, "{report:#?}");
     }
