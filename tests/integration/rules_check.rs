@@ -286,7 +286,9 @@ pub fn without_remedies(text: &str) -> String {
             continue;
         }
         remedy_indent = (line.trim() == "remedy:").then_some(indent);
-        if remedy_indent.is_none() && !line.trim().starts_with("scope:") {
+        if remedy_indent.is_none()
+            && !["scope:", "export:"].iter().any(|key| line.trim().starts_with(key))
+        {
             kept += &format!("{line}\n");
         }
     }

@@ -69,7 +69,8 @@ Writes the alerts of rules, without `mode` and `remedy`, as a file for `rule_fil
 umawarden samples one node ten times a second; a Prometheus scrapes many nodes less often. So labels
 in expressions distinguish nodes (--by), and intervals and ranges are extended for its scrapes
 (--scrape-interval); a group without an interval keeps that of Prometheus. Prometheus misses
-conditions of a few seconds. --as-is exports expressions unchanged.
+conditions of a few seconds, so that rules with `export: false` are left out. --as-is exports all
+rules, with their expressions unchanged.
 
   umawarden rules export --output umawarden-alerts.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s

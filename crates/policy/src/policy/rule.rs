@@ -79,6 +79,8 @@ pub struct Rule {
     pub annotations: Vec<(Arc<str>, Template)>,
     /// Overrides the node's mode for this rule.
     pub mode: Option<Mode>,
+    /// Whether a Prometheus that scrapes the node can raise it.
+    pub is_exported: bool,
     /// What to do while it fires.
     pub remedy: Option<Remedy>,
 }

@@ -16,7 +16,7 @@ use crate::config::yaml::{Content, Node};
 use crate::model::RuleId;
 use crate::policy::rule::{Query, Rule, RuleScope};
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "alert",
     "record",
     "expr",
@@ -25,6 +25,7 @@ const KEYS: [&str; 9] = [
     "labels",
     "annotations",
     "mode",
+    "export",
     "remedy",
 ];
 
@@ -89,6 +90,11 @@ pub(super) fn read(
     let labels = templates(table.get("labels"), "labels", findings);
     let annotations = templates(table.get("annotations"), "annotations", findings);
     let mode = table.choice_optional("mode", &MODES, findings);
+    let is_exported = table.read_optional(
+        "export",
+        |node, findings| decode::boolean(node, "export", findings),
+        findings,
+    );
     let remedy = match (table.get("remedy"), table.key("remedy")) {
         (Some(node), _) => remedy::read(node, group.scope, findings).map(Some),
         (None, Some(key)) => {
@@ -106,6 +112,7 @@ pub(super) fn read(
         labels: merge(group.labels, labels?),
         annotations: annotations?,
         mode: mode?,
+        is_exported: is_exported?.unwrap_or(true),
         remedy: remedy?,
     })
 }
@@ -240,5 +247,17 @@ pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> 
             }
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::rules::tests::rule;
+
+    #[test]
+    fn a_rule_is_exported_unless_it_says_otherwise() {
+        assert!(rule("").is_exported);
+        assert!(rule("export: true").is_exported);
+        assert!(!rule("export: false").is_exported);
     }
 }

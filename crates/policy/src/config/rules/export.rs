@@ -41,7 +41,15 @@ impl ExportOptions {
         let has = |label: &str| self.by.iter().any(|by| **by == *label);
         self.by.is_empty() || [CLUSTER_LABEL, NODE_LABEL].into_iter().all(has)
     }
+
+    /// Whether a rule is not for a Prometheus that scrapes.
+    fn leaves_out(&self, rule: &Rule) -> bool {
+        !rule.is_exported && self.scrape_interval.is_some()
+    }
 }
+
+/// What a rule with `export: false` is left out for.
+const ON_NODE_ONLY: &str = "  # Left out (export: false), since only the node itself can raise it:";
 
 /// What compares nodes needs their labels.
 const LEFT_OUT: &str = "# Left out, since it compares nodes (--by cluster,node, where targets have \
@@ -74,9 +82,13 @@ fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
     if !group.interval.is_zero() {
         push(out, format_args!("  interval: {}\n", written(group.interval.max(least))));
     }
-    out.push_str(if group.rules.is_empty() { "  rules: []\n" } else { "  rules:\n" });
+    let is_empty = group.rules.iter().all(|rule| options.leaves_out(rule));
+    out.push_str(if is_empty { "  rules: []\n" } else { "  rules:\n" });
     for rule in &group.rules {
-        write_rule(rule, options, out);
+        match options.leaves_out(rule) {
+            false => write_rule(rule, options, out),
+            true => push(out, format_args!("{} {}.\n", ON_NODE_ONLY, quoted(&rule.id.alert))),
+        }
     }
 }
 

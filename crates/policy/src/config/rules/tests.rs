@@ -34,7 +34,7 @@ fn rule_text(more: &str) -> String {
     text
 }
 
-fn rule(more: &str) -> Rule {
+pub(super) fn rule(more: &str) -> Rule {
     rules(&rule_text(more)).groups.remove(0).rules.remove(0)
 }
 
