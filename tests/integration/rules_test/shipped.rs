@@ -47,8 +47,9 @@ fn failing(file: &TestFile, rules: &RuleSet, first: usize) -> Option<usize> {
 fn the_shipped_rules_pass_their_tests() {
     let output = rules_test(&["rules"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    // The brake and machines with several pools have test files of their own in addition.
-    assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len() + 2);
+    // The brake, machines with several pools, healthy nodes and pairs, and what must page have test
+    // files of their own in addition.
+    assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len() + 5);
 }
 
 /// A possible mistake in a rule, and how to make it.
