@@ -36,6 +36,7 @@ mod odd_files;
 mod packages;
 mod print;
 mod promql_oracle;
+mod quiet_weeks;
 mod real;
 mod reboot;
 mod replay;
