@@ -86,6 +86,14 @@ struct ClassCells {
     engine_failures: [[Cell; DeathTime::ALL.len()]; Killer::NAMES.len()],
 }
 
+impl ClassCells {
+    const UNSET: Self = Self {
+        xids: [Cell(0); XidClass::ALL.len()],
+        oom_kills: [Cell(0); OomBound::ALL.len()],
+        engine_failures: [[Cell(0); DeathTime::ALL.len()]; Killer::NAMES.len()],
+    };
+}
+
 /// The series of what suppresses all remedies.
 #[derive(Clone, Copy, Debug)]
 struct GuardCells {
@@ -110,11 +118,7 @@ impl Counters {
             faults: [EventCells { count: Cell(0), last: Cell(0) }; KernelEvent::KINDS.len()],
             claimed: [Cell(0); KernelEvent::KINDS.len()],
             findings: [EventCells { count: Cell(0), last: Cell(0) }; ProgramEvent::KINDS.len()],
-            classes: ClassCells {
-                xids: [Cell(0); XidClass::ALL.len()],
-                oom_kills: [Cell(0); OomBound::ALL.len()],
-                engine_failures: [[Cell(0); DeathTime::ALL.len()]; Killer::NAMES.len()],
-            },
+            classes: ClassCells::UNSET,
             of_believed_log: 0..0,
             of_kernel_log: 0,
             kernel_log: LogView::Believed,
