@@ -286,10 +286,12 @@ impl RemedyState {
             return self.go_on(case, step, context);
         }
         let out_of_time = context.at.uptime.saturating_sub(ended) >= CHECK_ENDS_AFTER;
-        let stops_engine = case.remedy.steps.get(step).is_some_and(RemedyStep::stops_engine);
-        // Processes are read less often than memory.
+        let is_stop = case.remedy.steps.get(step).is_some_and(RemedyStep::stops_engine);
+        // What an alert says of one engine changes with the next sample of processes, which comes
+        // later than that of memory.
+        let of_processes = is_stop && answers.is_some();
         let measured = context.measured.is_some_and(|measured| measured > ended)
-            && (!stops_engine || context.engines.has_sampled_since(ended));
+            && (!of_processes || context.engines.has_sampled_since(ended));
         if !measured && !out_of_time {
             return;
         }

@@ -120,6 +120,7 @@ fn the_shipped_rules_are_fine() {
             "brake",
             "kernel",
             "umawarden",
+            "devices",
             "guard",
             "engines",
             "load",

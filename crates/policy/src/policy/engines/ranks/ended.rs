@@ -11,6 +11,7 @@ use std::time::Duration;
 use promql_rules::Reading;
 use promql_rules::store::SeriesStore;
 
+use super::super::life::ticks;
 use super::{Gang, OtherRanks, OwnRank, number};
 use crate::model::{EngineRank, FirstDeath, Killer, RankDeath, RankDeaths, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
@@ -138,8 +139,10 @@ impl RankEnds {
         }
     }
 
+    /// The end of that rank in the run that this one is of: not before this one began.
     fn of(&self, own: &OwnRank, node: &Arc<str>, rank: &Arc<str>) -> Option<&OtherEnd> {
-        self.others.get(&(own.gang.clone(), Arc::clone(node), Arc::clone(rank)))
+        let end = self.others.get(&(own.gang.clone(), Arc::clone(node), Arc::clone(rank)))?;
+        (end.at >= ticks(own.server.start_ticks)).then_some(end)
     }
 
     /// Whether all is known of the other ranks that can be known at the end of this one.
@@ -311,6 +314,25 @@ mod tests {
         let mut counters = Counters::new(&mut SeriesStore::default());
         ends.advance(Duration::from_secs(1011), Some(&world.others()), &mut counters);
         assert!(known(&ends, &world, 0));
+    }
+
+    /// Both have died before, and were started again.
+    #[test]
+    fn the_end_of_an_earlier_run_is_none_of_this_one() {
+        let mut world = World::new(Some(1));
+        world.own.server.start_ticks = 100_500;
+        world.set("spark-1", "0", EnginePhase::Serving, A);
+        world.after(0);
+        let mut ends = RankEnds::default();
+        let mut store = SeriesStore::default();
+        let mut counters = Counters::new(&mut store);
+        world.after(10);
+        // It ended at 1003 s, and this rank began at 1005 s.
+        world.end("spark-1", "0", "signal", Reading::Value(7.0));
+        ends.advance(Duration::from_secs(1010), Some(&world.others()), &mut counters);
+        let own = End { at: Duration::from_secs(1010), is_exact: true, killer: "signal" };
+        let around = ends.around(&world.own, own).unwrap();
+        assert_eq!((around.first, around.others.len()), (FirstDeath::This, 0));
     }
 
     #[test]
