@@ -22,6 +22,8 @@ use kernel_faults::{EventAssembler, LoggedEvent, UnreadFault, UnreadFaults, kmsg
 
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
+/// Messages of other hosts after which a host's pending events are decided.
+const LONGEST_SILENCE: u64 = 40_000;
 /// Hosts whose kills are kept apart.
 const MOST_HOSTS: usize = 256;
 /// Records that are remembered by number, to detect duplicates.
@@ -224,6 +226,8 @@ struct Report<W: Write> {
     all: bool,
     /// By host. The first host is the empty text, as is none.
     assemblers: BTreeMap<String, EventAssembler>,
+    /// The first message of what each of them has pending.
+    pending: BTreeMap<String, u64>,
     first_host: Option<String>,
     unread: UnreadFaults,
     events: Vec<LoggedEvent>,
@@ -247,6 +251,7 @@ impl<W: Write> Report<W> {
             json,
             all,
             assemblers: BTreeMap::new(),
+            pending: BTreeMap::new(),
             first_host: None,
             unread: UnreadFaults::default(),
             events: Vec::new(),
@@ -282,8 +287,13 @@ impl<W: Write> Report<W> {
         line.seq = Some(self.messages);
         self.stamps.insert(self.messages, Message { text: String::new(), ..message.clone() });
         let host = self.host(message);
-        let assembler = self.assemblers.entry(host).or_default();
+        let assembler = self.assemblers.entry(host.clone()).or_default();
         assembler.feed(&line, &mut self.events);
+        match assembler.pending_since_seq() {
+            Some(first) => self.pending.insert(host, first),
+            None => self.pending.remove(&host),
+        };
+        self.give_up_silent_host();
         if !self.is_device {
             self.unread.take(message.line, &line);
         }
@@ -305,6 +315,17 @@ impl<W: Write> Report<W> {
         let is_known = self.assemblers.contains_key(host);
         let is_kept = is_known || self.assemblers.len() < MOST_HOSTS;
         if is_first || !is_kept { String::new() } else { host.clone() }
+    }
+
+    /// Ends what a host without further lines has pending, so that memory stays bounded.
+    fn give_up_silent_host(&mut self) {
+        let oldest = self.pending.iter().min_by_key(|(_, first)| **first);
+        let silent = oldest.filter(|(_, first)| **first + LONGEST_SILENCE < self.messages);
+        let Some(host) = silent.map(|(host, _)| host.clone()) else { return };
+        if let Some(assembler) = self.assemblers.get_mut(&host) {
+            assembler.finish(&mut self.events);
+        }
+        self.pending.remove(&host);
     }
 
     /// Takes events from the assembler.
@@ -335,8 +356,7 @@ impl<W: Write> Report<W> {
 
     /// Writes events before which none can come.
     fn release(&mut self) -> anyhow::Result<()> {
-        let pending = self.assemblers.values().filter_map(EventAssembler::pending_since_seq);
-        let pending = pending.min().unwrap_or(u64::MAX);
+        let pending = self.pending.values().copied().min().unwrap_or(u64::MAX);
         while let Some(first) = self.waiting.first_entry() {
             if *first.key() >= pending {
                 break;
@@ -379,6 +399,7 @@ impl<W: Write> Report<W> {
         for assembler in self.assemblers.values_mut() {
             assembler.finish(&mut self.events);
         }
+        self.pending.clear();
         self.collect()?;
         self.release()
     }
