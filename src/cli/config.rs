@@ -13,7 +13,7 @@ use crate::config::mistake::Mistakes;
 use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
 use crate::config::settings::Settings;
 use crate::daemon::{access_files, collector};
-use crate::model::counted;
+use crate::model::{counted, off_text};
 
 /// Arguments of `umawarden config`.
 #[derive(Debug, Args)]
@@ -98,6 +98,7 @@ impl From<AccessError> for Wrong {
 fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
     let mut loaded = load(flags, &environment())?;
     check_paths(&loaded.settings.path)?;
+    loaded.remarks.extend(off_text(&loaded.rules.shipped_off));
     loaded.remarks.extend(of_other_servers(&loaded.settings));
     let checked = access::check(&access_files(&loaded.settings), Timestamp::now())?;
     Ok((loaded, checked))

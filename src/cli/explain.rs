@@ -231,11 +231,11 @@ fn from_journal(
     let (rules, where_from) = match (arguments.rules.as_slice(), &kept) {
         ([], Some((_, recorded))) => (recorded::parsed(recorded)?, "were recorded last"),
         ([], None) => {
-            let rules = journalled::rules(&RuleSource::Shipped)?;
+            let rules = journalled::rules(&RuleSource::shipped())?;
             (rules, "are inside the binary, since none are recorded; name others by --rules")
         }
         (paths, _) => {
-            let rules = journalled::rules(&RuleSource::Paths(paths.to_vec()))?;
+            let rules = journalled::rules(&RuleSource::given(paths))?;
             (rules, "are in the given files")
         }
     };

@@ -125,7 +125,7 @@ impl<W: Write> Session<W> {
         let (replayer, reference) = if arguments.rules.is_empty() {
             (Replayer::under_recorded_rules(), None)
         } else {
-            let source = RuleSource::Paths(arguments.rules.clone());
+            let source = RuleSource::given(&arguments.rules);
             let (texts, remarks) = read_rules(&source)?;
             for remark in remarks {
                 show.remark(&remark)?;

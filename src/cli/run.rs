@@ -26,7 +26,7 @@ counted and shown on http://HOST:9942/.
 
   umawarden run                                   watch, export, report
   umawarden run --mode enforce                    and act
-  umawarden run --rules my.yaml --log.level debug with rules of one's own
+  umawarden run --rules shipped --rules my.yaml   with rules of one's own, too
 
 Needs no privilege to start. As root it reads the kernel log and can act; missing privileges are
 logged, and the rest works.

@@ -15,7 +15,7 @@ use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
-use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted};
+use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted, off_text};
 
 /// Threads for work that may hang on a disk: queries, with a margin for orders.
 const BLOCKING_THREADS: usize = 12;
@@ -26,7 +26,9 @@ pub(super) fn summary(loaded: &Loaded) -> String {
     let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
     let rules = counted(rules as u64, "rule");
     let groups = counted(groups.len() as u64, "group");
-    format!("{rules} in {groups}, mode {}", loaded.settings.mode.name())
+    let off = off_text(&loaded.rules.shipped_off).map(|text| format!("; {text}"));
+    let mode = loaded.settings.mode.name();
+    format!("{rules} in {groups}, mode {mode}{}", off.unwrap_or_default())
 }
 
 /// Changed settings that need a restart.

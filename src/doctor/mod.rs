@@ -21,7 +21,7 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::model::{Event, Sysctl};
+use crate::model::{Event, ShippedRule, Sysctl};
 pub use advice::{Advice, Started, Versions};
 pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
@@ -154,6 +154,8 @@ pub struct Facts {
     pub settings: Fact<(String, Vec<Misfit>)>,
     /// What the rules need and the program cannot do.
     pub lacks: Fact<Vec<Lack>>,
+    /// Rules inside the binary that the configuration leaves out.
+    pub rules_off: Fact<Vec<ShippedRule>>,
     /// Whether a daemon responds.
     pub has_daemon: Fact<bool>,
     /// The engines that the daemon watches. Absent without a daemon.

@@ -1,7 +1,7 @@
 //! The node itself: memory, kernel, driver, settings, permissions.
 
 use super::{Facts, Finding, Severity, advice, known, lack_of_socket};
-use crate::model::{EventKind, KernelEvent, Recovery, bytes_text, counted};
+use crate::model::{ADD_SHIPPED, EventKind, KernelEvent, Recovery, bytes_text, counted, off_text};
 
 /// The first kernel with cachestat(2).
 const CACHESTAT: (u32, u32) = (6, 5);
@@ -23,6 +23,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         .extend(["kernel", "driver", "node"].into_iter().flat_map(|of| advice::of_node(facts, of)));
     findings.extend(kernel_log(facts));
     findings.extend(lacks(facts));
+    findings.push(rules(facts));
     findings
 }
 
@@ -198,6 +199,17 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::ok(check, text));
     }
     findings
+}
+
+fn rules(facts: &Facts) -> Finding {
+    let check = "rules";
+    match known(check, &facts.rules_off, "") {
+        Err(finding) => *finding,
+        Ok(off) => match off_text(off) {
+            None => Finding::ok(check, "all shipped rules are loaded"),
+            Some(text) => Finding::new(check, Severity::Warning, text).fix(ADD_SHIPPED),
+        },
+    }
 }
 
 fn lacks(facts: &Facts) -> Vec<Finding> {

@@ -40,6 +40,7 @@ pub(super) fn well() -> Facts {
         kernel_log: Fact::Is(Vec::new()),
         settings: Fact::Is(("gb10".to_owned(), Vec::new())),
         lacks: Fact::Is(Vec::new()),
+        rules_off: Fact::Is(Vec::new()),
         has_daemon: Fact::Is(true),
         engines: Fact::Is(Vec::new()),
         loaders: Fact::Is(Vec::new()),
@@ -126,6 +127,10 @@ fn each_fault_has_a_fix() {
         ..well()
     };
     let kernel = |release: &str| Facts { kernel: Fact::Is(release.to_owned()), ..well() };
+    let off = ShippedRule {
+        id: crate::model::RuleId { group: "g".into(), alert: "A".into() },
+        part: None,
+    };
     let table = [
         ("swap", Severity::Warning, Facts { memory: Fact::Is((GIB, 1)), ..well() }),
         (
@@ -155,6 +160,7 @@ fn each_fault_has_a_fix() {
         ("kernel_log", Severity::Problem, log(lost.into())),
         ("kernel_log", Severity::Problem, log(failed.into())),
         ("permissions", Severity::Problem, Facts { lacks: Fact::Is(vec![lack(true)]), ..well() }),
+        ("rules", Severity::Warning, Facts { rules_off: Fact::Is(vec![off]), ..well() }),
         ("permissions", Severity::Warning, Facts { lacks: Fact::Is(vec![lack(false)]), ..well() }),
         (
             "containers",

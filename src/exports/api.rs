@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::page_request::{self, Filter};
 use super::routes::Site;
 use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
-use crate::model::Reading;
+use crate::model::{Part, Reading};
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 
 /// Version, mode, sources, rules with their alerts, and series without a value.
@@ -37,6 +37,10 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
         })).collect::<Vec<_>>(),
         "rules": status.rules.iter().map(rule_in_status).collect::<Vec<_>>(),
         "guard": status.guard.as_ref(),
+        "shipped_rules_off": status.shipped_off.iter().map(|rule| json!({
+            "rule": rule.id.to_string(),
+            "part": rule.part.map(Part::name),
+        })).collect::<Vec<_>>(),
         "reload_failure": site.served.reload_failure.load().as_ref().map(|failure| json!({
             "time": format!("{:.3}", failure.at),
             "error": failure.why,

@@ -14,7 +14,8 @@ use super::holds;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
 use crate::model::{
-    Action, EnginePools, LeaseState, Reading, bytes_text, measured_bytes_text, seconds_text,
+    ADD_SHIPPED, Action, EnginePools, LeaseState, Reading, bytes_text, measured_bytes_text,
+    off_text, seconds_text,
 };
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
@@ -215,6 +216,9 @@ fn account(html: &mut String, status: &Status) -> fmt::Result {
 /// Rules, firing and unknown ones first.
 fn rules(html: &mut String, status: &Status) -> fmt::Result {
     html.push_str("<h2>Rules</h2>");
+    if let Some(text) = off_text(&status.shipped_off) {
+        write!(html, "<p class=unknown>{}: {ADD_SHIPPED}.", Escaped(&text))?;
+    }
     if status.rules.is_empty() {
         html.push_str("<p>No rules are loaded.</p>");
         return Ok(());

@@ -104,6 +104,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         }),
         settings: settings(&procfs, &sysfs),
         lacks: Fact::Is(lacks.collect()),
+        rules_off: Fact::Is(loaded.rules.shipped_off.to_vec()),
         has_daemon: match client.request("GET", "/api/v1/pause", None) {
             Ok(_) | Err(ClientError::Forbidden(_)) => Fact::Is(true),
             Err(ClientError::Absent(_)) => Fact::Is(false),

@@ -1,7 +1,7 @@
 //! `umawarden rules check`.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -12,13 +12,14 @@ use crate::cli::output;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::reader::{
-    LoadError, Unreadable, environment, find_rule_files, load_settings, read_text, unknown_alerts,
+    LoadError, Unreadable, environment, find_rule_files, load_settings, unknown_alerts,
 };
 use crate::config::rules::{Examined, examine, parse_rules_alone, parse_rules_under};
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::settings::{RuleSource, Settings};
-use crate::config::shipped::shipped_rules;
+use crate::config::shipped::shipped_off;
 use crate::daemon::{Missing, missing};
+use crate::model::{ADD_SHIPPED, ShippedRule, off_text};
 use crate::policy::rule::{RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules check`.
@@ -28,7 +29,7 @@ pub struct CheckArguments {
     /// Rule files, folders of *.yaml, or globs [default: those of the configuration, else the
     /// shipped rules].
     ///
-    /// All are checked together, as `umawarden run` with the same --config.file and --rules PATH…
+    /// `shipped` is the rules inside the program. All are checked together, as `umawarden run` with the same --config.file and --rules PATH…
     /// would load them.
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
@@ -70,6 +71,8 @@ without rules. Such rules load and run; mistakes keep `umawarden run` from start
 `only_in` and `never_in` name maintenance windows, which only a configuration defines: without
 --config.file a remark says that they were not checked, and the exit code does not.
 
+A remark names the shipped rules that are off with these files.
+
 With --config.file it also prints actions of these rules that this user could not do on this node,
 and the remedy. They do not change the exit code.
 
@@ -108,6 +111,8 @@ struct Checked {
     missing: Vec<Missing>,
     /// Whether there were too many rules to compare each with each.
     is_partial: bool,
+    /// Rules inside the binary that are not loaded.
+    off: Vec<ShippedRule>,
 }
 
 /// The content of one file.
@@ -136,10 +141,10 @@ impl Checked {
 
 fn check(arguments: &CheckArguments) -> Checked {
     let configured = Configured::read(arguments);
-    let Found { texts, unreadable } = match &configured.rules {
-        RuleSource::Shipped => Found { texts: shipped_rules(), unreadable: Vec::new() },
-        RuleSource::Paths(paths) => Found::read(paths),
-    };
+    let mut found = find_rule_files(&configured.rules);
+    let texts = found.read();
+    let mut unreadable = found.unreadable;
+    unreadable.extend(found.empty.into_iter().map(Unreadable::empty));
     let mut mistakes = configured.mistakes;
     let mut remarks = Vec::new();
     let parsed = match &configured.settings {
@@ -183,6 +188,7 @@ fn check(arguments: &CheckArguments) -> Checked {
         remarks,
         missing: lacking,
         is_partial: examined.is_partial,
+        off: rules.as_ref().map_or_else(Vec::new, shipped_off),
         mistakes,
     }
 }
@@ -199,9 +205,10 @@ struct Configured {
 
 impl Configured {
     fn read(arguments: &CheckArguments) -> Self {
-        let rules = match (&arguments.config_file, arguments.paths.as_slice()) {
-            (None, []) => RuleSource::Shipped,
-            (_, paths) => RuleSource::Paths(paths.to_vec()),
+        // With a configuration, they are its own once it is read.
+        let rules = match &arguments.config_file {
+            None => RuleSource::given(&arguments.paths),
+            Some(_) => RuleSource::written(&arguments.paths, Path::new("")),
         };
         let mut configured = Self {
             file: None,
@@ -230,28 +237,6 @@ impl Configured {
             }
         }
         configured
-    }
-}
-
-/// Rule files as written, and paths that are none.
-struct Found {
-    texts: Vec<SourceText>,
-    unreadable: Vec<Unreadable>,
-}
-
-impl Found {
-    fn read(paths: &[PathBuf]) -> Self {
-        let found = find_rule_files(paths);
-        let mut texts = Vec::new();
-        let mut unreadable = found.unreadable;
-        unreadable.extend(found.empty.into_iter().map(Unreadable::empty));
-        for path in &found.files {
-            match read_text(path) {
-                Ok(text) => texts.push(text),
-                Err(error) => unreadable.push(error),
-            }
-        }
-        Self { texts, unreadable }
     }
 }
 
@@ -312,6 +297,9 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
     if checked.is_partial {
         writeln!(out, "{PARTIAL}")?;
     }
+    if let Some(text) = off_text(&checked.off) {
+        writeln!(out, "\nremark: {text}\n  {}\n  = {ADD_SHIPPED}", names(&checked.off).join(", "))?;
+    }
     for missing in &checked.missing {
         let Missing { what, remedy, .. } = missing;
         writeln!(out, "\non this node: {}: {what}\n  {remedy}", availability(missing))?;
@@ -320,6 +308,10 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         writeln!(out, "{red}{unreadable}{reset}")?;
     }
     Ok(())
+}
+
+fn names(off: &[ShippedRule]) -> Vec<String> {
+    off.iter().map(|rule| rule.id.to_string()).collect()
 }
 
 fn availability(missing: &Missing) -> &'static str {
@@ -336,6 +328,7 @@ enum Line<'c> {
     Remark(&'c Mistake),
     Node { what: &'c str, remedy: &'c str, wanted_now: bool },
     Partial { message: &'static str },
+    ShippedOff { message: String, rules: Vec<String> },
     Unreadable { path: String, why: &'c str },
 }
 
@@ -354,7 +347,10 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
         remedy: missing.remedy,
         wanted_now: missing.wanted_now,
     });
+    let off = off_text(&checked.off)
+        .map(|message| Line::ShippedOff { message, rules: names(&checked.off) });
     let lines = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
+    let lines = lines.chain(off);
     for line in lines.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;

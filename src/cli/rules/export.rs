@@ -16,7 +16,7 @@ use crate::cli::output::{self, errln};
 use crate::config::measure::duration_within;
 use crate::config::reader::{find_rule_files, load_rules};
 use crate::config::rules::{ExportOptions, is_export, prometheus_rules};
-use crate::config::settings::RuleSource;
+use crate::config::settings::{RuleEntry, RuleSource};
 
 /// Arguments of `umawarden rules export`.
 #[derive(Debug, Args)]
@@ -105,10 +105,7 @@ fn scrape_interval(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
-    let source = match arguments.paths.as_slice() {
-        [] => RuleSource::Shipped,
-        paths => RuleSource::Paths(paths.to_vec()),
-    };
+    let source = RuleSource::given(&arguments.paths);
     // Groups without an interval keep none.
     let (rules, remarks) = load_rules(&source, Duration::ZERO)?;
     for remark in remarks {
@@ -148,7 +145,12 @@ fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()
         let same = |found: fs::Metadata| (found.dev(), found.ino()) == (there.dev(), there.ino());
         fs::metadata(path).is_ok_and(same)
     };
-    if let Some(input) = find_rule_files(&arguments.paths).files.iter().find(|path| is_it(path)) {
+    let inputs = find_rule_files(&RuleSource::given(&arguments.paths)).files.into_iter();
+    let mut inputs = inputs.filter_map(|entry| match entry {
+        RuleEntry::Path(path) => Some(path),
+        RuleEntry::Shipped => None,
+    });
+    if let Some(input) = inputs.find(is_it) {
         bail!(
             "cannot write {}: the rules are read from there ({}), and their remedies would be \
              lost; name another file",

@@ -97,11 +97,11 @@ fn rules(
     match (arguments.rules.as_slice(), recorded) {
         ([], Some((rules, _))) => Ok((rules, mode, "recorded last")),
         ([], None) => {
-            let (rules, _) = load_rules(&RuleSource::Shipped, limits::DEFAULT_INTERVAL)?;
+            let (rules, _) = load_rules(&RuleSource::shipped(), limits::DEFAULT_INTERVAL)?;
             Ok((rules, mode, "inside the binary"))
         }
         (paths, _) => {
-            let source = RuleSource::Paths(paths.to_vec());
+            let source = RuleSource::given(paths);
             let (rules, _) = load_rules(&source, limits::DEFAULT_INTERVAL)?;
             Ok((rules, mode, "given"))
         }

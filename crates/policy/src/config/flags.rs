@@ -27,9 +27,11 @@ pub struct RunFlags {
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 
-    /// Rule file, folder of *.yaml, or glob; may be given again [default: the shipped rules].
+    /// Rule file, folder of *.yaml, glob, or the word shipped; may be given again
+    /// [default: shipped].
     ///
-    /// Replaces `rule_files` of the configuration file. `umawarden rules check` checks files.
+    /// shipped is the rules inside the program; a file of that name is ./shipped. Replaces
+    /// `rule_files` of the configuration file. `umawarden rules check` checks files.
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
 

@@ -44,7 +44,7 @@ use promql_rules::store::SeriesStore;
 use crate::model::{
     Action, AimCheck, AlertChange, AssessmentLimits, Decision, DecisionId, DecisionRecord,
     EngineSeen, EngineTarget, Event, HOST_POOL, Mode, Moment, Observation, OperatorCommand,
-    Reading, RuleId, SeriesKey, metric,
+    Reading, RuleId, SeriesKey, ShippedRule, metric,
 };
 use act::{DecisionNumbers, Proposal};
 use assessment::AssessmentWatch;
@@ -156,6 +156,7 @@ pub struct Policy {
     numbers: DecisionNumbers,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
+    shipped_off: Arc<[ShippedRule]>,
     series: Arc<[SeriesKey]>,
     /// The state of the store that they are of.
     series_of: Option<u64>,
@@ -218,6 +219,7 @@ impl Policy {
             numbers: DecisionNumbers::from(next_decision),
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
+            shipped_off: Arc::new([]),
             series: Arc::new([]),
             series_of: None,
         };
@@ -241,6 +243,7 @@ impl Policy {
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
         self.guard.replace_rules(rules);
+        self.shipped_off = Arc::clone(&rules.shipped_off);
         self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
@@ -414,6 +417,7 @@ impl Policy {
             values: Vec::new(),
             sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
+            shipped_off: Arc::clone(&self.shipped_off),
             guard: self.guard.status(),
             engines: self.engines.statuses(),
             gate_memory: None,
@@ -443,6 +447,7 @@ impl Policy {
         status.values.extend(self.store.readings());
         self.sources.draw(&mut status.sources);
         status.rules.clone_from(&self.rule_statuses);
+        status.shipped_off.clone_from(&self.shipped_off);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
         status.leases.clone_from(self.leases.leases());

@@ -9,7 +9,7 @@ use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
 use super::guard::{GuardRails, Rails};
-use crate::model::{Mode, RuleId};
+use crate::model::{Mode, Part, RuleId, ShippedRule};
 
 mod step;
 
@@ -23,6 +23,8 @@ pub struct RuleSet {
     pub groups: Vec<RuleGroup>,
     /// What holds all remedies back.
     pub guard_rails: GuardRails,
+    /// The rules inside the binary that are not loaded.
+    pub shipped_off: Arc<[ShippedRule]>,
 }
 
 /// Rules that are evaluated together, at one interval.
@@ -38,6 +40,18 @@ pub struct RuleGroup {
     pub interval: Duration,
     /// In file order.
     pub rules: Vec<Rule>,
+}
+
+impl Rule {
+    /// What else it is known as.
+    pub fn part(&self) -> Option<Part> {
+        let steps = &self.remedy.as_ref()?.steps;
+        steps.iter().find_map(|step| match step {
+            RemedyStep::StopEngine { engine: None, .. } => Some(Part::Brake),
+            RemedyStep::EvictCheckpoint { .. } => Some(Part::LoadGuard),
+            _ => None,
+        })
+    }
 }
 
 /// Whose series a rule reads.

@@ -11,7 +11,7 @@ use crate::model::{
     AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Lease, MemoryAccount,
     MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, Reading,
     RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
-    SeriesKey, Source,
+    SeriesKey, ShippedRule, Source,
 };
 
 /// What exports may see.
@@ -31,6 +31,8 @@ pub struct Status {
     pub sources: Arc<[SourceStatus]>,
     /// Every rule; the same `Arc` while nothing changes.
     pub rules: Arc<[RuleStatus]>,
+    /// The rules inside the binary that are not loaded.
+    pub shipped_off: Arc<[ShippedRule]>,
     /// What holds remedies back; the same `Arc` while nothing changes.
     pub guard: Arc<GuardStatus>,
     /// The inference engines, by name, those too that have gone lately.

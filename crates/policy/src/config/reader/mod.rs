@@ -12,9 +12,9 @@ use super::flags::RunFlags;
 use super::mistake::{Mistake, Mistakes, SourceText};
 use super::rules::{parse_rules, parse_rules_under};
 use super::settings::{
-    Environment, FileSettings, RuleSource, Settings, SystemPaths, parse_settings,
+    Environment, FileSettings, RuleEntry, RuleSource, Settings, SystemPaths, parse_settings,
 };
-use super::shipped::shipped_rules;
+use super::shipped::{shipped_off, shipped_rules};
 use crate::policy::rule::RuleSet;
 
 #[cfg(test)]
@@ -112,8 +112,9 @@ pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadE
     let settings = load_settings(flags, environment)?;
     let (texts, mut remarks) = read_rules(&settings.rules)?;
     let under = settings.guard_rails.clone();
-    let rules =
+    let mut rules =
         parse_rules_under(&texts, settings.evaluation_interval, under).map_err(LoadError::Rules)?;
+    rules.shipped_off = shipped_off(&rules).into();
     check_named_alerts(&settings, &rules)?;
     remark_on(&rules, &mut remarks);
     Ok(Loaded { settings, rules, texts, remarks })
@@ -170,25 +171,14 @@ pub fn load_rules(
 
 /// The rules as written, and remarks on their paths.
 pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>), LoadError> {
-    match source {
-        RuleSource::Shipped => Ok((shipped_rules(), Vec::new())),
-        RuleSource::Paths(paths) => {
-            let mut found = find_rule_files(paths);
-            let mut texts = Vec::new();
-            for path in &found.files {
-                match read_text(path) {
-                    Ok(text) => texts.push(text),
-                    Err(error) => found.unreadable.push(error),
-                }
-            }
-            if !found.unreadable.is_empty() {
-                return Err(LoadError::Unreadable(found.unreadable));
-            }
-            let empty = found.empty.iter();
-            let remarks = empty.map(|path| format!("{} holds no rule files", path.display()));
-            Ok((texts, remarks.collect()))
-        }
+    let mut found = find_rule_files(source);
+    let texts = found.read();
+    if !found.unreadable.is_empty() {
+        return Err(LoadError::Unreadable(found.unreadable));
     }
+    let empty = found.empty.iter();
+    let remarks = empty.map(|path| format!("{} holds no rule files", path.display()));
+    Ok((texts, remarks.collect()))
 }
 
 /// The configuration may name only alerts that there are.
@@ -250,8 +240,8 @@ fn is_null(found: &fs::Metadata) -> bool {
 /// The rule files that paths, folders and globs name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFiles {
-    /// Files to read, each once, in the order given; within a folder or glob by name.
-    pub files: Vec<PathBuf>,
+    /// What to read, each once, in the order given; within a folder or glob by name.
+    pub files: Vec<RuleEntry>,
     /// Paths that cannot be read.
     pub unreadable: Vec<Unreadable>,
     /// Folders and globs that hold nothing.
@@ -259,12 +249,16 @@ pub struct RuleFiles {
 }
 
 /// Resolves files, folders of `*.yaml` and `*.yml`, and globs.
-pub fn find_rule_files(paths: &[PathBuf]) -> RuleFiles {
+pub fn find_rule_files(source: &RuleSource) -> RuleFiles {
     let mut found = RuleFiles::default();
-    for path in paths {
+    for entry in &source.0 {
+        let RuleEntry::Path(path) = entry else {
+            found.add(RuleEntry::Shipped);
+            continue;
+        };
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => found.add_all(path, in_folder(path)),
-            Ok(_) => found.add(path.clone()),
+            Ok(_) => found.add(entry.clone()),
             Err(_) if is_pattern(path) => found.add_all(path, matching(path)),
             Err(error) => found.unreadable.push(Unreadable::from_io(path, &error)),
         }
@@ -272,15 +266,34 @@ pub fn find_rule_files(paths: &[PathBuf]) -> RuleFiles {
     if found.files.len() > MAX_RULE_FILES {
         let excess = found.files.split_off(MAX_RULE_FILES);
         let why = format!("more than {MAX_RULE_FILES} rule files; is this the right folder?");
-        found.unreadable.extend(excess.first().map(|path| Unreadable::new(path, why)));
+        let first = excess.iter().find_map(|entry| match entry {
+            RuleEntry::Path(path) => Some(Unreadable::new(path, why.as_str())),
+            RuleEntry::Shipped => None,
+        });
+        found.unreadable.extend(first);
     }
     found
 }
 
 impl RuleFiles {
-    fn add(&mut self, path: PathBuf) {
-        if self.files.len() <= MAX_RULE_FILES && !self.files.contains(&path) {
-            self.files.push(path);
+    /// All of them as written; what cannot be read is added to `unreadable`.
+    pub fn read(&mut self) -> Vec<SourceText> {
+        let mut texts = Vec::new();
+        for entry in &self.files {
+            match entry {
+                RuleEntry::Shipped => texts.extend(shipped_rules()),
+                RuleEntry::Path(path) => match read_text(path) {
+                    Ok(text) => texts.push(text),
+                    Err(error) => self.unreadable.push(error),
+                },
+            }
+        }
+        texts
+    }
+
+    fn add(&mut self, entry: RuleEntry) {
+        if self.files.len() <= MAX_RULE_FILES && !self.files.contains(&entry) {
+            self.files.push(entry);
         }
     }
 
@@ -289,7 +302,7 @@ impl RuleFiles {
             Ok(files) if files.is_empty() => {
                 self.empty.push(given.to_owned());
             }
-            Ok(files) => files.into_iter().for_each(|file| self.add(file)),
+            Ok(files) => files.into_iter().for_each(|file| self.add(RuleEntry::Path(file))),
             Err(error) => self.unreadable.push(error),
         }
     }

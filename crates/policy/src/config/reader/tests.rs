@@ -9,6 +9,10 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
+fn find(paths: &[PathBuf]) -> RuleFiles {
+    find_rule_files(&RuleSource::written(paths, Path::new("")))
+}
+
 fn why(path: &Path) -> String {
     read_text(path).expect_err("refused").to_string()
 }
@@ -53,9 +57,9 @@ fn files_folders_and_globs_are_looked_up_once_each_and_in_order() {
     }
     create_dir(path("sub.yaml")).expect("a folder");
     symlink(path("b.yaml"), path("z.yaml")).expect("a link");
-    let found = find_rule_files(&[folder.path().into(), path("b.yaml"), path("*.txt")]);
+    let found = find(&[folder.path().into(), path("b.yaml"), path("*.txt")]);
     let names = ["a.yml", "b.yaml", "z.yaml", "note.txt"].map(path);
-    assert_eq!(found.files, names);
+    assert_eq!(found.files, names.map(RuleEntry::Path));
     assert!(found.unreadable.is_empty() && found.empty.is_empty(), "{found:?}");
 }
 
@@ -63,7 +67,7 @@ fn files_folders_and_globs_are_looked_up_once_each_and_in_order() {
 fn a_missing_file_is_an_error_and_an_empty_glob_a_remark() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
-    let found = find_rule_files(&[path("none.yaml"), path("none-*.yaml"), path("[")]);
+    let found = find(&[path("none.yaml"), path("none-*.yaml"), path("[")]);
     assert_eq!(found.empty, [path("none-*.yaml")]);
     let whys: Vec<String> = found.unreadable.iter().map(ToString::to_string).collect();
     assert!(whys[0].ends_with("there is no such file"), "{whys:?}");
@@ -92,7 +96,7 @@ fn a_file_whose_name_looks_like_a_glob_is_that_file() {
     let folder = folder();
     let path = folder.path().join("[a].yaml");
     write(&path, "").expect("written");
-    assert_eq!(find_rule_files(std::slice::from_ref(&path)).files, [path]);
+    assert_eq!(find(std::slice::from_ref(&path)).files, [RuleEntry::Path(path)]);
 }
 
 #[test]
@@ -123,8 +127,60 @@ fn mistakes_and_unreadable_files_are_distinguished() {
 
 #[test]
 fn a_configuration_without_rules_has_a_remark() {
-    let paths = RuleSource::Paths(Vec::new());
-    let (rules, remarks) = load_rules(&paths, Duration::from_millis(100)).expect("loaded");
+    let none = RuleSource(Vec::new());
+    let (rules, remarks) = load_rules(&none, Duration::from_millis(100)).expect("loaded");
     assert!(rules.groups.is_empty());
     assert_eq!(remarks, ["no rules are loaded: nothing will be decided"]);
+}
+
+/// Loads a configuration with these `rule_files`, beside a file of rules and one called `shipped`.
+fn with_rule_files(entries: &str, rules: &str) -> Result<Loaded, LoadError> {
+    let folder = folder();
+    write(folder.path().join("my.yaml"), rules).expect("written");
+    write(folder.path().join("shipped"), GOOD.replace("name: g", "name: file")).expect("written");
+    let config = folder.path().join("umawarden.yaml");
+    write(&config, format!("rule_files: {entries}\n")).expect("written");
+    let flags = RunFlags { config_file: Some(config), ..RunFlags::default() };
+    load(&flags, &Environment::default())
+}
+
+#[test]
+fn the_shipped_rules_are_an_entry_of_rule_files() {
+    let names = |loaded: &Loaded| -> Vec<String> {
+        loaded.rules.groups.iter().map(|group| group.name.to_string()).collect()
+    };
+    let shipped = load(&RunFlags::default(), &Environment::default()).expect("loaded");
+    let all = names(&shipped);
+    let loaded = with_rule_files("[my.yaml, shipped, shipped]", GOOD).expect("loaded");
+    assert_eq!(names(&loaded), [vec!["g".to_owned()], all].concat());
+    assert!(loaded.rules.shipped_off.is_empty() && shipped.rules.shipped_off.is_empty());
+    let loaded = with_rule_files("[./shipped]", GOOD).expect("loaded");
+    assert_eq!(names(&loaded), ["file"]);
+    assert!(loaded.rules.shipped_off.iter().any(|rule| rule.part.is_some()));
+}
+
+#[test]
+fn shipped_rules_that_are_not_loaded_are_named() {
+    let own = "groups: [{name: brake, rules: [{alert: MemoryCollapse, expr: \
+               uma_memory_free_bytes < 1}]}]";
+    let off = |rules| {
+        let loaded = with_rule_files("[my.yaml]", rules).expect("loaded");
+        let off = loaded.rules.shipped_off.iter().map(|rule| (rule.id.to_string(), rule.part));
+        off.filter(|(_, part)| part.is_some()).collect::<Vec<_>>()
+    };
+    let guard = ("load/CheckpointLoads".to_owned(), Some(crate::model::Part::LoadGuard));
+    let brake = ("brake/MemoryCollapse".to_owned(), Some(crate::model::Part::Brake));
+    assert_eq!(off(GOOD), [brake, guard.clone()]);
+    assert_eq!(off(own), [guard], "a rule of that name stands for the shipped one");
+}
+
+#[test]
+fn a_file_cannot_define_a_shipped_group_again() {
+    let own = "groups:\n- name: brake\n  rules: []\n";
+    for entries in ["[shipped, my.yaml]", "[my.yaml, shipped]"] {
+        let error = with_rule_files(entries, own).expect_err("twice").to_string();
+        assert!(error.contains("my.yaml:2:9"), "{error}");
+        assert!(error.contains("shipped:memory.yaml:"), "{error}");
+        assert!(error.contains("rules: {GROUP/ALERT: {mode: observe}}"), "{error}");
+    }
 }

@@ -14,6 +14,7 @@ use super::decode::{self, Advice, Findings, Table};
 use super::guard_rails::{NamedAlert, default_guard_rails, unknown_window};
 use super::mistake::{Mistake, Mistakes, SourceText};
 use super::settings::limits;
+use super::shipped::is_shipped;
 use super::yaml::{self, Content, Node};
 use crate::policy::guard::{GuardRails, MaintenanceWindow};
 use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
@@ -42,6 +43,10 @@ const MOST_UNKNOWN_NAMES: usize = 100;
 
 /// With it, `group/alert` can still be asked for over HTTP.
 const LONGEST_NAME: usize = 255;
+
+/// What to do about a shipped group that a file defines again.
+const TWICE_SHIPPED: &str = "to change a shipped rule, override it by its name in the \
+    configuration, rules: {GROUP/ALERT: {mode: observe}}; to add rules, name the group differently";
 
 const FILE_KEYS: [&str; 1] = ["groups"];
 
@@ -83,7 +88,8 @@ pub fn parse_rules_alone(
     evaluation_interval: Duration,
 ) -> Result<ParsedAlone, Mistakes> {
     let (groups, uses) = read_all(files, evaluation_interval, None)?;
-    let rules = RuleSet { groups, guard_rails: default_guard_rails() };
+    let guard_rails = default_guard_rails();
+    let rules = RuleSet { groups, guard_rails, ..RuleSet::default() };
     let windows = uses.iter().filter(|used| used.used.kind == Kind::Window);
     let unchecked = windows.take(MOST_UNKNOWN_NAMES).map(|used| {
         let NameUse { name, span, .. } = &used.used;
@@ -104,7 +110,7 @@ pub fn parse_rules_under(
 ) -> Result<RuleSet, Mistakes> {
     let windows = &guard_rails.maintenance_windows;
     let (groups, _) = read_all(files, evaluation_interval, Some(windows))?;
-    Ok(RuleSet { groups, guard_rails })
+    Ok(RuleSet { groups, guard_rails, ..RuleSet::default() })
 }
 
 fn read_all<'f>(
@@ -262,10 +268,14 @@ impl<'f> Reader<'f> {
         let name = decode::value(node, "name", name, findings)?;
         if let Some((first, at)) = self.names.get(&name) {
             let (line, column) = first.position(*at);
+            let is_shipped = [first, findings.source()].iter().any(|one| is_shipped(&one.name));
             let first = format!("{}:{line}:{column}", first.name);
             findings
                 .add(node.span.clone(), format!("group \"{name}\" exists already, at {first}"))
-                .hint("give it another name: groups must be unique over all files");
+                .hint(match is_shipped {
+                    true => TWICE_SHIPPED,
+                    false => "give it another name: groups must be unique over all files",
+                });
             return None;
         }
         self.names.insert(name.clone(), (findings.source(), node.span.start));

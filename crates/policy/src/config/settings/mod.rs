@@ -100,13 +100,41 @@ pub enum GpuInterval {
     Every(Duration),
 }
 
-/// Where rules come from.
+/// Where rules come from, in their order; nothing is no rules at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuleSource {
-    /// From inside the binary.
+pub struct RuleSource(pub Vec<RuleEntry>);
+
+/// One entry of `rule_files`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleEntry {
+    /// The rules inside the binary.
     Shipped,
-    /// Files, folders or globs. An empty list is no rules at all.
-    Paths(Vec<PathBuf>),
+    /// A file, a folder or a glob.
+    Path(PathBuf),
+}
+
+impl RuleSource {
+    /// The word for the rules inside the binary. A file of that name is `./shipped`.
+    pub const SHIPPED: &str = "shipped";
+
+    /// The rules inside the binary alone.
+    pub fn shipped() -> Self {
+        Self(vec![RuleEntry::Shipped])
+    }
+
+    /// Entries as written, with relative paths from that folder.
+    pub fn written(entries: &[PathBuf], folder: &Path) -> Self {
+        let entry = |path: &PathBuf| match path.as_os_str() == Self::SHIPPED {
+            true => RuleEntry::Shipped,
+            false => RuleEntry::Path(folder.join(path)),
+        };
+        Self(entries.iter().map(entry).collect())
+    }
+
+    /// The entries of a command line, where none are the shipped rules.
+    pub fn given(entries: &[PathBuf]) -> Self {
+        if entries.is_empty() { Self::shipped() } else { Self::written(entries, Path::new("")) }
+    }
 }
 
 /// Paths of the kernel's files and of other servers.
@@ -245,11 +273,9 @@ impl Settings {
         let in_folder = |path: PathBuf| folder.join(path);
         let paths = merge_paths(flags, &file, folder);
         let rules = match file.rule_files {
-            _ if !flags.rules.is_empty() => RuleSource::Paths(flags.rules.clone()),
-            Some(patterns) => {
-                RuleSource::Paths(patterns.into_iter().map(|path| folder.join(path)).collect())
-            }
-            None => RuleSource::Shipped,
+            _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
+            Some(entries) => RuleSource::written(&entries, folder),
+            None => RuleSource::shipped(),
         };
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));

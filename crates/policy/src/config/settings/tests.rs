@@ -57,7 +57,7 @@ fn everything_has_a_default() {
     let settings = merged(&[], "");
     let expected = Settings {
         mode: Mode::Observe,
-        rules: RuleSource::Shipped,
+        rules: RuleSource::shipped(),
         sampling_interval: SamplingInterval::Auto,
         evaluation_interval: Duration::from_millis(100),
         path: SystemPaths {
@@ -104,7 +104,10 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     assert_eq!(settings.mode, Mode::Enforce);
     assert_eq!(
         settings.rules,
-        RuleSource::Paths(vec!["/etc/umawarden/rules/*.yaml".into(), "/srv/more.yaml".into()])
+        RuleSource(vec![
+            RuleEntry::Path("/etc/umawarden/rules/*.yaml".into()),
+            RuleEntry::Path("/srv/more.yaml".into()),
+        ])
     );
     assert_eq!(settings.sampling_interval, every(50));
     assert_eq!(settings.evaluation_interval, Duration::from_secs(1));
@@ -168,7 +171,8 @@ fn flags_win_over_the_file() {
     ];
     let settings = merged(&arguments, EVERYTHING);
     assert_eq!(settings.mode, Mode::Observe);
-    assert_eq!(settings.rules, RuleSource::Paths(vec!["a.yaml".into(), "b".into()]));
+    let paths = ["a.yaml", "b"].map(|path| RuleEntry::Path(path.into()));
+    assert_eq!(settings.rules, RuleSource(paths.to_vec()));
     assert_eq!(settings.sampling_interval, every(20));
     let auto = merged(&["--sampling-interval=auto"], EVERYTHING);
     assert_eq!(auto.sampling_interval, SamplingInterval::Auto);
@@ -224,7 +228,7 @@ fn socket_and_pause_file_are_in_the_folder_of_the_journal() {
 
 #[test]
 fn an_empty_rule_list_must_be_explicit() {
-    assert_eq!(merged(&[], "rule_files: []").rules, RuleSource::Paths(Vec::new()));
+    assert_eq!(merged(&[], "rule_files: []").rules, RuleSource(Vec::new()));
     let error = parse_settings(&SourceText::new("f", "rule_files:\n")).expect_err("empty");
     assert!(error.to_string().contains("rule_files is empty"));
 }
