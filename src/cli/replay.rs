@@ -13,6 +13,7 @@ use clap::Args;
 
 use self::compare::{Comparison, Side};
 pub use self::replayer::Replayer;
+pub(super) use self::replayer::override_again;
 use self::show::Show;
 use super::Exit;
 use super::log_input::not_a_log;

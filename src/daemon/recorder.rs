@@ -10,6 +10,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use super::cluster;
+use crate::config::overrides::changes;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::ResumePoint;
@@ -101,9 +102,17 @@ fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
         files: loaded.texts.iter().map(file).collect(),
         // All keys are text, so that this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
+        overrides: overrides(loaded),
         assessment: loaded.settings.assessment,
         forget_received_after: loaded.settings.alertmanager.forget_after,
         cluster,
+    }
+}
+
+fn overrides(loaded: &Loaded) -> serde_json::Value {
+    match changes(&loaded.settings.overrides) {
+        changes if changes.is_empty() => serde_json::Value::Null,
+        changes => serde_json::to_value(changes).unwrap_or_default(),
     }
 }
 

@@ -62,6 +62,7 @@ fn rule_in_status(rule: &RuleStatus) -> Value {
         "group": rule.rule.group,
         "alert": rule.rule.alert,
         "file": rule.file,
+        "overridden": rule.overridden,
         "expr": rule.expr,
         "mode": rule.mode.name(),
         "state": rule.state.name(),

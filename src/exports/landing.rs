@@ -253,7 +253,9 @@ fn remarks(html: &mut String, rule: &RuleStatus) -> fmt::Result {
         }
         html.push_str("</small>");
     }
-    for text in rule.unknown.iter().chain(&rule.remedy) {
+    let texts = rule.overridden.iter().map(|text| &**text);
+    let texts = texts.chain(rule.unknown.iter().chain(&rule.remedy).map(String::as_str));
+    for text in texts {
         write!(html, "<br><small>{}</small>", Escaped(text))?;
     }
     Ok(())

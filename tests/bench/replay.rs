@@ -175,6 +175,7 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         mode: Mode::Observe,
         evaluation_interval: interval,
         guard_rails: serde_json::Value::Null,
+        overrides: serde_json::Value::Null,
         assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,

@@ -27,7 +27,7 @@ fn every_broken_configuration_is_rejected_with_line_caret_and_advice() {
 #[test]
 fn the_shipped_rules_are_loaded_without_a_configuration() {
     let loaded = load(&RunFlags::default(), &Environment::default()).expect("loaded");
-    assert_eq!(loaded.settings.rules, RuleSource::Shipped);
+    assert_eq!(loaded.settings.rules, RuleSource::shipped());
     assert!(loaded.rules.groups.iter().any(|group| &*group.name == "memory"));
     assert!(loaded.remarks.is_empty());
 }

@@ -60,6 +60,7 @@ fn begin(mode: Mode) -> Begin {
         mode,
         evaluation_interval: INTERVAL,
         guard_rails: Value::Null,
+        overrides: Value::Null,
         assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,

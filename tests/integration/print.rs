@@ -78,6 +78,7 @@ fn the_doctor_finds_nothing_wrong_with_them() {
         kernel: Fact::Absent,
         driver: Fact::Absent,
         has_pressure: Fact::Absent,
+        rules_off: Fact::Absent,
         kernel_log: Fact::Absent,
         settings: Fact::Absent,
         lacks: Fact::Absent,

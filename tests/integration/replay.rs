@@ -63,6 +63,7 @@ fn begin() -> Begin {
         evaluation_interval: INTERVAL,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
+        overrides: serde_json::Value::Null,
         assessment: AssessmentLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,

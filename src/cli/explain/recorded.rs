@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::journalled::Journalled;
 use super::{STALE_AFTER, Since};
-use crate::cli::replay::Replayer;
-use crate::config::mistake::{Mistakes, SourceText};
+use crate::cli::replay::{Replayer, override_again};
+use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::files::{open_regular, refuse_irregular};
 use crate::journal::StoredDecision;
@@ -122,10 +122,12 @@ pub(super) fn kept(dir: &Path) -> Option<(Timestamp, RecordedRules)> {
 }
 
 /// Parses recorded rules.
-pub(super) fn parsed(rules: &RecordedRules) -> Result<RuleSet, Mistakes> {
+pub(super) fn parsed(rules: &RecordedRules) -> anyhow::Result<RuleSet> {
     let text = |file: &RuleText| SourceText::new(file.name.as_str(), file.text.as_str());
     let texts: Vec<SourceText> = rules.files.iter().map(text).collect();
-    parse_rules(&texts, rules.evaluation_interval)
+    let mut parsed = parse_rules(&texts, rules.evaluation_interval)?;
+    override_again(&rules.overrides, &mut parsed)?;
+    Ok(parsed)
 }
 
 /// The readable files, in their order.

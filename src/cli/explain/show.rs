@@ -38,6 +38,9 @@ pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) ->
         Some(Since::AtLeast(since)) => format!(" since {since:.3} or before"),
     };
     writeln!(out, "state       {}{since}, mode {}", rule.state.name(), rule.mode.name())?;
+    if let Some(overridden) = &rule.overridden {
+        writeln!(out, "            {}", printable(overridden))?;
+    }
     for alert in &rule.alerts {
         let (state, since) = (alert.state.name(), alert.active_since.utc);
         let labels: Vec<String> =
@@ -254,6 +257,7 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
     });
     let object = json!({
         "rule": explanation.rule.rule.to_string(),
+        "overridden": explanation.rule.overridden,
         "time": report.at,
         "source": source,
         "recording": name,

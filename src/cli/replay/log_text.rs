@@ -147,6 +147,7 @@ impl<'s> LogPlayer<'s> {
             evaluation_interval: DEFAULT_INTERVAL,
             files: shipped_rules().into_iter().map(file).collect(),
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
+            overrides: serde_json::Value::Null,
             assessment: AssessmentLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,

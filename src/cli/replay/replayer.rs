@@ -1,8 +1,10 @@
 //! Feeds a recording to the policy.
 
 use anyhow::Context;
+use serde_json::Value;
 
 use crate::config::mistake::SourceText;
+use crate::config::overrides::{RuleOverride, apply_again};
 use crate::config::rules::parse_rules;
 use crate::model::{AlertChange, Moment, Observation, Past};
 use crate::policy::guard::GuardRails;
@@ -154,17 +156,29 @@ impl Replayer {
                 .iter()
                 .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
                 .collect();
-            parse_rules(&texts, interval)
-                .context("this build cannot use the recorded rules; give others by --rules")?
+            let mut rules = parse_rules(&texts, interval)
+                .context("this build cannot use the recorded rules; give others by --rules")?;
+            override_again(&recorded.overrides, &mut rules)?;
+            rules
         };
         // Older recordings do not have them.
         rules.guard_rails = match &recorded.guard_rails {
-            serde_json::Value::Null => GuardRails::default(),
+            Value::Null => GuardRails::default(),
             written => serde_json::from_value(written.clone())
                 .context("this build cannot use the recorded guard rails")?,
         };
         Ok(rules)
     }
+}
+
+/// Changes recorded rules as the configuration did. Older recordings have no changes.
+pub(crate) fn override_again(recorded: &Value, rules: &mut RuleSet) -> anyhow::Result<()> {
+    if !recorded.is_null() {
+        let changes: Vec<RuleOverride> = serde_json::from_value(recorded.clone())
+            .context("this build cannot use the recorded overrides of rules")?;
+        apply_again(&changes, rules);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -194,6 +208,7 @@ mod tests {
             evaluation_interval: Duration::from_secs(1),
             files: Vec::new(),
             guard_rails: json!(null),
+            overrides: Value::Null,
             assessment,
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,

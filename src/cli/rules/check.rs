@@ -11,6 +11,7 @@ use super::count;
 use crate::cli::output;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::{Mistake, SourceText, Style};
+use crate::config::overrides;
 use crate::config::reader::{
     LoadError, Unreadable, environment, find_rule_files, load_settings, unknown_alerts,
 };
@@ -145,6 +146,7 @@ fn check(arguments: &CheckArguments) -> Checked {
     let texts = found.read();
     let mut unreadable = found.unreadable;
     unreadable.extend(found.empty.into_iter().map(Unreadable::empty));
+    let is_unreadable = !(unreadable.is_empty() && configured.unreadable.is_empty());
     let mut mistakes = configured.mistakes;
     let mut remarks = Vec::new();
     let parsed = match &configured.settings {
@@ -157,13 +159,20 @@ fn check(arguments: &CheckArguments) -> Checked {
             parsed.rules
         }),
     };
-    let rules = match parsed {
+    let mut rules = match parsed {
         Ok(rules) => Some(rules),
         Err(found) => {
             mistakes.extend(found.0);
             None
         }
     };
+    if let (Some(settings), Some(rules)) = (&configured.settings, &mut rules) {
+        rules.shipped_off = shipped_off(rules).into();
+        match overrides::apply(&settings.overrides, rules) {
+            Ok(idle) => remarks.extend(idle),
+            Err(found) => mistakes.extend(found),
+        }
+    }
     let examined = rules.as_ref().map_or_else(Examined::default, |rules| examine(&texts, rules));
     let mut lacking = Vec::new();
     if let (Some(settings), Some(rules)) = (&configured.settings, &rules) {
@@ -188,7 +197,11 @@ fn check(arguments: &CheckArguments) -> Checked {
         remarks,
         missing: lacking,
         is_partial: examined.is_partial,
-        off: rules.as_ref().map_or_else(Vec::new, shipped_off),
+        // Of rules that cannot be read, what they replace is not known.
+        off: match (&rules, is_unreadable) {
+            (Some(rules), false) => shipped_off(rules),
+            _ => Vec::new(),
+        },
         mistakes,
     }
 }

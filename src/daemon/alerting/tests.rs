@@ -28,6 +28,7 @@ fn rules(alerts: Vec<AlertStatus>) -> Vec<RuleStatus> {
     vec![RuleStatus {
         rule: rule("Low"),
         file: "f".to_owned(),
+        overridden: None,
         is_idle: false,
         interval: Duration::from_secs(1),
         expr: "x".into(),

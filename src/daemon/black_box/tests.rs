@@ -161,6 +161,7 @@ fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
     let rule = |alert: &str, state| RuleStatus {
         rule: RuleId { group: "g".into(), alert: alert.into() },
         file: String::new(),
+        overridden: None,
         is_idle: false,
         interval: Duration::ZERO,
         expr: "".into(),

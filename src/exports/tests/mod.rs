@@ -19,6 +19,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
     let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
     Arc::new(Status {
         at: moment,
+        shipped_off: Arc::new([]),
         started: moment,
         mode: Mode::Observe,
         series: series.into(),

@@ -234,6 +234,7 @@ fn a_replayed_recording_of_engines_gives_the_same_phases() {
             evaluation_interval: Duration::from_secs(1),
             files: Vec::new(),
             guard_rails: serde_json::Value::Null,
+            overrides: serde_json::Value::Null,
             assessment: AssessmentLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,

@@ -56,6 +56,7 @@ pub fn made_up_status() -> Status {
     let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
         rule: RuleId { group: "memory".into(), alert: alert_name.into() },
         file: "shipped:memory.yaml".to_owned(),
+        overridden: None,
         is_idle: false,
         interval: Duration::from_millis(100),
         expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
@@ -73,6 +74,7 @@ pub fn made_up_status() -> Status {
         at: moment(99),
         started: moment(10),
         mode: Mode::Observe,
+        shipped_off: Arc::new([]),
         series: series.into(),
         values,
         sources: Arc::new([SourceStatus {

@@ -48,6 +48,7 @@ impl Loaded {
             evaluation_interval,
             files,
             guard_rails,
+            overrides: serde_json::Value::Null,
             assessment,
             cluster: None,
             forget_received_after: FORGET_RECEIVED_AFTER,

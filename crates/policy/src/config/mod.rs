@@ -13,6 +13,7 @@ pub mod guard_rails;
 pub mod measure;
 pub mod mistake;
 pub mod otlp;
+pub mod overrides;
 pub mod reader;
 mod reboot;
 mod restarts;

@@ -1,5 +1,6 @@
 //! A group of rules at work.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
 use super::remedy::{Case, Condition, RemedyProgress, RemedyState};
-use super::rule::{Remedy, Rule, RuleGroup, RuleScope};
+use super::rule::{Overridden, Remedy, Rule, RuleGroup, RuleScope};
 use super::status::{RuleState, RuleStatus};
 use super::{Context, Doubt};
 use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
@@ -36,6 +37,8 @@ struct RunningRule {
     remedies: ByMode<RemedyState>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
+    /// What the configuration has changed in it, in words.
+    overridden: Option<Arc<str>>,
     /// There is nothing that it could read.
     is_idle: bool,
     cells: Cells,
@@ -97,6 +100,15 @@ impl Group {
                 running.break_off(at, guard);
                 running.cells.retire(counters);
             }
+        }
+    }
+
+    /// Takes what the configuration has changed, for people.
+    pub(super) fn set_overridden(&mut self, overridden: &BTreeMap<RuleId, Overridden>) {
+        for running in &mut self.rules {
+            let text = overridden.get(&running.rule.id).map(|own| own.to_string().into());
+            running.changed |= running.overridden != text;
+            running.overridden = text;
         }
     }
 
@@ -307,6 +319,7 @@ impl RunningRule {
             remedies,
             unknown: Vec::new(),
             evaluated: None,
+            overridden: None,
             is_idle: false,
             cells,
             published: None,
@@ -422,6 +435,7 @@ impl RunningRule {
         RuleStatus {
             rule: self.rule.id.clone(),
             file: file.to_owned(),
+            overridden: self.overridden.clone(),
             is_idle: self.is_idle,
             interval,
             expr: Arc::clone(&self.rule.expr.text),

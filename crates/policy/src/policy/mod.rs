@@ -260,7 +260,7 @@ impl Policy {
                 let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
                 self.shortest_range = self.shortest_range.min(range);
             }
-            let group = Group::new(
+            let mut group = Group::new(
                 group,
                 at,
                 &mut old,
@@ -268,6 +268,7 @@ impl Policy {
                 &mut self.counters,
                 &mut self.guard,
             );
+            group.set_overridden(&rules.overridden);
             self.groups.push(group);
         }
         let mut ended = Vec::new();

@@ -1,5 +1,7 @@
 //! Rules as the policy runs them: parsed, checked, complete.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
 use super::guard::{GuardRails, Rails};
-use crate::model::{Mode, Part, RuleId, ShippedRule};
+use crate::model::{Mode, Part, RuleId, ShippedRule, named};
 
 mod step;
 
@@ -25,6 +27,59 @@ pub struct RuleSet {
     pub guard_rails: GuardRails,
     /// The rules inside the binary that are not loaded.
     pub shipped_off: Arc<[ShippedRule]>,
+    /// What the configuration has changed.
+    pub overridden: BTreeMap<RuleId, Overridden>,
+}
+
+/// What a configuration has changed in a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overridden {
+    /// Where it says so: `umawarden.yaml:12`.
+    pub place: Arc<str>,
+    /// Which keys.
+    pub keys: BTreeSet<OverrideKey>,
+}
+
+impl fmt::Display for Overridden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<&str> = self.keys.iter().map(|key| key.name()).collect();
+        write!(f, "overridden in {}: {}", self.place, keys.join(", "))
+    }
+}
+
+named! {
+    /// What a configuration can change in a rule.
+    pub enum OverrideKey {
+        /// Whether the rule acts.
+        Mode = "mode",
+        /// The label.
+        Severity = "severity",
+        /// How long the condition must hold.
+        For = "for",
+        /// How long the alert lasts after it.
+        KeepFiringFor = "keep_firing_for",
+        /// Rest after a round.
+        Cooldown = "cooldown",
+        /// Bound on the number of acts.
+        AtMost = "at_most",
+        /// Whether a person must approve.
+        RequireApproval = "require_approval",
+        /// When it stops after misses.
+        Breaker = "breaker",
+        /// Windows in which alone it acts.
+        OnlyIn = "only_in",
+        /// Windows in which it does not act.
+        NeverIn = "never_in",
+        /// Alerts during which it does not act.
+        InhibitedBy = "inhibited_by",
+    }
+}
+
+impl OverrideKey {
+    /// Whether it says nothing without a remedy.
+    pub fn is_of_remedy(self) -> bool {
+        !matches!(self, Self::Severity | Self::For | Self::KeepFiringFor)
+    }
 }
 
 /// Rules that are evaluated together, at one interval.

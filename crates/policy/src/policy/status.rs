@@ -208,6 +208,8 @@ pub struct RuleStatus {
     pub rule: RuleId,
     /// The file it came from.
     pub file: String,
+    /// What the configuration has changed in it, in words.
+    pub overridden: Option<Arc<str>>,
     /// Whether it reads the series of a cluster, and there is none: it is not evaluated.
     pub is_idle: bool,
     /// How often its group is evaluated.

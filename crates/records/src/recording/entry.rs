@@ -95,6 +95,9 @@ pub struct RecordedRules {
     /// The guard rails of the configuration, as the policy writes them.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub guard_rails: serde_json::Value,
+    /// What the configuration changed in rules, as its reader writes it.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub overrides: serde_json::Value,
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
     pub assessment: AssessmentLimits,

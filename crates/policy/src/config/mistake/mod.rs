@@ -144,6 +144,12 @@ impl Mistake {
         self
     }
 
+    /// Another mistake at the same place.
+    #[must_use]
+    pub fn saying(&self, message: impl Into<String>) -> Self {
+        Self { message: cut(message.into()), ..self.clone() }
+    }
+
     /// The text for people: position and message, the line with a caret, the hint.
     pub fn render(&self, style: Style) -> String {
         let (red, blue, bold, reset) = style.codes();
@@ -160,6 +166,12 @@ impl Mistake {
             out += &format!("{blue}{margin} ={reset} {}\n", printable(hint));
         }
         out
+    }
+
+    /// Position and message in one line.
+    pub fn line_text(&self) -> String {
+        let (file, message) = (printable(&self.file), printable(&self.message));
+        format!("{file}:{}:{}: {message}", self.line, self.column)
     }
 
     /// The line, shortened, and the blanks and carets below it.

@@ -10,6 +10,7 @@ use rustix::fs::{OFlags, major, minor};
 
 use super::flags::RunFlags;
 use super::mistake::{Mistake, Mistakes, SourceText};
+use super::overrides;
 use super::rules::{parse_rules, parse_rules_under};
 use super::settings::{
     Environment, FileSettings, RuleEntry, RuleSource, Settings, SystemPaths, parse_settings,
@@ -116,6 +117,9 @@ pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadE
         parse_rules_under(&texts, settings.evaluation_interval, under).map_err(LoadError::Rules)?;
     rules.shipped_off = shipped_off(&rules).into();
     check_named_alerts(&settings, &rules)?;
+    let idle = overrides::apply(&settings.overrides, &mut rules)
+        .map_err(|mistakes| LoadError::Settings(Mistakes(mistakes)))?;
+    remarks.extend(idle.iter().map(Mistake::line_text));
     remark_on(&rules, &mut remarks);
     Ok(Loaded { settings, rules, texts, remarks })
 }

@@ -34,6 +34,7 @@ mod tests;
 
 pub use self::examine::{Examined, examine};
 pub use self::export::{ExportOptions, is_export, prometheus_rules};
+pub(super) use self::rails::read as read_rails;
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;

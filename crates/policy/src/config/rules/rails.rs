@@ -24,7 +24,7 @@ const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const SHORTEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(10);
 
 /// Reads them from the remedy's mapping. Whoever knows the steps says what counts by engine.
-pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rails> {
+pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rails> {
     let cooldown = table.duration_or(
         "cooldown",
         DEFAULT_COOLDOWN,

@@ -10,6 +10,7 @@ use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, base_url, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::otlp::{self, OtlpSettings};
+use crate::config::overrides::{self, WrittenOverride};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{alertmanager, cluster, restarts};
@@ -25,6 +26,8 @@ pub struct FileSettings {
     pub mode: Option<Mode>,
     /// `rule_files`, as written.
     pub rule_files: Option<Vec<PathBuf>>,
+    /// `rules`.
+    pub overrides: Vec<WrittenOverride>,
     /// `sampling_interval`.
     pub sampling_interval: Option<SamplingInterval>,
     /// `evaluation_interval`.
@@ -106,9 +109,10 @@ pub(in crate::config) const MODES: [(&str, Mode); 2] =
 const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "mode",
     "rule_files",
+    "rules",
     "sampling_interval",
     "evaluation_interval",
     "path",
@@ -129,8 +133,7 @@ const KEYS: [&str; 20] = [
     "otlp",
 ];
 
-const ADVICE: [Advice; 13] = [
-    (&["rules"], "write rule_files: [rules.yaml]"),
+const ADVICE: [Advice; 12] = [
     (&["groups"], "this is a rule file: name it under rule_files"),
     (
         &["listen_address", "systemd_socket", "external_url", "telemetry_path", "control_socket"],
@@ -173,6 +176,10 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
         settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));
+        settings.overrides = table
+            .get("rules")
+            .and_then(|node| overrides::read(node, &mut findings))
+            .unwrap_or_default();
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

@@ -10,6 +10,7 @@ use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
+use super::overrides::WrittenOverride;
 use crate::model::{
     AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode,
     StartSettings, named,
@@ -31,6 +32,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Where rules come from.
     pub rules: RuleSource,
+    /// What is changed in them.
+    pub overrides: Vec<WrittenOverride>,
     /// Time between two readings of memory.
     pub sampling_interval: SamplingInterval,
     /// Time between evaluations of groups that do not say.
@@ -290,6 +293,7 @@ impl Settings {
         Self {
             mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or_default(),
             rules,
+            overrides: file.overrides,
             sampling_interval: flags
                 .sampling_interval
                 .or(file.sampling_interval)

@@ -58,6 +58,7 @@ fn everything_has_a_default() {
     let expected = Settings {
         mode: Mode::Observe,
         rules: RuleSource::shipped(),
+        overrides: Vec::new(),
         sampling_interval: SamplingInterval::Auto,
         evaluation_interval: Duration::from_millis(100),
         path: SystemPaths {
@@ -282,7 +283,11 @@ fn all_mistakes_of_a_configuration_file_are_reported_together() {
 #[test]
 fn likely_mistakes_are_reported_with_a_correction() {
     for (text, hint) in [
-        ("rules: a.yaml", "write rule_files: [rules.yaml]"),
+        (
+            "rules: a.yaml",
+            "write rule_files: [shipped, my.yaml] to load files, and rules: {GROUP/ALERT: {mode: \
+             observe}} to override rules",
+        ),
         ("groups: []", "this is a rule file: name it under rule_files"),
         ("listen_address: ':1'", "it belongs to web"),
         ("log: debug", "its keys: level, format"),

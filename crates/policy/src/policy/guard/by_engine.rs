@@ -8,7 +8,7 @@ use crate::policy::rule::RemedyStep;
 use crate::policy::status::BreakerStatus;
 
 /// What of a remedy is counted for each engine apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ByEngine {
     /// Nothing: some step works on more than one engine, or there is no step that acts.
     #[default]

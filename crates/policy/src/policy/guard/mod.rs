@@ -82,7 +82,7 @@ pub struct GuardRails {
 }
 
 /// The guard rails of one rule's acts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rails {
     /// Rest after a round of steps.
     pub cooldown: Duration,
