@@ -257,7 +257,7 @@ pub(super) fn rules_recorded_last(dir: &Path) -> anyhow::Result<Option<(RuleSet,
 }
 
 /// Finds the rule of the argument.
-fn resolve<'r>(
+pub(super) fn resolve<'r>(
     name: &str,
     rules: impl Iterator<Item = &'r RuleId>,
     where_from: &str,

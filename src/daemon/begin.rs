@@ -38,9 +38,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings, Web};
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{
-    ADD_SHIPPED, DecisionId, Mode, Moment, Observation, Outcome, Part, ShippedRule,
-};
+use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
 use crate::policy::Policy;
 use crate::policy::status::Status;
@@ -560,39 +558,7 @@ fn prepare_process(loaded: &Loaded) {
             %error, "cannot keep descriptors back for stopping engines: raise LimitNOFILE="
         );
     }
-    report_missing(loaded);
-}
-
-pub(super) fn report_missing(loaded: &Loaded) {
-    for remark in &loaded.remarks {
-        tracing::warn!("{remark}");
-    }
-    report_shipped_off(&loaded.rules.shipped_off);
-    for missing in preflight::missing(&loaded.settings, &loaded.rules) {
-        let (what, remedy) = (missing.what, missing.remedy);
-        if missing.wanted_now {
-            tracing::warn!(remedy, "not available: {what}");
-        } else {
-            tracing::info!(remedy, "would not be available in enforce mode: {what}");
-        }
-    }
-}
-
-fn report_shipped_off(off: &[ShippedRule]) {
-    if off.is_empty() {
-        return;
-    }
-    let is_off = |part| off.iter().any(|rule| rule.part == Some(part));
-    let rules = off.iter().map(|rule| rule.id.to_string()).collect::<Vec<_>>().join(",");
-    let (brake, load_guard) = (is_off(Part::Brake), is_off(Part::LoadGuard));
-    tracing::warn!(
-        count = off.len(),
-        brake_off = brake,
-        load_guard_off = load_guard,
-        rules,
-        remedy = ADD_SHIPPED,
-        "shipped_rules_off"
-    );
+    preflight::report(loaded);
 }
 
 /// The id of this boot.

@@ -545,7 +545,7 @@ impl Daemon {
         }
         self.own.set_reload(true, now);
         self.reload_failure.store(None);
-        begin::report_missing(&loaded);
+        preflight::report(&loaded);
         let mut summary = service::summary(&loaded);
         let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");
         if !waiting.is_empty() {

@@ -42,6 +42,7 @@ mod reboot;
 mod replay;
 mod rules_check;
 mod rules_export;
+mod rules_print;
 mod rules_report;
 mod rules_test;
 mod run;

@@ -30,8 +30,8 @@ pub struct CheckArguments {
     /// Rule files, folders of *.yaml, or globs [default: those of the configuration, else the
     /// shipped rules].
     ///
-    /// `shipped` is the rules inside the program. All are checked together, as `umawarden run` with the same --config.file and --rules PATH…
-    /// would load them.
+    /// `shipped` is the rules inside the program. All are checked together, as `umawarden run` with
+    /// the same --config.file and --rules PATH… would load them.
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 

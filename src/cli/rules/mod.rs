@@ -6,6 +6,7 @@ use super::Exit;
 
 mod check;
 mod export;
+mod print;
 mod report;
 mod test;
 
@@ -24,6 +25,8 @@ pub enum RulesCommand {
     Check(check::CheckArguments),
     /// Run rule tests, and print where alerts, samples or decisions differ.
     Test(test::TestArguments),
+    /// Print the rules that `umawarden run` would use, with their remedies, sources and overrides.
+    Print(print::PrintArguments),
     /// Export alerts as a rule file for Prometheus.
     Export(export::ExportArguments),
     /// Report from the journal how often each rule fired, acted, would have acted, or held.
@@ -35,6 +38,7 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         RulesCommand::Check(arguments) => check::execute(arguments),
         RulesCommand::Test(arguments) => test::execute(arguments),
+        RulesCommand::Print(arguments) => print::execute(arguments),
         RulesCommand::Export(arguments) => export::execute(arguments),
         RulesCommand::Report(arguments) => report::execute(arguments),
     }

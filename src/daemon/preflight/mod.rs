@@ -14,8 +14,9 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::clients::check_permissions;
+use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::model::{EngineMatch, Mode, SecretSource};
+use crate::model::{ADD_SHIPPED, EngineMatch, Mode, Part, SecretSource, ShippedRule};
 use crate::policy::rule::RuleSet;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
@@ -39,6 +40,39 @@ pub struct Missing {
     pub remedy: &'static str,
     /// Whether it is needed now, or only in mode enforce.
     pub wanted_now: bool,
+}
+
+/// Logs what the configuration has that is worth a warning.
+pub(super) fn report(loaded: &Loaded) {
+    for remark in &loaded.remarks {
+        tracing::warn!("{remark}");
+    }
+    report_shipped_off(&loaded.rules.shipped_off);
+    for missing in missing(&loaded.settings, &loaded.rules) {
+        let (what, remedy) = (missing.what, missing.remedy);
+        if missing.wanted_now {
+            tracing::warn!(remedy, "not available: {what}");
+        } else {
+            tracing::info!(remedy, "would not be available in enforce mode: {what}");
+        }
+    }
+}
+
+fn report_shipped_off(off: &[ShippedRule]) {
+    if off.is_empty() {
+        return;
+    }
+    let is_off = |part| off.iter().any(|rule| rule.part == Some(part));
+    let rules = off.iter().map(|rule| rule.id.to_string()).collect::<Vec<_>>().join(",");
+    let (brake, load_guard) = (is_off(Part::Brake), is_off(Part::LoadGuard));
+    tracing::warn!(
+        count = off.len(),
+        brake_off = brake,
+        load_guard_off = load_guard,
+        rules,
+        remedy = ADD_SHIPPED,
+        "shipped_rules_off"
+    );
 }
 
 /// Checks everything that the rules' actions need, and files that only some kernels have.

@@ -62,14 +62,14 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
 }
 
 /// The entries of the list under a key.
-fn entries<'n>(node: &'n Node, key: &str) -> &'n [Arc<Node>] {
+pub(super) fn entries<'n>(node: &'n Node, key: &str) -> &'n [Arc<Node>] {
     match value(node, key).map(|node| &node.content) {
         Some(Content::List(entries)) => entries,
         _ => &[],
     }
 }
 
-fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Arc<Node>> {
+pub(super) fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Arc<Node>> {
     let Content::Map(pairs) = &node.content else { return None };
     pairs.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
 }

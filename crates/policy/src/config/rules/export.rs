@@ -72,7 +72,7 @@ pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
 }
 
 /// Writing to a string cannot fail.
-fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _written = out.write_fmt(text);
 }
 
@@ -109,7 +109,7 @@ fn write_rule(rule: &Rule, options: &ExportOptions, out: &mut String) {
     write_runbook_url(rule, options, out);
 }
 
-fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut String) {
+pub(super) fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut String) {
     if templates.is_empty() {
         return;
     }
@@ -153,7 +153,7 @@ fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<Stri
 }
 
 /// Several lines stay several lines.
-fn write_expr(expr: &str, out: &mut String) {
+pub(super) fn write_expr(expr: &str, out: &mut String) {
     let is_plain = |line: &str| !line.is_empty() && !line.chars().any(needs_escape);
     // A string in backticks may hold the end of a line.
     let lines: Vec<&str> = expr.lines().collect();
@@ -180,7 +180,7 @@ fn needs_escape(c: char) -> bool {
 }
 
 /// A text in double quotes, as YAML reads them.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

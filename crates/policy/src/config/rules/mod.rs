@@ -26,15 +26,19 @@ mod empty;
 mod evict;
 mod examine;
 mod export;
+mod places;
 mod rails;
 mod remedy;
 mod temporary;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use self::examine::{Examined, examine};
 pub use self::export::{ExportOptions, is_export, prometheus_rules};
+pub use self::places::places;
 pub(super) use self::rails::read as read_rails;
+pub use self::write::{Comments, rails as written_rails, step_settings, write_head, write_rule};
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;

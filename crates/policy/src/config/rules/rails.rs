@@ -16,7 +16,7 @@ const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// Three or four evictions carried a whole load of a model where it was measured; what needs more
 /// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
-const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
+pub(super) const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
 
 const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 
